@@ -1,4 +1,5 @@
 from . import dead_letters as dead_letters
+from .calls.edge.resilient import resilient as resilient
 from .durable import AppendResult as AppendResult
 from .durable import BatchStatus as BatchStatus
 from .durable import BatchSummary as BatchSummary

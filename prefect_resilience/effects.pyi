@@ -1,5 +1,4 @@
 from .durable import EXTERNAL_TAG as EXTERNAL_TAG
-from .durable import LABEL as LABEL
 from .durable import AppendResult as AppendResult
 from .durable import BatchStatus as BatchStatus
 from .durable import BatchSummary as BatchSummary

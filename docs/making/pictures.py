@@ -240,7 +240,7 @@ def call() -> str:
     steps = [
         (
             "@resilient_task",
-            "tasks/edge/task.py, task_options.py",
+            "tasks/edge/task.py, calls/edge/options.py",
             "checks the options, makes a Guard, wraps the function",
             BLUE,
         ),

@@ -158,11 +158,24 @@ def slept(seconds: float) -> Steps[None]:
     yield from waited_for(Wait(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds)))
 
 
+def slept_unless(seconds: float, over: Callable[[], bool]) -> Steps[bool]:
+    """Whether the whole time has passed. A thread stops waiting as soon as `over()` is true."""
+
+    async def sleep() -> bool:
+        await asyncio.sleep(seconds)
+        return True
+
+    return (yield from waited_for(Wait(lambda: _sleep(seconds, over), sleep)))
+
+
 def _same(wait: Wait[T]) -> Wait[T]:
     return wait
 
 
-def _sleep(seconds: float) -> None:
+def _sleep(seconds: float, over: Callable[[], bool] | None = None) -> bool:
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
+        if over is not None and over():
+            return False
         time.sleep(min(left, SLICE_SECONDS))
+    return True

@@ -9,6 +9,7 @@ events and result storage come from the `RunContext`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -33,6 +34,7 @@ from prefect_resilience.guards.timeouts.timeout import deadline_around
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
     from prefect_resilience.guards.budgets.policy import ErrorBudget
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.outputs.promise import Expect
 
 Held = list[tuple[Guarding, Any]]
@@ -101,6 +103,37 @@ def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
     for each in guard.entered_in_order:
         bound = each.bind(run.parameters) if each.fields else each
         held.append((bound, (yield from bound.entered())))
+
+
+def is_plain(guard: Guard) -> bool:
+    """Whether a call that succeeds meets no guard but the circuit: retries and fallbacks act later."""
+    guards = (guard.limits, guard.timeout, guard.hedge, guard.effect, guard.error_budget)
+    others = (guard.expect, guard.decompose, guard.retry.budget)
+    return not any(guards) and others == (None, None, None) and not guard.remembers
+
+
+def entered_at_once(guard: Guard, run: RunContext) -> Held | None:
+    """Acquire the circuit of a plain guard, without I/O and without a generator. None: use `guarded`, because
+    the store must be asked, the circuit rejects the call, or faults are injected."""
+    if faults.active:
+        return None
+    circuit = guard.circuit
+    if circuit is None:
+        return []
+    try:
+        bound = circuit.bind(run.parameters) if circuit.fields else circuit
+        ticket = bound.enter_at_once()
+    except Exception:  # noqa: BLE001 - `guarded` raises it again, where it is handled
+        return None
+    return None if ticket is None else [(bound, ticket)]
+
+
+def left_at_once(held: Held) -> Callable[[], None] | None:
+    """Release what `entered_at_once` acquired, after a success. Returns what is left to do and may block."""
+    if not held:
+        return None
+    circuit, ticket = cast("tuple[CircuitBreaker, Any]", held.pop())
+    return circuit.flush if circuit.leave_at_once(ticket) else None
 
 
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -351,3 +352,18 @@ def _done_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
 
 def _place(found: tuple[str, Any]) -> list[int]:
     return [int(step) for step in found[0].split(".")]
+
+
+def with_changes(
+    fn: Callable[..., Any], parameters: Mapping[str, Any], changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The parameters of a call, in Prefect's form, with other values for some of them."""
+    known = inspect.signature(fn).parameters
+    rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
+    changed = dict(parameters)
+    for name, value in changes.items():
+        if name in known or rest is None:
+            changed[name] = value
+        else:
+            changed[rest] = {**changed.get(rest, {}), name: value}
+    return changed

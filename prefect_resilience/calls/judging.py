@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
-from prefect_resilience.errors.context import AttemptRecord, ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.context import (
+    AttemptRecord,
+    ErrorContext,
+    attach_context,
+    attached_context,
+    exhausted_since,
+)
 from prefect_resilience.errors.exceptions import InDoubt, add_note
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact
@@ -35,8 +41,13 @@ def judged(
     verdict = verdict_of(retry, record, info, error, now)
     if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
         verdict = Verdict(False, 0.0, why)
-    if verdict.retry and isinstance(error, Exception) and not (yield from run.may_retry(error)):
-        verdict = Verdict(False, 0.0, "retry_condition_fn says no")
+    inner = attached_context(error)
+    tried = None if retry.retry_exhausted else exhausted_since(error, time.time() - (now - began))
+    if verdict.retry and tried is not None:
+        verdict = Verdict(False, 0.0, _tried(tried))
+    if verdict.retry and isinstance(error, Exception):
+        why = yield from run.retry_refusal(error)
+        verdict = verdict if why is None else Verdict(False, 0.0, why)
     record.verdict, record.error = verdict, error
     record.previous_delay = verdict.delay if verdict.retry else None
     record.history.append(
@@ -48,9 +59,9 @@ def judged(
             delay=verdict.delay if verdict.retry else None,
         )
     )
-    inner = attached_context(error)
     # The next attempt of this run cannot continue from the partial result of another run inside it.
-    own_error = inner is None or inner.task_run_id == run.identity.get("task_run_id")
+    here = run.identity
+    own_error = inner is None or (inner.task_run_id, inner.node_id) == (here["task_run_id"], here["node_id"])
     left = left_by(error) if own_error else None
     kept = record.notes.told(left) or partial_of(error)
     own = ErrorContext.from_exception(
@@ -60,13 +71,26 @@ def judged(
         attempt=len(record.history),
         max_attempts=retry.rule_for(info).attempts,
         history=list(record.history),
+        exhausted=not verdict.retry and (tried is not None or _is_exhausted(retry, record, info, error)),
         **({} if kept is None else {"partial_output": kept}),
-        **run.identity,
+        **here,
     )
     context = with_inner(own, inner, subtask_request(error))
     attach_context(error, context)
     record.notes.ended(context, left)
     return context, verdict
+
+
+def _tried(inner: ErrorContext) -> str:
+    return (
+        f"{inner.node_id or 'a guard inside'} has already made {inner.attempt} attempts; "
+        f"Retry(retry_exhausted=True) retries all the same"
+    )
+
+
+def _is_exhausted(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException) -> bool:
+    """Whether the retries are used up, rather than the error one that is not retried."""
+    return len(record.history) > 1 and retry.refusal(info, error) is None
 
 
 def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:

@@ -117,8 +117,8 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         """The run is over: forget its record."""
         ...
 
-    def may_retry(self, error: Exception) -> Steps[bool]:
-        """The result of the user's retry condition, called when the policy would retry."""
+    def retry_refusal(self, error: Exception) -> Steps[str | None]:
+        """Why the call may not be repeated, although the policy would retry; None if it may be."""
         ...
 
     def went_well(self) -> None:

@@ -104,6 +104,8 @@ class ErrorContext(BaseModel):
     cause: ErrorContext | None = None
     nesting_depth: int = Field(default=0, ge=0)
     history: list[AttemptRecord] = Field(default_factory=list[AttemptRecord])
+    exhausted: bool = False
+    """Whether it was retried until no attempts, time or budget were left."""
 
     @classmethod
     def from_info(cls, info: ErrorInfo, *, timestamp: datetime, **fields: Any) -> ErrorContext:
@@ -233,7 +235,8 @@ def error_context(source: Any) -> ErrorContext | None:
 
 def _context_of(source: Any) -> ErrorContext | None:
     if isinstance(source, BaseException):
-        return attached_context(source) or ErrorContext.from_exception(source, timestamp=_now())
+        found = attached_context(source) or _of_response(source)
+        return found or ErrorContext.from_exception(source, timestamp=_now())
     kind = state_type(source)
     if kind is None:
         state = read(source, "state")
@@ -258,6 +261,30 @@ def _of_state(state: Any, error: BaseException | None) -> ErrorContext:
     }
     trace = None if error is None else _stack_trace(error)
     return ErrorContext.from_info(classify(state), timestamp=timestamp, stack_trace=trace, **fields)
+
+
+def exhausted_since(error: BaseException, moment: float) -> ErrorContext | None:
+    """The context of a guard that retried this error to the end after `moment`, in seconds since the epoch.
+
+    It may be on the error, on one of its causes, or on the HTTP response of one of them.
+    """
+    link: BaseException | None = error
+    for _ in range(MOST_LEVELS):
+        if link is None:
+            break
+        for found in (attached_context(link), _of_response(link)):
+            if found is not None and found.exhausted and found.timestamp.timestamp() >= moment:
+                return found
+        link = link.__cause__
+    return None
+
+
+def _of_response(error: object) -> ErrorContext | None:
+    """The context that a resilient transport left on the HTTP response of this exception, or None."""
+    extensions: object = read(read(error, "response"), "extensions")
+    known = cast("dict[str, object]", extensions) if isinstance(extensions, dict) else {}
+    found = known.get(ATTRIBUTE)
+    return found if isinstance(found, ErrorContext) else None
 
 
 def attached_context(error: object) -> ErrorContext | None:

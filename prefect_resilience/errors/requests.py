@@ -116,7 +116,7 @@ def subtask_request(source: Any) -> SubtaskRequest | None:
 
 _OWN_PLACE = (
     *("node_id", "action_id", "task_run_id", "flow_run_id", "attempt", "max_attempts"),
-    *("timestamp", "stack_trace", "history"),
+    *("timestamp", "stack_trace", "history", "exhausted"),
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -227,6 +229,34 @@ class Memory(Protocol):
     def recall(self, max_age: float | None) -> Any:
         """The last good result of the same call; raises LookupError if none is at most `max_age` old."""
         ...
+
+
+MOST_REMEMBERED = 1_000
+
+
+class Memories:
+    """The newest 1,000 good results of a function in this process, by the call's arguments."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[float, Any]] = OrderedDict()
+
+    def keep(self, key: str | None, value: Any) -> None:
+        if key is None:
+            return
+        self._kept[key] = (time.monotonic(), value)
+        self._kept.move_to_end(key)
+        while len(self._kept) > MOST_REMEMBERED:
+            self._kept.popitem(last=False)
+
+    def find(self, key: str | None, max_age: float | None) -> Any:
+        """Raises LookupError if there is none, or if it is too old."""
+        if key is None or key not in self._kept:
+            raise LookupError("no earlier result is kept for these arguments")
+        at, value = self._kept[key]
+        age = time.monotonic() - at
+        if max_age is not None and age > max_age:
+            raise LookupError(f"the last good result is {age:.0f} s old, and may be {max_age:g} s at most")
+        return value
 
 
 @dataclass(frozen=True, slots=True)

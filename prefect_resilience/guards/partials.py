@@ -168,12 +168,12 @@ class Notes:
 _sources: list[Callable[[bool], Notes | None]] = []
 
 
-def add_notes_source(source: Callable[[bool], Notes | None]) -> None:
+def add_notes_source(source: Callable[[bool], Notes | None], *, first: bool = False) -> None:
     """Register `source(make)`, which returns the current run's notes. If `make` is true, it creates them.
 
-    The first source that returns notes is used.
+    The first source that returns notes is used. With `first`, this one is asked before the others.
     """
-    _sources.append(source)
+    _sources.insert(0 if first else len(_sources), source)
 
 
 def _notes(make: bool) -> Notes | None:

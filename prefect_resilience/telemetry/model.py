@@ -34,9 +34,15 @@ REMARKABLE_HAPPENINGS = frozenset(
         "dead-letter.created",
         "store.unavailable",
         "budget.burned",
+        "calls.counted",
     }
 )
 """A run without any of these events is a quiet run."""
+
+CALLS_COUNTED = "calls.counted"
+CALL_COUNTS = ("calls", "attempts", "rejected", "fallbacks", "failures", "waited")
+"""The totals of a function's guarded calls: calls that ended, attempts, rejected attempts, calls that a
+fallback answered, calls that failed, and seconds of delays."""
 
 
 def outcome_of(kind: str, name: str) -> Outcome:
@@ -151,6 +157,12 @@ class PassFacts:
     letters: set[str] = field(default_factory=set[str])
     settled: set[str] = field(default_factory=set[str])
     missing: list[str] = field(default_factory=list[str])
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """The totals of guarded calls inside the runs, by function and name in CALL_COUNTS."""
+    call_errors: dict[str, str] = field(default_factory=dict[str, str])
+    """The last error of each of these functions."""
+    calls_added: set[str] = field(default_factory=set[str])
+    """The ids of the events that are in `calls`."""
 
     @property
     def total(self) -> int:
@@ -171,9 +183,20 @@ class PassFacts:
 
     def happened(self, one: Happening) -> None:
         """Count an event, and keep it."""
-        self.happenings.append(one)
         self.counts[one.name] += 1
         note_letter(one, self.letters, self.settled)
+        if one.name == CALLS_COUNTED:
+            self.add_calls(one)
+        else:
+            self.happenings.append(one)
+
+    def add_calls(self, one: Happening) -> None:
+        """Add what an event says about a function's calls since the event before it."""
+        self.calls_added.add(one.id)
+        for name in CALL_COUNTS:
+            self.calls[one.subject, name] += one.payload.get(name, 0)
+        if error := one.payload.get("last_error"):
+            self.call_errors[one.subject] = str(error)
 
     @property
     def remarkable(self) -> bool:

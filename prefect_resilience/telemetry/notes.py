@@ -16,6 +16,7 @@ from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.telemetry.model import (
+    CALLS_COUNTED,
     FINAL,
     Happening,
     PassFacts,
@@ -95,7 +96,9 @@ class RunNotes(PassFacts):
         self.counts[one.name] += 1
         if len(self.letters) < MOST_IDS:
             note_letter(one, self.letters, self.settled)
-        if self.counts[one.name] <= MOST_OF_A_KIND:
+        if one.name == CALLS_COUNTED:
+            self.add_calls(one)
+        elif self.counts[one.name] <= MOST_OF_A_KIND:
             self.happenings.append(one)
 
     def gave(self, name: str, value: Any) -> None:

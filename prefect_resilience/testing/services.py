@@ -114,6 +114,7 @@ class ScriptedService:
 def _handler_of(service: ScriptedService) -> type[BaseHTTPRequestHandler]:
     class ServiceHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or a kept connection waits 40 ms for the body of each answer
 
         def _any(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)

@@ -44,6 +44,19 @@ def assigned(tree: ast.AST) -> dict[str, set[str]]:
     return found
 
 
+def constants() -> dict[str, set[str]]:
+    """The texts of constants, which other modules import."""
+    return {
+        node.targets[0].id: {node.value.value}
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    }
+
+
 def may_be(value: ast.AST, names: dict[str, set[str]]) -> set[str]:
     """The texts that an argument may be: those in it, and those that its names were given."""
     used = [node.id for node in ast.walk(value) if isinstance(node, ast.Name)]
@@ -61,9 +74,9 @@ def calls(tree: ast.AST, functions: set[str]) -> Iterator[ast.Call]:
 def events_of_the_code() -> set[str]:
     found: set[str] = set()
     for tree in modules().values():
-        names = assigned(tree)
+        names = {**constants(), **assigned(tree)}
         for call in calls(tree, SENDING):
-            given = call.args[:1] or [word.value for word in call.keywords if word.arg == "event"]
+            given = call.args[:2] or [word.value for word in call.keywords if word.arg == "event"]
             found.update(*(may_be(value, names) for value in given))
     return {name for name in (text.lstrip(".") for text in found) if EVENT.fullmatch(name)}
 

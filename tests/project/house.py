@@ -21,9 +21,9 @@ from pathlib import Path
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    # 3,500 fewer than before the eleven rooms; and `adopt`
-    "lines of code": 39_427 + 250,
-    "files": 300,
+    # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient`, the transports and the totals of calls
+    "lines of code": 39_427 + 250 + 1_800,
+    "files": 300 + 11,
     "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,

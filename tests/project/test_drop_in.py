@@ -16,6 +16,7 @@ from prefect import Flow, Task, flow, task
 
 from prefect_resilience import ResilientFlow, ResilientTask, resilient_flow, resilient_task
 from prefect_resilience.base.naming import UNSET
+from prefect_resilience.calls.edge import options as call_options
 from prefect_resilience.tasks.edge import flow_options, task_options
 
 
@@ -64,15 +65,15 @@ def test_every_method_takes_what_prefects_own_takes(theirs: type, ours: type, na
 
 
 SHOWN: dict[str, tuple[Any, dict[str, Any], list[Any]]] = {
-    "resilient_task": (resilient_task, task_options.DEFAULTS, [task]),
+    "resilient_task": (resilient_task, call_options.DEFAULTS, [task]),
     "resilient_flow": (resilient_flow, flow_options.DEFAULTS, [flow]),
-    "ResilientTask": (ResilientTask, task_options.DEFAULTS, [task, Task]),
+    "ResilientTask": (ResilientTask, call_options.DEFAULTS, [task, Task]),
     "ResilientFlow": (ResilientFlow, flow_options.DEFAULTS, [flow, Flow]),
-    "ResilientTask.wrap": (ResilientTask.wrap, task_options.DEFAULTS, []),
+    "ResilientTask.wrap": (ResilientTask.wrap, call_options.DEFAULTS, []),
     "ResilientFlow.wrap": (ResilientFlow.wrap, flow_options.DEFAULTS, []),
     "a task's with_options": (
         resilient_task(work).with_options,
-        dict.fromkeys(task_options.DEFAULTS, UNSET),
+        dict.fromkeys(call_options.DEFAULTS, UNSET),
         [task(work).with_options],
     ),
     "a flow's with_options": (
@@ -110,8 +111,8 @@ def test_an_option_that_was_not_written_shows_as_unset() -> None:
 def test_the_lists_of_options_are_those_of_prefect() -> None:
     """A new option of Prefect's is to be added to the types that are checked."""
     ours = task_options.ResilientTaskOptions.__annotations__
-    assert {*ours} == {*task_options.DEFAULTS, *inspect.signature(Task).parameters} - {"fn"}
-    assert {*task_options.ResilienceOptions.__annotations__} == {*task_options.DEFAULTS}
+    assert {*ours} == {*call_options.DEFAULTS, *inspect.signature(Task).parameters} - {"fn"}
+    assert {*call_options.ResilienceOptions.__annotations__} == {*call_options.DEFAULTS}
     flows = flow_options.ResilientFlowOptions.__annotations__
     assert {*flows} == {*flow_options.DEFAULTS, *inspect.signature(Flow).parameters} - {"fn"}
     assert {*flow_options.ResilienceFlowOptions.__annotations__} == {*flow_options.DEFAULTS}

@@ -104,7 +104,7 @@ class EffectClaim(LedgerSequences):
         if not self.watchable:
             self._running.unwatched()
         # Only the contexts of the call hold this object: when it is gone, the call has ended completely.
-        now = EffectInProgress(self.key, self.batch_id, self.generation, self._witness)
+        now = EffectInProgress(self.key, self.batch_id, self.generation, self.effect.external, self._witness)
         presence = weakref.ref(now)
         reset = in_progress.set(now)
         del now

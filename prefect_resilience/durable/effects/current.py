@@ -51,6 +51,10 @@ class OutsideRuns(Protocol):
         """The pass of the code that the run belongs to. Raises StoreUnavailable like `batch_id`."""
         return ()
 
+    def asker(self) -> str | None:
+        """The id of the call that requests an effect; the same for all its attempts."""
+        return None
+
     def marks(self) -> BatchMarks | None:
         """The marks of the batch outside of the ledger; None if there cannot be any."""
         return None
@@ -119,6 +123,8 @@ class EffectInProgress:
     key: str
     batch_id: str
     generation: int = 1
+    external: bool = True
+    """Whether it is never sent twice."""
     witness: Witness = field(default_factory=Witness, compare=False, repr=False)
 
     @property

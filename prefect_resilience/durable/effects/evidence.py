@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
@@ -127,10 +127,14 @@ def _status_in(answer: object) -> int | None:
 class _Trace:
     """httpcore's trace callback; the user's own callback is still called."""
 
-    def __init__(self, witness: Witness, seen: SeenRequest, wrapped: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, witness: Witness, seen: SeenRequest, wrapped: Callable[..., Any] | None, of: int = 0
+    ) -> None:
         self.witness = witness
         self.seen = seen
         self.wrapped = wrapped
+        self.of = of
+        """The `id` of its request: a redirect copies the extensions of the request before it."""
 
     def __call__(self, name: str, info: dict[str, Any]) -> Any:
         self.witness.told(self.seen, name, info)
@@ -146,17 +150,27 @@ class _AsyncTrace(_Trace):
 
 def attend(witness: Witness, request: Any) -> Callable[[], None]:
     """Let the witness see an httpx request of a `Client`. Call the returned function for an `AsyncClient`."""
-    seen = SeenRequest(str(request.method), str(request.url))
-    witness.requests.append(seen)
     before = request.extensions.get("trace")
+    if isinstance(before, _Trace) and before.witness is witness and before.of == id(request):
+        seen = before.seen  # by the event hook and then by the transport
+    else:
+        seen = SeenRequest(str(request.method), str(request.url))
+        witness.requests.append(seen)
     while isinstance(before, _Trace):  # a redirect copies the extensions of its request
         before = before.wrapped
-    request.extensions["trace"] = _Trace(witness, seen, before)
+    request.extensions["trace"] = _Trace(witness, seen, before, id(request))
 
     def become_async() -> None:
-        request.extensions["trace"] = _AsyncTrace(witness, seen, before)
+        request.extensions["trace"] = _AsyncTrace(witness, seen, before, id(request))
 
     return become_async
+
+
+def attest_unsent(witness: Witness, request: Any) -> None:
+    """Record that a guard rejected an httpx request before it was sent."""
+    attend(witness, request)
+    trace = cast("_Trace", request.extensions["trace"])
+    trace.seen.tried = True
 
 
 def _is_local(event: str, args: tuple[Any, ...]) -> bool:
@@ -240,6 +254,14 @@ def proves_not_done(
     return effect.one_request and speaks_for_itself(error, info)
 
 
+def never_left(error: BaseException) -> bool:
+    """Whether the error of a single request proves that nothing of it was sent."""
+    links = _closure(error, everything=False)
+    spoken_for = _spoken_for(links)
+    names = {_first_named(link) for link in links if id(link) not in spoken_for} - {None}
+    return bool(names) and names <= _NOT_DONE
+
+
 def says_not_sent(error: BaseException) -> bool:
     """Whether the function raised `NotSent` itself. One from an effect inside it does not count."""
     members = _members(error)
@@ -274,8 +296,21 @@ def _is_answer(error: BaseException) -> bool:
 
 def _other_traffic(error: BaseException) -> bool:
     """Whether the error comes from a request that the witness did not see."""
-    names = (_first_named(link) for link in _closure(error, everything=True))
+    links = _closure(error, everything=True)
+    spoken_for = _spoken_for(links)
+    names = (_first_named(link) for link in links if id(link) not in spoken_for)
     return any(name in _UNKNOWN and not name.startswith(_WITNESSED) for name in names if name is not None)
+
+
+def _spoken_for(links: Collection[BaseException]) -> set[int]:
+    """The `id` of each cause of an error of httpx or httpcore. Such an error says which part of the request
+    failed: a connection that was reset during the TLS handshake is a ConnectError."""
+    found: set[int] = set()
+    for link in links:
+        named = _first_named(link)
+        if named is not None and named.startswith(_WITNESSED):
+            found |= {id(cause) for cause in _closure(link, everything=False) if cause is not link}
+    return found
 
 
 def _leaves_open(link: BaseException) -> bool:
@@ -318,7 +353,7 @@ def _grpc_refusal(error: BaseException, info: ErrorInfo) -> bool:
     return info.code in _GRPC_REFUSALS and not _GRPC.isdisjoint(class_names(error))
 
 
-def _closure(error: BaseException, *, everything: bool) -> Iterable[BaseException]:
+def _closure(error: BaseException, *, everything: bool) -> Collection[BaseException]:
     """The exception, its causes and the exceptions in its arguments. With `everything`, also the exceptions
     that were being handled when it was raised, and the members of a group."""
     found: dict[int, BaseException] = {}

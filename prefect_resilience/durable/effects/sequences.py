@@ -175,8 +175,7 @@ class LedgerSequences:
         if self.effect.compensates is None:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
-            run = self.here.identity["task_run_id"]
-            self._asker = Asker(run, passed, made.recipe, names, self.effect.repeat == "replay")
+            self._asker = Asker(self.here.asker(), passed, made.recipe, names, self.effect.repeat == "replay")
             if self.effect.external:
                 self._doing = "it cannot be looked up whether it is done"
                 self._opened = open_batch(ledger, self.batch_id, passed, self.here.flow(), self.here.marks)

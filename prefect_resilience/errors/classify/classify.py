@@ -22,6 +22,7 @@ from prefect_resilience.errors.classify.shapes import (
     class_name,
     class_names,
     dotted_name,
+    is_ours,
     read,
     read_text,
     state_data,
@@ -189,13 +190,8 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 return _of_group(cast("tuple[Any, ...]", members), link, now, rules, depth)
         found = _merged(opinion, known)
         if found is not None:
-            return _complete(
-                _deeper(found, link, chain, now),
-                class_name(link),
-                read_text(error) or read_text(link),
-                error,
-                link,
-            )
+            text = read_text(error) or read_text(link)
+            return _complete(_deeper(found, link, chain, now), class_name(link), text, error, link)
     for link in _chain(error):
         found = spoken_finding(link)
         if found is not None:
@@ -222,7 +218,9 @@ def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
 
 
 def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
-    """A failed sub-step is classified by its cause, or by its text if it has no cause."""
+    """A failed sub-step is classified by its cause or text, an SDK's error by a guard's error behind it."""
+    if found.category is ErrorCategory.NETWORK:
+        return next((one for cause in causes if is_ours(cause) and (one := _find(cause, now))), found)
     if found.category is not ErrorCategory.SUBTASK:
         return found
     known = (_find(cause, now) for cause in causes)

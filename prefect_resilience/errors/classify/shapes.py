@@ -94,6 +94,11 @@ def class_names(error: object) -> list[str]:
     return [f"{package(cls)}.{cls.__name__}" for cls in type(error).__mro__]
 
 
+def is_ours(error: object) -> bool:
+    """Whether an exception is of a class of this package."""
+    return any(name.startswith("prefect_resilience.") for name in class_names(error))
+
+
 def package(cls: type) -> str:
     """The outermost package of a class."""
     module = cast("object", cls.__module__)  # a class body may set anything

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
-from prefect_resilience.base.naming import fill, shorten, template_fields
+from prefect_resilience.base.naming import LONGEST, fill, shorten, template_fields
 from prefect_resilience.base.policy import in_one_sentence
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BOUND_KEPT = 1024
+_TEXTS = frozenset({str})
 
 
 class CircuitBreaker(Guarding):
@@ -114,6 +115,7 @@ class CircuitBreaker(Guarding):
         self.policy = policy
         self._store = store
         self._bound: OrderedDict[str, CircuitBreaker] = OrderedDict()
+        self._bound_to: dict[tuple[Any, ...], CircuitBreaker] = {}
         # A template is never called. Declaring it checks that breakers of the same name have equal policies.
         self._apart = apart
         self._circuit = registry.declare(self.name, policy, store, apart)
@@ -133,6 +135,19 @@ class CircuitBreaker(Guarding):
         """
         if not self._fields:
             return self
+        # Texts determine the name. This is on the path of every call, so each name is made only once.
+        values: tuple[Any, ...] = tuple(map(parameters.get, self._fields))
+        texts = _TEXTS.issuperset(map(type, values))
+        bound = self._bound_to.get(values) if texts else None
+        if bound is None:
+            bound = self._named(parameters)
+            if texts and sum(map(len, values)) <= LONGEST:
+                if len(self._bound_to) >= BOUND_KEPT:
+                    self._bound_to.clear()
+                self._bound_to[values] = bound
+        return bound
+
+    def _named(self, parameters: Mapping[str, Any]) -> CircuitBreaker:
         name = fill(self.name, parameters, "circuit")
         bound = self._bound.get(name)
         if bound is None:
@@ -215,6 +230,22 @@ class CircuitBreaker(Guarding):
                 yield Blocking(self.flush)
             else:
                 flush_aside(self)
+
+    def enter_at_once(self) -> tuple[Permit, float] | None:
+        """As `entered`, if the circuit is closed and this process has just seen it; None if it is not so."""
+        until, _, permit = self._circuit.fresh
+        now = monotonic()
+        return (permit, now) if now < until else None
+
+    def leave_at_once(self, ticket: tuple[Permit, float]) -> bool:
+        """Count a success after `enter_at_once`; True when `flush` is due."""
+        permit, began = ticket
+        until, successes, fresh = self._circuit.fresh
+        now = monotonic()
+        if fresh is permit and now < until:
+            next(successes)
+            return False
+        return self.settle(permit, duration=now - began)
 
     # -- the steps of a guarded call, one by one
 

@@ -19,6 +19,9 @@ from prefect_resilience.guards.circuits.window import Outcome
 PATIENCE = 1.0
 """Seconds that a caller waits for another thread's exchange with the store before it continues without."""
 
+SOON = 1.0
+"""`retry_in` of a call that is rejected because another one probes."""
+
 Fresh = tuple[float, Iterator[int], Permit]
 
 
@@ -101,6 +104,8 @@ class Circuit(Synchronizer):
 
     def _refusal(self, view: View, now: float) -> CircuitOpenError:
         retry_in = None if view.retry is None else max(0.0, view.retry - now)
+        if retry_in is not None and view.document["state"] == "half_open":
+            retry_in = min(retry_in, SOON)  # the probe's lease ends later than the probe
         # For a forced opening, report the operator's reason.
         why = view.document["reason" if view.document["state"] == "forced_open" else "last_error"]
         return CircuitOpenError(self.name, retry_in, why)

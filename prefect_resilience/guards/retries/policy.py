@@ -172,6 +172,8 @@ class Retry(Policy):
     respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.
     retry_after_cap: give up at once if the server asks for more than this many seconds. The jitter's addition
         does not count.
+    retry_exhausted: retry also after an error that a guard inside has already retried to the end. By default
+        it is not: guards inside guards would multiply their attempts.
 
     A duration is in seconds, or text such as "500ms", "1h30m", or a timedelta.
     JSON may also write `max_attempts`, `max_retries` (one less than the attempts), `initial_delay_ms`,
@@ -189,6 +191,7 @@ class Retry(Policy):
     budget: RetryBudget | None = None
     respect_retry_after: bool = True
     retry_after_cap: Seconds = 300.0
+    retry_exhausted: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -246,8 +249,7 @@ class Retry(Policy):
             >>> Retry(attempts=3).decide(classify(TimeoutError()), attempt=1)
             Verdict(retry=True, delay=1.0, why='TIMEOUT may pass: attempt 2 of 3')
         """
-        names = names_of(error, exception)
-        refusal = self._refusal(error, names)
+        refusal = self.refusal(error, exception)
         if refusal:
             return Verdict(False, 0.0, refusal)
         rule = self.rule_for(error)
@@ -273,7 +275,9 @@ class Retry(Policy):
             return Verdict(False, 0.0, f"waiting {delay:.3g} s would pass max_elapsed={limit:g} s")
         return Verdict(True, delay, f"{error.code} may pass: attempt {attempt + 1} of {rule.attempts}")
 
-    def _refusal(self, error: ErrorInfo, names: set[str]) -> str | None:
+    def refusal(self, error: ErrorInfo, exception: BaseException | None = None) -> str | None:
+        """Why errors like this are never retried; None if they are."""
+        names = names_of(error, exception)
         if self.give_up_on and not names.isdisjoint(_kept(self.give_up_on)):
             return f"give_up_on names {error.code}"
         if error.category in self.rules:

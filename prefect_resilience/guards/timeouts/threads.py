@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from contextvars import Context, copy_context
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -29,16 +29,32 @@ IDLE_SECONDS = 30.0
 """How long a thread waits for its next call before it ends."""
 
 
+class Life:
+    """Whether somebody still waits for a call, and for the call around it."""
+
+    __slots__ = ("around", "is_over")
+
+    def __init__(self) -> None:
+        self.around: Life | None = _current.get()
+        self.is_over: bool = False
+
+
+_current: ContextVar[Life | None] = ContextVar("prefect_resilience_call", default=None)
+"""The life of the call that runs in this thread. The call itself would form a cycle with its context."""
+
+
 class Call:
     """One call on its way to a thread and back."""
 
-    __slots__ = ("args", "context", "done", "error", "finished", "fn", "kwargs", "value")
+    __slots__ = ("args", "context", "done", "error", "finished", "fn", "kwargs", "life", "value")
 
     def __init__(self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.fn: Callable[..., Any] = fn
         self.args: Sequence[Any] = args
         self.kwargs: Mapping[str, Any] = kwargs
+        self.life: Life = Life()
         self.context: Context = copy_context()
+        self.context.run(_current.set, self.life)
         self.value: Any = None
         self.error: BaseException | None = None
         self.finished: bool = False
@@ -116,10 +132,19 @@ def start_call(fn: Callable[..., Any], *args: Any) -> Call:
 
 def abandon(call: Call) -> bool:
     """Stop waiting for the call. Returns whether it still runs; then it is overdue until it has ended."""
+    call.life.is_over = True
     _overdue.add(call)
     if call.finished:
         _overdue.discard(call)
     return not call.finished
+
+
+def abandoned() -> bool:
+    """Whether this code runs in a call, or inside one, for which its caller has stopped waiting."""
+    life = _current.get()
+    while life is not None and not life.is_over:
+        life = life.around
+    return life is not None
 
 
 def overdue_calls() -> int:
@@ -137,7 +162,7 @@ def name_of(fn: Callable[..., Any]) -> str:
     inner: Any = fn
     while isinstance(inner, partial):
         inner = cast("Any", inner.func)
-    return repr(getattr(inner, "__name__", None) or type(inner).__name__)
+    return repr((getattr(inner, "__name__", None) or type(inner).__name__).lstrip("_"))
 
 
 def _hand_over(call: Call) -> None:

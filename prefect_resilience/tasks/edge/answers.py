@@ -18,6 +18,7 @@ from prefect.tasks import Task
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from pydantic import PrivateAttr
 
+from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.model import Substitute
 from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
@@ -105,21 +106,6 @@ class Again:
         if hasattr(fn, "__prefect_self__") or hasattr(fn, "__prefect_cls__"):
             args = args[1:]  # Prefect adds the bound object itself
         return self.called(*args, **kwargs)
-
-
-def with_changes(
-    fn: Callable[..., Any], parameters: Mapping[str, Any], changes: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The parameters of a call, in Prefect's form, with other values for some of them."""
-    known = inspect.signature(fn).parameters
-    rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
-    changed = dict(parameters)
-    for name, value in changes.items():
-        if name in known or rest is None:
-            changed[name] = value
-        else:
-            changed[rest] = {**changed.get(rest, {}), name: value}
-    return changed
 
 
 def part_of(

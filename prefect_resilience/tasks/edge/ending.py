@@ -39,6 +39,7 @@ from prefect_resilience.tasks.edge.seams import on_task_run_state, started_tasks
 from prefect_resilience.tasks.edge.telling import Subject, Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
+from prefect_resilience.telemetry.edge.call_totals import send_totals
 from prefect_resilience.telemetry.edge.events import (
     announce_recoverable,
     happening_of,
@@ -193,6 +194,7 @@ class EndOfRun:
         return FlowRunContext.get() is not None or notes.known(str(self.flow_run.id)) is not None
 
     def leave(self) -> None:
+        send_totals(ended=self.flow_run.id)
         if circuits_used():
             keeper.look()
         here = self.of_this_process

@@ -1,68 +1,23 @@
-"""Generator tasks: an attempt that opens before the first chunk and is settled after the last one.
-
-A stream that broke after its first chunk is neither restarted nor replaced by a fallback, because its reader
-would get the beginning twice. `restart_stream=True` allows it. A reader that stops early is not a failure.
-"""
+"""Generator tasks: one attempt in its task run (see `calls.streams`), as Prefect's engine reads it."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
-from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.calls.attempt import Held, enter, failed, leave, succeeded
-from prefect_resilience.calls.judging import annotate, replaced_message
-from prefect_resilience.calls.model import NO_RETRY, Guard, Substitute
-from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
-from prefect_resilience.errors.exceptions import add_note
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.fallbacks import Chain, Fallback
-from prefect_resilience.guards.partials import partial_output
-from prefect_resilience.guards.retries.policy import Verdict
-from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.calls.model import Guard
+from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
 from prefect_resilience.tasks.edge.answers import as_state
-from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, surroundings_of
+from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
 
 T = TypeVar("T")
 
-MOST_CHARACTERS = 100_000
-MOST_CHUNKS = 10_000
-"""How much of a stream is kept in case it breaks; of a longer stream, the beginning."""
-
 _closing: ContextVar[list[AsyncGenerator[Any, None]] | None] = ContextVar("closing", default=None)
-
-
-class ChunksSoFar:
-    """The chunks that a stream has yielded, within bounds. True once there is a chunk."""
-
-    __slots__ = ("_kept", "_left", "number")
-
-    def __init__(self) -> None:
-        self.number: int = 0
-        self._kept: list[Any] = []
-        self._left = MOST_CHARACTERS
-
-    def __bool__(self) -> bool:
-        return self.number > 0
-
-    def add(self, chunk: Any) -> None:
-        self.number += 1
-        if self._left > 0 and len(self._kept) < MOST_CHUNKS:
-            self._kept.append(chunk)
-            self._left -= len(cast("str", chunk)) if isinstance(chunk, str | bytes) else 1
-
-    def told(self) -> PartialOutput | None:
-        """One text if all chunks are texts, else a list of the chunks as plain data. Secrets are masked."""
-        texts = all(isinstance(chunk, str) for chunk in self._kept)
-        output = partial_output("".join(self._kept) if texts else self._kept)
-        if output is None or self.number == len(self._kept) or output.truncated:
-            return output
-        return output.model_copy(update={"truncated": True, "original_size": self.number})
 
 
 class EngineStream(AsyncGenerator[Any, None]):
@@ -110,129 +65,6 @@ async def _closing_what_is_left() -> AsyncGenerator[None, None]:
             await chunks.aclose()
 
 
-_END: Any = object()
-
-
-@dataclass(slots=True)
-class Stream:
-    """One attempt of a generator."""
-
-    guard: Guard
-    here: TaskSurroundings
-    began: float
-    handed_on: ChunksSoFar = field(default_factory=ChunksSoFar)
-    waited: float = 0.0
-    """Seconds spent waiting for the generator, without the time that its reader takes between chunks."""
-    held: Held = field(default_factory=Held)
-
-    def opened(self) -> Steps[None]:
-        yield from enter(self.guard, self.here, self.held)
-
-    def ended(self, error: BaseException | None) -> Steps[None]:
-        yield from leave(self.guard, self.held, error, took=self.waited)
-
-    def cut_off(self, error: BaseException) -> Steps[None]:
-        """The generator was ended from outside: by its reader, a cancellation, or Prefect's own
-        `timeout_seconds`. After a timeout the engine asks whether to retry."""
-        if self.handed_on and not self.guard.restart_stream and not isinstance(error, GeneratorExit):
-            self.here.record(self.began).must_not_restart = True
-        yield from self.ended(error)
-
-    def finished(self) -> Steps[None]:
-        yield from self.ended(None)
-        yield from succeeded(self.guard, self.here, None)
-
-    def broke(self, error: Exception) -> Steps[Substitute | BaseException]:
-        """The substitute to continue with, or the error to raise."""
-        yield from self.ended(error)
-        guard = self.guard
-        if self.handed_on and not guard.restart_stream:
-            guard = replace(guard, retry=NO_RETRY, fallbacks=())
-            add_note(error, _NOT_RESTARTED)
-        outcome = cast("Substitute | BaseException", (yield from failed(guard, self.here, self.began, error)))
-        if not isinstance(outcome, Substitute):
-            self._tell_partial(outcome)
-        return outcome
-
-    def substitute_broke(
-        self, outcome: Substitute, broken: ChunksSoFar, failure: Exception, primary: BaseException
-    ) -> Steps[Substitute | BaseException]:
-        """A fallback's own stream broke. Without any chunk from it, the next fallback is used."""
-        name, context = outcome.answer.fallback.name, outcome.context
-        if broken and not self.guard.restart_stream:
-            add_note(failure, _NOT_RESTARTED)
-            add_note(failure, redact(f"prefect-resilience: {name} stood in, after: {context.summary()}"))
-            guard = replace(self.guard, retry=NO_RETRY, fallbacks=())
-            self.handed_on = broken
-            error = cast("BaseException", (yield from failed(guard, self.here, self.began, failure)))
-            self._tell_partial(error)
-            return error
-        chain = Chain(self._after(outcome.answer.fallback), self.guard.fn, self.guard.isasync)
-        chain.failures.append((name, failure))
-        answer = yield from chain.answer(self.here.parameters, context, self.here)
-        if answer is not None:
-            self.here.replaced(context, answer, failure)
-            return Substitute(answer, context, replaced_message(context, answer))
-        verdict = Verdict(False, 0.0, "no fallback answered")
-        attach_context(primary, context)
-        annotate(primary, context, verdict, chain)
-        self.here.gave_up(context, verdict, primary)
-        return primary
-
-    def _after(self, used: Fallback) -> tuple[Fallback, ...]:
-        steps = self.guard.fallbacks
-        number = next((n for n, step in enumerate(steps) if step is used), len(steps))
-        return steps[number + 1 :]
-
-    def _tell_partial(self, error: BaseException) -> None:
-        """Put the chunks so far into the error's context, unless the task itself kept a partial output."""
-        context = attached_context(error)
-        if context is not None and context.partial_output is None and self.handed_on:
-            attach_context(error, context.model_copy(update={"partial_output": self.handed_on.told()}))
-
-    def source(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The user's generator with its deadlines."""
-        made = self.guard.fn(*args, **kwargs)
-        timeout = self.guard.timeout
-        total, idle = (None, None) if timeout is None else (timeout.total, timeout.idle)
-        if self.guard.isasync:
-            return aiterate_with_deadline(made, total, idle)
-        return made if timeout is None else iterate_with_deadline(made, total, idle)
-
-    def counted(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The chunks of a generator, counted. Values that are sent in are passed on to it."""
-        asked = time.monotonic()
-        try:
-            chunk = next(source)
-            while True:
-                self.waited += time.monotonic() - asked
-                self.handed_on.add(chunk)
-                sent = yield chunk
-                asked = time.monotonic()
-                chunk = source.send(sent)
-        except StopIteration as stop:
-            return stop.value
-        finally:
-            source.close()
-
-    async def acounted(self, source: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
-        asked = time.monotonic()
-        try:
-            async for chunk in source:
-                self.waited += time.monotonic() - asked
-                self.handed_on.add(chunk)
-                yield chunk
-                asked = time.monotonic()
-        finally:
-            await source.aclose()
-
-
-_NOT_RESTARTED = (
-    "prefect-resilience: a stream that broke after a chunk was handed on is not restarted, unless its task "
-    "says restart_stream=True"
-)
-
-
 def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
     """Run one attempt of a generator function in its task run."""
     here = surroundings_of(guard)
@@ -242,105 +74,17 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     if guard.policy is not None:
         guard = drive(governed(guard, here))
     attempt = Stream(guard, here, time.monotonic())
-    try:
-        drive(attempt.opened())
-        result = yield from attempt.counted(attempt.source(args, kwargs))
-    except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
-        return (yield from _instead(attempt, error))
-    except BaseException as error:
-        drive(attempt.cut_off(error))
-        raise
-    drive(attempt.finished())
-    return result
-
-
-def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
-    """The chunks of the fallbacks. Raises the error if no fallback answers."""
-    outcome = drive(attempt.broke(error))
-    primary = error
-    while isinstance(outcome, Substitute):
-        chunks = ChunksSoFar()
-        try:
-            for chunk in _chunks(outcome.answer.value):
-                chunks.add(chunk)
-                yield chunk
-            return as_state(outcome, attempt.here)
-        except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
-            outcome = drive(attempt.substitute_broke(outcome, chunks, failure, primary))
-    if outcome is primary:
-        raise outcome
-    raise outcome from outcome.__cause__
+    return (yield from one_attempt(attempt, args, kwargs, lambda outcome: as_state(outcome, here)))
 
 
 def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
     """Run one attempt of an async generator function in its task run."""
-    return EngineStream(_astream(guard, args, kwargs))
-
-
-async def _astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
     here = surroundings_of(guard)
     if here is None:
-        async for chunk in guard.fn(*args, **kwargs):
-            yield chunk
-        return
-    if guard.policy is not None:
-        guard = await adrive(governed(guard, here))
-    attempt = Stream(guard, here, time.monotonic())
-    instead: AsyncGenerator[Any, None] | None = None
-    chunks: AsyncGenerator[Any, None] | None = None
-    try:
-        await adrive(attempt.opened())
-        chunks = attempt.acounted(attempt.source(args, kwargs))
-        async for chunk in chunks:
-            yield chunk
-    except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
-        instead = _ainstead(attempt, error)
-    except BaseException as error:
-        if chunks is not None:
-            await chunks.aclose()
-        await adrive(attempt.cut_off(error))
-        raise
-    if instead is None:
-        await adrive(attempt.finished())
-        return
-    async for chunk in instead:
-        yield chunk
+        return EngineStream(guard.fn(*args, **kwargs))
 
+    async def begun() -> Stream:
+        now = guard if guard.policy is None else await adrive(governed(guard, here))
+        return Stream(now, here, time.monotonic())
 
-async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, None]:
-    """The async version of `_instead`."""
-    outcome = await adrive(attempt.broke(error))
-    primary = error
-    while isinstance(outcome, Substitute):
-        chunks = ChunksSoFar()
-        try:
-            async for chunk in _achunks(outcome.answer.value):
-                chunks.add(chunk)
-                yield chunk
-            return
-        except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
-            outcome = await adrive(attempt.substitute_broke(outcome, chunks, failure, primary))
-    if outcome is primary:
-        raise outcome
-    raise outcome from outcome.__cause__
-
-
-def _chunks(value: Any) -> Iterator[Any]:
-    """A fallback's answer as chunks: the items of an iterator, or the single value."""
-    if isinstance(value, Iterator):
-        yield from cast("Iterator[Any]", value)
-    else:
-        yield value
-
-
-async def _achunks(value: Any) -> AsyncIterator[Any]:
-    if isinstance(value, AsyncIterator):
-        async for chunk in cast("AsyncIterator[Any]", value):
-            yield chunk
-    elif isinstance(value, Iterator):
-        chunks = cast("Iterator[Any]", value)
-        # A plain generator may block, so each step runs in a thread.
-        while (chunk := await asyncio.to_thread(next, chunks, _END)) is not _END:
-            yield chunk
-    else:
-        yield value
+    return EngineStream(aone_attempt(begun, args, kwargs))

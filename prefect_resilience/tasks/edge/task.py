@@ -20,6 +20,7 @@ from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.batches.edge.tags import in_outer_task, tagged_again, untagged
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -37,12 +38,8 @@ from prefect_resilience.tasks.edge.questions import (
 )
 from prefect_resilience.tasks.edge.streams import astream, in_one_task, stream
 from prefect_resilience.tasks.edge.task_options import (
-    DEFAULTS,
     MOST_RETRIES_BY_POLICY,
-    ResilienceOptions,
     ResilientTaskOptions,
-    as_policy,
-    make_guard,
     prefects_backoff,
     restarting,
     retry_with,
@@ -50,6 +47,7 @@ from prefect_resilience.tasks.edge.task_options import (
     written_policy,
 )
 from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
+from prefect_resilience.telemetry.edge.call_totals import totals_sent_afterwards
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -299,7 +297,7 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
-    with tagged_again(here.task_run):
+    with tagged_again(here.task_run), totals_sent_afterwards():
         if guard.policy is not None:
             guard = drive(governed(guard, here))
         return as_answer(drive(guarded(guard, here, args, kwargs)), here)
@@ -310,7 +308,7 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
-    with tagged_again(here.task_run):
+    with tagged_again(here.task_run), totals_sent_afterwards():
         if guard.policy is not None:
             guard = await adrive(governed(guard, here))
         return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)

@@ -2,89 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 from prefect.tasks import Task, TaskOptions
-from typing_extensions import TypedDict
 
-from prefect_resilience import durable
-from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.model import NO_RETRY, Guard
-from prefect_resilience.durable.effects.recipes import source_of
+from prefect_resilience.calls.edge.options import OPTIONS, ResilienceOptions, as_policy
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards import budgets, circuits, decomposition, limits, outputs
-from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
-from prefect_resilience.guards.timeouts.timeout import Timeout
-
-if TYPE_CHECKING:
-    from prefect_resilience.durable.effects.policy import Effect
-    from prefect_resilience.errors.classify.classify import Rule
-    from prefect_resilience.guards.budgets.policy import ErrorBudget
-    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-    from prefect_resilience.guards.decomposition.model import Decompose
-    from prefect_resilience.guards.decomposition.splitters import Split
-    from prefect_resilience.guards.limits.guarding import Limit
-    from prefect_resilience.guards.limits.hedge import Hedge
-    from prefect_resilience.guards.outputs.promise import Expect
-
-    RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
-    TimeoutOption = Timeout | float | timedelta | str | Mapping[str, Any] | None
-    FallbackOption = Fallback | Callable[..., Any] | Iterable[Fallback | Callable[..., Any]] | None
-    EffectOption = Effect | Literal["idempotent", "conditional", "external"] | Mapping[str, Any] | None
-    LimitsOption = Limit | Iterable[Limit] | None
-    ExpectOption = Expect | str | Mapping[str, Any] | type | Callable[[Any], Any] | None
-    DecomposeOption = Decompose | Split | Mapping[str, Any] | None
-    BudgetOption = ErrorBudget | Mapping[str, Any] | float | None
-    ClassifyOption = Rule | Iterable[Rule] | None
-
-
-class ResilienceOptions(TypedDict, total=False):
-    """The options in addition to those of a Prefect task; `resilient_task` explains them."""
-
-    retry: RetryOption
-    circuit: CircuitBreaker | str | None
-    limits: LimitsOption
-    timeout: TimeoutOption
-    hedge: Hedge | None
-    fallback: FallbackOption
-    classify: ClassifyOption
-    effect: EffectOption
-    dead_letter: bool
-    policy: str | None
-    restart_stream: bool
-    error_budget: BudgetOption
-    expect: ExpectOption
-    decompose: DecomposeOption
 
 
 class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
     """Every option of a resilient task."""
 
 
-DEFAULTS: ResilienceOptions = {
-    "retry": UNSET,
-    "circuit": None,
-    "limits": None,
-    "timeout": None,
-    "hedge": None,
-    "fallback": None,
-    "classify": None,
-    "effect": None,
-    "dead_letter": False,
-    "policy": None,
-    "restart_stream": False,
-    "error_budget": None,
-    "expect": None,
-    "decompose": None,
-}
-OPTIONS = tuple(DEFAULTS)
 RETRY_OPTIONS = ("retries", "retry_delay_seconds", "retry_jitter_factor")
 """Prefect's own options for retries."""
 MOST_RETRIES_BY_POLICY = 100
@@ -137,21 +71,6 @@ def written_policy(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mappin
     return retry_with(Retry(), task, written)
 
 
-def as_policy(retry: RetryOption) -> Retry:
-    """`retry=` as a policy."""
-    if retry is None or retry is False:
-        return NO_RETRY
-    if isinstance(retry, Retry):
-        return retry
-    if isinstance(retry, int) and not isinstance(retry, bool):
-        return Retry(attempts=retry)
-    if isinstance(retry, Mapping):
-        return Retry(**retry)
-    raise ConfigurationError(
-        f"retry={retry!r} is no policy: write Retry(attempts=3), a number of attempts, or None"
-    )
-
-
 def restarting(task: Task[Any, Any], ours: Mapping[str, Any], *, asked: bool) -> Mapping[str, Any]:
     """Our options, with `restart_stream` for a generator with Prefect's own retries. Those restart a stream
     even after a chunk."""
@@ -194,169 +113,3 @@ def prefects_backoff(task: Task[Any, Any]) -> Backoff:
 
 def _jitter(task: Task[Any, Any]) -> float:
     return min(task.retry_jitter_factor or 0.0, 1.0)
-
-
-def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
-    """Check the options against the function, and combine them."""
-    ours = {**DEFAULTS, **ours}
-    circuit = ours.get("circuit")
-    circuit = circuits.CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
-    if circuit is not None:
-        if not isinstance(circuit, circuits.CircuitBreaker):
-            if isinstance(circuit, circuits.CircuitPolicy):
-                raise ConfigurationError(
-                    "circuit= is a CircuitPolicy, which has no name: "
-                    "write CircuitBreaker.from_policy('name', policy)"
-                )
-            raise ConfigurationError(f"circuit={circuit!r} is no circuit: write CircuitBreaker('name')")
-        check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
-    timeout = Timeout.of(ours["timeout"], current_settings().operations)
-    if timeout is not None:
-        timeout.check_for(fn)
-    fallbacks = as_fallbacks(ours["fallback"])
-    for step in fallbacks:
-        step.check_for(fn, isasync=isasync)
-    error_budget = ours.get("error_budget")
-    rules: Any = ours.get("classify")
-    hedge = _hedge(ours.get("hedge"), fn)
-    expect = _expect(ours, fn, isasync)
-    return Guard(
-        fn,
-        isasync,
-        retry,
-        circuit,
-        _limits(ours["limits"], fn),
-        timeout,
-        hedge,
-        fallbacks,
-        (cast("Rule", rules),) if callable(rules) else tuple(rules or ()),
-        _effect(ours.get("effect"), fn, isasync, hedge),
-        yes_or_no("dead_letter", ours.get("dead_letter", False)),
-        _restart_stream(ours.get("restart_stream", False), fn),
-        None if error_budget is None else budgets.ErrorBudget.of(error_budget),
-        policy=_policy_block(ours.get("policy")),
-        expect=expect,
-        decompose=_decompose(ours, fn, isasync),
-        source=source_of(fn),
-    )
-
-
-def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
-    written = cast(
-        "Iterable[Any]",
-        value if isinstance(value, (list, tuple)) else [] if value is None else [value],
-    )
-    for limit in written:
-        if not isinstance(limit, limits.Limit):
-            raise ConfigurationError(
-                f"limits={limit!r} is no limit: write Bulkhead(5) or RateLimit(10, per=1)"
-            )
-        check_fields(f"limit {limit.name!r}", limit.fields, fn)
-    return tuple(written)
-
-
-def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
-    if hedge is None:
-        return None
-    name = getattr(fn, "__name__", repr(fn))
-    if not isinstance(hedge, limits.Hedge):
-        raise ConfigurationError(f"hedge={hedge!r} is no hedge: write Hedge(after=0.8)")
-    if not inspect.iscoroutinefunction(fn):
-        raise ConfigurationError(
-            f"hedge= is for idempotent async reads: write `async def {name}`, or leave it out"
-        )
-    return hedge
-
-
-def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
-    effect = None if value is None else durable.Effect.of(value)
-    if effect is None:
-        return None
-    name = getattr(fn, "__name__", repr(fn))
-    if generates(fn):
-        raise ConfigurationError(
-            f"effect= is for a call that has one result: {name!r} is a generator, whose chunks cannot be "
-            f"recorded: return a list, or leave it out"
-        )
-    if hedge is not None and effect.kind != "idempotent":
-        raise ConfigurationError(
-            f"hedge= makes a slow call a second time, "
-            f"which effect={effect.kind!r} forbids: leave one of them out"
-        )
-    check_fields(f"effect key {effect.key!r}", effect.fields, fn)
-    effect.check_for(fn, isasync=isasync)
-    return effect
-
-
-def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Expect | None:
-    promised = ours.get("expect")
-    expect = None if promised is None else outputs.Expect.of(promised)
-    if expect is None:
-        return None
-    expect.check_for(fn, isasync=isasync)
-    effect = durable.Effect.of(ours.get("effect"))
-    if effect is not None and effect.kind != "idempotent" and expect.repair:
-        raise ConfigurationError(
-            f"Expect(repair=True) makes the call again, which effect={effect.kind!r} forbids: what is done "
-            f"stays done, so leave repair out"
-        )
-    return expect
-
-
-def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Decompose | None:
-    asked = ours.get("decompose")
-    decompose = None if asked is None else decomposition.Decompose.of(asked)
-    if decompose is None:
-        return None
-    name = getattr(fn, "__name__", repr(fn))
-    if generates(fn):
-        raise ConfigurationError(
-            f"decompose= is for a call that has one result: {name!r} is a generator, so return a list"
-        )
-    effect = durable.Effect.of(ours.get("effect"))
-    if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
-        raise ConfigurationError(
-            f"decompose= makes several calls of one, and effect= says that there is one: "
-            f"{name!r} can have one of them only"
-        )
-    decompose.check_for(fn, isasync=isasync)
-    return decompose
-
-
-def yes_or_no(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r} is neither yes nor no: write True or False")
-    return value
-
-
-def generates(fn: Callable[..., Any]) -> bool:
-    """Whether a function is a generator, plain or async."""
-    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
-
-
-def _restart_stream(value: Any, fn: Callable[..., Any]) -> bool:
-    if yes_or_no("restart_stream", value) and not generates(fn):
-        name = getattr(fn, "__name__", repr(fn))
-        raise ConfigurationError(f"restart_stream= is for generators: {name!r} is none, so leave it out")
-    return value
-
-
-def _policy_block(name: Any) -> str | None:
-    if name is not None and (not isinstance(name, str) or not name):
-        raise ConfigurationError(
-            f"policy={name!r} names no block: write the name of a ResiliencePolicy, as in 'llm-default'"
-        )
-    return name
-
-
-def check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> None:
-    """Check that a name with a template only uses the function's parameters."""
-    parameters = inspect.signature(fn).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        return
-    for field in fields:
-        if field not in parameters:
-            raise ConfigurationError(
-                f"{what} names {field!r}, which is no parameter of "
-                f"{getattr(fn, '__name__', fn)!r}{nearest(field, parameters)}"
-            )

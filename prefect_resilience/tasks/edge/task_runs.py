@@ -145,10 +145,13 @@ class TaskSurroundings:
     def done(self) -> None:
         _records.pop(self.task_run.id, None)
 
-    def may_retry(self, error: Exception) -> Steps[bool]:
+    def retry_refusal(self, error: Exception) -> Steps[str | None]:
         condition = self.task.own_retry_condition
         if condition is None:
-            return True
+            return None
+        return None if (yield from self._agrees(condition, error)) else "retry_condition_fn says no"
+
+    def _agrees(self, condition: Callable[..., Any], error: Exception) -> Steps[bool]:
         state = Failed(data=error, message=f"Task run encountered unexpected exception: {error!r}")
         asked = (self.task, self.task_run, state)
         try:
@@ -240,6 +243,9 @@ class TaskSurroundings:
     def batch_id(self) -> str:
         return batch_of(self.task_run)
 
+    def asker(self) -> str:
+        return str(self.task_run.id)
+
     def passed(self) -> Pass:
         return pass_of(self.task_run)
 
@@ -252,10 +258,7 @@ class TaskSurroundings:
         return self.identity["flow_run_id"], name
 
     def begun_external(self) -> None:
-        if durable.EXTERNAL_TAG not in self.task_run.tags:
-            # Prefect sends the tags with the next state, so its server then knows of the effect.
-            self.task_run.tags.append(durable.EXTERNAL_TAG)
-            self.task_run.labels[durable.LABEL] = durable.store_name(self.ledger().store.url)
+        durable.mark_external(self.task_run, self.ledger().store.url)
 
     def ledger(self) -> Ledger:
         return durable.open_ledger()

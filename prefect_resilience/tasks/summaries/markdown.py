@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import bounded
@@ -88,11 +89,15 @@ def headline(story: Story) -> str:
     outcomes = seen.outcomes
     failed = outcomes["failed"] + outcomes["crashed"]
     replaced = max(sum(seen.states[name] for name in REPLACED), seen.counts["fallback.used"])
+    inside: Counter[str] = Counter()
+    for (_, name), count in seen.calls.items():
+        inside[name] += int(count)
     told = [
         (seen.retried, f"{seen.retried:,} retried ({_many(seen.retries, 'retry', 'retries')})"),
         (replaced, f"{replaced:,} answered by a fallback"),
         (seen.states[REPLAYED], f"{seen.states[REPLAYED]:,} replayed"),
         (failed, f"{failed:,} failed"),
+        (inside["attempts"] + inside["rejected"], _inside(inside)),
         (seen.counts["effect.in-doubt"], f"{seen.counts['effect.in-doubt']:,} in doubt"),
         (1, _circuits(story)),
         (len(story.letters), _many(len(story.letters), "dead letter")),
@@ -102,6 +107,12 @@ def headline(story: Story) -> str:
     ended = f"The run of {code(facts.flow)} ended **{text(facts.state)}**"
     how = f"{again}{took}" if several else f"{took}{again}"
     return f"{ended}{how}: {', '.join(parts)}{inner}."
+
+
+def _inside(inside: Mapping[str, int]) -> str:
+    """The guarded calls inside tasks."""
+    failed = f", {inside['failures']:,} failed" if inside["failures"] else ""
+    return f"{_many(inside['calls'], 'call')} inside ({_many(inside['attempts'], 'attempt')}{failed})"
 
 
 def _circuits(story: Story) -> str:
@@ -161,7 +172,17 @@ def _table(table: Table) -> list[str]:
         f"| {first} | {' | '.join(others)} |",
         "|---" * len(table.columns) + "|",
     ]
-    numbers = {"attempts", "times", "pass", "task runs", "retries"}
+    numbers = {
+        "attempts",
+        "times",
+        "pass",
+        "task runs",
+        "retries",
+        "calls",
+        "rejected",
+        "fallbacks",
+        "failed",
+    }
     for row in table.rows:
         cells = [
             cell if name in numbers else code(cell) if place == 0 and cell else text(cell)

@@ -14,6 +14,7 @@ from prefect_resilience.durable.batches.run_passes import RunPass, Start
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import PassSeen, Story
 from prefect_resilience.telemetry.model import (
+    CALL_COUNTS,
     ENDED_BADLY,
     REPLACED,
     REPLAYED,
@@ -51,6 +52,7 @@ def tables_of(story: Story) -> list[Table]:
         _retried(seen, by_task),
         _refused(seen),
         _replaced(seen, by_task),
+        _calls(seen),
         _replayed(seen),
         _circuits(story),
         _letters(story),
@@ -186,6 +188,22 @@ def _replaced(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
     total = max(seen.counts["fallback.used"], sum(seen.states[name] for name in REPLACED))
     columns = ("task run", "answered by", "degraded", "because")
     return _table("Replaced by a fallback", columns, rows, total)
+
+
+def _calls(seen: PassFacts) -> Table:
+    """The guarded calls inside tasks and flows, one row for each function with a failed call or attempt."""
+    functions = sorted({function for function, _ in seen.calls}, key=lambda one: -seen.calls[one, "attempts"])
+    rows = (
+        (
+            function,
+            *(f"{int(seen.calls[function, name]):,}" for name in CALL_COUNTS if name != "waited"),
+            f"{seen.calls[function, 'waited']:,.1f}",
+            bounded(seen.call_errors.get(function, ""), SHORT),
+        )
+        for function in functions
+    )
+    columns = ("function", "calls", "attempts", "rejected", "fallbacks", "failed", "waited, s", "last error")
+    return _table("Calls inside tasks", columns, rows)
 
 
 def _replayed(seen: PassFacts) -> Table:

@@ -167,7 +167,7 @@ def _add(seen: PassFacts, read: PassRead) -> None:
     again = [run.attempts - 1 for run in seen.task_runs if run.attempts > 1]
     seen.retried = max(seen.retried, read.retried, len(again))
     seen.retries = max(seen.retries, read.retries, sum(again))
-    here = {one.id for one in seen.happenings}
+    here = {one.id for one in seen.happenings} | seen.calls_added
     for one in read.happenings:
         if one.id not in here:
             here.add(one.id)

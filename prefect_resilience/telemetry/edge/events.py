@@ -4,7 +4,7 @@ they happen. Also notes events and task runs of this process for the summaries o
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ from prefect_resilience.guards.circuits.listeners import (
 )
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
-from prefect_resilience.telemetry.model import Happening, StateSeen
+from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
 from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     The event is always counted in the metrics and passed to the handlers of `on`. Outside a run it is sent
     only from a terminal (see `at_a_terminal`), because there may be no Prefect API. Never raises.
     """
-    observe(happening, payload)
-    tell(happening, kind, name, payload)
+    count(happening, kind, name, payload)
     told_by_hand = _at_a_terminal.get()
     if not in_run():
         if told_by_hand is not None:
@@ -140,12 +139,22 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
         return
 
 
+def count(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+    """Count an event in the metrics and pass it to the handlers of `on`, without sending it."""
+    observe(happening, payload)
+    tell(happening, kind, name, payload)
+
+
+Emit = Callable[[str, str, str, dict[str, Any]], None]
+"""`emit`, or `count` for a call that has no run of its own."""
+
+
 def in_run() -> bool:
     """Whether this code runs inside a flow or task run."""
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
 
 
-def attempt_failed(context: ErrorContext, task: str) -> None:
+def attempt_failed(context: ErrorContext, task: str, emit: Emit = emit) -> None:
     """Send the event of one attempt that failed, or that a circuit or a limit rejected.
 
     The resource of a failed attempt is the error's category and code; that of a rejected one is the task.
@@ -164,21 +173,25 @@ def attempt_failed(context: ErrorContext, task: str) -> None:
         emit("attempt.refused", "task", task, {**payload, "by": by})
 
 
-def retry_scheduled(task: str, context: ErrorContext, verdict: Verdict) -> None:
-    attempt_failed(context, task)
-    _of_failure("retry.scheduled", task, context, delay=verdict.delay, why=verdict.why)
+def retry_scheduled(task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit) -> None:
+    attempt_failed(context, task, emit)
+    _of_failure(emit, "retry.scheduled", task, context, delay=verdict.delay, why=verdict.why)
 
 
-def fallback_used(task: str, context: ErrorContext, fallback: Fallback) -> None:
-    attempt_failed(context, task)
+def fallback_used(task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit) -> None:
+    attempt_failed(context, task, emit)
     told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
-    _of_failure("fallback.used", task, context, **told, **_times(context))
+    _of_failure(emit, "fallback.used", task, context, **told, **_times(context))
     if fallback.degraded:
-        _of_failure("run.degraded", task, context, to=fallback.name)
+        _of_failure(emit, "run.degraded", task, context, to=fallback.name)
 
 
 def run_recovered(
-    task: str, identity: Mapping[str, Any], history: Sequence[AttemptRecord], seconds: float
+    task: str,
+    identity: Mapping[str, Any],
+    history: Sequence[AttemptRecord],
+    seconds: float,
+    emit: Emit = emit,
 ) -> None:
     """`history`: the attempts that failed; `seconds`: from the first one's beginning to the success."""
     last = history[-1].error
@@ -191,13 +204,13 @@ def run_recovered(
     emit("run.recovered", "task", task, {**identity, **payload})
 
 
-def run_failed(task: str, context: ErrorContext, verdict: Verdict) -> None:
-    attempt_failed(context, task)
+def run_failed(task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit) -> None:
+    attempt_failed(context, task, emit)
     told = {"why": verdict.why, "exhausted": context.retryable}
-    _of_failure("run.failed", task, context, **told, **_times(context))
+    _of_failure(emit, "run.failed", task, context, **told, **_times(context))
 
 
-def _of_failure(happening: str, task: str, context: ErrorContext, **more: Any) -> None:
+def _of_failure(emit: Emit, happening: str, task: str, context: ErrorContext, **more: Any) -> None:
     emit(happening, "task", task, {**error_payload(context), **more})
 
 
@@ -287,7 +300,7 @@ def _store_lost(notice: StoreNotice) -> None:
 MESSAGE = 300
 _PAYLOAD = (
     *("task_run_id", "node_id", "code", "category", "message", "circuit", "to", "degraded", "external_id"),
-    *("why", "before", "after", "reason", "name"),
+    *("why", "before", "after", "reason", "name", "last_error", *CALL_COUNTS),
 )
 """The fields of an event's payload that are noted."""
 _watching = False

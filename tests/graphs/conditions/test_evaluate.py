@@ -270,6 +270,8 @@ def test_a_condition_may_say_how_long_it_takes() -> None:
     whole = Condition(operator="all", conditions=(path("b") == 1, path("b") > 0), timeout_ms=20)
     assert [part.timeout_ms for part in (whole & (path("b") == 1)).conditions] == [20, None]
     assert (~Condition(operator="not", conditions=(patient,), timeout_ms=9)).seconds == 1.5
+    for least_and_most in (0.5, 1, 60_000):
+        assert Condition(**{**form, "timeout_ms": least_and_most}).timeout_ms == least_and_most
     for wrong in (0, -1, True, "100", 60_001, float("nan")):
         with pytest.raises(
             ConfigurationError, match=r"timeout_ms.*milliseconds that it may take, up to 60,000"

@@ -256,6 +256,14 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     ),
     ({"operator": "exists", "path": "a", "value": 1}, [("value", "'exists' takes no value")]),
     (
+        {**GTE, "timeout_ms": 60_001},
+        [("timeout_ms", "write the milliseconds that it may take, up to 60,000, not 60001")],
+    ),
+    (
+        {**GTE, "timeout_ms": "5"},
+        [("timeout_ms", "write the milliseconds that it may take, up to 60,000, not '5'")],
+    ),
+    (
         {"operator": "error_occurred", "category": "timeout", "code": "X"},
         [
             ("category", "'error_occurred' takes no category; write 'failed'"),

@@ -182,7 +182,7 @@ def test_one_probe_at_a_time_and_a_cancelled_one_makes_room(breaker: CircuitBrea
     assert breaker.snapshot().probes_in_flight == 1
     with pytest.raises(CircuitOpenError) as caught:
         breaker.ask()
-    assert caught.value.retry_in == pytest.approx(60, abs=0.5)
+    assert caught.value.retry_in == 1.0  # the probe ends long before its lease of 60 s
     assert breaker.settle(probe, asyncio.CancelledError())
     breaker.flush()
     seen = breaker.snapshot()

@@ -166,6 +166,7 @@ NOT_IN_THE_FORM: dict[type[BaseModel], dict[str, str]] = {
         "budget": "shared by the tasks of a process: one task's block would change it for others",
         "respect_retry_after": "a promise to the server that is called, which the code makes",
         "retry_after_cap": "read together with max_elapsed, which the form has",
+        "retry_exhausted": "which guards lie inside each other is seen in the code alone",
     },
     Backoff: {
         "minimum": "the first delay bounds it, except with decorrelated jitter",

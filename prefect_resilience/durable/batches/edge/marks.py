@@ -42,6 +42,14 @@ def store_name(url: str) -> str:
     return digest(f"{address.scheme.partition('+')[0]}://{address.netloc.rpartition('@')[2]}{address.path}")
 
 
+def mark_external(task_run: TaskRun, store_url: str) -> None:
+    """Mark a task run that begins an external effect, with the store in which it is recorded."""
+    if EXTERNAL_TAG not in task_run.tags:
+        # Prefect sends the tags with the next state, so its server then knows of the effect.
+        task_run.tags.append(EXTERNAL_TAG)
+        task_run.labels[LABEL] = store_name(store_url)
+
+
 class PrefectMarks:
     """The marks of one batch in Prefect's API (see `opening.BatchMarks`)."""
 

@@ -151,6 +151,20 @@ def pass_of(task_run: TaskRun) -> Pass:
     )
 
 
+def pass_here() -> Pass:
+    """The pass of the calling code, with the task run around it, if there is one."""
+    task, flow = TaskRunContext.get(), FlowRunContext.get()
+    flow_run = None if flow is None else flow.flow_run
+    if task is not None and (flow_run is None or task.task_run.flow_run_id == flow_run.id):
+        around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
+        return around if run in around else (*around, run)
+    if flow_run is not None:
+        above = _asked(partial(_passes_above, flow_run))
+        return (*above, (str(flow_run.id), flow_run.run_count), *outer_tasks.get())
+    block = batch_block()
+    return () if block is None else ((block, 1),)
+
+
 outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", default=())
 """The task runs around this code, each with its number of attempts so far."""
 

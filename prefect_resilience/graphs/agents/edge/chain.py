@@ -13,7 +13,6 @@ from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.agents.edge.alone import Memories
 from prefect_resilience.graphs.agents.edge.person import (
     Notify,
     Person,
@@ -24,7 +23,7 @@ from prefect_resilience.graphs.agents.edge.person import (
 )
 from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, AgentStep, Ran, Registry
 from prefect_resilience.graphs.agents.trace import Trace, trace
-from prefect_resilience.guards.fallbacks import Answered, Fallback
+from prefect_resilience.guards.fallbacks import Answered, Fallback, Memories
 
 StepOption = str | Fallback | Person | Callable[..., Any]
 

@@ -15,17 +15,17 @@ from prefect.tasks import Task
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.calls.edge.local import LocalRun, outcome_of
 from prefect_resilience.calls.model import Substitute
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.agents.edge.alone import Memories, alone
 from prefect_resilience.graphs.agents.trace import counted, note
 from prefect_resilience.graphs.routing.edge.targets import as_function
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, value_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks import Fallback
+from prefect_resilience.guards.fallbacks import Fallback, Memories
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.task import ResilientTask
 from prefect_resilience.tasks.edge.task_options import split
@@ -260,7 +260,8 @@ class AgentStep:
 
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
         try:
-            value = yield from alone(self.name, self.task.guard, self._memories, args, kwargs)
+            run = LocalRun(self.name, self.task.guard, args, kwargs, self._memories)
+            value = yield from outcome_of(run, threaded=True)
         except Exception as error:
             context = error_context(error)
             if context is not None:

@@ -27,6 +27,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import in_forked_child, start_thread
+from prefect_resilience.calls.edge.options import make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -35,7 +36,6 @@ from prefect_resilience.guards.fallbacks import Fallback
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 from prefect_resilience.tasks.edge.blocks.policy import MOST_ATTEMPTS, SLUG, ResiliencePolicy
-from prefect_resilience.tasks.edge.task_options import make_guard
 
 ENDED = frozenset({"none", "schedule"})
 """Kinds of backoff without an initial delay: the block's backoff replaces them entirely."""

@@ -49,9 +49,12 @@ class Here:
     def done(self) -> None:
         self.records.pop(self.run, None)
 
-    def may_retry(self, error: Exception) -> Steps[bool]:
+    def retry_refusal(self, error: Exception) -> Steps[str | None]:
         yield from ()
-        return True
+        return None
+
+    def asker(self) -> str:
+        return self.identity["task_run_id"]
 
     # -- the ledger
 

@@ -1,0 +1,1 @@
+"""Guards around plain functions."""

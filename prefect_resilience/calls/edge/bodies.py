@@ -1,0 +1,209 @@
+"""Bodies of answers to httpx requests: what is read of an error, and the wait for each chunk of a stream."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import httpx
+
+from prefect_resilience.base.drive import Invoke, Steps
+from prefect_resilience.calls.edge.exchange import READ, is_failure
+from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
+
+
+def library_of(message: object) -> Any:
+    """The module of a request or an answer: httpx or httpx2."""
+    return _library_of(type(message))
+
+
+@cache
+def _library_of(cls: Any) -> Any:
+    is_new = any(base.__module__.partition(".")[0] == "httpx2" for base in cls.__mro__)
+    return sys.modules["httpx2"] if is_new else httpx
+
+
+def is_whole(message: Any) -> bool:
+    """Whether the body of a request or an answer is in memory."""
+    stream = message.stream
+    return type(stream) is httpx.ByteStream or isinstance(stream, library_of(message).ByteStream)
+
+
+def guarded_stream(cls: type[Any], response: Any, *args: Any) -> Any:
+    """The answer's stream as `cls`, a class of this module, made a stream of the answer's library."""
+    return _stream_class(cls, library_of(response))(response, *args)
+
+
+@cache
+def _stream_class(cls: type[Any], library: Any) -> type[Any]:
+    kinds = {"__iter__": library.SyncByteStream, "__aiter__": library.AsyncByteStream}
+    return type(cls.__name__, (cls, *(kind for name, kind in kinds.items() if hasattr(cls, name))), {})
+
+
+def as_answer(answer: Any, isasync: bool) -> Any:
+    """An answer, also that of a fallback, as the client can read it. Raises ConfigurationError."""
+    library = library_of(answer)
+    kind = library.AsyncByteStream if isasync else library.SyncByteStream
+    if not isinstance(answer, library.Response):
+        raise ConfigurationError(f"a fallback of a transport returns a Response, not {answer!r:.100}")
+    if not isinstance(answer.stream, kind):
+        if not answer.is_closed:
+            raise ConfigurationError("a fallback returned an open Response of the other kind of client")
+        answer.stream = library.ByteStream(answer.content)
+    return answer
+
+
+# The body of an error.
+
+
+def judged(response: Any) -> Steps[Exception | None]:
+    """The error of an answer that says that the service is unwell; else None. Of the body, READ bytes are
+    read; the answer still has all of it."""
+    if not is_failure(response.status_code):
+        return None
+    if is_whole(response):
+        return _unwell(response, None)
+    stream = response.stream
+    response.stream = rest = guarded_stream(_Rest, response)
+    if hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"):
+        whole = yield Invoke(rest.aread_some)
+    else:
+        whole = rest.read_some()
+    return _unwell(response, b"".join(rest.read) if whole else None)
+
+
+def _unwell(response: Any, body: bytes | None) -> Exception:
+    """The error of an answer, with its body if all of it was read."""
+    shown, library = response, library_of(response)
+    if body is not None:
+        # A body that cannot be unpacked must not hide the status.
+        with suppress(library.DecodingError):
+            shown = library.Response(
+                response.status_code, headers=response.headers, content=body, request=response.request
+            )
+            shown.extensions = response.extensions
+    status = f"{response.status_code} {response.reason_phrase}".strip()
+    said = f"{status} from {response.request.url.host}"
+    return library.HTTPStatusError(said, request=response.request, response=shown)
+
+
+class _Rest:
+    """A body of which the beginning was read: that, then the rest, or the error in which reading ended."""
+
+    def __init__(self, response: Any) -> None:
+        self.read: list[bytes] = []
+        self._whole: Any = response.stream
+        self._rest: Any = None
+        self._error: Exception | None = None
+
+    def read_some(self) -> bool:
+        """Read READ bytes, and a chunk more if there is one. Returns whether that was all."""
+        self._rest, size = iter(self._whole), 0
+        try:
+            for chunk in self._rest:
+                self.read.append(chunk)
+                size += len(chunk)
+                if size > READ:
+                    return False
+        except Exception as error:  # noqa: BLE001 - whoever reads the body gets it
+            self._error = error
+        return self._error is None
+
+    async def aread_some(self) -> bool:
+        self._rest, size = aiter(self._whole), 0
+        try:
+            async for chunk in self._rest:
+                self.read.append(chunk)
+                size += len(chunk)
+                if size > READ:
+                    return False
+        except Exception as error:  # noqa: BLE001 - whoever reads the body gets it
+            self._error = error
+        return self._error is None
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self.read
+        if self._error is not None:
+            raise self._error
+        yield from self._rest
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for chunk in self.read:
+            yield chunk
+        if self._error is not None:
+            raise self._error
+        async for chunk in self._rest:
+            yield chunk
+
+    def close(self) -> None:
+        self._whole.close()
+
+    async def aclose(self) -> None:
+        await self._whole.aclose()
+
+
+# The wait for each chunk.
+
+
+class IdleStream:
+    """A body each of whose chunks must come within `idle` seconds."""
+
+    def __init__(self, response: Any, idle: float) -> None:
+        self._stream: Any = response.stream
+        self._response = response
+        self._idle = idle
+
+    def __iter__(self) -> Iterator[bytes]:
+        def chunks() -> Generator[bytes]:
+            yield from self._stream
+
+        try:
+            yield from iterate_with_deadline(chunks(), None, self._idle)
+        except AttemptTimeout as error:
+            self._wake()
+            if not isinstance(error.__context__, GeneratorExit):  # else nobody reads any more
+                raise _too_late(self._response, error) from error
+
+    def _wake(self) -> None:
+        """End the read that still waits in its thread: to close the connection would not wake it."""
+        network = self._response.extensions.get("network_stream")
+        connection = None if network is None else network.get_extra_info("socket")
+        if isinstance(connection, socket.socket):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class AsyncIdleStream:
+    """As `IdleStream`, for an async client."""
+
+    def __init__(self, response: Any, idle: float) -> None:
+        self._stream: Any = response.stream
+        self._response = response
+        self._idle = idle
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncGenerator[bytes]:
+            async for chunk in self._stream:
+                yield chunk
+
+        try:
+            async for chunk in aiterate_with_deadline(chunks(), None, self._idle):
+                yield chunk
+        except AttemptTimeout as error:
+            raise _too_late(self._response, error) from error
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _too_late(response: Any, error: AttemptTimeout) -> Exception:
+    request = response.request
+    return library_of(request).ReadTimeout(str(error), request=request)

@@ -1,0 +1,307 @@
+"""One HTTP request under guards, whatever client sends it: what may be repeated, and what its effect sees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from prefect_resilience.base.drive import Invoke, Steps
+from prefect_resilience.calls.edge.local import LocalRun, called
+from prefect_resilience.calls.edge.options import as_policy, make_guard
+from prefect_resilience.calls.model import Guard
+from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
+from prefect_resilience.durable.effects.evidence import attest_unsent, never_left
+from prefect_resilience.errors.classify.http import status_of
+from prefect_resilience.errors.context import ATTRIBUTE, ErrorContext
+from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
+from prefect_resilience.guards.limits.guarding import LimitRefused
+from prefect_resilience.guards.retries.policy import Verdict
+from prefect_resilience.guards.timeouts.timeout import Timeout
+
+IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
+"""The methods that may be repeated (RFC 9110, section 9.2.2); others need an `Idempotency-Key`."""
+
+SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+"""The methods that change nothing (RFC 9110, section 9.2.1)."""
+
+WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+MOST_REPLAYED = 8_000_000
+"""The most bytes of a request's body that are kept in memory, so that it can be sent again."""
+
+READ = 100_000
+"""The most bytes of an error's body that are read, so that what it says is classified."""
+
+NOT_TAKEN = frozenset({425, 429})
+"""Of the answers that are failures, those by which the service says that it did nothing."""
+
+UNWELL = frozenset({408, 425, 429})
+"""The answers below 500 that are failures of the service or ask to wait."""
+
+
+UNFINISHED = AttemptTimeout(0.0)
+"""Stands for the error of an attempt that has none: its request may have been taken."""
+
+
+def as_methods(methods: Any) -> frozenset[str]:
+    """`allowed_methods=` checked. Raises ConfigurationError."""
+    if methods is IDEMPOTENT:
+        return IDEMPOTENT
+    is_list = isinstance(methods, Iterable) and not isinstance(methods, str)
+    listed: list[Any] = [*methods] if is_list else []
+    if not is_list or not all(isinstance(one, str) for one in listed):
+        raise ConfigurationError(
+            f"allowed_methods={methods!r} is no list of HTTP methods: write ['GET', 'POST']"
+        )
+    return frozenset(one.upper() for one in listed)
+
+
+def is_failure(status: int) -> bool:
+    """Whether an answer says that the service is unwell. All others are handed on as they are."""
+    return status >= 500 or status in UNWELL
+
+
+class Exchange:
+    """One request and the answers to its attempts. `request` is the client's own object."""
+
+    __slots__ = (
+        *("request", "method", "host", "path", "repeatable", "has_key", "methods", "close", "until"),
+        *("effect", "last", "error", "_over", "_arrived", "_lock"),
+    )
+
+    def __init__(
+        self,
+        request: Any,
+        method: str,
+        host: str,
+        path: str,
+        *,
+        repeatable: bool,
+        has_key: bool,
+        close: Callable[[Any], Any],
+        methods: frozenset[str] = IDEMPOTENT,
+        until: float | None = None,
+    ) -> None:
+        self.request = request
+        self.method: str = method
+        self.host: str = host
+        self.path: str = path
+        self.repeatable: bool = repeatable
+        """Whether its body can be sent again."""
+        self.methods: frozenset[str] = methods
+        """The methods that may be repeated without an Idempotency-Key."""
+        self.close: Callable[[Any], Any] = close
+        """Closes an answer that nobody will read."""
+        self.until: float | None = until
+        """When its deadline passes, as of `time.monotonic()`."""
+        self.effect: EffectInProgress | None = in_progress.get()
+        self.has_key: bool = has_key or (self.effect is not None and method in WRITES)
+        """Whether it has an Idempotency-Key, its own or that of the effect around it."""
+        self.last: Any = None
+        """The answer of the latest attempt, if it said that the service is unwell."""
+        self.error: BaseException | None = None
+        """The error of the latest attempt; `UNFINISHED` for one that goes on, or was interrupted."""
+        self._over = 0
+        self._arrived: Any = None
+        self._lock = Lock()
+
+    def refusal(self, error: BaseException) -> str | None:
+        """Why the request may not be sent again after this error; None if it may be."""
+        if never_left(error):
+            return None
+        if status_of(error) not in NOT_TAKEN:
+            if self.effect is not None and self.effect.external and self.method not in SAFE:
+                return f"the {self.method} may have taken effect, and an external effect is not sent again"
+            if self.method not in self.methods and not self.has_key:
+                return f"a {self.method} without an Idempotency-Key is not repeated (see allowed_methods=)"
+        return None if self.repeatable else "its body can be sent only once"
+
+    def refusal_elsewhere(self, error: BaseException) -> str | None:
+        """Why the request may not be sent to another server; None if it may be. Another server may not know
+        its `Idempotency-Key`, nor what the first one did."""
+        taken = not never_left(error) and status_of(error) not in NOT_TAKEN
+        if (
+            taken
+            and self.method not in SAFE
+            and (self.methods == IDEMPOTENT or self.method not in self.methods)
+        ):
+            return f"the first server may have taken the {self.method} (see allowed_methods=)"
+        return self.refusal(error)
+
+    @property
+    def prefix(self) -> str:
+        """The first segment of the path: "/v1" of "/v1/users"."""
+        return "/" + self.path.lstrip("/").partition("/")[0]
+
+    def began(self) -> int:
+        """The number of the attempt that begins. The answer of the one before it is not read any more."""
+        self.error = UNFINISHED
+        return self._over
+
+    def is_over(self, attempt: int) -> bool:
+        return self._over > attempt
+
+    def over(self) -> None:
+        """The attempt has failed. If its call goes on in a thread, its answer will be closed."""
+        with self._lock:
+            self._over += 1
+            arrived, self._arrived = self._arrived, None
+        if arrived is not None:  # in the moment in which its time was up
+            arrived.close()
+
+    def arrives(self, attempt: int, answer: Any) -> bool:
+        """Whether somebody still waits for the answer to this attempt; else it must be closed."""
+        with self._lock:
+            if self._over > attempt:
+                return False
+            self._arrived = answer if hasattr(answer, "close") else None
+            return True
+
+    def fails(self, attempt: int, answer: Any, error: BaseException) -> None:
+        """The answer to this attempt says that the service is unwell. It is kept if somebody waits for it."""
+        with self._lock:
+            if self._over == attempt:
+                self.error, self.last, self._arrived = error, answer, None
+
+    def dropped(self) -> Steps[None]:
+        """Close the answer of the latest attempt."""
+        last, self.last = self.last, None
+        if last is not None:
+            yield Invoke(self.close, (last,))
+
+
+class HttpRun(LocalRun):
+    """The surroundings of one request."""
+
+    guard: Guard
+
+    def __init__(self, guard: Guard, exchange: Exchange, deadline: float | None = None) -> None:
+        super().__init__(f"{exchange.method} {exchange.host}", guard, (exchange,), {})
+        self.exchange = exchange
+        if exchange.until is not None:  # of the request in whose place this one is sent
+            left = self._bounded(exchange.until)
+            self.guard = replace(self.guard, retry=guard.retry.model_copy(update={"max_elapsed": left}))
+        elif deadline is not None:
+            exchange.until = time.monotonic() + deadline
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        one = self.exchange
+        return {"exchange": one, "host": one.host, "method": one.method, "prefix": one.prefix}
+
+    def retry_refusal(self, error: Exception) -> Steps[str | None]:
+        return self.exchange.refusal(error)
+        yield  # makes it a generator
+
+    def waited(self, seconds: float) -> None:
+        super().waited(seconds)
+        if self.exchange.until is not None:
+            self._bounded(self.exchange.until)
+
+    def _bounded(self, until: float) -> float:
+        """Let the next attempt end by then. Returns the seconds that are left."""
+        left, timeout = max(until - time.monotonic(), 0.001), self.guard.timeout
+        assert timeout is not None  # a deadline is one
+        total = left if timeout.total is None else min(timeout.total, left)
+        self.guard = replace(self.guard, timeout=Timeout(total, mode=timeout.mode))
+        return left
+
+    def _counted(self, context: ErrorContext, *names: str) -> None:
+        self.exchange.over()
+        super()._counted(context, *names)
+
+    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
+        super().gave_up(context, verdict, error)
+        extensions = getattr(self.exchange.last, "extensions", None)
+        if isinstance(extensions, dict):
+            extensions[ATTRIBUTE] = context  # so that a guard around the client finds it
+
+
+def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool) -> Guard:
+    """The guard of a transport, with its options checked.
+
+    `send(exchange, host, method, prefix)` makes one attempt; names of circuits and limits may use the last
+    three. `deadline`, in seconds, is for all attempts together.
+    """
+    timeout, retry, deadline = options["timeout"], as_policy(options["retry"]), options["deadline"]
+    if timeout is not None and timeout.mode == "process":
+        raise ConfigurationError(
+            "a transport cannot send in a child process: write its timeout without mode="
+        )
+    total = None if timeout is None else timeout.total
+    if deadline is not None:
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0:
+            raise ConfigurationError(f"deadline={deadline!r}: write seconds above 0 for all attempts")
+        most = deadline if retry.max_elapsed is None else min(deadline, retry.max_elapsed)
+        retry = retry.model_copy(update={"max_elapsed": most})
+        total = deadline if total is None else min(total, deadline)
+    mode = "auto" if timeout is None else timeout.mode
+    ours = {name: options[name] for name in ("circuit", "limits", "classify", "fallback")}
+    ours["timeout"] = None if total is None else Timeout(total, mode=mode)
+    return make_guard(send, isasync, retry, ours)
+
+
+def exchanged(run: HttpRun, *, raises: bool = False, steps: Steps[Any] | None = None) -> Steps[Any]:
+    """Send with all guards. Returns the answer, also one that says that the service is unwell; with `raises`,
+    its error is raised. `steps`: those that are left after a first attempt that failed."""
+    exchange = run.exchange
+    try:
+        answer = yield from (called(run) if steps is None else steps)
+    except Exception as error:
+        refused = isinstance(error, CircuitOpenError | LimitRefused)
+        if refused and exchange.effect is not None:
+            attest_unsent(exchange.effect.witness, exchange.request)
+        if not raises and not refused and exchange.last is not None:
+            return exchange.last
+        yield from exchange.dropped()
+        raise
+    except BaseException as error:
+        exchange.over()
+        if not isinstance(error, GeneratorExit):  # after which nothing may be awaited
+            yield from exchange.dropped()
+        raise
+    yield from exchange.dropped()
+    return answer
+
+
+def attempted(
+    exchange: Exchange,
+    send: Callable[[int], Any],
+    judge: Callable[[Any], Steps[Exception | None]],
+    *,
+    threaded: bool,
+) -> Steps[Any]:
+    """One attempt: the answer, or an error if it says that the service is unwell. `judge` makes the error;
+    `send` gets the attempt's number.
+
+    `threaded`: the attempt may be abandoned in its thread.
+    """
+    yield from exchange.dropped()
+    attempt = exchange.began()
+    try:
+        answer = yield Invoke(send, (attempt,))
+    except Exception as failure:
+        exchange.error = failure
+        raise
+    if threaded and not exchange.arrives(attempt, answer):
+        yield Invoke(exchange.close, (answer,))
+        return answer
+    yield from accepted(exchange, answer, judge, attempt)
+    return answer
+
+
+def accepted(
+    exchange: Exchange, answer: Any, judge: Callable[[Any], Steps[Exception | None]], attempt: int = 0
+) -> Steps[None]:
+    """Raise the error of an answer that says that the service is unwell; the answer is kept."""
+    try:
+        error = yield from judge(answer)
+    except BaseException as failure:
+        if not isinstance(failure, GeneratorExit):  # after which nothing may be awaited
+            yield Invoke(exchange.close, (answer,))
+        raise
+    if error is not None:
+        exchange.fails(attempt, answer, error)
+        raise error

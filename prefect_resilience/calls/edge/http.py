@@ -1,0 +1,384 @@
+"""Guards behind an httpx client: a transport around another one. Nothing of the client's code changes.
+
+httpx2, on which newer SDKs are built, has the same classes under another name. Each transport serves clients
+of either library: the request says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import httpx
+
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.base.edge.settings import current_settings, enabled
+from prefect_resilience.calls.attempt import entered_at_once, is_plain, leave, left_at_once
+from prefect_resilience.calls.edge.bodies import (
+    AsyncIdleStream,
+    IdleStream,
+    as_answer,
+    guarded_stream,
+    is_whole,
+    judged,
+    library_of,
+)
+from prefect_resilience.calls.edge.connections import afree_places, free_places, lost_place, stoppable
+from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
+from prefect_resilience.calls.edge.exchange import (
+    IDEMPOTENT,
+    MOST_REPLAYED,
+    WRITES,
+    Exchange,
+    HttpRun,
+    accepted,
+    as_methods,
+    attempted,
+    exchanged,
+    guard_of,
+    is_failure,
+)
+from prefect_resilience.calls.edge.local import current_call, gone_on
+from prefect_resilience.calls.model import Guard
+from prefect_resilience.durable.effects.current import HEADER, in_progress
+from prefect_resilience.durable.effects.evidence import attend
+from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.timeouts.timeout import Timeout
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from prefect_resilience.calls.edge.options import ClassifyOption, LimitsOption, RetryOption, TimeoutOption
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+
+    class _Transport(httpx.BaseTransport, httpx2.BaseTransport):
+        def handle_request(self, request: Any) -> Any: ...
+
+    class _AsyncTransport(httpx.AsyncBaseTransport, httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: Any) -> Any: ...
+else:  # a client only calls these methods; and SDKs on httpx2 reject what is derived from a class of httpx
+
+    class _Transport:
+        def __enter__(self):
+            if self._inner is not None:
+                self._inner.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            if self._inner is not None:
+                self._inner.__exit__(*error)
+
+    class _AsyncTransport:
+        async def __aenter__(self):
+            if self._inner is not None:
+                await self._inner.__aenter__()
+            return self
+
+        async def __aexit__(self, *error):
+            if self._inner is not None:
+                await self._inner.__aexit__(*error)
+
+
+class _HttpxGuards:
+    """What both transports have in common."""
+
+    _inner: Any  # sends; None until the first request, if the user gave none
+
+    def __init__(self, options: Mapping[str, Any], isasync: bool) -> None:
+        self._methods = as_methods(options["allowed_methods"])
+        self._making = Lock()
+        timeout = Timeout.of(options["timeout"], current_settings().operations)
+        self._idle = None if timeout is None else timeout.idle
+        self._deadline: float | None = options["deadline"]
+        self._isasync = isasync
+        ours = {**options, "timeout": timeout}
+        ours["fallback"] = elsewhere(options["fallback"], self._to, isasync)
+        self._guard: Guard = guard_of(ours, self._request, isasync)
+        self._plain = is_plain(self._guard)
+        self._by_prefix = any("prefix" in each.fields for each in self._guard.entered_in_order)
+        self._threaded = not isasync and self._guard.timeout is not None
+
+    def _request(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
+        """Send once; the names are what the names of circuits and limits may use."""
+        raise NotImplementedError
+
+    def _to(self, base: BaseURL) -> Any:
+        """A fallback that sends to another server."""
+        raise NotImplementedError
+
+    def _made(self, request: Any) -> Any:
+        """The transport that sends, of the client's own library."""
+        with self._making:
+            if self._inner is None:
+                library = library_of(request)
+                self._inner = library.AsyncHTTPTransport() if self._isasync else library.HTTPTransport()
+            return self._inner
+
+    def _run(self, request: httpx.Request, until: float | None = None) -> HttpRun:
+        url = request.url
+        exchange = Exchange(
+            request,
+            request.method,
+            url.netloc.decode("ascii"),
+            url.path if self._by_prefix else "",
+            repeatable=is_whole(request),
+            has_key=request.method not in self._methods and HEADER in request.headers,
+            methods=self._methods,
+            close=_aclose if self._isasync else _close,
+            until=until,
+        )
+        return HttpRun(self._guard, exchange, self._deadline)
+
+    def _again(self, exchange: Exchange, base: BaseURL) -> httpx.Request:
+        """The request for another server."""
+        asked: httpx.Request = exchange.request
+        library = library_of(asked)
+        url = library.URL(base.url_for(str(asked.url)))
+        host = ("Host", url.netloc.decode("ascii"))
+        return library.Request(
+            asked.method,
+            url,
+            headers=[host, *base.headers_for(asked.headers.multi_items())],
+            stream=asked.stream,
+            extensions=dict(asked.extensions),
+        )
+
+
+def _buffers(request: httpx.Request, guard: Guard, methods: frozenset[str]) -> bool:
+    """Whether the body of a request is kept in memory, so that it can be sent again."""
+    if is_whole(request) or (guard.retry.most_retries == 0 and not guard.fallbacks):
+        return False
+    if request.method not in methods and HEADER not in request.headers and in_progress.get() is None:
+        return False
+    size = request.headers.get("Content-Length", "")
+    return size.isdigit() and int(size) <= MOST_REPLAYED
+
+
+def _witnessed(request: httpx.Request, isasync: bool) -> None:
+    """Give a request inside an effect its key, and let the effect's witness see it."""
+    effect = in_progress.get()
+    if effect is None:
+        return
+    if request.method in WRITES and HEADER not in request.headers:
+        request.headers[HEADER] = effect.sent_key
+    become_async = attend(effect.witness, request)
+    if isasync:
+        become_async()
+
+
+class ResilientTransport(_HttpxGuards, _Transport):
+    """Guards each request of an `httpx.Client`, and so of each SDK that is built on httpx or httpx2.
+
+        client = httpx.Client(transport=ResilientTransport())
+
+    retry, circuit, limits, classify: as in `resilient_task`. The names of circuits and limits may contain
+        `{host}`, `{method}` and `{prefix}`, the first segment of the path.
+    timeout: seconds that one attempt may take until the headers of its answer, or
+        `Timeout(total, idle=...)`: `idle` bounds the wait for each chunk of the answer's body.
+    deadline: seconds for all attempts and delays together, also those at the URLs of `fallback`.
+    fallback: base URLs such as "https://b.example/v1" or `BaseURL`, or functions of the `request`.
+    allowed_methods: the methods that may be repeated, in place of GET, HEAD, OPTIONS, TRACE, PUT and DELETE.
+        Name "POST" if such calls may be made twice, as those of a language model.
+    transport: sends the requests; by default the `HTTPTransport()` of the client's library.
+
+    An answer is classified before any code raises: 408, 425, 429 and 5xx are failures. Repeated is only what
+    may be repeated: allowed methods, others with an `Idempotency-Key` or after a 425 or 429, each with a body
+    that can be sent again, and requests that never left. When all attempts are used, the last answer is
+    returned as it came, or the last error raised. An answer's body is not guarded, except by `idle`. Inside
+    an effect, requests get its `Idempotency-Key`, and what left is seen by its witness.
+
+    Raises CircuitOpenError, LimitRefused, AttemptTimeout, the errors of the transport, and ConfigurationError
+    for a wrong option.
+    """
+
+    def __init__(
+        self,
+        *,
+        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
+        circuit: CircuitBreaker | str | None = "http:{host}",
+        limits: LimitsOption = None,
+        timeout: TimeoutOption = None,
+        deadline: float | None = None,
+        fallback: Any = None,
+        classify: ClassifyOption = None,
+        allowed_methods: Iterable[str] = IDEMPOTENT,
+        transport: httpx.BaseTransport | httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._inner = transport
+        options = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
+        others = {"deadline": deadline, "fallback": fallback, "classify": classify}
+        others["allowed_methods"] = allowed_methods
+        super().__init__({**options, **others}, isasync=False)
+
+    def handle_request(self, request: Any) -> Any:
+        inner = self._inner or self._made(request)
+        if not enabled():
+            return inner.handle_request(request)
+        if _buffers(request, self._guard, self._methods):
+            request.read()
+        run = self._run(request)
+        held = entered_at_once(self._guard, run) if self._plain else None
+        if held is None:
+            return self._patient(as_answer(drive(exchanged(run)), isasync=False))
+        # The first attempt, without the generators: they would cost more than all the rest of it.
+        began = time.monotonic()
+        around = current_call.set(run)
+        try:
+            answer = self._once(request)
+            if is_failure(answer.status_code):
+                drive(accepted(run.exchange, answer, judged))
+        except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
+            run.exchange.error = failure = error
+        except BaseException as error:
+            run.exchange.over()
+            drive(leave(self._guard, held, error))
+            raise
+        else:
+            if flush := left_at_once(held):
+                flush()
+            run.went_well()
+            return self._patient(answer)
+        finally:
+            current_call.reset(around)
+        answer = drive(exchanged(run, steps=gone_on(run, began, failure, held)))
+        return self._patient(as_answer(answer, isasync=False))
+
+    def _request(
+        self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
+    ) -> httpx.Response:
+        def send(attempt: int) -> httpx.Response:
+            return self._once(
+                exchange.request, partial(exchange.is_over, attempt) if self._threaded else None
+            )
+
+        return drive(attempted(exchange, send, judged, threaded=self._threaded))
+
+    def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
+        _witnessed(request, isasync=False)
+        sent = request if is_over is None else stoppable(request, is_over)
+        try:
+            response = self._inner.handle_request(sent)
+        except BaseException as error:
+            if lost_place(error):
+                free_places(self._inner)
+            raise
+        response.request = request
+        return response
+
+    def _to(self, base: BaseURL) -> Any:
+        def send(exchange: Exchange, _: Any) -> httpx.Response:
+            return drive(exchanged(self._run(self._again(exchange, base), exchange.until), raises=True))
+
+        return send
+
+    def _patient(self, response: httpx.Response) -> httpx.Response:
+        if self._idle is not None and not is_whole(response):
+            response.stream = guarded_stream(IdleStream, response, self._idle)
+        return response
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+
+class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
+    """The transport of an `httpx.AsyncClient`: see `ResilientTransport`."""
+
+    def __init__(
+        self,
+        *,
+        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
+        circuit: CircuitBreaker | str | None = "http:{host}",
+        limits: LimitsOption = None,
+        timeout: TimeoutOption = None,
+        deadline: float | None = None,
+        fallback: Any = None,
+        classify: ClassifyOption = None,
+        allowed_methods: Iterable[str] = IDEMPOTENT,
+        transport: httpx.AsyncBaseTransport | httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._inner = transport
+        options = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
+        others = {"deadline": deadline, "fallback": fallback, "classify": classify}
+        others["allowed_methods"] = allowed_methods
+        super().__init__({**options, **others}, isasync=True)
+
+    async def handle_async_request(self, request: Any) -> Any:
+        inner = self._inner or self._made(request)
+        if not enabled():
+            return await inner.handle_async_request(request)
+        if _buffers(request, self._guard, self._methods):
+            await request.aread()
+        run = self._run(request)
+        held = entered_at_once(self._guard, run) if self._plain else None
+        if held is None:
+            return self._patient(as_answer(await adrive(exchanged(run)), isasync=True))
+        # As in `handle_request`.
+        began = time.monotonic()
+        around = current_call.set(run)
+        try:
+            answer = await self._once(request)
+            if is_failure(answer.status_code):
+                await adrive(accepted(run.exchange, answer, judged))
+        except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
+            run.exchange.error = failure = error
+        except BaseException as error:
+            run.exchange.over()
+            await adrive(leave(self._guard, held, error))
+            raise
+        else:
+            if flush := left_at_once(held):
+                await asyncio.to_thread(flush)
+            run.went_well()
+            return self._patient(answer)
+        finally:
+            current_call.reset(around)
+        answer = await adrive(exchanged(run, steps=gone_on(run, began, failure, held)))
+        return self._patient(as_answer(answer, isasync=True))
+
+    async def _request(
+        self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
+    ) -> httpx.Response:
+        send = partial(self._once, exchange.request)
+        return await adrive(attempted(exchange, lambda _: send(), judged, threaded=False))
+
+    async def _once(self, request: httpx.Request) -> httpx.Response:
+        _witnessed(request, isasync=True)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except BaseException as error:
+            if lost_place(error):
+                await afree_places(self._inner)
+            raise
+        response.request = request
+        return response
+
+    def _to(self, base: BaseURL) -> Any:
+        async def send(exchange: Exchange, _: Any) -> httpx.Response:
+            run = self._run(self._again(exchange, base), exchange.until)
+            return await adrive(exchanged(run, raises=True))
+
+        return send
+
+    def _patient(self, response: httpx.Response) -> httpx.Response:
+        if self._idle is not None and not is_whole(response):
+            response.stream = guarded_stream(AsyncIdleStream, response, self._idle)
+        return response
+
+    async def aclose(self) -> None:
+        if self._inner is not None:
+            await self._inner.aclose()
+
+
+def _close(response: httpx.Response) -> None:
+    response.close()
+
+
+async def _aclose(response: httpx.Response) -> None:
+    with anyio.CancelScope(shield=True):  # also when the attempt is cancelled
+        await response.aclose()

@@ -1,0 +1,387 @@
+"""A guarded call without a task run: its surroundings, and its attempts one after the other.
+
+Inside a flow run it counts in the run's totals and logs to the run; its effects belong to the run's batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from logging import ERROR, INFO, WARNING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from prefect.context import TaskRunContext
+from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
+from prefect.utilities.hashing import hash_objects
+
+from prefect_resilience import durable
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept_unless
+from prefect_resilience.base.process import setting
+from prefect_resilience.calls.attempt import Held, failed, guarded, leave
+from prefect_resilience.calls.decomposing import with_changes
+from prefect_resilience.calls.edge.seldom import log_here, run_here, say
+from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.model import Guard, RunRecord, Substitute
+from prefect_resilience.durable.effects.current import OutsideRuns, Replayed
+from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import add_note
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
+from prefect_resilience.guards.fallbacks import Answer, Memories
+from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
+from prefect_resilience.guards.retries.backoff import pause
+from prefect_resilience.guards.retries.policy import Verdict
+from prefect_resilience.guards.timeouts.process import Carriage
+from prefect_resilience.guards.timeouts.threads import abandoned
+from prefect_resilience.telemetry.edge import events
+from prefect_resilience.telemetry.edge.call_totals import CallTotals, shown_error, totals_here
+from prefect_resilience.telemetry.metrics import attempt_succeeded, refused_by
+
+if TYPE_CHECKING:
+    from prefect_resilience.durable.effects.ledger import Ledger
+    from prefect_resilience.durable.effects.model import Pass
+    from prefect_resilience.durable.effects.opening import BatchMarks
+
+_BY_LEDGER = frozenset({"RepeatedEffect", "EffectKeyReused", "EffectBusy", "NotRecorded"})
+"""Errors with which an effect is not sent: the function was not called."""
+
+LONG_WAIT = 5.0
+"""From this delay on, the log tells what the call waits for."""
+
+
+class LocalRun(OutsideRuns):
+    """The surroundings of one call (see `calls.model.RunContext`)."""
+
+    __slots__ = (
+        *("name", "guard", "args", "kwargs", "memories", "around"),
+        *("_record", "_given", "_carried", "_asker", "_totals"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        guard: Guard,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        memories: Memories | None = None,
+    ) -> None:
+        self.name: str = name
+        self.guard: Guard = guard
+        self.args = args
+        self.kwargs = kwargs
+        self.memories = memories
+        self.around: TaskRunContext | None = TaskRunContext.get()
+        self._record: RunRecord | None = None
+        self._given: Mapping[str, Any] | None = None
+        self._carried: Carried | None = None
+        """The notes that a child process got."""
+        self._asker: str | None = None
+        self._totals: CallTotals | None = totals_here(name)
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        """The call's arguments with defaults; those of `**kwargs` are one mapping under its name."""
+        if self._given is None:
+            bound = inspect.signature(self.guard.fn).bind(*self.args, **self.kwargs)
+            bound.apply_defaults()
+            self._given = bound.arguments
+        return self._given
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return explode_variadic_parameter(self.guard.fn, dict(self.given))
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        task_run, flow_run = run_here()
+        return {
+            "node_id": self.name,
+            "task_run_id": None if task_run is None else str(task_run),
+            "flow_run_id": None if flow_run is None else str(flow_run),
+        }
+
+    def known(self) -> RunRecord | None:
+        return self._record
+
+    def record(self, started: float) -> RunRecord:
+        self._record = self._record or RunRecord(started)
+        if not self._record.history:  # nested code may have created it after the attempt began
+            self._record.started = min(self._record.started, started)
+        if self._carried is not None:
+            self._carried.read(self._record.notes)
+            self._carried = None
+        return self._record
+
+    def done(self) -> None:
+        self._record = None
+
+    def retry_refusal(self, error: Exception) -> Steps[str | None]:
+        return None
+        yield  # makes it a generator
+
+    def leave_request(self, error: BaseException) -> None:
+        return
+
+    # The log, the metrics, and the totals of the flow run.
+
+    def went_well(self) -> None:
+        attempt_succeeded(self.name)
+        if self._totals is not None:
+            self._totals.good()
+
+    def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
+        assert self._record is not None
+        if verdict.delay >= LONG_WAIT:
+            line = f"Waiting {verdict.delay:.0f} s for {self.name}: {context.summary()}"
+        else:
+            line = f"{self.name}: {retry_told(self._record, context, verdict)}"
+        say(WARNING, (self.name, "retry", context.code), line)
+        events.retry_scheduled(self.name, context, verdict, events.count)
+        self._counted(context)
+
+    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
+        stood_in(self.guard.fn, answer.fallback.name, answer.fallback.degraded)
+        line = f"{self.name}: fallback {answer.fallback.name!r} used, after: {context.summary()}"
+        say(WARNING, (self.name, "fallback", answer.fallback.name, context.code), line)
+        events.fallback_used(self.name, context, answer.fallback, events.count)
+        self._counted(context, "calls", "fallbacks")
+
+    def recovered(self, record: RunRecord) -> None:
+        say(INFO, (self.name, "recovered"), f"{self.name}: Recovered at attempt {len(record.history) + 1}")
+        took = time.monotonic() - record.started
+        events.run_recovered(self.name, self.identity, record.history, took, events.count)
+
+    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
+        line = f"{self.name}: Giving up ({verdict.why}): {context.summary()}"
+        say(ERROR, (self.name, "gave up", context.code), line)
+        events.run_failed(self.name, context, verdict, events.count)
+        self._counted(context, "calls", "failures")
+
+    def _counted(self, context: ErrorContext, *names: str) -> None:
+        if self._totals is not None:
+            told = {"category": context.category.value, "exception_type": context.exception_type}
+            rejected = refused_by(told) or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
+            attempt = "rejected" if rejected else "attempts"
+            self._totals.add(attempt, *names, error=shown_error(context.summary()))
+
+    def waited(self, seconds: float) -> None:
+        if self._totals is not None:
+            self._totals.add(waited=seconds)
+
+    # Results, notes and parts.
+
+    def remember(self, value: Any) -> None:
+        if self.memories is not None:
+            self.memories.keep(self._memory_key(), value)
+
+    def recall(self, max_age: float | None) -> Any:
+        if self.memories is None:
+            raise LookupError("no earlier result is kept here")
+        return self.memories.find(self._memory_key(), max_age)
+
+    def _memory_key(self) -> str | None:
+        return hash_objects(self.name, dict(self.parameters))
+
+    def notes(self, make: bool) -> Notes | None:
+        record = self.record(time.monotonic()) if make else self._record
+        return None if record is None else record.notes
+
+    def carry_into_child(self) -> Carriage:
+        self._carried = notes = carried(None if self._record is None else self._record.notes)
+
+        def heard(kept: bytes) -> None:
+            notes.left = kept
+
+        return Carriage(_InChild(notes), heard)
+
+    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
+        args, kwargs = parameters_to_args_kwargs(
+            self.guard.fn, with_changes(self.guard.fn, self.given, changes)
+        )
+        part = LocalRun(f"{self.name}[{label}]", self.guard, args, kwargs, self.memories)
+        if not self.guard.isasync:
+            return lambda: value_of(drive(outcome_of(part)))
+
+        async def apart() -> Any:
+            return value_of(await adrive(outcome_of(part)))
+
+        return apart
+
+    def limited_tags(self) -> set[str]:
+        return set()
+
+    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
+        line = (
+            f"Decomposing into {parts} parts at depth {depth} of at most {most}, after: {context.summary()}"
+        )
+        say(WARNING, (self.name, "decompose", depth), f"{self.name}: {line}")
+
+    # The interface for effects.
+
+    def asker(self) -> str | None:
+        self._asker = self._asker or uuid4().hex
+        return self._asker
+
+    def batch_id(self) -> str:
+        return durable.current_batch()
+
+    def passed(self) -> Pass:
+        return durable.pass_here()
+
+    def marks(self) -> BatchMarks | None:
+        if run_here() == (None, None):
+            return None  # there may be no Prefect API
+        root = self.passed()[0] if run_here()[1] is not None else None
+        return durable.PrefectMarks(self.batch_id(), root, durable.store_name(self.ledger().store.url))
+
+    def begun_external(self) -> None:
+        if self.around is not None:
+            durable.mark_external(self.around.task_run, self.ledger().store.url)
+
+    def ledger(self) -> Ledger:
+        return durable.open_ledger()
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        return "it is no JSON, and only a task run has a result storage"
+
+    def replayed(self, replayed: Replayed) -> None:
+        if self._totals is not None:
+            self._totals.add("calls")
+        say(INFO, (self.name, "replayed"), f"{self.name}: Replayed: {replayed.message}")
+        self._emit("effect.replayed", replayed.key, replayed.batch_id, external_id=replayed.external_id)
+
+    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
+        log_here().error(
+            "In doubt: whether %r of batch %r took place is unknown: %s", key, batch_id, redact(why)
+        )
+        self._emit("effect.in-doubt", key, batch_id, why=redact(why))
+
+    def overdue(self, key: str, batch_id: str) -> None:
+        log_here().warning("The attempt is over and its call still runs: %r of batch %r", key, batch_id)
+
+    def late(self, said: str) -> None:
+        log_here().warning("Late: %s", said)
+
+    def unrecorded(self, why: str) -> None:
+        line = f"{self.name}: this effect is not in the ledger: {why}"
+        say(WARNING, (self.name, "unrecorded"), line)
+
+    def _emit(self, happening: str, key: str, batch_id: str, **more: Any) -> None:
+        events.emit(happening, "effect", key, {"key": key, "batch_id": batch_id, **self.identity, **more})
+
+
+# The attempts of a call.
+
+
+def called(run: LocalRun) -> Steps[Any]:
+    """Call with all guards, attempt after attempt; the value."""
+    return value_of((yield from outcome_of(run)))
+
+
+def outcome_of(run: LocalRun, *, threaded: bool = False) -> Steps[Any]:
+    """As `called`, but the outcome of `calls.attempt.guarded`. With `threaded`, a plain function runs in a
+    thread under `adrive`."""
+    guard = run.guard
+    while True:
+        try:
+            with _with_notes(run):
+                if threaded and not guard.isasync:
+                    return (yield Blocking(_in_place, (run,)))
+                return (yield from guarded(guard, run, run.args, run.kwargs))
+        except Exception as error:
+            if (delay := delay_after(run, error)) is None:
+                raise
+            failure = error
+        yield from paused(run, delay, failure)
+
+
+def gone_on(run: LocalRun, began: float, error: Exception, held: Held) -> Steps[Any]:
+    """Go on after a first attempt that failed outside of `guarded`, with the guards that it still holds."""
+    with _with_notes(run):
+        yield from leave(run.guard, held, error)
+        outcome = yield from failed(run.guard, run, began, error)
+    if not isinstance(outcome, BaseException):
+        return value_of(outcome)
+    delay = delay_after(run, outcome)
+    if delay is None:
+        raise outcome from outcome.__cause__
+    yield from paused(run, delay, outcome)
+    return (yield from called(run))
+
+
+def delay_after(run: LocalRun, error: BaseException) -> float | None:
+    """Seconds until the next attempt; None if the error is final."""
+    record = run.known()
+    if record is None or record.error is not error or record.verdict is None or not record.verdict.retry:
+        return None
+    return record.verdict.delay
+
+
+def paused(run: LocalRun, delay: float, error: BaseException) -> Steps[None]:
+    """Wait for the next attempt. Raises the error at once if the attempt around this call has been abandoned,
+    since nobody would read the result."""
+    began = time.monotonic()
+    going_on = yield from slept_unless(pause(delay), abandoned)
+    run.waited(time.monotonic() - began)
+    if not going_on:
+        add_note(error, "prefect-resilience: not retried, because the attempt around this call is over")
+        raise error
+
+
+def value_of(outcome: Any) -> Any:
+    """The value of a call, from the function itself, the ledger, its parts or a substitute."""
+    if isinstance(outcome, Substitute):
+        return outcome.answer.value
+    return outcome.value if isinstance(outcome, Decomposed | Replayed) else outcome
+
+
+def _in_place(run: LocalRun) -> Any:
+    return drive(guarded(run.guard, run, run.args, run.kwargs))
+
+
+# The notes of the current call, for `keep_partial` and `previous_partial`.
+
+current_call: ContextVar[LocalRun | None] = ContextVar("prefect_resilience_local_run", default=None)
+_notes_of_parent: ContextVar[Notes | None] = ContextVar("prefect_resilience_notes_of_parent", default=None)
+"""In a child process: the notes of the call in its parent."""
+
+
+def set_current(run: LocalRun) -> Token[LocalRun | None]:
+    """Make this the current call. A function, because a decorated function that is pickled by value takes
+    along what it refers to, and a context variable cannot be pickled."""
+    return current_call.set(run)
+
+
+def reset_current(before: Token[LocalRun | None]) -> None:
+    current_call.reset(before)
+
+
+def _with_notes(run: LocalRun) -> AbstractContextManager[None]:
+    return setting(current_call, run)
+
+
+def _notes_here(make: bool) -> Notes | None:
+    run = current_call.get()
+    if run is None:
+        return _notes_of_parent.get()
+    # A task run inside the call has notes of its own, or none.
+    return run.notes(make) if TaskRunContext.get() is run.around else None
+
+
+add_notes_source(_notes_here, first=True)
+
+
+@dataclass(frozen=True)
+class _InChild:
+    """Makes the call in a child process."""
+
+    carried: Carried
+
+    def __call__(self, call: Callable[[], Any], tell: Callable[[Any], None]) -> Any:
+        _notes_of_parent.set(self.carried.unpacked(tell))
+        return call()

@@ -1,0 +1,260 @@
+"""`@resilient`: the guards of a resilient task around a plain function, without a task run."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from contextlib import aclosing
+from typing import Any, ParamSpec, TypeVar, cast, overload
+
+from typing_extensions import Unpack
+
+from prefect_resilience.base.drive import adrive, drive
+from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.policy import nearest
+from prefect_resilience.calls.attempt import entered_at_once, is_plain, leave, left_at_once
+from prefect_resilience.calls.edge.blocks import AsyncBlock, Block, attempts, attempts_async, check_block
+from prefect_resilience.calls.edge.local import (
+    LocalRun,
+    called,
+    delay_after,
+    gone_on,
+    paused,
+    reset_current,
+    set_current,
+    value_of,
+)
+from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
+from prefect_resilience.calls.model import Guard
+from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.fallbacks import Memories
+from prefect_resilience.guards.retries.policy import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+OF_A_RUN = ("dead_letter", "policy")
+"""The options that need a task run."""
+
+
+class ResilientOptions(ResilienceOptions, total=False):
+    """The options of `resilient`."""
+
+    name: str
+
+
+@overload
+def resilient(fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def resilient(fn: None = None, /, **options: Unpack[ResilientOptions]) -> Resilient: ...
+
+
+def resilient(fn: Any = None, /, **options: Any) -> Any:
+    """Guard a plain function, coroutine, generator or method as `resilient_task` guards a task.
+
+    Same options, same words; no task run, and no Prefect API. Of many calls in one task, each is guarded by
+    itself: `@resilient(retry=Retry(attempts=4), circuit="pages", timeout=10)`. `name` is the function's name
+    in the log, in the metrics and in the summary of a flow run, which has totals for each function.
+
+    A block without a function of its own is retried by a loop, with the options `retry`, `circuit`, `limits`,
+    `classify` and `error_budget`:
+
+        for attempt in resilient(retry=3, circuit="ledger", name="book"):
+            with attempt:
+                book(order)
+
+    `async for attempt in resilient(...)` with `async with attempt:` does the same in a coroutine.
+
+    Not here: `dead_letter` and `policy`, which need a task run. Raises ConfigurationError for a wrong option.
+
+    Example:
+        >>> @resilient(retry=2)
+        ... def half(number: int) -> float:
+        ...     return number / 2
+        >>> half(3)
+        1.5
+    """
+    _check(options)
+    guards = Resilient(options)
+    return guards if fn is None else guards(fn)
+
+
+class Resilient:
+    """The guards of `resilient(**options)`: a decorator, and a loop over attempts at a block."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._name: str | None = options.get("name")
+        self._options = {name: value for name, value in options.items() if name != "name"}
+        self._block: Guard | None = None
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
+        return cast("Callable[P, R]", _decorated(fn, self._options, self._name))
+
+    def __iter__(self) -> Iterator[Block]:
+        return attempts(self._run(isasync=False))
+
+    def __aiter__(self) -> AsyncIterator[AsyncBlock]:
+        return attempts_async(self._run(isasync=True))
+
+    def _run(self, isasync: bool) -> LocalRun:
+        if self._block is None:
+            check_block(self._options)
+            self._block = make_guard(_block, isasync, _retry_of(self._options), self._options)
+        return LocalRun(self._name or "block", self._block, (), {})
+
+
+def _block() -> None:
+    """Stands for the code in the block: names of circuits and limits cannot have fields."""
+
+
+def _retry_of(options: Mapping[str, Any]) -> Retry:
+    return as_policy(options["retry"]) if "retry" in options else Retry()
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    known = ["name", *(name for name in DEFAULTS if name not in OF_A_RUN)]
+    for name in options:
+        if name in OF_A_RUN:
+            raise ConfigurationError(f"{name}= needs a task run: write it at a @resilient_task")
+        if name not in known:
+            raise ConfigurationError(f"@resilient has no option {name!r}{nearest(name, known)}")
+    given = options.get("name", "name")
+    if not isinstance(given, str) or not given.strip():
+        raise ConfigurationError(f"@resilient(name={given!r}) is no name: write name='fetch page'")
+
+
+def _decorated(fn: Any, options: Mapping[str, Any], name: str | None) -> Any:
+    if isinstance(fn, classmethod | staticmethod):
+        method = cast("Any", fn)
+        return type(method)(_decorated(method.__func__, options, name))
+    if isinstance(fn, type) or not callable(fn):
+        raise ConfigurationError(f"@resilient guards a function, not {fn!r}")
+    if isinstance(getattr(fn, "guard", None), Guard):
+        raise ConfigurationError(
+            f"{getattr(fn, 'name', fn)!r} is a resilient task already: write the options there"
+        )
+    isasync = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    guard = make_guard(fn, isasync, _retry_of(options), options)
+    written: str = getattr(fn, "__qualname__", type(fn).__qualname__)
+    name = name or written.rpartition("<locals>.")[2]
+    if inspect.isgeneratorfunction(fn):
+        wrapper = _generator(guard, name)
+    elif inspect.isasyncgenfunction(fn):
+        wrapper = _async_generator(guard, name)
+    else:
+        wrapper = _async(guard, name) if isasync else _sync(guard, name)
+    return functools.wraps(fn)(wrapper)
+
+
+def _memories(guard: Guard) -> Memories | None:
+    return Memories() if guard.remembers else None
+
+
+def _sync(guard: Guard, name: str) -> Callable[..., Any]:
+    fn, plain, memories = guard.fn, is_plain(guard), _memories(guard)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not enabled():
+            return fn(*args, **kwargs)
+        run = LocalRun(name, guard, args, kwargs, memories)
+        began = time.monotonic()
+        held = entered_at_once(guard, run) if plain else None
+        if held is None:
+            return drive(called(run))
+        around = set_current(run)
+        try:
+            value = fn(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
+            failure = error
+        except BaseException as error:
+            drive(leave(guard, held, error))
+            raise
+        else:
+            if flush := left_at_once(held):
+                flush()
+            run.went_well()
+            return value
+        finally:
+            reset_current(around)
+        return drive(gone_on(run, began, failure, held))
+
+    return call
+
+
+def _async(guard: Guard, name: str) -> Callable[..., Any]:
+    fn, plain, memories = guard.fn, is_plain(guard), _memories(guard)
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        if not enabled():
+            return await fn(*args, **kwargs)
+        run = LocalRun(name, guard, args, kwargs, memories)
+        began = time.monotonic()
+        held = entered_at_once(guard, run) if plain else None
+        if held is None:
+            return await adrive(called(run))
+        around = set_current(run)
+        try:
+            value = await fn(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
+            failure = error
+        except BaseException as error:
+            await adrive(leave(guard, held, error))
+            raise
+        else:
+            if flush := left_at_once(held):
+                await asyncio.to_thread(flush)
+            run.went_well()
+            return value
+        finally:
+            reset_current(around)
+        return await adrive(gone_on(run, began, failure, held))
+
+    return call
+
+
+def _generator(guard: Guard, name: str) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        if not enabled():
+            made: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
+            return (yield from made)
+        run = LocalRun(name, guard, args, kwargs)
+        while True:
+            attempt = Stream(guard, run, time.monotonic())
+            try:
+                return (yield from one_attempt(attempt, args, kwargs, value_of))
+            except Exception as error:
+                if (delay := delay_after(run, error)) is None:
+                    raise
+                failure = error
+            drive(paused(run, delay, failure))
+
+    return call
+
+
+def _async_generator(guard: Guard, name: str) -> Callable[..., Any]:
+    async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        run = LocalRun(name, guard, args, kwargs)
+
+        async def begun() -> Stream:
+            return Stream(guard, run, time.monotonic())
+
+        while True:
+            made = aone_attempt(begun, args, kwargs) if enabled() else guard.fn(*args, **kwargs)
+            try:
+                async with aclosing(made) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+                return
+            except Exception as error:
+                if (delay := delay_after(run, error)) is None:
+                    raise
+                failure = error
+            await adrive(paused(run, delay, failure))
+
+    return call

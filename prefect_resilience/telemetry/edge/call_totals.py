@@ -1,0 +1,195 @@
+"""Totals of the guarded calls inside a flow run, for each function.
+
+10,000 calls in one task would be 10,000 events. Instead, one event says how many calls, attempts, rejections
+and fallbacks there were since the last one. It is sent when something went wrong: every EVERY seconds, at the
+end of the run's tasks and flows, and at the end of the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid4
+
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.events import emit_event
+
+from prefect_resilience.base.process import at_exit, per_process, start_thread
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
+from prefect_resilience.telemetry import notes
+from prefect_resilience.telemetry.edge.events import PREFIX, happening_of
+from prefect_resilience.telemetry.model import CALL_COUNTS, CALLS_COUNTED
+from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text
+
+EVERY = 5.0
+MOST = 2_000
+"""The most functions whose totals are kept. The least recently used are sent and dropped."""
+
+LONGEST_ERROR = 200
+Place = tuple[UUID, int, str]
+"""A flow run, its run count, and a function."""
+
+
+@dataclass(slots=True)
+class CallTotals:
+    """The calls of one function in one pass of a flow run, since the last event."""
+
+    place: Place
+    counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(CALL_COUNTS, 0))
+    last_error: str | None = None
+    remarkable: bool = False
+    """Whether anything went wrong in this pass. Without that, nothing is sent."""
+    unsent: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def good(self) -> None:
+        """Count a call whose first attempt succeeded."""
+        with self.lock:
+            self.counts["calls"] += 1
+            self.counts["attempts"] += 1
+            self.unsent = True
+
+    def add(self, *names: str, waited: float = 0.0, error: str | None = None) -> None:
+        """Count one for each of these names, and the seconds of a delay."""
+        with self.lock:
+            for name in names:
+                self.counts[name] += 1
+            self.counts["waited"] += waited
+            self.unsent = True
+            if error is not None:
+                self.last_error, self.remarkable = error, True
+        if error is not None:
+            _kept.send_regularly()
+
+    def taken(self) -> dict[str, Any] | None:
+        """The payload of the next event; None if there is nothing to send. The counts begin again."""
+        with self.lock:
+            if not (self.unsent and self.remarkable):
+                return None
+            payload: dict[str, Any] = {**self.counts, "waited": round(self.counts["waited"], 3)}
+            if self.last_error is not None:
+                payload["last_error"] = self.last_error
+            self.counts = dict.fromkeys(CALL_COUNTS, 0)
+            self.last_error, self.unsent = None, False
+            return payload
+
+
+class _Kept:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.totals: OrderedDict[Place, CallTotals] = OrderedDict()
+        self.sending = False
+
+    def of(self, place: Place) -> CallTotals:
+        with self.lock:
+            found = self.totals.get(place)
+            if found is None:
+                found = self.totals[place] = CallTotals(place)
+            dropped = self.totals.popitem(last=False)[1] if len(self.totals) > MOST else None
+        if dropped is not None:
+            _send(dropped)
+        return found
+
+    def send_regularly(self) -> None:
+        with self.lock:
+            if self.sending:
+                return
+            self.sending = True
+        try:
+            start_thread("call-totals", _send_regularly)
+        except RuntimeError:  # no thread can be started; the end of the run sends them
+            self.sending = False
+
+
+_kept = per_process(_Kept)
+
+
+def totals_here(function: str) -> CallTotals | None:
+    """The totals of a function in the current flow run; None outside of flow runs."""
+    place = _place_of(function)
+    return None if place is None else _kept.totals.get(place) or _kept.of(place)
+
+
+def _place_of(function: str) -> Place | None:
+    flow = FlowRunContext.get()
+    if flow is not None and (run := flow.flow_run) is not None:
+        return run.id, max(run.run_count, 1), function
+    task = TaskRunContext.get()
+    if task is None or (flow_run_id := task.task_run.flow_run_id) is None:
+        return None
+    return flow_run_id, max(task.task_run.flow_run_run_count, 1), function
+
+
+@contextmanager
+def totals_sent_afterwards() -> Generator[None]:
+    """Around a task run, whose process may not be that of its flow: then send what is not sent yet, if
+    something went wrong."""
+    try:
+        yield
+    finally:
+        if _kept.sending:
+            send_totals()
+
+
+def send_totals(*, ended: UUID | None = None) -> None:
+    """Send what is not sent yet. Never raises. The totals of the flow run `ended` are forgotten."""
+    with _kept.lock:
+        found = [*_kept.totals.values()]
+        for one in found:
+            if one.place[0] == ended:
+                del _kept.totals[one.place]
+    for one in found:
+        _send(one)
+
+
+def _send(totals: CallTotals) -> None:
+    payload = totals.taken()
+    if payload is None:
+        return
+    flow_run_id, count, function = totals.place
+    shown, event_id = fitted_text(function, NAME), uuid4()
+    told = fitted(payload)
+    notes.happened(
+        str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, told), count
+    )
+    try:
+        emit_event(
+            id=event_id,
+            event=f"{PREFIX}.{CALLS_COUNTED}",
+            resource={"prefect.resource.id": f"{PREFIX}.calls.{shown}", "prefect.resource.name": shown},
+            related=[
+                {
+                    "prefect.resource.id": f"prefect.flow-run.{flow_run_id}",
+                    "prefect.resource.role": "flow-run",
+                }
+            ],
+            payload=told,
+        )
+    except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
+        return
+
+
+def _send_regularly() -> None:
+    """Send every EVERY seconds, until nothing was left to send."""
+    while True:
+        time.sleep(EVERY)
+        with _kept.lock:
+            if not any(one.unsent and one.remarkable for one in _kept.totals.values()):
+                _kept.sending = False
+                return
+        send_totals()
+
+
+def shown_error(summary: str) -> str:
+    return bounded(redact(summary), LONGEST_ERROR)
+
+
+@at_exit
+def _leave() -> None:
+    send_totals()

@@ -1,0 +1,99 @@
+"""What a guard around any call costs: the candidates make the same call, and the requirements are judged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from benchmarks import any_call
+from benchmarks.any_call import BARE, BOTH, HTTPX_RETRIES, OURS, STAMINA, TENACITY, Cost
+from benchmarks.loopback import loopback
+
+pytestmark = pytest.mark.slow
+
+
+def cost(what: str, where: str = any_call.OUTSIDE, **ratios: float) -> Cost:
+    peers = {"stamina": STAMINA, "tenacity": TENACITY, "both": BOTH, "retries": HTTPX_RETRIES}
+    named = {peers[name]: ratio for name, ratio in ratios.items() if name != "added"}
+    return Cost(what, "sync", where, {BARE: 1.0, OURS: 2.0}, named, ratios.get("added", 1.0))
+
+
+def test_all_candidates_call_the_same_function() -> None:
+    for candidates in (any_call.retried(any_call.page), any_call.broken(any_call.page, "test-any-call")):
+        assert {name: fn(3) for name, fn in candidates.items()} == dict.fromkeys(candidates, 3)
+
+    async def answers() -> list[int]:
+        found = [*any_call.retried(any_call.page_async).values()]
+        found += any_call.broken(any_call.page_async, "test-any-call").values()
+        return [await fn(3) for fn in found]
+
+    assert set(asyncio.run(answers())) == {3}
+
+
+def test_the_service_keeps_its_connections() -> None:
+    with loopback() as url, httpx.Client() as client:
+        answers = [client.get(url) for _ in range(3)]
+    assert [answer.content for answer in answers] == [any_call.BODY] * 3
+    assert len({id(answer.extensions["network_stream"]) for answer in answers}) == 1
+
+
+def test_each_requirement_can_be_missed() -> None:
+    bytes_of = {OURS: 2.0, STAMINA: 4.0, TENACITY: 4.0}
+    good = [
+        cost(any_call.FUNCTION, stamina=0.7, tenacity=0.7),
+        cost(any_call.CIRCUIT, both=1.0),
+        cost(any_call.IN_MEMORY, retries=1.5, added=40),
+        cost(any_call.LOOPBACK, retries=1.1, added=40),
+        cost(any_call.FUNCTION, any_call.IN_FLOW, stamina=9, tenacity=9),
+    ]
+    kept = any_call.requirements(good, bytes_of)
+    assert [one.holds for one in kept] == [True] * 8
+    bad = [
+        cost(any_call.FUNCTION, stamina=0.71, tenacity=0.71),
+        cost(any_call.CIRCUIT, both=1.01),
+        cost(any_call.IN_MEMORY, retries=1, added=41),
+        cost(any_call.LOOPBACK, retries=1.11, added=41),
+    ]
+    missed = any_call.requirements(bad, {**bytes_of, OURS: 5.0})
+    assert [one.holds for one in missed] == [False] * 8
+
+
+def test_a_waiting_call_takes_no_more_memory_than_those_of_others() -> None:
+    sizes = {name: asyncio.run(any_call.waiting(name, 2_000)) for name in any_call.MEMORY_OF}
+    assert sizes[BARE] < sizes[OURS] < min(sizes[STAMINA], sizes[TENACITY])
+
+
+def test_the_memory_of_each_candidate_is_measured_in_a_process(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(any_call, "MEMORY_OF", (TENACITY,))
+    assert any_call.memory(500)[TENACITY] > 1000
+    assert any_call.main(["--memory-of", TENACITY, "--waiting", "500"]) == 0
+    assert float(capsys.readouterr().out) > 1000
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_the_command_prints_its_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # So few calls measure nothing: whether a requirement holds is chance.
+    monkeypatch.setattr(any_call, "memory", lambda calls: dict.fromkeys(any_call.MEMORY_OF, 1000.0 + calls))
+    few = ["--rounds", "1", "--calls", "100", "--waiting", "500"]
+    any_call.main([*few, "--json"])
+    told = json.loads(capsys.readouterr().out)
+    whats = (any_call.FUNCTION, any_call.CIRCUIT, any_call.IN_MEMORY, any_call.LOOPBACK)
+    assert [(one["where"], one["kind"], one["what"]) for one in told["costs"]] == [
+        (where, kind, what)
+        for where in (any_call.OUTSIDE, any_call.IN_FLOW)
+        for kind in any_call.KINDS
+        for what in whats
+    ]
+    assert len(told["requirements"]) == 14
+    assert any_call.main(few) in (0, 1)
+    printed = capsys.readouterr().out
+    assert "one call that goes well, in microseconds" in printed
+    assert "bytes of a call, of 500 that wait at once: bare 1,500, " in printed
+    assert printed.count("holds: ") + printed.count("DOES NOT HOLD: ") == 14

@@ -1,0 +1,301 @@
+"""Circuits, limits and deadlines of a transport, and what a cancelled or abandoned request leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import httpx
+import pytest
+from anyio import move_on_after
+
+from prefect_resilience import Bulkhead, CircuitBreaker, Timeout
+from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
+from prefect_resilience.guards.limits.guarding import LimitRefused
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.timeouts.threads import overdue_calls
+from tests.calls.http.server import Act
+from tests.calls.http.webs import until
+
+
+def breaker(name: str, **options: float) -> CircuitBreaker:
+    return CircuitBreaker(name, failure_threshold=2, **{"open_for": 60, **options})
+
+
+# -- circuits
+
+
+def test_each_host_has_its_circuit(make_web, server, other):
+    web = make_web(circuit=breaker("http:{host}"), retry=None)
+    server.says(503)
+    for _ in range(2):
+        assert web.get(server.url).status_code == 503
+    with pytest.raises(CircuitOpenError) as caught:
+        web.get(server.url)
+    assert caught.value.name == f"http:{server.host}"
+    assert len(server.seen) == 2
+    assert web.get(other.url).status_code == 200
+
+
+def test_a_circuit_may_be_of_a_method_and_a_part_of_the_path(make_web, server):
+    web = make_web(circuit=breaker("{method} {host}{prefix}"), retry=None)
+    server.says(lambda seen: Act(503 if seen.path.startswith("/v1") and seen.method == "GET" else 200))
+    for _ in range(2):
+        web.get(f"{server.url}/v1/users")
+    with pytest.raises(CircuitOpenError, match="/v1"):
+        web.get(f"{server.url}/v1/orders")
+    assert web.post(f"{server.url}/v1/users").status_code == 200
+    assert web.get(f"{server.url}/v2/users").status_code == 200
+
+
+def test_retries_end_when_the_circuit_opens(make_web, server):
+    web = make_web(circuit=breaker("http:{host}"), retry=Retry(attempts=5, backoff=Backoff.none()))
+    server.says(503)
+    with pytest.raises(CircuitOpenError):
+        web.get(server.url)
+    assert len(server.seen) == 2
+    assert web.calm()
+
+
+def test_what_the_client_did_wrong_does_not_open_it(make_web, server):
+    web = make_web(circuit=breaker("http:{host}"), retry=None)
+    server.says(404)
+    for _ in range(5):
+        assert web.get(server.url).status_code == 404
+
+
+def test_it_closes_when_the_service_is_back(make_web, server):
+    web = make_web(circuit=breaker("http:{host}", open_for=0.2, success_threshold=1), retry=None)
+    server.says(503, 503, 200)
+    for _ in range(2):
+        web.get(server.url)
+    time.sleep(0.25)
+    assert web.get(server.url).status_code == 200
+    assert web.get(server.url).status_code == 200
+
+
+# -- limits
+
+
+def test_each_host_has_its_places(make_web, server, other, way):
+    if way == "sync":
+        pytest.skip("one thread makes one request at a time; test_many_at_once.py has many")
+    web = make_web(limits=Bulkhead(1, max_wait=0, name="{host}"), retry=None)
+    held = threading.Event()
+    server.says(Act(hold=held))
+
+    async def many() -> None:
+        first = asyncio.create_task(web.client.get(server.url))
+        await asyncio.to_thread(until, lambda: bool(server.seen))
+        with pytest.raises(LimitRefused):
+            await web.client.get(server.url)
+        assert (await web.client.get(other.url)).status_code == 200
+        held.set()
+        assert (await first).status_code == 200
+        assert (await web.client.get(server.url)).status_code == 200
+
+    web.run(many())
+    assert len(server.seen) == 2
+
+
+# -- deadlines
+
+
+def test_a_deadline_is_for_all_attempts(make_web, server):
+    web = make_web(deadline=0.5, retry=Retry(attempts=50, backoff=Backoff.constant(0.1)))
+    server.says(503)
+    began = time.monotonic()
+    assert web.get(server.url).status_code == 503
+    assert time.monotonic() - began < 1.0
+    assert 2 <= len(server.seen) <= 6
+
+
+def test_a_deadline_ends_an_attempt_that_hangs(make_web, server):
+    held = threading.Event()
+    web = make_web(deadline=0.3)
+    server.says(503, Act(hold=held))
+    began = time.monotonic()
+    with pytest.raises(AttemptTimeout):
+        web.get(server.url)
+    assert time.monotonic() - began < 1.0
+    held.set()
+    assert web.calm()
+
+
+def test_a_deadline_is_for_fallbacks_too(make_web, server, other):
+    held = threading.Event()
+    web = make_web(deadline=0.4, timeout=0.2, retry=None, fallback=other.url)
+    server.says(Act(hold=held))
+    other.says(Act(hold=held))
+    began = time.monotonic()
+    with pytest.raises(AttemptTimeout):
+        web.get(server.url)
+    assert time.monotonic() - began < 0.9
+    assert len(other.seen) == 1
+    held.set()
+
+
+# -- what is left behind
+
+
+def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
+    """A sync attempt is abandoned in its thread; its answer comes when nobody waits for it."""
+    held = threading.Event()
+    web = make_web(timeout=0.15, retry=None)
+    server.says(Act(hold=held, body=b"x" * 10_000))
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            web.get(server.url)
+        except AttemptTimeout as error:
+            errors.append(error)
+
+    if way == "sync":  # beside the main thread, where an alarm would interrupt it
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asking.join()
+    else:
+        ask()
+    assert len(errors) == 1
+    held.set()
+    assert until(lambda: overdue_calls() == 0)
+    assert web.calm()
+    server.says(200)
+    assert web.get(server.url).status_code == 200
+
+
+@pytest.mark.parametrize("status", [200, 503])
+def test_late_answers_among_attempts(make_web, server, way, status):
+    """The first attempt's answer comes while the second one is on its way."""
+    if way == "async":
+        pytest.skip("an async attempt ends at its deadline")
+    first, second = threading.Event(), threading.Event()
+    web = make_web(timeout=0.2, retry=Retry(attempts=2, backoff=Backoff.none()))
+
+    def late(_: object) -> Act:
+        return Act(status, hold=first, body=b"late" * 50_000)
+
+    def good(_: object) -> Act:
+        first.set()
+        second.set()
+        return Act(delay=0.05, body=b"good")
+
+    server.says(late, good)
+    answers: list[httpx.Response] = []
+    asking = threading.Thread(target=lambda: answers.append(web.get(server.url)))
+    asking.start()
+    asking.join()
+    assert second.is_set()
+    assert answers[0].content == b"good"
+    assert until(lambda: overdue_calls() == 0)
+    assert web.calm()
+
+
+def test_a_stream_that_was_given_up_leaves_no_thread(make_web, server, way):
+    if way == "async":
+        pytest.skip("an async read is cancelled")
+    web = make_web(timeout=Timeout(idle=0.15), client={"timeout": None})
+    server.says(Act(chunks=(b"one", b"two"), gap=30.0))
+    streamed = web.open("GET", server.url)
+    with pytest.raises(httpx.ReadTimeout):
+        web.chunks(streamed, [])
+    assert until(lambda: overdue_calls() == 0), "the thread that reads was woken"
+    assert web.calm()
+
+
+def test_a_cancelled_request_is_gone_at_once(make_web, server, way):
+    if way == "sync":
+        pytest.skip("a thread cannot be cancelled")
+    held = threading.Event()
+    web = make_web(limits=Bulkhead(1, max_wait=0, name="one"), circuit=breaker("http:{host}"))
+    server.says(Act(hold=held))
+
+    async def cancelled() -> float:
+        asking = asyncio.create_task(web.client.get(server.url))
+        await asyncio.to_thread(until, lambda: bool(server.seen))
+        began = time.monotonic()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        return time.monotonic() - began
+
+    assert web.run(cancelled()) < 0.1
+    assert web.calm()
+    held.set()
+    assert until(lambda: server.open_connections == 0)
+    server.says(200)
+    assert web.get(server.url).status_code == 200, "its place is free again"
+
+
+@pytest.mark.parametrize("body", [b"{}", b"x" * 300_000], ids=["small", "large"])
+def test_a_request_that_is_cancelled_while_it_waits_leaves_no_answer_open(make_web, server, way, body):
+    if way == "sync":
+        pytest.skip("a thread cannot be cancelled")
+    web = make_web(retry=Retry(attempts=3, backoff=Backoff.constant(30)))
+    server.says(Act(503, body=body))
+
+    async def cancelled(by_scope: bool) -> None:
+        if by_scope:
+            with move_on_after(0.2) as scope:
+                await web.client.get(server.url)
+            assert scope.cancelled_caught
+        else:
+            asking = asyncio.create_task(web.client.get(server.url))
+            await asyncio.sleep(0.2)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+    for by_scope in (False, True):
+        web.run(cancelled(by_scope))
+        assert web.calm()
+
+
+def test_a_request_that_is_cancelled_before_it_connects_frees_its_place(make_web, server, way):
+    """It has just got the place of another request, which has ended."""
+    if way == "sync":
+        pytest.skip("a thread cannot be cancelled")
+    inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1, max_keepalive_connections=0))
+    web = make_web(transport=inner)
+
+    async def cancelled() -> None:
+        first = await web.client.send(web.client.build_request("GET", server.url), stream=True)
+        second = asyncio.create_task(web.client.get(server.url))
+        await asyncio.to_thread(until, lambda: len(inner._pool._requests) == 2)
+        await first.aclose()
+        assert inner._pool.connections, "the second one has the place"
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert (await web.client.get(server.url)).status_code == 200
+
+    web.run(cancelled())
+    assert web.calm()
+
+
+def test_a_cancelled_probe_frees_its_place(make_web, server, way):
+    if way == "sync":
+        pytest.skip("a thread cannot be cancelled")
+    held = threading.Event()
+    circuit = breaker("http:{host}", open_for=0.2, success_threshold=1)
+    web = make_web(circuit=circuit, retry=None)
+    server.says(503, 503, Act(hold=held))
+
+    async def probe() -> None:
+        for _ in range(2):
+            await web.client.get(server.url)
+        await asyncio.sleep(0.25)
+        asking = asyncio.create_task(web.client.get(server.url))
+        await asyncio.to_thread(until, lambda: len(server.seen) == 3)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+
+    web.run(probe())
+    held.set()
+    server.says(200)
+    assert web.get(server.url).status_code == 200, "the next call is the probe"
+    assert web.calm()

@@ -1,0 +1,497 @@
+"""`@resilient` around every kind of function, without Prefect's API."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import pickle
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from prefect_resilience import (
+    AttemptTimeout,
+    Bulkhead,
+    BulkheadFullError,
+    CircuitBreaker,
+    CircuitOpenError,
+    ConfigurationError,
+    Decompose,
+    ErrorContext,
+    Expect,
+    Fallback,
+    OutputFormatError,
+    Retry,
+    error_context,
+    get_metrics,
+    keep_partial,
+    previous_error,
+    previous_partial,
+    resilient,
+    resilient_task,
+    split_list,
+)
+from tests.calls.plain.ways import BLOCKS, CALLS, FAST, STREAMS, Script, coroutine, every_way, function
+
+CUT = ConnectionError("cut")
+
+
+@every_way()
+def test_a_transient_error_is_retried(way):
+    script = Script(CUT, CUT, 7)
+    assert way(script, retry=FAST)() == 7
+    assert script.calls == 3
+
+
+@every_way()
+def test_the_functions_own_error_is_raised_when_the_attempts_are_used(way):
+    script = Script(CUT)
+    with pytest.raises(ConnectionError, match="cut") as raised:
+        way(script, retry=FAST)()
+    assert raised.value is CUT
+    assert script.calls == 3
+    context = error_context(raised.value)
+    assert context is not None
+    assert (context.attempt, context.exhausted, len(context.history)) == (3, True, 3)
+
+
+@every_way()
+def test_a_permanent_error_is_not_retried(way):
+    script = Script(ValueError("wrong"))
+    with pytest.raises(ValueError, match="wrong") as raised:
+        way(script, retry=FAST)()
+    assert script.calls == 1
+    context = error_context(raised.value)
+    assert context is not None
+    assert not context.exhausted
+
+
+@every_way(*CALLS, *BLOCKS)
+def test_an_open_circuit_rejects_at_once(way):
+    circuit = CircuitBreaker(f"opens-{way.__name__}", failure_threshold=2)
+    script = Script(CUT)
+    call = way(script, retry=Retry(attempts=2, backoff=FAST.backoff), circuit=circuit)
+    with pytest.raises(ConnectionError):
+        call()
+    assert circuit.state == "open"
+    with pytest.raises(CircuitOpenError):
+        call()
+    assert script.calls == 2
+
+
+@every_way(*CALLS, *BLOCKS)
+def test_a_place_of_a_bulkhead_is_given_back(way):
+    bulkhead = Bulkhead(1, max_wait=0)
+    call = way(Script(CUT, 1), retry=FAST, limits=bulkhead)
+    assert call() == 1
+    assert call() == 1
+
+
+@every_way(*CALLS, *STREAMS)
+def test_a_fallback_answers(way):
+    call = way(Script(CUT), retry=FAST, fallback=Fallback.value("instead"))
+    assert call() == "instead"
+
+
+@every_way(*CALLS)
+def test_a_name_with_a_field_is_filled_from_the_arguments(way):
+    @resilient(circuit="host:{host}", retry=None)
+    def call(host: str) -> str:
+        raise CUT
+
+    for _ in range(5):
+        with pytest.raises(ConnectionError):
+            call("a")
+    with pytest.raises(CircuitOpenError):
+        call("a")
+    with pytest.raises(ConnectionError):
+        call("b")
+
+
+def test_the_last_good_result_is_remembered_for_the_same_arguments():
+    script = Script(1, CUT)
+
+    @resilient(retry=None, fallback=Fallback.last_known_good())
+    def call(key: str) -> int:
+        return script()
+
+    assert call("a") == 1
+    assert call(key="a") == 1
+    with pytest.raises(ConnectionError):
+        call("b")
+
+
+@every_way(function, coroutine)
+def test_an_output_is_checked(way):
+    assert way(Script("x", 5), retry=FAST, expect=Expect(int, repair=True))() == 5
+    with pytest.raises(OutputFormatError):
+        way(Script("x"), retry=FAST, expect=int)()
+
+
+def test_work_that_is_too_big_is_divided():
+    @resilient(decompose=Decompose(split_list("items", size=2), merge=sum), retry=None)
+    def total(items: list[int]) -> int:
+        if len(items) > 2:
+            raise MemoryError("too much")
+        return sum(items)
+
+    assert total([1, 2, 3, 4, 5]) == 15
+
+
+def test_a_sync_attempt_ends_at_its_deadline():
+    release = threading.Event()
+
+    @resilient(timeout=0.05, retry=None)
+    def wait() -> None:
+        release.wait(5)
+
+    try:
+        with pytest.raises(AttemptTimeout):
+            wait()
+    finally:
+        release.set()
+
+
+def test_the_next_attempt_reads_what_the_last_one_kept():
+    seen = []
+
+    @resilient(retry=FAST)
+    def read() -> list[int]:
+        seen.append((previous_partial(), previous_error() is not None))
+        keep_partial(len(seen), append=True)
+        raise CUT
+
+    with pytest.raises(ConnectionError):
+        read()
+    assert seen == [(None, False), ([1], True), ([1, 2], True)]
+
+
+def test_a_stream_that_broke_after_a_chunk_is_not_restarted():
+    begun = []
+
+    @resilient(retry=FAST)
+    def numbers():
+        begun.append(1)
+        yield 1
+        raise CUT
+
+    read = numbers()
+    assert next(read) == 1
+    with pytest.raises(ConnectionError):
+        next(read)
+    assert len(begun) == 1
+
+
+def test_values_that_are_sent_into_a_generator_arrive():
+    @resilient(retry=FAST)
+    def echo():
+        got = yield 1
+        return (yield got)
+
+    read = echo()
+    assert next(read) == 1
+    assert read.send("back") == "back"
+    with pytest.raises(StopIteration) as stop:
+        read.send("end")
+    assert stop.value.value == "end"
+
+
+# Waiting
+
+
+async def test_a_cancelled_call_ends_at_once():
+    @resilient(retry=Retry(attempts=3, backoff={"kind": "constant", "initial": 30.0, "jitter": 0}))
+    async def call() -> None:
+        raise CUT
+
+    task = asyncio.create_task(call())
+    await asyncio.sleep(0.02)
+    began = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - began < 0.5
+
+
+def test_a_call_in_an_abandoned_attempt_is_not_retried():
+    script, ended = Script(CUT), threading.Event()
+
+    @resilient(retry=Retry(attempts=9, backoff={"kind": "constant", "initial": 30.0, "jitter": 0}))
+    def inner() -> None:
+        script()
+
+    @resilient(timeout={"total": 0.05, "mode": "thread"}, retry=None)
+    def outer() -> None:
+        try:
+            inner()
+        finally:
+            ended.set()
+
+    with pytest.raises(AttemptTimeout):
+        outer()
+    assert ended.wait(5)
+    assert script.calls == 1
+
+
+# A guard inside a guard
+
+
+@every_way(*CALLS, *BLOCKS)
+def test_what_an_inner_guard_has_tried_to_the_end_is_not_tried_again(way):
+    script = Script(CUT)
+    inner = way(script, retry=FAST)
+
+    @resilient(retry=FAST)
+    def outer() -> None:
+        inner()
+
+    with pytest.raises(ConnectionError) as raised:
+        outer()
+    assert script.calls == 3
+    assert "retry_exhausted=True" in " ".join(raised.value.__notes__)
+
+
+def test_it_is_not_tried_again_when_it_is_wrapped():
+    script = Script(CUT)
+    inner = function(script, retry=FAST)
+
+    @resilient(retry=FAST)
+    def outer() -> None:
+        try:
+            inner()
+        except ConnectionError as error:
+            raise TimeoutError("no page") from error
+
+    with pytest.raises(TimeoutError):
+        outer()
+    assert script.calls == 3
+
+
+def test_it_is_when_the_policy_says_so():
+    script = Script(CUT)
+    inner = function(script, retry=FAST)
+
+    @resilient(retry=FAST.model_copy(update={"retry_exhausted": True}))
+    def outer() -> None:
+        inner()
+
+    with pytest.raises(ConnectionError):
+        outer()
+    assert script.calls == 9
+
+
+def test_an_inner_guard_that_did_not_retry_leaves_it_to_the_outer_one():
+    script = Script(CUT, CUT, 1)
+    inner = function(script, retry=None)
+
+    @resilient(retry=FAST)
+    def outer() -> int:
+        return inner()
+
+    assert outer() == 1
+
+
+def test_an_old_error_that_is_raised_again_counts_as_a_new_one():
+    inner = function(Script(CUT), retry=FAST)
+    with pytest.raises(ConnectionError) as raised:
+        inner()
+    script = Script(raised.value, 1)
+    assert function(script, retry=FAST)() == 1
+
+
+# The log and the metrics
+
+
+def test_the_first_line_of_a_kind_is_logged_and_the_others_are_counted(caplog, monkeypatch):
+    from prefect_resilience.calls.edge import seldom
+
+    kinds = seldom.Seldom()
+    monkeypatch.setattr(seldom, "_seldom", kinds)
+    caplog.set_level(logging.INFO)
+    call = function(Script(*[CUT, 1] * 50), retry=FAST, name="page")
+    for _ in range(50):
+        call()
+    told = [record.getMessage() for record in caplog.records if "page" in record.getMessage()]
+    assert told == [
+        "page: Retrying (2/3) in 0.0 s: NETWORK_ERROR network: cut",
+        "page: Recovered at attempt 2",
+    ]
+
+
+def test_a_minute_later_the_line_says_how_many_were_left_out():
+    from prefect_resilience.calls.edge.seldom import Seldom
+
+    seldom = Seldom(every=60)
+    assert seldom.left_out("kind", 0.0) == 0
+    assert [seldom.left_out("kind", at) for at in (1.0, 59.0)] == [None, None]
+    assert seldom.left_out("other", 2.0) == 0
+    assert seldom.left_out("kind", 60.0) == 2
+    assert seldom.left_out("kind", 61.0) is None
+
+
+def test_attempts_are_counted_in_the_metrics():
+    before = get_metrics()
+    function(Script(CUT, 1), retry=FAST)()
+    after = get_metrics()
+    assert after.total_attempts - before.total_attempts == 2
+    assert after.successful_retries - before.successful_retries == 1
+
+
+# Decoration
+
+
+def test_a_function_keeps_its_signature_and_its_kind():
+    @resilient
+    def plain(a: int, *, b: str = "x") -> int:
+        """Text."""
+        return a
+
+    @resilient
+    async def later(a: int) -> int:
+        return a
+
+    assert str(inspect.signature(plain)) == "(a: 'int', *, b: 'str' = 'x') -> 'int'"
+    assert plain.__doc__ == "Text."
+    assert inspect.iscoroutinefunction(later)
+    assert plain(3) == 3
+    assert asyncio.run(later(4)) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retries": 3}, "@resilient has no option 'retries'; did you mean 'retry'?"),
+        ({"dead_letter": True}, "dead_letter= needs a task run"),
+        ({"policy": "llm"}, "policy= needs a task run"),
+        ({"name": " "}, "is no name"),
+        ({"retry": "many"}, "is no policy"),
+        ({"circuit": "host:{nosuch}"}, "names 'nosuch', which is no parameter"),
+    ],
+)
+def test_a_wrong_option_is_an_error_at_decoration(options, said):
+    with pytest.raises(ConfigurationError) as raised:
+
+        @resilient(**options)
+        def call(host: str) -> None: ...
+
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize("wrong", [3, type("Client", (), {})])
+def test_only_functions_are_guarded(wrong):
+    with pytest.raises(ConfigurationError, match="guards a function"):
+        resilient(retry=3)(wrong)
+
+
+def test_a_resilient_task_is_guarded_already():
+    @resilient_task
+    def work() -> None: ...
+
+    with pytest.raises(ConfigurationError, match="is a resilient task already"):
+        resilient(work)
+
+
+def test_a_block_takes_only_what_needs_no_function():
+    with pytest.raises(ConfigurationError, match="fallback= needs a function to call"):
+        for _ in resilient(fallback=Fallback.value(1)):
+            pass
+
+
+def test_an_attempt_must_be_entered():
+    bulkhead = Bulkhead(1, max_wait=0)
+    with pytest.raises(ConfigurationError, match="`with attempt:`"):
+        for _ in resilient(limits=bulkhead):
+            pass
+    with bulkhead:
+        pass
+
+
+def test_leaving_the_loop_of_a_block_gives_its_place_back():
+    bulkhead = Bulkhead(1, max_wait=0)
+    for attempt in resilient(limits=bulkhead):
+        with attempt:
+            with pytest.raises(BulkheadFullError), bulkhead:
+                pass
+            break
+    with bulkhead:
+        pass
+
+
+def test_attempts_at_a_block_have_numbers():
+    seen, script = [], Script(CUT, CUT, 1)
+    for attempt in resilient(retry=FAST):
+        with attempt:
+            seen.append(attempt.number)
+            script()
+    assert seen == [1, 2, 3]
+
+
+def test_a_fallback_gets_the_error():
+    seen = []
+
+    def instead(key: str, error: ErrorContext) -> str:
+        seen.append(error.code)
+        return key
+
+    @resilient(retry=None, fallback=instead)
+    def call(key: str) -> str:
+        raise CUT
+
+    assert call("k") == "k"
+    assert seen == ["NETWORK_ERROR"]
+
+
+@every_way()
+def test_switched_off_it_is_the_function_alone(way, monkeypatch):
+    monkeypatch.setenv("PREFECT_RESILIENCE_ENABLED", "false")
+    script = Script(CUT)
+    with pytest.raises(ConnectionError):
+        way(script, retry=FAST)()
+    assert script.calls == 1
+
+
+def test_neither_a_server_nor_an_event_loop_is_needed():
+    code = """
+import sys, threading
+from prefect_resilience import resilient
+
+@resilient(retry=3, circuit="pages")
+def page():
+    return 1
+
+assert page() == 1
+servers = [name for name in sys.modules if name.startswith("prefect.server")]
+assert not servers, servers[:3]
+names = [one.name for one in threading.enumerate() if "loop" in one.name.lower()]
+assert not names, names
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_decorated_function_is_pickled_by_value(tmp_path):
+    """As a task runner does with the functions of a script."""
+    code = """
+import pickle, sys, cloudpickle
+from prefect_resilience import resilient
+
+@resilient(retry=2, circuit="pages")
+def page(number):
+    return number + 1
+
+@resilient
+async def later(number):
+    return number + 1
+
+@resilient
+def pages(number):
+    yield number
+
+sys.stdout.buffer.write(cloudpickle.dumps((page, later, pages)))
+"""
+    made = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, stdout=subprocess.PIPE)
+    page, later, pages = pickle.loads(made.stdout)
+    assert (page(1), asyncio.run(later(1)), [*pages(1)]) == (2, 2, [1])

@@ -1,0 +1,185 @@
+"""A first attempt with only a circuit around it takes a shorter way: nothing else may be different."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from prefect_resilience import CircuitBreaker, Retry
+from prefect_resilience.calls.attempt import entered_at_once, is_plain, left_at_once
+from prefect_resilience.calls.edge.local import LocalRun, current_call
+from prefect_resilience.calls.edge.options import make_guard
+from prefect_resilience.calls.edge.resilient import resilient
+from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
+from prefect_resilience.testing import inject
+
+NUMBERS = itertools.count()
+TWICE = Retry(2, backoff=Backoff.none())
+
+
+class Interrupted(BaseException):
+    pass
+
+
+@pytest.fixture
+def breaker() -> CircuitBreaker:
+    return CircuitBreaker(f"first-{next(NUMBERS)}", failure_threshold=3, open_for=60, store="memory://first")
+
+
+def outcomes(breaker: CircuitBreaker) -> tuple[int, int]:
+    seen = breaker.snapshot()
+    return seen.window_calls, seen.window_failures
+
+
+@pytest.fixture(params=["sync", "async"])
+def call(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Calls a plain function, decorated with these options, or a coroutine that does the same."""
+
+    def made(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        if request.param == "sync":
+            return resilient(**options)(fn)
+
+        async def coroutine(*args: Any) -> Any:
+            await asyncio.sleep(0)
+            return fn(*args)
+
+        guarded = resilient(**options)(coroutine)
+        return lambda *args: asyncio.run(guarded(*args))
+
+    return made
+
+
+def test_each_outcome_is_counted(call: Callable[..., Any], breaker: CircuitBreaker) -> None:
+    errors: list[BaseException | None] = []
+
+    def work() -> int:
+        if errors and (error := errors.pop(0)) is not None:
+            raise error
+        return 1
+
+    guarded = call(work, retry=TWICE, circuit=breaker)
+    assert [guarded() for _ in range(5)] == [1] * 5
+    assert outcomes(breaker) == (5, 0)
+    errors[:] = [ConnectionError(), None]
+    assert guarded() == 1
+    assert outcomes(breaker) == (7, 1)
+    errors[:] = [Interrupted()]
+    with pytest.raises(Interrupted):
+        guarded()
+    assert outcomes(breaker) == (7, 1), "an interrupted call has no outcome"
+    errors[:] = [ConnectionError(), ConnectionError()]
+    with pytest.raises(ConnectionError) as raised:
+        guarded()
+    assert "gave up after 2 attempts" in raised.value.__notes__[0]
+    assert outcomes(breaker) == (9, 3)
+    assert current_call.get() is None
+
+
+def test_an_open_circuit_rejects(call: Callable[..., Any], breaker: CircuitBreaker) -> None:
+    guarded = call(lambda: 1, retry=TWICE, circuit=breaker)
+    assert guarded() == 1
+    breaker.force_open("maintenance")
+    with pytest.raises(CircuitOpenError, match="maintenance"):
+        guarded()
+
+
+def test_faults_are_injected(call: Callable[..., Any], breaker: CircuitBreaker) -> None:
+    def work() -> int:
+        return 1
+
+    for options in ({"circuit": breaker}, {}):
+        guarded = call(work, retry=None, name=f"faulty-{next(NUMBERS)}", **options)
+        assert guarded() == 1
+        with inject(fault=ConnectionError), pytest.raises(ConnectionError):
+            guarded()
+
+
+def test_a_guard_with_more_than_a_circuit_is_not_plain(breaker: CircuitBreaker) -> None:
+    def work(place: str) -> str:
+        return place
+
+    for options, plain in (
+        ({}, True),
+        ({"circuit": breaker, "fallback": lambda: "b"}, True),
+        ({"timeout": 3}, False),
+        ({"effect": "idempotent"}, False),
+        ({"error_budget": 0.9}, False),
+    ):
+        assert is_plain(make_guard(work, False, TWICE, options)) is plain
+
+
+def test_a_name_is_filled_in_once_for_each_text() -> None:
+    template = CircuitBreaker("first:{place}:{number}", store="memory://first")
+    bound = template.bind({"place": "here", "number": "1"})
+    assert bound.name == "first:here:1"
+    assert template.bind({"place": "here", "number": "1"}) is bound
+    assert template.bind({"place": "here", "number": 1}) is bound, "by its name"
+    assert template.bind({"place": "there", "number": "1"}).name == "first:there:1"
+    for number in range(1100):
+        template.bind({"place": "many", "number": str(number)})
+    assert template.bind({"place": "here", "number": "1"}).name == "first:here:1"
+    long = template.bind({"place": "x" * 300, "number": "1"})
+    assert len(long.name) == 200
+
+
+def test_a_success_after_a_change_does_not_count(breaker: CircuitBreaker) -> None:
+    guard = make_guard(lambda: 1, False, TWICE, {"circuit": breaker})
+    run = LocalRun("first", guard, (), {})
+    assert entered_at_once(guard, run) is None, "the circuit has not been seen yet"
+    breaker.call(int)
+    held = entered_at_once(guard, run)
+    assert held
+    breaker.force_closed("again")
+    if flush := left_at_once(held):
+        flush()
+    assert outcomes(breaker) == (0, 0)
+
+
+def test_a_transport_keeps_what_failed_first(breaker: CircuitBreaker) -> None:
+    answers: list[Any] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        last = answers.pop(0)
+        if isinstance(last, BaseException):
+            raise last
+        return httpx.Response(last)
+
+    def got(*given: Any) -> int:
+        answers[:] = given
+        inner = httpx.MockTransport(answer)
+        with httpx.Client(
+            transport=ResilientTransport(retry=TWICE, circuit=breaker, transport=inner)
+        ) as client:
+            return client.get("http://first.example/v1").status_code
+
+    async def got_async(*given: Any) -> int:
+        answers[:] = given
+        inner = httpx.MockTransport(answer)
+        async with httpx.AsyncClient(
+            transport=AsyncResilientTransport(retry=TWICE, circuit=breaker, transport=inner)
+        ) as client:
+            return (await client.get("http://first.example/v1")).status_code
+
+    for get in (got, lambda *given: asyncio.run(got_async(*given))):
+        breaker.reset()
+        assert get(200) == 200
+        assert get(404) == 404
+        assert get(503, 200) == 200
+        assert outcomes(breaker) == (4, 1)
+        assert get(httpx.ConnectError("no"), 200) == 200
+        assert outcomes(breaker) == (6, 2)
+        assert get(503, 502) == 502
+        with pytest.raises(Interrupted):
+            get(Interrupted())
+        breaker.reset()
+        with pytest.raises(httpx.ReadError, match="the second"):
+            get(httpx.ReadError("the first"), httpx.ReadError("the second"))
+        assert outcomes(breaker) == (2, 2)
+        assert current_call.get() is None
