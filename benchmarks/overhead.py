@@ -19,7 +19,8 @@ from statistics import median, quantiles
 from time import perf_counter_ns
 from typing import Any
 
-os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+if __name__ == "__main__":
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 from prefect import flow, task
 from rich.console import Console

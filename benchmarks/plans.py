@@ -26,7 +26,8 @@ from statistics import median
 from typing import Any
 from uuid import UUID
 
-os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+if __name__ == "__main__":
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 from prefect import Task, flow, task
 from prefect.client.orchestration import get_client

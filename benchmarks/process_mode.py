@@ -25,7 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+if __name__ == "__main__":
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
 
 from prefect import flow
 from rich.console import Console

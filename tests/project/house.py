@@ -22,7 +22,7 @@ from pathlib import Path
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
     # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient`, the transports and the totals of calls
-    "lines of code": 39_427 + 250 + 1_800,
+    "lines of code": 39_427 + 250 + 1_850,
     "files": 300 + 11,
     "longest file, lines": 400,
     "arrows between rooms": 50,

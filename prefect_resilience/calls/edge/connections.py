@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 from prefect_resilience.calls.edge.bodies import library_of
@@ -31,9 +33,9 @@ def stoppable(request: Any, is_over: Callable[[], bool]) -> Any:
 
 # Places in the connection pools of httpcore.
 #
-# A request that waits for a place is given a new connection, and makes it when it goes on. If it is cancelled
-# in between, httpcore 1.0 leaves the connection in the pool: nobody will make it, and it takes a place for
-# ever.
+# httpcore 1.0 shields what must not be cancelled with anyio, and `asyncio` cancels it all the same. A request
+# that is cancelled while it is given a connection, makes it, or closes its answer may leave the connection in
+# the pool as one in use: it takes a place for ever.
 
 
 def lost_place(error: BaseException) -> bool:
@@ -41,39 +43,70 @@ def lost_place(error: BaseException) -> bool:
     return not isinstance(error, Exception) or type(error).__name__ == "PoolTimeout"
 
 
-def free_places(transport: Any) -> None:
-    """Remove such connections from the transport's pool, and give their places to requests that wait."""
+def free_places(transport: Any, ended: Any) -> None:
+    """Take such connections, and the request that has ended, out of the transport's pool. Their places are
+    given to requests that wait."""
     pool: Any = getattr(transport, "_pool", None)
-    if _marked(pool):
-        with pool._optional_thread_lock:
-            closing = pool._assign_requests_to_connections()
-        pool._close_connections(closing)
+    if hasattr(pool, "_assign_requests_to_connections"):
+        for connection in _left_over(pool, ended):
+            connection.close()
 
 
-async def afree_places(transport: Any) -> None:
+async def afree_places(transport: Any, ended: Any) -> None:
     """As `free_places`, for an async transport."""
     pool: Any = getattr(transport, "_pool", None)
-    if _marked(pool):
-        await pool._close_connections(pool._assign_requests_to_connections())
+    if hasattr(pool, "_assign_requests_to_connections"):
+        left_over = _left_over(pool, ended)
+        if left_over:
+            await asyncio.shield(asyncio.create_task(_closed(left_over)))
 
 
-def _marked(pool: Any) -> bool:
-    """Mark each of these connections as failed. Returns whether there is one."""
-    if not hasattr(pool, "_assign_requests_to_connections"):
-        return False
+async def _closed(connections: list[Any]) -> None:
+    for connection in connections:
+        with suppress(Exception):  # it is out of the pool, and its socket is closed first
+            await connection.aclose()
+
+
+def _left_over(pool: Any, ended: Any) -> list[Any]:
+    """The connections to close: those in use of which no request makes use."""
     with pool._optional_thread_lock:
-        wanted = {id(request.connection) for request in pool._requests}
-        unmade = [_unmade(one) for one in pool._connections if id(one) not in wanted]
-        for connection in unmade:
-            if connection is not None:
-                connection._connect_failed = True
-    return any(unmade)
+        for one in [*pool._requests]:
+            if one.request.extensions is ended.extensions:
+                pool._requests.remove(one)
+        wanted = {id(one.connection) for one in pool._requests}
+        left_over = [
+            one
+            for one in pool._connections
+            if id(one) not in wanted and not one.is_idle() and not one.is_closed()
+        ]
+        for one in left_over:
+            pool._connections.remove(one)
+        return [*left_over, *pool._assign_requests_to_connections()]
 
 
-def _unmade(connection: Any) -> Any:
-    """The connection that was never made: this one, or the one within that of a proxy."""
-    while (inner := getattr(connection, "_connection", connection)) is not connection:
-        if inner is None:
-            return connection
-        connection = inner
-    return None
+class AsyncPooledStream:
+    """The body of an answer whose connection goes back to the pool also when its end is cancelled."""
+
+    def __init__(self, response: Any, transport: Any) -> None:
+        self._stream: Any = response.stream
+        self._request: Any = response.request
+        self._transport = transport
+        self._interrupted = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._stream:
+                yield chunk
+        except asyncio.CancelledError:  # it may have interrupted the end of the stream
+            self._interrupted = True
+            raise
+
+    async def aclose(self) -> None:
+        try:
+            await self._stream.aclose()
+        except BaseException:
+            self._interrupted = True
+            raise
+        finally:
+            if self._interrupted:
+                await afree_places(self._transport, self._request)

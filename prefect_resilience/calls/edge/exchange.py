@@ -68,7 +68,7 @@ class Exchange:
 
     __slots__ = (
         *("request", "method", "host", "path", "repeatable", "has_key", "methods", "close", "until"),
-        *("effect", "last", "error", "_over", "_arrived", "_lock"),
+        *("effect", "last", "good", "error", "_over", "_arrived", "_lock"),
     )
 
     def __init__(
@@ -101,6 +101,8 @@ class Exchange:
         """Whether it has an Idempotency-Key, its own or that of the effect around it."""
         self.last: Any = None
         """The answer of the latest attempt, if it said that the service is unwell."""
+        self.good: Any = None
+        """The answer of the latest attempt, if it is the one to hand on."""
         self.error: BaseException | None = None
         """The error of the latest attempt; `UNFINISHED` for one that goes on, or was interrupted."""
         self._over = 0
@@ -170,6 +172,13 @@ class Exchange:
         last, self.last = self.last, None
         if last is not None:
             yield Invoke(self.close, (last,))
+
+    def given_up(self) -> Steps[None]:
+        """Close what has arrived: nobody waits any more."""
+        self.over()
+        yield from self.dropped()
+        if self.good is not None:
+            yield Invoke(self.close, (self.good,))
 
 
 class HttpRun(LocalRun):
@@ -257,10 +266,11 @@ def exchanged(run: HttpRun, *, raises: bool = False, steps: Steps[Any] | None = 
             return exchange.last
         yield from exchange.dropped()
         raise
-    except BaseException as error:
+    except GeneratorExit:  # after which nothing may be awaited
         exchange.over()
-        if not isinstance(error, GeneratorExit):  # after which nothing may be awaited
-            yield from exchange.dropped()
+        raise
+    except BaseException:
+        yield from exchange.given_up()
         raise
     yield from exchange.dropped()
     return answer
@@ -289,6 +299,7 @@ def attempted(
         yield Invoke(exchange.close, (answer,))
         return answer
     yield from accepted(exchange, answer, judge, attempt)
+    exchange.good = answer
     return answer
 
 

@@ -28,7 +28,13 @@ from prefect_resilience.calls.edge.bodies import (
     judged,
     library_of,
 )
-from prefect_resilience.calls.edge.connections import afree_places, free_places, lost_place, stoppable
+from prefect_resilience.calls.edge.connections import (
+    AsyncPooledStream,
+    afree_places,
+    free_places,
+    lost_place,
+    stoppable,
+)
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,
@@ -265,7 +271,7 @@ class ResilientTransport(_HttpxGuards, _Transport):
             response = self._inner.handle_request(sent)
         except BaseException as error:
             if lost_place(error):
-                free_places(self._inner)
+                free_places(self._inner, sent)
             raise
         response.request = request
         return response
@@ -333,7 +339,11 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
             raise
         else:
             if flush := left_at_once(held):
-                await asyncio.to_thread(flush)
+                try:
+                    await asyncio.to_thread(flush)
+                except BaseException:
+                    await _aclose(answer)
+                    raise
             run.went_well()
             return self._patient(answer)
         finally:
@@ -349,13 +359,16 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
 
     async def _once(self, request: httpx.Request) -> httpx.Response:
         _witnessed(request, isasync=True)
+        request.extensions = {**request.extensions}  # its own, by which its place in a pool is known
         try:
             response = await self._inner.handle_async_request(request)
         except BaseException as error:
             if lost_place(error):
-                await afree_places(self._inner)
+                await afree_places(self._inner, request)
             raise
         response.request = request
+        if hasattr(self._inner, "_pool"):
+            response.stream = guarded_stream(AsyncPooledStream, response, self._inner)
         return response
 
     def _to(self, base: BaseURL) -> Any:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -25,7 +25,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.events import PREFIX, happening_of
 from prefect_resilience.telemetry.model import CALL_COUNTS, CALLS_COUNTED
-from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text
+from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
 
 EVERY = 5.0
 MOST = 2_000
@@ -158,7 +158,7 @@ def _send(totals: CallTotals) -> None:
     notes.happened(
         str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, told), count
     )
-    try:
+    with suppress(Exception):  # an event that cannot be sent must not fail the work
         emit_event(
             id=event_id,
             event=f"{PREFIX}.{CALLS_COUNTED}",
@@ -171,8 +171,7 @@ def _send(totals: CallTotals) -> None:
             ],
             payload=told,
         )
-    except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
-        return
+    tell(CALLS_COUNTED, "calls", shown, told)
 
 
 def _send_regularly() -> None:

@@ -168,7 +168,10 @@ class Server:
             return _reset(writer)
         await asyncio.sleep(act.delay)
         if act.hold is not None:
-            await asyncio.to_thread(act.hold.wait, 10)
+            for _ in range(2_000):  # a thread for each of many that wait would be too much
+                if act.hold.is_set():
+                    break
+                await asyncio.sleep(0.005)
         return await _write(act, writer, method)
 
 

@@ -1,4 +1,4 @@
-"""A place in httpcore's pool that a cancelled request would keep for ever."""
+"""Places in httpcore's pool that cancelled requests would keep for ever."""
 
 from __future__ import annotations
 
@@ -43,6 +43,27 @@ async def test_the_place_of_a_cancelled_request_is_given_back():
 
 async def test_httpcore_still_loses_it_without_us(monkeypatch):
     """When this fails, httpcore has mended it: `connections.free_places` can go."""
-    monkeypatch.setattr(connections, "_marked", lambda pool: False)
+    monkeypatch.setattr(connections, "_left_over", lambda pool, ended: [])
     with pytest.raises(httpx.PoolTimeout):
         await third_answer()
+
+
+async def lost_places(*, guarded: bool) -> int:
+    """How many of a pool's places are lost after requests each of which was cancelled one step later."""
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    inner = httpx.AsyncHTTPTransport()
+    transport = AsyncResilientTransport(retry=None, circuit=None, transport=inner) if guarded else inner
+    async with server, httpx.AsyncClient(transport=transport) as client:
+        for steps in range(60):
+            asking = asyncio.create_task(client.get(url))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait([asking])
+        return sum(not (one.is_idle() or one.is_closed()) for one in inner._pool.connections)
+
+
+async def test_no_place_is_lost_at_whatever_step_a_request_is_cancelled():
+    assert await lost_places(guarded=True) == 0
+    assert await lost_places(guarded=False) > 0, "httpcore has mended it"

@@ -8,10 +8,7 @@ import pytest
 
 from tests.calls.http.many import PLACES, Numbers, coroutines, threads
 
-SECONDS = [
-    pytest.param(3.0, marks=pytest.mark.slow),
-    pytest.param(60.0, marks=[pytest.mark.long, pytest.mark.timeout(300)]),
-]
+LONG = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def check(numbers: Numbers) -> None:
@@ -23,14 +20,20 @@ def check(numbers: Numbers) -> None:
     assert numbers.outcomes["200"] > 100
 
 
-@pytest.mark.parametrize("seconds", SECONDS)
-def test_threads(seconds):
-    check(threads(seconds))
+@pytest.mark.parametrize(
+    ("seconds", "many"),
+    [pytest.param(2.0, 100, marks=pytest.mark.slow), pytest.param(60.0, 200, marks=LONG)],
+)
+def test_threads(seconds, many):
+    check(threads(seconds, many))
 
 
-@pytest.mark.parametrize("seconds", SECONDS)
-def test_coroutines(seconds):
-    numbers = asyncio.run(coroutines(seconds))
+@pytest.mark.parametrize(
+    ("seconds", "many"),
+    [pytest.param(1.0, 500, marks=pytest.mark.slow), pytest.param(60.0, 2_000, marks=LONG)],
+)
+def test_coroutines(seconds, many):
+    numbers = asyncio.run(coroutines(seconds, many))
     check(numbers)
     assert len(numbers.latest) > 100
     latest = sorted(numbers.latest)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
+from prefect_resilience.telemetry import metrics
+
 LINE = re.compile(r"^(?P<name>[a-z_]+)\{(?P<labels>.*)\} (?P<value>\S+)$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
@@ -39,12 +41,12 @@ class Scraped:
 
 @pytest.fixture(scope="session")
 def exporter() -> Iterator[str]:
-    from opentelemetry import metrics
+    from opentelemetry import metrics as opentelemetry
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
     from opentelemetry.sdk.metrics import MeterProvider
     from prometheus_client import start_http_server
 
-    metrics.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))
+    opentelemetry.set_meter_provider(MeterProvider(metric_readers=[PrometheusMetricReader()]))
     server, thread = start_http_server(0, addr="127.0.0.1")
     yield f"http://127.0.0.1:{server.server_port}/metrics"
     server.shutdown()
@@ -53,8 +55,12 @@ def exporter() -> Iterator[str]:
 
 
 @pytest.fixture
-def scrape(exporter: str) -> Callable[[], Scraped]:
-    """Scrapes what has been counted since the test began: others of this process may use the same names."""
+def scrape(exporter: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Scraped]:
+    """Scrapes what has been counted since the test began: others of this process may use the same names, and
+    may have used up the number of names that are kept."""
+    for kind in ("tasks", "circuits", "actions", "budgets"):
+        monkeypatch.setattr(metrics, kind, metrics.Labels())
+    monkeypatch.setattr(metrics, "_successes", {})
 
     def text() -> str:
         answer = httpx.get(exporter)
