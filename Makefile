@@ -26,13 +26,17 @@ TOGETHER := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TERM && \
 	env -u PREFECT_API_URL -u PREFECT_API_KEY PREFECT_HOME="$$home" PREFECT_SERVER_ANALYTICS_ENABLED=false
 
+# MAJOR.MINOR: a patch replaces the pages of its minor version
+VERSION = $(shell sed -n 's/^version = "\([0-9]*\.[0-9]*\).*/\1/p' pyproject.toml)
+FOR_MKDOCS = env -u PREFECT_API_URL DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1
+
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix runners dist test-all
+.PHONY: help demo docs docs-version docs-pictures test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix runners dist test-all
 
 help: ## say what there is
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
 
 demo: .venv/.installed ## a flow on a service that has a bad day, in about a minute after installation
 	@$(BIN)/python -m flows.quickstart
@@ -119,7 +123,14 @@ long: .venv/.installed-dev ## the other long forms: races, kills of replays and 
 docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a broken link is an error
 	@$(BIN)/python -m docs.making.tables
 	@$(BIN)/python -m docs.making.pictures
-	@env -u PREFECT_API_URL DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --clean
+	@$(FOR_MKDOCS) $(BIN)/mkdocs build --strict --quiet --clean
+
+docs-version: .venv/.installed-docs ## the pages of this version, beside those of earlier ones: a commit on the branch gh-pages
+	@$(FOR_MKDOCS) $(BIN)/mike deploy --alias-type copy --update-aliases $(VERSION) latest
+	@$(FOR_MKDOCS) $(BIN)/mike set-default latest
+
+docs-pictures: .venv/.installed-dev .venv/.installed-docs ## the site in Debian's Chromium: wide and narrow, light and dark
+	@$(IN_A_HOME_OF_ITS_OWN) SITE_PICTURES=$$(mktemp -d) $(BIN)/python -m pytest -m long tests/docs/test_site_in_browser.py
 
 wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
 	@rm -rf dist

@@ -1,5 +1,5 @@
-"""The columns of `benchmarks.bad_day`: how each is defined, what is promised of it, and why ours is no better
-than another where it is not."""
+"""The columns of `benchmarks.bad_day`: how each is defined, which limits it has, and why another way is as
+good or better where it is."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LOAD_AT_MOST = 1.5
 PROMISES = {
     "recovered": f"at least {RECOVERED_AT_LEAST:g} % of the transient failures are recovered",
     "after_opening": f"under {AFTER_OPENING_BELOW:g} % of calls reach a dead service once its circuit opened",
-    "recovery_p95": f"p95 of the time to recovery is under {RECOVERY_BELOW:g} s",
-    "load_at_return": f"a service that returns sees at most {LOAD_AT_MOST:g} times its usual load",
+    "recovery_p95": f"the p95 recovery time is under {RECOVERY_BELOW:g} s",
+    "load_at_return": f"a service that recovers gets at most {LOAD_AT_MOST:g} times its usual load",
 }
 
 
@@ -58,92 +58,91 @@ COLUMNS = (
         "success",
         lambda row: f"{row.success:.2f} %",
         1,
-        "calls whose task run ended completed, of all calls. An answer of the second provider counts.",
+        "share of all calls with a completed task run. An answer of the second provider counts.",
     ),
     Column(
         "by_own",
-        "by its own service",
+        "by the service itself",
         lambda row: _percent(row.by_own),
         0,
-        "calls that the service itself answered, of all calls; the other successes are answers of the second "
-        "provider, which the two with circuits fall back on. An open circuit hands over calls that the "
-        "service might have answered: the price of keeping callers away from one that may be dead.",
+        "share of all calls that the service itself answered. The other successes are answers of the second "
+        "provider, the fallback of the two ways with circuits. An open circuit also rejects calls that the "
+        "service might have answered: that is the cost of not calling a service that may be dead.",
     ),
     Column(
         "recovered",
         "transient failures recovered",
         lambda row: "–" if row.recovered is None else f"{row.recovered:.1f} % of {row.hit}",
         1,
-        "of the calls with at least one request that their own service failed (a call that was only refused "
-        "by a circuit is none of them), those that ended with an answer.",
+        "of the calls with at least one failed request to their service, the share that got an answer in the "
+        "end. A call that a circuit rejected without any request does not count.",
     ),
     Column(
         "dead",
         "requests to dead services",
         lambda row: f"{_percent(row.dead)} ({row.dead_reached} for {row.dead_asked})",
         -1,
-        "requests that arrived at a service during its outage or while it was down, over the calls that the "
-        "schedule has for it then. Retries make it more than 100 %.",
+        "requests that arrived at a service during its outage or while it was down, divided by the calls in "
+        "the schedule for that time. Retries can make it more than 100 %.",
     ),
     Column(
         "after_opening",
-        "of these after its circuit opened",
+        "after the circuit opened",
         _after_opening,
         -1,
-        "the same, counted only while the service's circuit was not closed: from the first process that knew "
-        "it open to the first that knew it closed. Probes of a dead service count.",
+        "the same, counted only while the service's circuit was not closed: from the first process in which "
+        "it was open to the first in which it was closed again. Probes of a dead service count.",
     ),
     Column(
         "wasted",
-        "wasted",
+        "time wasted",
         lambda row: f"{row.wasted:.0f} s",
         -1,
-        "the time in requests that failed, summed over all of them: what workers waited for nothing. Pauses "
-        "are no part of it.",
+        "the sum of the time of all failed requests. Delays before retries do not count.",
     ),
     Column(
         "recovery_p95",
-        "p95 to recovery",
+        "p95 recovery time",
         lambda row: _seconds(row.recovery_p95),
         -1,
-        "from the end of a call's first failed request to its answer, for those that recovered (–: none "
-        "did). Calls that were lost are not in it: the more a way loses, the more it is flattered.",
+        "from the end of a call's first failed request to its answer, for the calls that recovered (–: none "
+        "did). Lost calls are not in it, which favors a way that loses many.",
     ),
     Column(
         "load_at_return",
-        "load at return",
+        "load after recovery",
         lambda row: f"{row.load_at_return:.2f} ×",
         -1,
-        "the busiest {peak:g} seconds of a service between its return and its next death, over what it "
-        "usually gets in as many; the worst of all returns.",
+        "requests in the busiest {peak:g} seconds of a service between its recovery and its next outage, "
+        "divided by its usual number in as many seconds. The worst of all recoveries.",
     ),
 )
 
-SECOND_ANSWERS = "neither can do better: the second provider always answers."
+SECOND_ANSWERS = "neither can be better, because the second provider always answers."
 SAME: Mapping[str, str] = {
     "success": SECOND_ANSWERS,
     "recovered": SECOND_ANSWERS,
-    "after_opening": "neither circuit looked again before its service was back.",
+    "after_opening": "neither circuit sent a probe before its service was back.",
 }
-"""Why a column is the same as that of the other who has circuits."""
+"""Why a column is the same as that of the other way with circuits."""
 
 CHANCE_OF_OPENING = (
-    "both open after a handful of failures, ours counted over the fleet and the peer's in each process: "
-    "which of them met these sooner was chance."
+    "both circuits open after a few failures, counted over the fleet here and in each process there. Which "
+    "of the two reached that number sooner was chance."
 )
-SCHEDULE = "this is the schedule's own load, bunched only where the machine made calls late."
+SCHEDULE = "this is the load of the schedule itself; the machine made some calls late."
 WHY: Mapping[tuple[str, str], str] = {
-    ("dead", "no retries"): "it makes one request a call, and loses the call.",
-    ("wasted", "no retries"): "each call fails once, and is lost.",
-    ("load_at_return", "no retries"): f"nothing is tried a second time, so nothing can pile up: {SCHEDULE}",
-    ("recovery_p95", "retries"): "the calls that it lost, after all its delays, are not in its figure.",
+    ("dead", "no retries"): "it makes one request per call, and loses the call.",
+    ("wasted", "no retries"): "each failed call makes one request, and is lost.",
+    ("load_at_return", "no retries"): f"without retries no calls accumulate: {SCHEDULE}",
+    ("recovery_p95", "retries"): "the calls that it lost after all its delays are not counted.",
     ("dead", "interlock + tenacity"): CHANCE_OF_OPENING,
     ("wasted", "interlock + tenacity"): CHANCE_OF_OPENING,
     ("recovery_p95", "interlock + tenacity"): (
-        "the delays of both are the same, and the tail is a handful of calls: chance."
+        "both have the same delays, and the p95 depends on a few calls: chance."
     ),
     ("load_at_return", "interlock + tenacity"): (
-        f"what either refused was answered elsewhere, and does not come back: {SCHEDULE}"
+        f"the second provider answered the rejected calls, so they do not accumulate: {SCHEDULE}"
     ),
 }
 
@@ -166,11 +165,11 @@ def ours(rows: Sequence[Figures]) -> Figures | None:
 
 
 def not_better(rows: Sequence[Figures]) -> list[str]:
-    """A sentence for each column in which ours is not better than another."""
+    """A sentence for each column in which ours is not better than that of another way."""
     own = ours(rows)
     others = [row for row in rows if row is not own]
     return [
-        f"*{column.title}* is no better than that of {row.rival}: {reason(column, own, row)}"
+        f"*{column.title}*, compared with {row.rival}: {reason(column, own, row)}"
         for column in COLUMNS
         for row in others
         if own is not None and column.is_no_better(own, row)
@@ -178,7 +177,7 @@ def not_better(rows: Sequence[Figures]) -> list[str]:
 
 
 def reason(column: Column, own: Figures, other: Figures) -> str:
-    """Why this column of ours is no better than the other's."""
-    why = WHY.get((column.figure, other.rival), "this run shows no reason.")
+    """Why this column of ours is not better than the other one."""
+    why = WHY.get((column.figure, other.rival), "this run does not show why.")
     same = getattr(own, column.figure) == getattr(other, column.figure) and other.has_circuits
     return SAME.get(column.figure, why) if same else why

@@ -24,47 +24,48 @@ LIBRARIES = ("prefect", "httpx", "interlock-cb", "tenacity", "redis")
 HEAD = """
 # A bad day
 
-Written by `make bad-day`. A Prefect flow of {calls:,} calls in {processes} processes, against five real
-HTTP services over {seconds:g} seconds of trouble, lived through by four ways to call them. The script,
-the schedule and the function that asks a service are the same for each.
+Four ways to make the same calls, while the services fail. `make bad-day` measures them on your machine and
+writes this page: a Prefect flow of {calls:,} calls in {processes} processes, five real HTTP services, and
+{seconds:g} seconds of failures by a script. The script, the schedule and the function that sends a request
+are the same for each way.
 
 ![The columns as bars]({picture})
 """
 
 DAY = """
-## The day
+## The script
 
-What a request meets is drawn from the seed, the number of its call and of its attempt: all four meet the
-same. Beside these services there is a second provider, which always answers, if slower.
+The seed, the number of the call and the number of the attempt decide how a request fails, so that all four
+ways get the same failures. A second provider always answers, but more slowly.
 
 {script}
 
-![What arrived at each service]({picture})
+![Requests that arrived at each service]({picture})
 """
 
 FOUR = """
-## The four
+## The four ways
 
-The delays of all who retry are {delays} s with {jitter:.0%} of jitter; requests time out after
-{timeout:g} s; each flow has a thread pool of {threads}. All of it is in `benchmarks/bad_day_calls.py`.
+All ways with retries use delays of {delays} s with {jitter:.0%} jitter. Requests time out after
+{timeout:g} s. Each flow has a thread pool of {threads}. The code is in `benchmarks/bad_day_calls.py`.
 
 - **no retries**: a plain task.
 - **retries**: a plain task with `retries={retries}`,
-  `retry_delay_seconds=exponential_backoff({first_delay:g})` and `retry_jitter_factor={jitter:g}`. The
-  factor of 10 in Prefect's documentation would outlast the outage, and make each recovery take ten
-  seconds at least.
+  `retry_delay_seconds=exponential_backoff({first_delay:g})` and `retry_jitter_factor={jitter:g}`. With the
+  factor of 10 from Prefect's documentation, the delays would be longer than the outage, and each recovery
+  would take at least ten seconds.
 - **interlock + tenacity**: tenacity outside and the breaker inside, as interlock's documentation composes
-  them, `retry_unless_open`, and pauses as long as Retry-After asks. The breakers are shared by Redis,
-  which is looked at every {polls:g} s (its default is 1 s), stay open for {open_for:g} s, close after 2
-  probes, and trip when half of at least 5 calls in {window} s failed: each process counts its own calls
-  alone. What is refused or finally fails is asked of the second provider.
-- **prefect-resilience**: `Retry(attempts={attempts}, by_category={{"rate_limit": 2, "timeout": 2}})`: after a
-  429 or a timeout it asks once more, where tenacity has one count for every error. That was chosen on days
-  of another seed (8) than this run's. A `stop` of one's own could do the same in tenacity.
-  `CircuitBreaker("{{service}}", open_for={open_for:g}, sync_interval=0)`, `fallback=ask_second`. The rest is
-  the defaults, and the circuits are in the SQLite file that nobody configured.
+  them, with `retry_unless_open`, and delays as long as `Retry-After` asks. The breakers are shared through
+  Redis, which each process reads every {polls:g} s (the default is 1 s). They stay open for {open_for:g} s,
+  close after 2 probes, and open when half of at least 5 calls in {window} s failed; each process counts its
+  own calls. The second provider answers rejected and failed calls.
+- **prefect-resilience**: `Retry(attempts={attempts}, by_category={{"rate_limit": 2, "timeout": 2}})`: a 429
+  or a timeout gets one retry; tenacity has one number for all errors, unless you write your own `stop`. These
+  numbers were chosen on runs with another seed (8).
+  `CircuitBreaker("{{service}}", open_for={open_for:g}, sync_interval=0)`, `fallback=ask_second`. All other
+  options have their defaults. The circuits are in the default SQLite file.
 
-Plain Prefect has no fallback: asking a second provider would be code of one's own there.
+Plain Prefect has no fallback. Calling a second provider there needs your own code.
 """
 
 
@@ -144,23 +145,21 @@ def _promises(rows: Sequence[Figures]) -> str:
     if own is None:
         return ""
     kept = kept_promises(rows)
-    words = {True: "Kept", False: "**Broken**"}
+    words = {True: "Kept", False: "**Not kept**"}
     lines = [
         f"- {words[kept[column.figure]]}, {column.shown(own)}: {PROMISES[column.figure]}."
         for column in COLUMNS
         if column.figure in kept
     ]
-    return "\n".join(["What prefect-resilience promises, by this run:", "", *lines])
+    return "\n".join(["The limits that prefect-resilience must keep, and this run:", "", *lines])
 
 
 def _comparison(rows: Sequence[Figures]) -> str:
     sentences = not_better(rows)
     if not sentences:
-        return (
-            "In this run it is better than each of the others in every column that has a better and a worse."
-        )
+        return "In this run it is better than each of the others in every column."
     told = "\n".join(f"- {sentence}" for sentence in sentences)
-    return f"It is better than each of the others in every column but these:\n\n{told}"
+    return f"It is better than each of the others in every column except these:\n\n{told}"
 
 
 def _definitions(form: Form) -> str:
@@ -170,9 +169,9 @@ def _definitions(form: Form) -> str:
 
 MEANINGS: Mapping[str, str] = {
     "503": "{share:.0%} of the requests get a 503 at once",
-    "limit": "{limit:.0%} of the usual load is let in; the others get a 429 with Retry-After: {retry_after}",
-    "slow": "{share:.0%} of the answers take {slow:g} s, and their callers wait {timeout:g} s",
-    "cut": "{share:.0%} of the connections are cut in the middle of the answer",
+    "limit": "{limit:.0%} of the usual load is accepted; the rest gets a 429 with Retry-After: {retry_after}",
+    "slow": "{share:.0%} of the answers take {slow:g} s; the timeout is {timeout:g} s",
+    "cut": "{share:.0%} of the connections are dropped in the middle of the answer",
     "outage": "{hanging:.0%} of the requests get no answer at all, the others a 503",
     "down": "every request gets a 503 at once",
 }
@@ -180,7 +179,7 @@ MEANINGS: Mapping[str, str] = {
 
 def _script(form: Form, picture: Path) -> str:
     rows = [[t.service, _span(t, form), _meaning(t, form)] for t in TROUBLES]
-    body = _markdown(("service", "seconds of the day", "what happens"), rows, numbers=False)
+    body = _markdown(("service", "seconds", "what happens"), rows, numbers=False)
     return DAY.format(script=body, picture=picture.name).strip()
 
 
@@ -217,7 +216,7 @@ def _configurations(form: Form) -> str:
 def _run(rows: Sequence[Figures], about: Mapping[str, Any]) -> str:
     told = ", ".join(f"{name} {value}" for name, value in about.items())
     body = _markdown(
-        ("", "calls a second, kept", "a call began late by (p95)", "load average at its end", "openings"),
+        ("", "calls per second", "delay of a call's start (p95)", "load average", "circuit openings"),
         [[row.rival, *_kept(row), str(row.openings)] for row in rows],
     )
     day = datetime.datetime.now(datetime.UTC).date()

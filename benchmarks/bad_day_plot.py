@@ -23,9 +23,9 @@ BARS = (
     ("success", "success, %"),
     ("recovered", "transient failures recovered, %"),
     ("dead", "requests to dead services, %"),
-    ("wasted", "wasted seconds"),
-    ("recovery_p95", "p95 to recovery, seconds"),
-    ("load_at_return", "load at return, times the usual"),
+    ("wasted", "time wasted, seconds"),
+    ("recovery_p95", "p95 recovery time, seconds"),
+    ("load_at_return", "load after recovery, times the usual"),
 )
 BINS = 60
 
@@ -70,7 +70,7 @@ def draw_courses(rounds: Sequence[Round], form: Form, path: Path) -> None:
     for axes in grid[-1]:
         axes.set_xlabel("seconds", fontsize=9)
     handles = [plt.Rectangle((0, 0), 1, 1, color=color) for color in (WELL, ILL, TROUBLE)]
-    figure.legend(handles, ["answered", "failed", "the script's trouble"], loc="outside upper right", ncols=3)
+    figure.legend(handles, ["answered", "failed", "scripted failure"], loc="outside upper right", ncols=3)
     figure.savefig(path, dpi=100)
     plt.close(figure)
 

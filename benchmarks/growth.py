@@ -184,9 +184,9 @@ def letters(folder: Path, most: int) -> list[Curve]:
         burials.append(measured(lambda: fill(queue, 100)))
         print(f"letters: {size:,} walked in {walks[-1]:.3f} s", file=sys.stderr)
     return [
-        Curve("letters, all looked at", sizes, walks),
-        Curve("letters, the newest 20", sizes, newest),
-        Curve("letters, a hundred more", sizes, burials),
+        Curve("dead letters, all read", sizes, walks),
+        Curve("dead letters, the newest 20", sizes, newest),
+        Curve("dead letters, a hundred added", sizes, burials),
     ]
 
 

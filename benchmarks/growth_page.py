@@ -27,11 +27,12 @@ def write(curves: list[Curve], docs: Path, target: float) -> None:
     )
     (docs / "growth.md").write_text(f"""# Cost as the work grows
 
-`make growth` measures this on your machine, and writes this page. Seconds are the processor's. An exponent
-of 1 is linear: ten times the work takes ten times as long; 0 is no growth at all. None should be over
-{target:g}; the greatest here is {max(one.exponent for one in curves):.2f}.
+How the cost of the package grows with the work. `make growth` measures it on your machine and writes this
+page. Seconds are processor seconds. An exponent of 1 is linear growth: ten times the work takes ten times as
+long. An exponent of 0 is constant cost. The limit is
+{target:g}; the largest here is {max(one.exponent for one in curves):.2f}.
 
-| work | greatest size | seconds for it | microseconds each | exponent |
+| work | largest size | seconds | microseconds each | exponent |
 |---|---|---|---|---|
 {rows}
 

@@ -1,13 +1,13 @@
-"""Two providers of drug interactions on loopback, the first of which has a bad day.
+"""Two providers of drug interactions on loopback: a primary that fails by a script, and a second one.
 
-A real HTTP service. What the primary answers is decided by the pair
-that is asked about and by how often it was asked before, so that the same day can be lived again:
+A real HTTP service. The pair and the number of earlier requests for it decide how the primary answers, so
+that every run is the same:
 
     GET /primary/interactions?a=..&b=..      follows its script, then works
     GET /second/interactions?a=..&b=..       always works
-    GET /stats                               every answer that was given, by provider and pair
+    GET /stats                               every response so far, by provider and pair
 
-Try it alone: `python -m flows.bad_day_service`, then `curl` one of the addresses that it prints.
+To try it alone, run `python -m flows.bad_day_service` and `curl` one of the URLs that it prints.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RETRY_AFTER = "1"
 
 Pair = tuple[str, str]
 
-# What the primary does when it is asked about a pair for the first time, the second time, ...
-# After the last word it works; "outage" has no end.
+# How the primary answers the first request for a pair, the second one, ...
+# After the last word it works; "outage" does not end.
 THE_DAY: dict[Pair, list[str]] = {
     ("digoxin", "amiodarone"): ["503", "503"],
     ("lithium", "ibuprofen"): ["429"],
@@ -61,7 +61,7 @@ def read_table(path: Path = TABLE) -> list[dict[str, str]]:
 
 
 class Dropped(Response):
-    """Promises a body, sends a piece of it and hangs up: uvicorn then closes the connection."""
+    """Announces 1,000 bytes, sends a few, and stops: uvicorn then closes the connection."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"1000")]
@@ -70,7 +70,7 @@ class Dropped(Response):
 
 
 class BadDay:
-    """The service's memory: the table it serves, the script, and every answer it gave."""
+    """The table that the service serves, its script, and every response so far."""
 
     def __init__(self, script: Mapping[Pair, list[str]] = THE_DAY) -> None:
         self.known = {(row["drug_a"], row["drug_b"]): row for row in read_table()}
@@ -92,11 +92,11 @@ class BadDay:
         word = self.next_word(pair)
         self.given["primary"][pair].append(word)
         if word == "503":
-            return JSONResponse({"error": "the primary is down for the moment"}, 503)
+            return JSONResponse({"error": "the primary is down"}, 503)
         if word == "429":
             return JSONResponse({"error": "too many requests"}, 429, headers={"Retry-After": RETRY_AFTER})
         if word == "400":
-            return JSONResponse({"error": "one of the names is not understood"}, 400)
+            return JSONResponse({"error": "unknown drug name"}, 400)
         if word == "dropped":
             return Dropped()
         if word == "slow":
@@ -111,7 +111,7 @@ class BadDay:
     def answer(self, provider: str, pair: Pair) -> Response:
         row = self.known.get(pair)
         if row is None:
-            return JSONResponse({"error": "no interaction of this pair is known"}, 404)
+            return JSONResponse({"error": "no interaction is known for this pair"}, 404)
         return JSONResponse({**row, "provider": provider})
 
     async def stats(self, request: Request) -> Response:
@@ -141,7 +141,7 @@ def main() -> None:
     with running(BadDay(), port) as address, suppress(KeyboardInterrupt):
         print(f"{address}/primary/interactions?a=digoxin&b=amiodarone")
         print(f"{address}/second/interactions?a=digoxin&b=amiodarone")
-        print(f"{address}/stats\nCtrl-C ends it.")
+        print(f"{address}/stats\nPress Ctrl-C to stop.")
         threading.Event().wait()
 
 

@@ -1,7 +1,8 @@
-"""What the quickstart prints: a line for everything that happens, and a table of it all at the end."""
+"""What the quickstart prints: a line for each retry and result, and a table of all calls at the end."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from threading import Lock
@@ -18,11 +19,13 @@ from prefect_resilience import CircuitBreaker, error_context
 
 
 class Board:
-    """Filled in by the hooks of the tasks, which run in the workers' threads."""
+    """The state hooks of the tasks fill it in, from several threads."""
 
     def __init__(self, pairs: list[Pair], console: Console | None = None) -> None:
         self.rows = {pair: Row() for pair in pairs}
-        self.console = console or Console(width=None if sys.stdout.isatty() else 110)
+        self.console = console or Console(
+            width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 110
+        )
         self._lock = Lock()
 
     def title(self, text: str) -> None:
@@ -30,24 +33,24 @@ class Board:
         self.console.rule(f"[bold]{text}", align="left")
 
     def attempt(self, task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
-        """A hook for when a task run is running."""
+        """State hook: an attempt starts."""
         pair, number = pair_of(run), run.run_count
         with self._lock:
             self.rows[pair].attempts = number
         if number > 1:
-            self._line("again", "yellow", pair, f"attempt {number}")
+            self._line("retry", "yellow", pair, f"attempt {number}")
 
     def answered(self, task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
-        """A hook for when it has completed."""
-        outcome = "answered" if state.name == "Completed" else str(state.name).lower()
+        """State hook: the task run completed."""
+        outcome = "success" if state.name == "Completed" else "fallback"
         row = self._end(run, state, outcome)
-        if outcome == "answered":
+        if outcome == "success":
             self._line(outcome, "green", pair_of(run), count(row.attempts, "attempt"))
         else:
-            self._line(outcome, "cyan", pair_of(run), state.message or "")
+            self._line(str(state.name).lower(), "cyan", pair_of(run), state.message or "")
 
     def gave_up(self, task: Task[..., Any], run: TaskRun, state: State[Any]) -> None:
-        """A hook for when it has failed."""
+        """State hook: the task run failed."""
         context = error_context(state)
         why = f"{context.code} ({context.category.value})" if context else state.message or state.name
         self._end(run, state, f"gave up: {why}")
@@ -59,17 +62,17 @@ class Board:
     def circuit(self, circuit: CircuitBreaker) -> None:
         self.console.print(f"  [bold]circuit {circuit.name} is {circuit.state}[/]", highlight=False)
 
-    def summary(self, asked: Mapping[str, list[str]], run_id: str | None) -> None:
-        """`asked` is what the primary says of itself: its answers about each pair."""
+    def summary(self, received: Mapping[str, list[str]], run_id: str | None) -> None:
+        """`received` comes from the primary: its response to each request, by pair."""
         for pair, row in self.rows.items():
-            row.codes = asked.get(name_of(pair), [])
-        never_asked = len(self.rows) - len(asked)
+            row.codes = received.get(name_of(pair), [])
+        spared = len(self.rows) - len(received)
 
-        self.title("The day")
+        self.title("Summary")
         self.console.print(table_of_items(self.rows))
         self.console.print(
-            f"The primary counted {count(sum(map(len, asked.values())), 'call')}. "
-            f"It was never asked about {count(never_asked, 'pair')}: its circuit was open."
+            f"The primary received {count(sum(map(len, received.values())), 'request')}. "
+            f"For {count(spared, 'pair')} it received none: the circuit was open."
         )
         self.console.print(table_of_circuits())
         for line in where_to_look(run_id):

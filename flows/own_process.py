@@ -1,4 +1,4 @@
-"""An example in a process of its own, whose settings leave nothing behind on this machine."""
+"""Runs an example in its own process, with settings that leave no files on this machine."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ HERE = Path(__file__).parent.parent
 
 
 def run_apart(module: str, *words: str) -> int:
-    """`python -m module run *words`, with a store of its own, and where no API is configured one too.
+    """Run `python -m module run *words` with its own store, and an ephemeral API if none is configured.
 
-    Gives the exit code. A folder that is gone afterwards is named by EXAMPLE_FOLDER.
+    Returns the exit code. EXAMPLE_FOLDER names a folder that is removed afterwards.
     """
     with TemporaryDirectory(prefix="example-", ignore_cleanup_errors=True) as folder:
         settings = {
-            # The examples say it shorter; the UI has all of the log
+            # The examples print a short form; the UI has the whole log
             "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         }
         if get_current_settings().api.url is None:
             settings["PREFECT_HOME"] = folder
-            print("No Prefect API is configured, so an ephemeral one starts: some seconds ...", flush=True)
-        # Circuits start closed, and batches empty, every time
+            print("No Prefect API is configured. Starting an ephemeral one ...", flush=True)
+        # Circuits start closed, and batches start empty
         own = {"PREFECT_RESILIENCE_STORE_URL": f"sqlite:///{folder}/resilience.db", "EXAMPLE_FOLDER": folder}
         command = [sys.executable, "-m", module, "run", *words]
         try:
@@ -39,7 +39,7 @@ def run_apart(module: str, *words: str) -> int:
 
 
 def apart(module: str, work: Callable[[], None]) -> None:
-    """The example's `main`: `work` in a process of its own, which ends this one too."""
+    """The example's `main`: run `work` in a process of its own, and exit with its exit code."""
     if sys.argv[1:] == ["run"]:
         work()
     else:

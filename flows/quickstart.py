@@ -1,14 +1,15 @@
-"""A flow that asks a service with a bad day, and what its retries, circuit and fallback make of it.
+"""A flow that calls an unreliable service, with retries, a circuit breaker and a fallback.
 
-`make demo` runs this on the Prefect API that is configured, and on an ephemeral one where none is.
-The service is real HTTP on loopback: see bad_day_service.py for what it does to whom.
+`make demo` runs it on the configured Prefect API, or on an ephemeral one if none is configured.
+The service is real HTTP on loopback. bad_day_service.py says how it answers each call.
 
-Watch for:
-- what is tried again: a 503, a 429 (after the second that the service asked for), a call that is too slow, a
-  connection that is cut. A 400 is our own mistake: one attempt, and nobody else is asked.
-- the outage at noon: three pairs have had two calls each when the circuit opens; six more cost the primary no
-  call at all. The second provider answers, as a task run of its own.
-- the afternoon: one call is let through to see. It closes the circuit, and the evening is as if nothing was.
+What to look for:
+- Morning: transient errors are retried: a 503, a 429 (after the delay in its `Retry-After`), a timeout, a
+  dropped connection. A 400 is a permanent error: one attempt, no fallback.
+- Noon: the service is down. The circuit opens after two requests for each of three pairs. The other six pairs
+  send no request. The fallback, a second provider, answers all nine, each in its own task run.
+- Afternoon: the service is back. One probe succeeds and closes the circuit.
+- Evening: every call succeeds at the first attempt.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def ask_second_provider(drug_a: str, drug_b: str, address: str) -> dict[str, str
     return response.json()
 
 
-# One circuit for everything that calls the primary. It counts attempts, retries among them.
+# One circuit for all calls to the primary. It counts attempts, including retries.
 PRIMARY = CircuitBreaker(
     "interactions-primary", failure_threshold=6, failure_rate=0.8, open_for=5, success_threshold=1
 )
@@ -60,7 +61,7 @@ GUARDED: dict[str, Any] = {
     "retry": Retry(attempts=4, backoff=Backoff.exponential(initial=0.2, maximum=2, jitter=0.2)),
     "circuit": PRIMARY,
     "timeout": 2,
-    # For what may pass (outages, limits, timeouts), not for our own mistakes: a 400 stays a failure
+    # Only transient errors (outages, rate limits, timeouts) use the fallback; a 400 stays a failure
     "fallback": [Fallback(ask_second_provider, when="transient")],
     "task_run_name": "{drug_a} + {drug_b}",
     "on_running": [BOARD.attempt],
@@ -89,31 +90,31 @@ async def look_up_async(drug_a: str, drug_b: str, address: str) -> dict[str, str
 
 @resilient_flow(name="quickstart", task_runner=ThreadPoolTaskRunner(max_workers=3))
 def a_bad_day(address: str) -> dict[str, int]:
-    """Ask about every pair of the table, in the four parts of the day."""
+    """Look up every pair of the table, in four parts."""
     morning, noon, first_after, evening = PAIRS[:9], PAIRS[9:18], PAIRS[18], PAIRS[19:]
 
-    BOARD.title("Morning: small troubles, and one mistake of our own")
-    futures = ask_about(look_up, morning, address)
+    BOARD.title("Morning: transient errors, and one bad request")
+    futures = look_up_all(look_up, morning, address)
 
     BOARD.title("Noon: the primary is down (async tasks)")
-    futures += ask_about(look_up_async, noon, address)
+    futures += look_up_all(look_up_async, noon, address)
     BOARD.circuit(PRIMARY)
 
-    BOARD.title("Afternoon: the primary is back, and one call may try it")
+    BOARD.title("Afternoon: the primary is back, and one probe closes the circuit")
     while PRIMARY.state == "open":
         time.sleep(0.1)
-    futures += ask_about(look_up, [first_after], address)
+    futures += look_up_all(look_up, [first_after], address)
     BOARD.circuit(PRIMARY)
 
-    BOARD.title("Evening: as if nothing had been (async tasks)")
-    futures += ask_about(look_up_async, evening, address)
+    BOARD.title("Evening: back to normal (async tasks)")
+    futures += look_up_all(look_up_async, evening, address)
 
-    BOARD.summary(asked=httpx.get(f"{address}/stats").json()["primary"], run_id=flow_run.get_id())
+    BOARD.summary(received=httpx.get(f"{address}/stats").json()["primary"], run_id=flow_run.get_id())
     return dict(Counter(future.state.name for future in futures))
 
 
-def ask_about(work: Task[..., Any], pairs: Sequence[Pair], address: str) -> list[PrefectFuture[Any]]:
-    """Map a task over the pairs, and wait until all have ended, well or not."""
+def look_up_all(work: Task[..., Any], pairs: Sequence[Pair], address: str) -> list[PrefectFuture[Any]]:
+    """Map a task over the pairs, and wait until every task run has ended."""
     futures = work.map([a for a, _ in pairs], [b for _, b in pairs], unmapped(address))
     wait(list(futures))
     for pair, future in zip(pairs, futures, strict=True):
@@ -127,7 +128,7 @@ def ask_about(work: Task[..., Any], pairs: Sequence[Pair], address: str) -> list
 
 def run_the_day() -> None:
     began = time.monotonic()
-    get_circuits()  # opens their store now, and not within the first calls
+    get_circuits()  # opens the store now, so that the first calls do not wait for it
     with running(BadDay()) as address:
         a_bad_day(address)
     BOARD.console.print(f"[dim]{time.monotonic() - began:.0f} s[/]", highlight=False)

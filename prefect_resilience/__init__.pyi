@@ -61,12 +61,17 @@ from .errors.taxonomy import ErrorCategory as ErrorCategory
 from .errors.taxonomy import ErrorKind as ErrorKind
 from .errors.taxonomy import FailureReason as FailureReason
 from .graphs.agents import AgentChain as AgentChain
+from .graphs.agents import Approval as Approval
 from .graphs.agents import ChainResult as ChainResult
+from .graphs.agents import NotAnswered as NotAnswered
 from .graphs.agents import Notice as Notice
 from .graphs.agents import Person as Person
 from .graphs.agents import PersonNeeded as PersonNeeded
 from .graphs.agents import ProviderChain as ProviderChain
+from .graphs.agents import Rejected as Rejected
+from .graphs.agents import aapprove as aapprove
 from .graphs.agents import agent as agent
+from .graphs.agents import approve as approve
 from .graphs.agents import provider as provider
 from .graphs.conditions import Condition as Condition
 from .graphs.conditions import ConditionError as ConditionError

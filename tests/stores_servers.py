@@ -46,19 +46,26 @@ class Server:
 
     def start(self, *options: str) -> None:
         """Start it, with further options, and wait until it answers."""
+        deadline = time.monotonic() + START_SECONDS
+        self._process = self._begun(*options)
+        while not self.answers():
+            log = (self.folder / "log").read_text()
+            ended = self._process.poll() is not None
+            if time.monotonic() > deadline or (ended and "already in use" not in log):
+                raise RuntimeError(f"the server did not start:\n{log}")
+            time.sleep(0.02)
+            if ended:  # a child of the one before it, which saves its data, still has the port
+                self._process = self._begun(*options)
+
+    def _begun(self, *options: str) -> subprocess.Popen[Any]:
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 self.command(*self.options, *options),
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 **self.rights,
             )
-        deadline = time.monotonic() + START_SECONDS
-        while not self.answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not start:\n{(self.folder / 'log').read_text()}")
-            time.sleep(0.02)
 
     def stop(self) -> None:
         """End the process at once, as a crash would: it says good-bye to nobody."""

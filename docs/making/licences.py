@@ -15,8 +15,9 @@ from packaging.utils import canonicalize_name
 PAGE = Path(__file__).parents[1] / "licences.md"
 HEAD = """# Licences
 
-prefect-resilience has the licence [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0), as Prefect has.
-These packages are installed with it; most of them come with Prefect. The licence is what each says of itself.
+prefect-resilience has the licence [Apache-2.0](https://www.apache.org/licenses/LICENSE-2.0), like Prefect.
+These packages are installed with it; most of them come with Prefect. Each licence is taken from the package's
+metadata.
 
 | package | licence |
 |---|---|
@@ -46,7 +47,7 @@ def licence(name: str) -> str:
     said = told.get("License-Expression") or (told.get("License") or "").strip().partition("\n")[0]
     if said and said not in ("Dual License", "BSD"):
         return said
-    return ", ".join(line.rpartition(" :: ")[2] for line in classifiers) or said or "not said"
+    return ", ".join(line.rpartition(" :: ")[2] for line in classifiers) or said or "not stated"
 
 
 def page() -> str:

@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 
 class Picture:
-    """Boxes, arrows and texts on white paper; pixels from the upper left corner."""
+    """Boxes, arrows and texts; coordinates in pixels from the upper left corner."""
 
     def __init__(self, width: int, height: int, title: str) -> None:
         self.parts = [
@@ -76,11 +76,11 @@ class Picture:
 def guards() -> str:
     picture = Picture(720, 330, "The order of the guards")
     rings = [
-        ("fallback", "who else could answer", YELLOW),
-        ("retry", "whether and when again", BLUE),
-        ("circuit", "whether to call at all", RED),
-        ("limits", "how many at once, how many a second", GREY),
-        ("timeout", "how long one attempt may take", GREEN),
+        ("fallback", "another result when all attempts failed", YELLOW),
+        ("retry", "retry or give up, and the delay", BLUE),
+        ("circuit", "make or reject the call", RED),
+        ("limits", "concurrent calls, calls per second", GREY),
+        ("timeout", "the deadline of one attempt", GREEN),
     ]
     for number, (name, about, fill) in enumerate(rings):
         x, y = 10 + 18 * number, 10 + 46 * number
@@ -121,15 +121,15 @@ def backoff() -> str:
 def circuit() -> str:
     picture = Picture(720, 330, "The states of a circuit")
     picture.box((30, 40), (160, 64), GREEN, "closed", "calls are made")
-    picture.box((530, 40), (160, 64), RED, "open", "calls are refused")
+    picture.box((530, 40), (160, 64), RED, "open", "calls are rejected")
     picture.box((280, 180), (160, 64), YELLOW, "half-open", "a probe is made")
-    picture.arrow([(190, 62), (528, 62)], "failures: 5 in a row, or half of the window", (360, 54))
-    picture.arrow([(610, 104), (610, 212), (442, 212)], "its time is over", (545, 204))
+    picture.arrow([(190, 62), (528, 62)], "5 consecutive failures, or half of the window", (360, 54))
+    picture.arrow([(610, 104), (610, 212), (442, 212)], "open period elapsed", (545, 204))
     picture.arrow([(280, 212), (110, 212), (110, 106)], "2 probes succeed", (190, 204))
     picture.arrow([(400, 180), (400, 86), (528, 86)], "2 of 3 probes fail", (408, 140), anchor="start")
-    picture.box((30, 262), (160, 50), GREY, "disabled", "made, not counted")
-    picture.box((530, 262), (160, 50), GREY, "forced open", "refused, by hand")
-    picture.text((360, 282), "by hand, for the whole fleet:", size=12)
+    picture.box((30, 262), (160, 50), GREY, "disabled", "calls are not counted")
+    picture.box((530, 262), (160, 50), GREY, "forced open", "calls are rejected")
+    picture.text((360, 282), "an operator, for the whole fleet:", size=12)
     picture.text((360, 300), "open, close, disable, reset", size=12, weight="bold")
     picture.arrow([(270, 290), (192, 290)])
     picture.arrow([(450, 290), (528, 290)])
@@ -137,16 +137,16 @@ def circuit() -> str:
 
 
 def errors() -> str:
-    picture = Picture(760, 240, "From what was raised to what is done")
-    picture.box((10, 90), (140, 56), RED, "what was raised", "or returned, or ended")
-    picture.box((200, 90), (150, 56), GREY, "your rules", "the task's, the process's")
-    picture.box((400, 90), (150, 56), GREY, "its shape", "status, headers, names")
+    picture = Picture(760, 240, "From an error to its handling")
+    picture.box((10, 90), (140, 56), RED, "error", "exception, response")
+    picture.box((200, 90), (150, 56), GREY, "your rules", "of task and process")
+    picture.box((400, 90), (150, 56), GREY, "built-in rules", "status, headers, names")
     picture.arrow([(150, 118), (198, 118)])
     picture.arrow([(350, 118), (398, 118)], "no opinion", (375, 84))
     outcomes = [
-        ("again?", "Retry", BLUE),
-        ("counted?", "circuit", YELLOW),
-        ("whose turn?", "fallback, handler", GREEN),
+        ("retry", "retry or give up", BLUE),
+        ("circuit", "counted or not", YELLOW),
+        ("fallback, handler", "for this error or not", GREEN),
     ]
     for number, (name, about, fill) in enumerate(outcomes):
         y = 10.0 + 78 * number
@@ -157,20 +157,20 @@ def errors() -> str:
 
 
 def fallbacks() -> str:
-    picture = Picture(760, 190, "Who answers, and what the run is called then")
+    picture = Picture(760, 190, "The steps of a fallback chain, and the name of the final state")
     steps = [
-        ("the task", "all its attempts", "Completed", BLUE),
-        ("second_provider", "when transient", "Fallback", GREEN),
+        ("the task", "all attempts", "Completed", BLUE),
+        ("second_provider", "transient errors", "Fallback", GREEN),
         ("from_the_archive", "degraded", "Degraded", YELLOW),
         ("a constant", "degraded", "Degraded", YELLOW),
     ]
     for number, (name, about, state, fill) in enumerate(steps):
         x = 10.0 + 160 * number
         picture.box((x, 20), (140, 56), fill, name, about)
-        picture.arrow([(x + 70, 76), (x + 70, 128)], "answers", (x + 76, 108), anchor="start")
+        picture.arrow([(x + 70, 76), (x + 70, 128)], "succeeds", (x + 76, 108), anchor="start")
         picture.text((x + 70, 150), state, weight="bold")
         picture.arrow([(x + 140, 48), (x + 158, 48)])
-    picture.box((650, 20), (100, 56), RED, "its error")
+    picture.box((650, 20), (100, 56), RED, "error")
     picture.arrow([(700, 76), (700, 128)])
     picture.text((700, 150), "Failed", weight="bold")
     return str(picture)
@@ -182,12 +182,12 @@ def routing() -> str:
     picture.box((200, 70), (170, 56), GREY, "on_error", "Skipped, or Handled")
     picture.box((430, 70), (130, 56), GREY, "route", "Routed")
     picture.box((620, 20), (130, 56), GREEN, "report")
-    picture.box((620, 124), (130, 56), YELLOW, "ask_a_person")
+    picture.box((620, 124), (130, 56), YELLOW, "manual_review")
     picture.arrow([(140, 98), (198, 98)])
-    picture.arrow([(370, 98), (428, 98)], "a value", (400, 90))
+    picture.arrow([(370, 98), (428, 98)], "value", (400, 90))
     picture.arrow([(560, 98), (590, 98), (590, 48), (618, 48)], "confidence >= 0.9", (585, 40), anchor="end")
     picture.arrow([(560, 98), (590, 98), (590, 152), (618, 152)], "otherwise", (585, 166), anchor="end")
-    picture.text((285, 150), "search_texts runs in it,\nif look_up failed", size=12)
+    picture.text((285, 150), "runs search_texts\nif look_up failed", size=12)
     return str(picture)
 
 
@@ -196,7 +196,7 @@ def stores() -> str:
     callers = [
         ("worker, pool east", "tasks and flows"),
         ("worker, pool west", "tasks and flows"),
-        ("a terminal", "the operator"),
+        ("terminal", "operator"),
     ]
     for number, (name, about) in enumerate(callers):
         y = 10.0 + 74 * number
@@ -204,24 +204,22 @@ def stores() -> str:
         picture.arrow([(180, y + 28), (250, y + 28), (250, 102), (298, 102)])
     picture.box((300, 20), (200, 164), GREEN)
     picture.text((400, 48), "one store", weight="bold")
-    picture.text(
-        (400, 78), "key, version, JSON\n\nload, swap, delete, scan\nits clock is everybody's", size=12
-    )
+    picture.text((400, 78), "key, version, JSON\n\nload, swap, delete, scan\none clock for all", size=12)
     picture.box((560, 10), (190, 200), GREY)
-    picture.text((655, 38), "what is in it", weight="bold")
+    picture.text((655, 38), "contents", weight="bold")
     picture.text((655, 66), "circuits\neffects and batches\nrecoveries\ndead letters\nerror budgets", size=13)
     picture.arrow([(558, 102), (502, 102)])
     return str(picture)
 
 
 def letter() -> str:
-    picture = Picture(720, 230, "What becomes of a dead letter")
-    picture.box((20, 30), (150, 56), RED, "failed for good", "all attempts used")
+    picture = Picture(720, 230, "The statuses of a dead letter")
+    picture.box((20, 30), (150, 56), RED, "finally failed", "all attempts used")
     picture.box((230, 30), (130, 56), YELLOW, "waiting")
-    picture.box((410, 30), (150, 56), BLUE, "replaying", "its owner has a claim")
+    picture.box((410, 30), (150, 56), BLUE, "replaying", "claimed by one process")
     picture.box((590, 30), (115, 56), GREEN, "replayed")
     picture.box((420, 150), (130, 56), GREY, "in doubt")
-    picture.arrow([(170, 58), (228, 58)], "kept", (200, 50))
+    picture.arrow([(170, 58), (228, 58)], "stored", (200, 50))
     picture.arrow([(360, 48), (408, 48)], "replay", (385, 40))
     picture.arrow([(410, 74), (362, 74)], "failed", (385, 92))
     picture.arrow([(560, 58), (588, 58)])
@@ -235,8 +233,8 @@ def letter() -> str:
 
 
 def call() -> str:
-    """The way of a call, for ARCHITECTURE.md."""
-    picture = Picture(880, 560, "The way of a call from @resilient_task to the store and back")
+    """The path of a call, for ARCHITECTURE.md."""
+    picture = Picture(880, 560, "The path of a call from @resilient_task to the store and back")
     steps = [
         (
             "@resilient_task",
@@ -254,10 +252,10 @@ def call() -> str:
         (
             "effect",
             "durable/effects/claim.py",
-            "replays a finished effect; else intent, call",
+            "replays a finished effect, or records intent",
             GREEN,
         ),
-        ("circuit", "guards/circuits/breaker.py", "lets a call in or rejects it; counts", GREEN),
+        ("circuit", "guards/circuits/breaker.py", "makes or rejects the call, counts outcomes", GREEN),
         ("limits and timeout", "guards/limits/, guards/timeouts/", "a free slot, a rate, a deadline", GREEN),
         ("your function", "", "", PAPER),
     ]
@@ -273,15 +271,15 @@ def call() -> str:
     picture.text((755, 280), "the store", weight="bold")
     picture.text((755, 304), "versioned JSON documents,\ncompare-and-swap", size=12)
     picture.text((755, 350), "SQLite, PostgreSQL,\nRedis, memory", size=12)
-    picture.arrow([(505, 277), (648, 277)], "always, for an effect", (574, 268))
-    picture.arrow([(505, 354), (648, 354)], "seldom, for a circuit", (574, 346))
+    picture.arrow([(505, 277), (648, 277)], "for every effect", (574, 268))
+    picture.arrow([(505, 354), (648, 354)], "for a circuit, rarely", (574, 346))
     picture.box((620, 20), (240, 180), GREY)
     picture.text((740, 46), "after the attempt", weight="bold")
     picture.text(
         (740, 72),
-        "errors/ classifies the error;\nguards/retries/: retry, and when?\n"
-        "If not: guards/fallbacks.py answers.\nNo answer: a dead letter.\ntelemetry/ sends events, metrics.\n"
-        "The state's name shows it.",
+        "errors/ classifies the error.\nguards/retries/: retry or give up.\n"
+        "guards/fallbacks.py: fallbacks.\nAll failed: a dead letter.\ntelemetry/ sends events, metrics.\n"
+        "The state's name shows the result.",
         size=12,
     )
     picture.arrow([(545, 178), (618, 178)])
@@ -290,14 +288,17 @@ def call() -> str:
 
 
 def rooms() -> str:
-    """The eleven rooms, for ARCHITECTURE.md: each uses those below it."""
-    picture = Picture(760, 500, "The rooms of prefect_resilience, from what people see down to what all use")
+    """The eleven rooms, for ARCHITECTURE.md. Each room uses only the rooms below it."""
+    picture = Picture(760, 500, "The rooms of prefect_resilience. Each room uses only the rooms below it.")
     floors = [
-        ([("operations", "cli, dashboard, reports, installation"), ("testing", "for users' tests")], YELLOW),
-        ([("graphs", "conditions, routing, plans, agents: several tasks together")], YELLOW),
-        ([("tasks", "Prefect's tasks and flows made resilient, summaries, blocks")], BLUE),
-        ([("calls", "one guarded call, anywhere")], GREEN),
-        ([("durable", "effects, batches, sagas, dead letters: what outlives a process")], RED),
+        (
+            [("operations", "cli, dashboard, reports, installation"), ("testing", "helpers for your tests")],
+            YELLOW,
+        ),
+        ([("graphs", "conditions, routing, plans, agents")], YELLOW),
+        ([("tasks", "resilient Prefect tasks and flows, summaries, blocks")], BLUE),
+        ([("calls", "one guarded call, without Prefect")], GREEN),
+        ([("durable", "effects, batches, sagas, dead letters")], RED),
         ([("telemetry", "events, metrics, notes")], GREY),
         ([("guards", "retries, circuits, timeouts, limits, fallbacks, outputs, budgets")], GREEN),
         ([("stores", "versioned documents, compare-and-swap")], RED),
@@ -312,7 +313,7 @@ def rooms() -> str:
 
 
 def triage() -> str:
-    """The plan of docs/howto/write_a_plan.md, as the package draws it."""
+    """The plan of docs/howto/write_a_plan.md, drawn by the package."""
     page = (DOCS / "howto" / "write_a_plan.md").read_text(encoding="utf-8")
     found = re.search(r"^`triage\.yaml`:\n\n```yaml\n(.*?)^```$", page, re.M | re.S)
     assert found is not None
@@ -335,7 +336,7 @@ PICTURES: dict[str, Callable[[], str]] = {
 
 
 def stale() -> list[str]:
-    """The pictures that are missing or not as they would be drawn."""
+    """The pictures that are missing or out of date."""
     return [name for name, draw in PICTURES.items() if _there(name) != draw()]
 
 

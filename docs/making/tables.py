@@ -1,7 +1,7 @@
-"""The tables of docs/reference/tables.md, written from the code: what it says, and what it does when asked.
+"""The tables of docs/reference/tables.md, generated from the code and from its behaviour.
 
-python -m docs.making.tables            say whether the page is up to date; exit code 1 when it is not
-python -m docs.making.tables --write    bring it up to date
+python -m docs.making.tables            check that the page is up to date; exit code 1 if it is not
+python -m docs.making.tables --write    update the page
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from prefect_resilience import (
     RetryBudget,
     path,
 )
+from prefect_resilience.base.durations import as_seconds
 from prefect_resilience.errors.classify.http import status_category
 from prefect_resilience.graphs.conditions.reading import FAMILIES, OPERATORS
 from prefect_resilience.graphs.plans.model import Plan
@@ -54,30 +55,30 @@ POLICIES: tuple[type[BaseModel], ...] = (
 CAUSES = {
     "rate_limit": "429, throttling codes of cloud SDKs",
     "timeout": "`TimeoutError`, 408, 504",
-    "network": "connection refused or reset, DNS, TLS cut",
+    "network": "connection refused or reset, DNS, broken TLS handshake",
     "unavailable": "502, 503, 529",
     "server_error": "500 and other 5xx",
     "auth": "401, 403",
     "invalid": "400, 422, a pydantic `ValidationError` of an input",
     "not_found": "404, 410",
     "conflict": "409, 412",
-    "overflow": "413, the context of a model is too long",
-    "resource_exhausted": "turns, quota, output or money used up",
-    "validation": "the output has not the promised shape",
-    "tool_error": "a tool reported failure",
-    "agent_crash": "the process died, Prefect's `Crashed`",
-    "no_progress": "rounds passed and nothing changed",
-    "circuit_open": "a circuit refused the call",
-    "subtask": "a sub-step failed: retried as its cause would be",
-    "cancelled": "ended on purpose",
-    "infrastructure": "the orchestrator, store or broker failed",
-    "unexpected": "anything else",
+    "overflow": "413, a context that is too long for the model",
+    "resource_exhausted": "turns, quota, output or credit used up",
+    "validation": "the output does not have the promised shape",
+    "tool_error": "a tool reported a failure",
+    "agent_crash": "the process died (Prefect's `Crashed`)",
+    "no_progress": "several rounds of a loop changed nothing",
+    "circuit_open": "a circuit rejected the call",
+    "subtask": "a sub-step failed; retried if its cause would be",
+    "cancelled": "cancelled on purpose",
+    "infrastructure": "the orchestrator, the store or a broker failed",
+    "unexpected": "any other error",
 }
-"""What the code cannot say in short: the usual causes of a category."""
+"""Typical causes of each category, which the code does not contain in short form."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    """A table of markdown."""
+    """A Markdown table."""
     names = list(head)
     lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
@@ -105,7 +106,7 @@ def categories() -> str:
         )
         for one in ErrorCategory
     ]
-    return table(("category", "kind", "retried", "counts", "reason", "typical causes"), rows)
+    return table(("category", "kind", "retried", "counted by circuits", "reason", "typical causes"), rows)
 
 
 def statuses() -> str:
@@ -142,14 +143,14 @@ def strictness() -> str:
         ('path("a") == 1', path("a") == 1, {}),
     ]
     return table(
-        ("condition", "asked of", "answer"),
-        [(code(text), code(value), _answer(c, value)) for text, c, value in asked],
+        ("condition", "value", "result"),
+        [(code(text), code(value), _result(c, value)) for text, c, value in asked],
     )
 
 
-def _answer(condition: Any, value: Any) -> str:
+def _result(condition: Any, value: Any) -> str:
     try:
-        return yes(condition.evaluate(value))
+        return "true" if condition.evaluate(value) else "false"
     except ConditionError:
         return "`ConditionError`"
 
@@ -164,11 +165,11 @@ def triggers() -> str:
         ("failed", "failed"),
     ]
     rows = [(*pair, *("runs" if _runs(rule, pair) else "skipped" for rule in RULES)) for pair in pairs]
-    return table(("one", "the other", *(code(rule) for rule in RULES)), rows)
+    return table(("first dependency", "second dependency", *(code(rule) for rule in RULES)), rows)
 
 
 def _runs(rule: str, endings: tuple[str, str]) -> bool:
-    """Whether a node runs by this rule, asked of the schedule that plans run by."""
+    """Whether a node runs under this rule, according to the schedule that plans use."""
     skipped = [name for name, ending in zip("ab", endings, strict=True) if ending == "skipped"]
     nodes: list[dict[str, Any]] = [
         {"id": "router", "type": "x", "on_failure": skipped},
@@ -188,23 +189,34 @@ def _runs(rule: str, endings: tuple[str, str]) -> bool:
 
 def options() -> str:
     rows = [
-        (code(policy.__name__), code(name), _default(field))
+        (code(policy.__name__), code(name), default(field))
         for policy in POLICIES
         for name, field in policy.model_fields.items()
     ]
     return table(("policy", "option", "default"), rows)
 
 
-def _default(field: Any) -> str:
+def default(field: Any) -> str:
     if field.is_required():
-        return "must be written"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Backoff):
-        shown = f"{value.kind}, {value.initial:g} s to {value.maximum:g} s"
-        return shown
+        return f"{value.kind}, {value.initial:g} s to {value.maximum:g} s"
+    if isinstance(value, BaseModel):
+        return "empty"
+    if isinstance(value, float) and any(getattr(one, "func", None) is as_seconds for one in field.metadata):
+        return _span(value)
     if isinstance(value, (tuple, list, dict, set, frozenset)):
         return ", ".join(code(one) for one in sorted(value)) if value else "none"
     return "none" if value is None else code(value)
+
+
+def _span(seconds: float) -> str:
+    """A duration with its unit: 30 s, 1 h, 7 d."""
+    for unit, length in (("d", 86_400), ("h", 3_600)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def operations() -> str:
@@ -215,8 +227,10 @@ def operations() -> str:
 
 def metrics() -> str:
     rows = [(code(name), "counter", about) for name, (_, about) in COUNTERS.items()]
-    rows.append((code("recovery.duration"), "histogram, s", "From a run's first attempt to its success"))
-    return table(("name", "kind", "what it counts"), rows)
+    rows.append(
+        (code("recovery.duration"), "histogram, s", "Time from the first attempt of a run to its success")
+    )
+    return table(("name", "kind", "description"), rows)
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -232,7 +246,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def written(page: str) -> str:
-    """The page with every table as the code has it now."""
+    """The page with every table updated from the code."""
     for name, make in TABLES.items():
         between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.S)
         page, found = between.subn(lambda match, make=make: f"{match[1]}\n{make()}\n\n{match[2]}", page)

@@ -39,7 +39,7 @@ _PLAIN = Regex(rf"\s*(?:{_NUMBER})\s*")
 
 
 def seconds_of(value: object) -> float | None:
-    """`value` in seconds; None when it is no duration. The sign of a number or a timedelta is kept.
+    """`value` in seconds; None when it is not a duration. The sign of a number or a timedelta is kept.
 
     Example:
         >>> seconds_of("1h30m"), seconds_of(0.5), seconds_of("soon")
@@ -69,13 +69,13 @@ def _seconds_of_text(text: str) -> float | None:
 
 
 def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGEST) -> float:
-    """`value` in seconds. Raises ValueError, in one sentence, when it is no duration within [least, most]."""
+    """`value` in seconds. Raises ValueError, in one sentence, if it is not a duration in [least, most]."""
     found = seconds_of(value)
     if found is None:
-        raise ValueError(f"{what} is a duration such as {FORMS}, not {value!r}")
+        raise ValueError(f"{what} must be a duration such as {FORMS}, not {value!r}")
     if not least <= found <= most:
         longest = "ten years" if most == LONGEST else f"{most:g} seconds"
-        raise ValueError(f"{what} is between {least:g} seconds and {longest}, not {value!r}")
+        raise ValueError(f"{what} must be between {least:g} seconds and {longest}, not {value!r}")
     return found
 
 
@@ -83,7 +83,7 @@ def as_seconds(value: Any) -> Any:
     """For pydantic: a duration as a number of seconds, whose bounds are checked afterwards."""
     found = seconds_of(value)
     if found is None:
-        raise ValueError(f"{value!r} is no duration: write {FORMS}")
+        raise ValueError(f"{value!r} is not a duration: write {FORMS}")
     return found
 
 

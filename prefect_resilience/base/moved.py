@@ -59,7 +59,7 @@ class _MovedFinder(MetaPathFinder, Loader):
             for place in _modules(module.__name__):
                 if today in vars(place):
                     return vars(place)[today]
-            raise AttributeError(f"{module.__name__} was moved, and has no {name} any more")
+            raise AttributeError(f"{module.__name__} has moved, and {name} no longer exists")
 
         module.__dict__["__getattr__"] = found
 

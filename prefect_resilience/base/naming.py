@@ -36,7 +36,7 @@ def template_fields(name: str, what: str) -> tuple[str, ...]:
         first = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not first.isidentifier():
             raise ConfigurationError(
-                f"{{{field}}} in the {what} name {name!r} names no parameter: write {{parameter}}"
+                f"{{{field}}} in the {what} name {name!r} is not a parameter: write {{parameter}}"
             )
         fields[first] = None
     return tuple(fields)
@@ -56,7 +56,7 @@ def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str,
         return formatter.vformat(name, (), parameters)
     except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
         missing = [field for field in template_fields(name, what) if field not in parameters]
-        why = f"there is no parameter {missing[0]!r}" if missing else f"{type(error).__name__}: {error}"
+        why = f"unknown parameter {missing[0]!r}" if missing else f"{type(error).__name__}: {error}"
         raise ConfigurationError(f"the {what} name {name!r} cannot be filled in: {why}") from None
 
 

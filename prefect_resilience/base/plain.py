@@ -1,4 +1,4 @@
-"""Any value as plain data: mappings with text keys, lists, texts, numbers and times.
+"""Any value as plain data: mappings with string keys, lists, strings, numbers and times.
 
     pydantic model, dataclass, NamedTuple   its fields, in a mapping
     mapping                                 with the keys as JSON would write them
@@ -6,7 +6,7 @@
     Enum                                    its value
     numpy's and other numbers               int or float; a Decimal stays one
     datetime, date                          unchanged; a time is its ISO text, a timedelta its seconds
-    UUID, bytes, Path, URL, anything else   text; secrets stay masked
+    UUID, bytes, Path, URL, anything else   a string; secrets stay masked
 
 Attributes of other objects are never read.
 """
@@ -188,7 +188,7 @@ def json_value(value: Any) -> Any:
 def not_json(value: Any) -> str | None:
     """A sentence about a NaN or an infinity in a result of `json_value`; None if there is none."""
     if isinstance(value, float) and not math.isfinite(value):
-        return f"JSON has no {value}: write a number that it has, or compare in Python"
+        return f"JSON has no {value}: write a finite number, or compare in Python"
     if isinstance(value, dict):
         value = list(cast("dict[str, Any]", value).values())
     parts = cast("list[Any]", value) if isinstance(value, list) else []
@@ -203,10 +203,10 @@ class _Reading:
     def of(self, value: Any, depth: int) -> Any:
         self._parts -= 1
         if self._parts < 0:
-            raise ValueMistake(f"a value may have {PARTS:,} parts at most")
+            raise ValueMistake(f"a value may have at most {PARTS:,} parts")
         if isinstance(value, Mapping | list | tuple):
             if depth == 0:
-                raise ValueMistake(f"a value may be {DEPTH} levels deep at most")
+                raise ValueMistake(f"a value may be at most {DEPTH} levels deep")
             return self._inside(value, depth - 1)
         return self._scalar(value)
 
@@ -218,7 +218,7 @@ class _Reading:
 
     def _key(self, key: Any) -> str:
         if not isinstance(key, str):
-            raise ValueMistake(f"the keys of a value must be texts, not {shortly(key)}")
+            raise ValueMistake(f"the keys of a value must be strings, not {shortly(key)}")
         return self._text(key)
 
     def _scalar(self, value: Any) -> Any:
@@ -235,16 +235,18 @@ class _Reading:
         if isinstance(value, UUID):
             return str(value)
         raise ValueMistake(
-            f"a value must be what JSON can carry (null, true, a number, a text, a list, a mapping) "
+            f"a value must be a JSON value (null, true, a number, a string, a list, a mapping) "
             f"or a time, not {type(value).__name__}"
         )
 
     def _text(self, text: str) -> str:
         self._letters -= len(text)
         if self._letters < 0:
-            raise ValueMistake(f"the texts of a value may have {LETTERS:,} characters at most")
+            raise ValueMistake(f"the strings of a value may have at most {LETTERS:,} characters")
         if not can_be_written(text):
-            raise ValueMistake(f"{shortly(text)} has half of a surrogate pair, which no JSON can carry")
+            raise ValueMistake(
+                f"{shortly(text)} contains a lone surrogate (half a character): write valid Unicode"
+            )
         return str.__str__(text)
 
 
@@ -263,7 +265,7 @@ def _number(value: int | float | Decimal) -> int | float:
     if isinstance(value, float):
         return float.__float__(value)
     if abs(value) >= _BIGGEST:
-        raise ValueMistake("a whole number may have 1,000 digits at most")
+        raise ValueMistake("a whole number may have at most 1,000 digits")
     return int.__int__(value)
 
 
@@ -274,7 +276,7 @@ def _of_decimal(value: Decimal) -> int | float:
         return number
     if abs(value.adjusted()) < 1_000 and value == value.to_integral_value():
         return int(value)
-    raise ValueMistake(f"{shortly(value)} is no exact number in JSON: write a float or a text")
+    raise ValueMistake(f"{shortly(value)} is not exact as a JSON number: write a float or a string")
 
 
 def _iso(value: date) -> str:

@@ -78,7 +78,7 @@ _MENDS = {
     "finite_number": "write a finite number, as in 0.5",
     "bool_type": "write True or False",
     "bool_parsing": "write True or False",
-    "string_type": 'write a text, as in "name"',
+    "string_type": 'write a string, as in "name"',
     "dict_type": "write a mapping, as in {...}",
     "list_type": "write a list, as in [...]",
     "tuple_type": "write a list, as in [...]",
@@ -94,7 +94,7 @@ def _mend(error: Any) -> str:
     details = error.get("ctx", {})
     if error["type"] in {"literal_error", "enum"}:
         known = re.findall(r"'([^']+)'", details["expected"])
-        return f"there is no {error['input']!r}{nearest(str(error['input']), known)}"
+        return f"unknown value {error['input']!r}{nearest(str(error['input']), known)}"
     if error["type"] in {"model_type", "model_attributes_type"}:
         return f"write {details.get('class_name', 'its options')}(...) or a mapping of its options"
     if error["type"] in _MENDS:

@@ -89,7 +89,7 @@ class Guarding:
             if blocks[index][0] is self:
                 _blocks.set(blocks[:index] + blocks[index + 1 :])
                 return blocks[index][1]
-        raise RuntimeError(f"a block of {self!r} ends in another context than it began in")
+        raise RuntimeError(f"the block of {self!r} ended in a different context from the one it began in")
 
     # -- calls
 

@@ -1,6 +1,6 @@
 """One attempt of a guarded call, and the step after it: a retry, a fallback, or the error.
 
-The order is fixed, outside in: fallback( retry( circuit( limits( timeout( function ))))). A finished
+The order is fixed, from the outside in: fallback( retry( circuit( limits( timeout( function ))))). A finished
 effect is replayed first; the intent of a new one is recorded last, right before the call. Sync and async
 calls share these generators; `base/drive.py` has a driver for each. Nothing here imports Prefect. Ids, log,
 events and result storage come from the `RunContext`.
@@ -46,7 +46,7 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
     own error with added notes.
 
     For a retry the error is raised, too. Its verdict is then in the run's record, and the engine waits and
-    calls again.
+    starts the next attempt.
     """
     began = time.monotonic()
     effect = guard.effect
@@ -129,7 +129,7 @@ def entered_at_once(guard: Guard, run: RunContext) -> Held | None:
 
 
 def left_at_once(held: Held) -> Callable[[], None] | None:
-    """Release what `entered_at_once` acquired, after a success. Returns what is left to do and may block."""
+    """Release what `entered_at_once` acquired, after a success. Returns further work, which may block."""
     if not held:
         return None
     circuit, ticket = cast("tuple[CircuitBreaker, Any]", held.pop())
@@ -139,7 +139,7 @@ def left_at_once(held: Held) -> Callable[[], None] | None:
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
     """Release the acquired guards, the last one first; `took` as in `Guarding.left`.
 
-    If a release fails, the other guards are released all the same, and its error is raised.
+    If a release fails, the other guards are still released, and its error is raised.
     """
     info = None if error is None or not held else guard.classified(error)
     while held:
@@ -235,7 +235,9 @@ def failed(
     annotate(raised, context, verdict, chain)
     if claim is not None and claim.overdue:
         add_note(
-            raised, f"prefect-resilience: the call still runs, and the effect {claim.key!r} waits for its end"
+            raised,
+            f"prefect-resilience: the abandoned call is still running; the outcome of effect {claim.key!r} "
+            "is recorded when it ends",
         )
     run.gave_up(context, verdict, raised)
     run.leave_request(raised)

@@ -152,14 +152,14 @@ def decomposed(
     depth = depth_of(guard.fn)
     place = {"depth": depth, "max_depth": plan.max_depth}
     if depth >= plan.max_depth:
-        return _undone(error, context, place, f"not split again: depth {depth} is the bound")
+        return _undone(error, context, place, f"not split again: max_depth={plan.max_depth} is reached")
     with _at(guard.fn, depth + 1) as standing:
         try:
             parts = yield from _split(plan, here, context, depth)
         except Exception as failure:  # noqa: BLE001 - the error of the work is raised instead
             return _undone(error, context, place, f"split failed: {failure!r}")
         if len(parts) < 2:
-            return _undone(error, context, place, "it cannot be split: there is no smaller part")
+            return _undone(error, context, place, "the work cannot be split into smaller parts")
         here.dividing(context, len(parts), depth + 1, plan.max_depth)
         outcomes = yield from _run(plan, here, parts, guard.isasync)
         place = {"depth": depth + 1, "max_depth": plan.max_depth, "parts": len(parts)}
@@ -171,7 +171,7 @@ def decomposed(
                 value = yield from guard.expect.checked(value)
         except Exception as failure:  # noqa: BLE001 - it is raised with the results so far
             return _merge_failed(failure, context, place, outcomes)
-    answered = f", {', '.join(dict.fromkeys(standing.names))} answered for some" if standing.names else ""
+    answered = f", some by {', '.join(dict.fromkeys(standing.names))}" if standing.names else ""
     message = f"merged from {len(parts)} parts at depth {depth + 1}{answered}, after: {context.summary()}"
     for name, lesser in zip(standing.names, standing.degraded, strict=True):
         stood_in(guard.fn, name, lesser)
@@ -203,7 +203,7 @@ def _split(
     args, kwargs = named(split, {**parameters, "error": context, "depth": depth})
     given = list((yield Invoke(split, tuple(args), kwargs)))
     if len(given) > MOST_PARTS:
-        raise ValueError(f"{len(given)} parts are too many: {MOST_PARTS} at most")
+        raise ValueError(f"the split returned {len(given)} parts; at most {MOST_PARTS} are allowed")
     return [_changes(part, plan.parts_named, parameters) for part in given]
 
 
@@ -214,8 +214,8 @@ def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapp
         return written
     if name is None:
         raise TypeError(
-            f"a part must be a mapping of the arguments that are different, not {part!r:.100}: "
-            f"the split names several"
+            f"a part must be a mapping of the changed arguments, not {part!r:.100}, "
+            "because the split changes several parameters"
         )
     return {name: part}
 
@@ -271,9 +271,8 @@ def _part_failed(
     done = _done(outcomes)
     found = [*((str(at), value) for at, value in done), *_done_below(number, cause)]
     told = (
-        f"decomposed into {len(outcomes)} parts at depth {place['depth']} of at most {place['max_depth']}, "
-        f"of which {len(done)} {'is' if len(done) == 1 else 'are'} done: "
-        f"part {number} failed: {cause.summary()}"
+        f"decomposed into {len(outcomes)} parts (depth {place['depth']} of at most {place['max_depth']}), "
+        f"{len(done)} done; part {number} failed: {cause.summary()}"
     )
     details = {
         **context.details,
@@ -286,7 +285,12 @@ def _part_failed(
         "partial_output": partial_output([value for _, value in done] or None) or context.partial_output,
     }
     if cause.kind is not ErrorKind.RESOURCE:
-        add_note(failure, redact(f"prefect-resilience: it was part {number} of: {context.summary()}"))
+        add_note(
+            failure,
+            redact(
+                f"prefect-resilience: this was part {number} of the call that failed with {context.summary()}"
+            ),
+        )
         changes |= _as_caused_by(cause)
         error = failure
     return _with(error, context, told, cause, **changes)
@@ -297,7 +301,7 @@ def _merge_failed(
 ) -> Undone:
     """All parts succeeded, but merging their results failed."""
     cause = _cause(failure, context)
-    told = f"all {len(outcomes)} parts are done, and merging them failed: {cause.summary()}"
+    told = f"all {len(outcomes)} parts are done, but merging their results failed: {cause.summary()}"
     details = {
         **context.details,
         "decomposition": {**place, "done": len(outcomes)},

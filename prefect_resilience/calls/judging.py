@@ -83,8 +83,8 @@ def judged(
 
 def _tried(inner: ErrorContext) -> str:
     return (
-        f"{inner.node_id or 'a guard inside'} has already made {inner.attempt} attempts; "
-        f"Retry(retry_exhausted=True) retries all the same"
+        f"{inner.node_id or 'an inner guard'} has already made {inner.attempt} attempts; "
+        "use Retry(retry_exhausted=True) to retry anyway"
     )
 
 
@@ -95,7 +95,7 @@ def _is_exhausted(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseE
 
 def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException, now: float) -> Verdict:
     if record.must_not_restart:
-        return Verdict(False, 0.0, "a chunk was handed on, and the task does not say restart_stream=True")
+        return Verdict(False, 0.0, "the consumer already has a chunk, and restart_stream=True is not set")
     # By name, because the policy may have been replaced since.
     rule = info.category.value if info.category in retry.rules else ""
     record.counted = record.counters[rule] = record.counters.get(rule, 0) + 1
@@ -108,7 +108,7 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
         exception=error,
     )
     if verdict.retry and retry.budget is not None and not bucket_of(retry.budget, now).spend(now):
-        return Verdict(False, 0.0, f"the retry budget {retry.budget.name!r} is spent")
+        return Verdict(False, 0.0, f"the retry budget {retry.budget.name!r} is used up")
     return verdict
 
 
@@ -119,14 +119,22 @@ def retry_told(record: RunRecord, context: ErrorContext, verdict: Verdict) -> st
 
 
 def replaced_message(context: ErrorContext, answer: Answer) -> str:
-    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
-    return f"{answer.fallback.name} answered after {times}: {context.summary()}"
+    """The message of a state, and the log line, of a call that a fallback answered."""
+    return f"Fallback {answer.fallback.name!r} used after {_attempts(context)}: {context.summary()}"
+
+
+def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
+    """The log line of a call that failed for good."""
+    return f"Giving up after {_attempts(context)} ({verdict.why}): {context.summary()}"
+
+
+def _attempts(context: ErrorContext) -> str:
+    return "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
 
 
 def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:
     """Add notes (PEP 678) to the exception: the number of attempts, and the fallbacks that failed."""
-    times = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
-    notes = [f"prefect-resilience: gave up after {times}: {verdict.why}"]
+    notes = [f"prefect-resilience: gave up after {_attempts(context)}: {verdict.why}"]
     notes += [
         f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures
     ]

@@ -108,7 +108,9 @@ class Stream:
         name, context = outcome.answer.fallback.name, outcome.context
         if broken and not self.guard.restart_stream:
             add_note(failure, _NOT_RESTARTED)
-            add_note(failure, redact(f"prefect-resilience: {name} stood in, after: {context.summary()}"))
+            add_note(
+                failure, redact(f"prefect-resilience: fallback {name!r} was used, after: {context.summary()}")
+            )
             guard = replace(self.guard, retry=NO_RETRY, fallbacks=())
             self.handed_on = broken
             error = cast("BaseException", (yield from failed(guard, self.here, self.began, failure)))
@@ -120,7 +122,7 @@ class Stream:
         if answer is not None:
             self.here.replaced(context, answer, failure)
             return Substitute(answer, context, replaced_message(context, answer))
-        verdict = Verdict(False, 0.0, "no fallback answered")
+        verdict = Verdict(False, 0.0, "every fallback failed")
         attach_context(primary, context)
         annotate(primary, context, verdict, chain)
         self.here.gave_up(context, verdict, primary)
@@ -175,8 +177,8 @@ class Stream:
 
 
 _NOT_RESTARTED = (
-    "prefect-resilience: a stream that broke after a chunk was handed on is not restarted, unless its task "
-    "says restart_stream=True"
+    "prefect-resilience: the stream broke after its consumer got a chunk, so it is not restarted; set "
+    "restart_stream=True to allow it"
 )
 
 

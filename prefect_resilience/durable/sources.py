@@ -60,12 +60,12 @@ class Finder:
     def subject(self, source: Source | None, key: str) -> Any:
         """The task or flow. Raises DeadLetterError when it is not there."""
         if source is None:
-            raise DeadLetterError("nothing says where its function is")
+            raise DeadLetterError("the place of its function was not recorded")
         if (local := _local.get(f"{source}|{key}")) is not None:
             return local
         if "<locals>" in source.qualname:
             raise DeadLetterError(
-                f"{source} was made in a function, where only its own process finds it: "
+                f"{source} was defined in a function, so other processes cannot import it: "
                 "define it at the top of its module"
             )
         try:
@@ -74,11 +74,11 @@ class Finder:
             raise
         except Exception as error:
             raise DeadLetterError(
-                f"{source} cannot be imported here ({error!r}): work in the folder of its project"
+                f"{source} cannot be imported here ({error!r}): run this in the folder of its project"
             ) from error
         found = attribute_at(module, source.qualname)
         if found is None:
-            raise DeadLetterError(f"there is no {source.qualname} in {source.module} any more")
+            raise DeadLetterError(f"{source.qualname} no longer exists in {source.module}")
         return found
 
     def modules_of(self, source: Source | None) -> Callable[[str], ModuleType]:
@@ -94,7 +94,7 @@ class Finder:
             return known
         if passing:
             if file is None:
-                raise DeadLetterError(f"{name} was another program, and nothing says which")
+                raise DeadLetterError(f"{name} was another program, and its file was not recorded")
             return self._of_file(file)
         try:
             return importlib.import_module(name)
@@ -127,4 +127,4 @@ def _present(file: str) -> str:
         here = Path(*path.parts[start:])
         if here.is_file():
             return str(here.absolute())
-    raise DeadLetterError(f"there is no file {file} here: work in the folder of its project")
+    raise DeadLetterError(f"file {file} not found here: run this in the folder of its project")

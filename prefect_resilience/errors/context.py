@@ -224,8 +224,8 @@ def error_context(source: Any) -> ErrorContext | None:
     without an attached context, a new one is made.
 
     Example:
-        >>> error_context(ConnectionError("nobody listens")).summary()
-        'NETWORK_ERROR network: nobody listens'
+        >>> error_context(ConnectionError("connection refused")).summary()
+        'NETWORK_ERROR network: connection refused'
     """
     try:
         return _context_of(source)

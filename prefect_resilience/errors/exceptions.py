@@ -7,6 +7,7 @@
     ├── NoRoute, NoQuorum, TooManyFailures, NoProgress, RoundsExhausted     routing failed (routing)
     ├── PlanFailed                              a node failed and was not handled (plans)
     ├── PersonNeeded                            every agent of a chain failed; a person must act (agents)
+    ├── NotAnswered, Rejected                   a person did not answer in time, or rejected (agents)
     ├── LimitRefused                            a bulkhead or a rate limit rejected the call (limits)
     ├── CircuitOpenError                        a circuit rejected the call; it was not made
     ├── AttemptTimeout (also TimeoutError)      an attempt passed its deadline
@@ -70,16 +71,16 @@ class CircuitOpenError(ResilienceError):
 
     Example:
         >>> print(CircuitOpenError("labels", retry_in=12.5, last_error="503"))
-        circuit 'labels' refuses calls for 12.5 s; it opened on 503
+        circuit 'labels' rejects calls for 12.5 s; last error: 503
     """
 
     def __init__(self, name: str, retry_in: float | None = None, last_error: str | None = None) -> None:
         self.name = name
         self.retry_in = retry_in
         self.last_error = last_error
-        when = "until it is closed by hand" if retry_in is None else f"for {retry_in:.1f} s"
-        because = f"; it opened on {last_error}" if last_error else ""
-        super().__init__(f"circuit {name!r} refuses calls {when}{because}")
+        when = "until it is closed manually" if retry_in is None else f"for {retry_in:.1f} s"
+        because = f"; last error: {last_error}" if last_error else ""
+        super().__init__(f"circuit {name!r} rejects calls {when}{because}")
 
 
 class AttemptTimeout(ResilienceError, TimeoutError):
@@ -124,8 +125,8 @@ class InDoubt(ResilienceError):
         self.batch_id = batch_id
         self.why = why
         super().__init__(
-            f"whether the effect {key!r} of batch {batch_id!r} took place is unknown, and it was not done "
-            f"again: {why}"
+            f"the outcome of the effect {key!r} of batch {batch_id!r} is unknown, and it was not "
+            f"repeated: {why}"
         )
 
 
@@ -156,7 +157,7 @@ class RepeatedEffect(ResilienceError):
 
     Example:
         >>> str(RepeatedEffect("pay:7", "invoices"))[:70]
-        "the effect 'pay:7' of batch 'invoices' was asked for twice in one pass"
+        "the effect 'pay:7' of batch 'invoices' was requested twice in one pass"
     """
 
     error_category: ClassVar[str] = "conflict"
@@ -165,9 +166,9 @@ class RepeatedEffect(ResilienceError):
         self.key = key
         self.batch_id = batch_id
         super().__init__(
-            f"the effect {key!r} of batch {batch_id!r} was asked for twice in one pass, and was not sent "
-            f'again: write a key that tells the two apart, such as Effect(key="...:{{number}}"), or '
-            f'Effect(repeat="replay") to get the first one\'s result'
+            f"the effect {key!r} of batch {batch_id!r} was requested twice in one pass, and was sent only "
+            f'once: write a key that distinguishes the two, such as Effect(key="...:{{number}}"), or '
+            f'Effect(repeat="replay") to get the result of the first call'
         )
 
 
@@ -175,8 +176,8 @@ class EffectKeyReused(ResilienceError):
     """Two different effects of a batch have the same key; the second was not sent and got no result.
 
     Example:
-        >>> str(EffectKeyReused("order:7", "invoices", "the task 'shop.charge' has used it"))[:53]
-        "the effect key 'order:7' of batch 'invoices' is taken"
+        >>> str(EffectKeyReused("order:7", "invoices", "the task 'shop.charge' uses it"))[:62]
+        "the effect key 'order:7' of batch 'invoices' is already in use"
     """
 
     error_category: ClassVar[str] = "conflict"
@@ -186,8 +187,8 @@ class EffectKeyReused(ResilienceError):
         self.batch_id = batch_id
         self.why = why
         super().__init__(
-            f"the effect key {key!r} of batch {batch_id!r} is taken: {why}; nothing was sent: write a key "
-            f'that names what is done, such as Effect(key="charge:{{order}}")'
+            f"the effect key {key!r} of batch {batch_id!r} is already in use: {why}; nothing was sent: write "
+            f'a key that names the side effect, such as Effect(key="charge:{{order}}")'
         )
 
 
@@ -197,15 +198,17 @@ class ResultNotKept(ResilienceError):
     Return JSON, or write a return type that pydantic can rebuild.
 
     Example:
-        >>> print(ResultNotKept("invoice:7", "invoices", "its file is gone"))
-        the effect 'invoice:7' of batch 'invoices' is done, but its result is gone: its file is gone
+        >>> print(ResultNotKept("invoice:7", "day", "its file is gone"))
+        the effect 'invoice:7' of batch 'day' is done, but its result cannot be restored: its file is gone
     """
 
     def __init__(self, key: str, batch_id: str, why: str) -> None:
         self.key = key
         self.batch_id = batch_id
         self.why = why
-        super().__init__(f"the effect {key!r} of batch {batch_id!r} is done, but its result is gone: {why}")
+        super().__init__(
+            f"the effect {key!r} of batch {batch_id!r} is done, but its result cannot be restored: {why}"
+        )
 
 
 # -- exact failures, raised by users, and the error of an output that is not as `expect=` promised
@@ -276,7 +279,7 @@ class TaskFailure(ResilienceError):
             self.reason: FailureReason = FailureReason(str(reason))
         except ValueError:
             known = ", ".join(each.value for each in FailureReason)
-            raise ConfigurationError(f"there is no reason {str(reason)!r}: write one of {known}") from None
+            raise ConfigurationError(f"unknown reason {str(reason)!r}: write one of {known}") from None
         self.details = details
         self.partial_output = partial_output
         super().__init__(message or self.reason.value.replace("_", " "))
@@ -334,14 +337,14 @@ class OutputFormatError(ResilienceError):
 
 
 def _broken_promise(expected: str, actual: str, violations: Sequence[Mapping[str, Any]]) -> str:
-    head = f"the output was promised to be of type {expected!r}, and is of type {actual!r}"
+    head = f"expected an output of type {expected!r}, got {actual!r}"
     told = [
         f"at {each['path']}: {each['message']}" if each["path"] else str(each["message"])
         for each in violations
     ]
     if not told:
         return head
-    head = head if expected != actual else f"the {actual} that came out is not as promised"
+    head = head if expected != actual else f"the {actual} does not match expect="
     more = len(told) - MOST_IN_MESSAGE
     rest = f"; and {more} more" if more > 0 else ""
     return f"{head}: {'; '.join(told[:MOST_IN_MESSAGE])}{rest}"

@@ -56,7 +56,7 @@ class Fallback:
             object.__setattr__(self, "name", _name_of(self.to))
         if isinstance(self.when, type):
             raise ConfigurationError(
-                f"Fallback({self.name}, when={self.when.__name__}): a class is no condition: write "
+                f"Fallback({self.name}, when={self.when.__name__}): a class is not a condition: write "
                 f"categories, kinds or codes such as 'timeout' or '503', or a function of the ErrorContext"
             )
         if self.when is not None and not callable(self.when):
@@ -125,12 +125,12 @@ class Fallback:
         if self.isasync and not isasync:
             raise ConfigurationError(
                 f"fallback {self.name!r} is async but {_name_of(primary)!r} is not: "
-                f"write the task as `async def`, or give it a plain function to fall back to"
+                f"write the task as `async def`, or use a plain function as its fallback"
             )
         if self.recalls and (inspect.isgeneratorfunction(primary) or inspect.isasyncgenfunction(primary)):
             raise ConfigurationError(
-                f"Fallback.last_known_good() is for a call that has one result: {_name_of(primary)!r} is a "
-                f"generator, whose chunks are not kept"
+                f"Fallback.last_known_good() needs a call with one result, but {_name_of(primary)!r} is a "
+                f"generator: its chunks are not kept"
             )
         given = inspect.signature(primary).parameters
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
@@ -142,8 +142,8 @@ class Fallback:
             )
             if needed and name not in given and name != "error":
                 raise ConfigurationError(
-                    f"fallback {self.name!r} needs {name!r}, which {_name_of(primary)!r} does not have: "
-                    f"it can name any of {', '.join([*given, 'error'])}"
+                    f"fallback {self.name!r} needs the parameter {name!r}, which {_name_of(primary)!r} does "
+                    f"not have: use any of {', '.join([*given, 'error'])}"
                 )
 
 
@@ -178,7 +178,7 @@ class _Constant:
 
 def last_known_good() -> Any:
     """A placeholder for an earlier result: the chain recalls that instead of calling this."""
-    raise LookupError("nothing is remembered for this call")
+    raise LookupError("no earlier result is kept for this call")
 
 
 def as_fallbacks(value: Any) -> tuple[Fallback, ...]:
@@ -255,7 +255,7 @@ class Memories:
         at, value = self._kept[key]
         age = time.monotonic() - at
         if max_age is not None and age > max_age:
-            raise LookupError(f"the last good result is {age:.0f} s old, and may be {max_age:g} s at most")
+            raise LookupError(f"the last good result is {age:.0f} s old, more than max_age={max_age:g} s")
         return value
 
 

@@ -94,7 +94,9 @@ class Injection(Policy):
         if self.latency is None and self.fault is None and self.outcome is NOTHING:
             raise ValueError("Injection does nothing: write latency=, fault= or outcome=")
         if self.fault is not None and self.outcome is not NOTHING:
-            raise ValueError("Injection: a call that raises a fault has no outcome: write one of the two")
+            raise ValueError(
+                "Injection: a call that raises a fault has no outcome: write fault= or outcome=, not both"
+            )
         return self
 
     def concerns(self, names: tuple[str, ...]) -> bool:
@@ -113,7 +115,7 @@ def error_of(fault: Any) -> BaseException | None:
     if fault == ErrorCategory.TIMEOUT:
         return TimeoutError("injected: no answer in time")
     if fault == ErrorCategory.NETWORK:
-        return ConnectionError("injected: the connection was refused")
+        return ConnectionError("injected: connection refused")
     known = {str(category.value): status for category, status in STATUS.items()}
     if isinstance(fault, str) and str(getattr(fault, "value", fault)) in known:
         return InjectedFault(known[str(getattr(fault, "value", fault))])

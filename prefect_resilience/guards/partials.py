@@ -34,7 +34,7 @@ def partial_output(value: Any, limit: int = LIMIT) -> PartialOutput | None:
     """A partial result as plain data, cut to `limit` characters of JSON; None for None.
 
     A list that is too long keeps its first items. Any other value that is too long keeps the beginning of its
-    text (of its JSON, if it is no text). `original_size` is in characters of JSON then.
+    text (of its JSON, if it is not a text). `original_size` is in characters of JSON then.
     """
     if value is None:
         return None

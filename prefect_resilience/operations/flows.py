@@ -111,7 +111,7 @@ def change_circuit(
     """Carry out the action for the whole fleet and return the circuit afterwards. Raises StoreUnavailable."""
     circuit = get_circuit(name, store)
     # The reason is kept in the store and shown with each rejected call, so it is redacted.
-    why = redact(" ".join(reason.split())) or f"{DONE[action]} by hand"
+    why = redact(" ".join(reason.split())) or f"{DONE[action]} manually"
     if action == "open":
         circuit.force_open(why, until)
     else:
@@ -133,8 +133,8 @@ def find_circuit(
         raise ConfigurationError(unknown_circuit(name, known))
     if fields := template_fields(name, "circuit"):
         raise ConfigurationError(
-            f"the circuit {name!r} cannot be created, for calls use it with {{{fields[0]}}} filled in: "
-            "write the name as they do"
+            f"the circuit {name!r} cannot be created: calls replace {{{fields[0]}}} with a value, so write "
+            "the name with the value"
         )
     if name != shorten(name):
         raise ConfigurationError(f"the circuit {name[:40]!r}... cannot be created: its name is too long")
@@ -145,7 +145,7 @@ def unknown_circuit(name: str, names: Iterable[str]) -> str:
     """One sentence: no circuit has this name, and the similar names."""
     options = sorted(names)
     if not options:
-        return f"there is no circuit {name!r}, nor any other: a circuit is stored when it is first called"
+        return f"there is no circuit {name!r}: the store has none yet; a circuit is stored at its first call"
     close = difflib.get_close_matches(name, options, n=3)
     if len(close) > 1:
         return (
@@ -170,13 +170,13 @@ def set_circuit(
     """Open, close, disable or reset one circuit for the whole fleet, at once.
 
     Args:
-        name: The circuit as `prefect-resilience circuits list` and the events call it, as in llm:primary.
-        action: open rejects every call; close lets calls through, and the circuit can trip again; disable
-            lets every call through and counts nothing; reset starts over with an empty window.
-        reason: Why, for the next person who looks at the circuit.
-        until: Only with open. After this time a probe decides; without it, only a person closes the circuit.
-            A time without an offset is in UTC.
-        create: Whether open and disable may make a circuit that has never been called.
+        name: The circuit's name in `prefect-resilience circuits list` and in events, as in llm:primary.
+        action: open rejects every call; close lets calls through, and the circuit can open again as usual;
+            disable lets every call through and counts nothing; reset starts over with an empty window.
+        reason: The reason, for the next person who looks at the circuit.
+        until: Only with open. After this time a probe decides; without it, the circuit stays open until a
+            person closes it. A time without an offset is in UTC.
+        create: Whether open and disable may create a circuit that has never been called.
     """
     moment = _moment(action, until)
     before = find_circuit(name, get_circuits(), action, create)
@@ -192,15 +192,15 @@ def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
     """Reset every circuit of the fleet: state closed, windows empty, re-openings set to 0.
 
     Args:
-        reason: Why, for the next person who looks at the circuits.
+        reason: The reason, for the next person who looks at the circuits.
     """
     why = reason or f"reset by {_who()}"
     changes = [
         CircuitChange(name=before.name, before=before, after=change_circuit(before.name, "reset", why))
         for before in get_circuits()
     ]
-    get_run_logger().info("Circuits that were reset: %d", len(changes))
-    _write_artifact("circuits-reset", f"Circuits that were reset: {len(changes)}", changes, reason)
+    get_run_logger().info("Circuits reset: %d", len(changes))
+    _write_artifact("circuits-reset", f"Circuits reset: {len(changes)}", changes, reason)
     return [change.after.model_dump(mode="json") for change in changes]
 
 
@@ -276,11 +276,13 @@ def _moment(action: Action, until: datetime | None) -> datetime | None:
     if until is None:
         return None
     if action != "open":
-        raise ConfigurationError(f"until={until} goes with action='open' alone: leave it out to {action}")
+        raise ConfigurationError(f"until={until} is only for action='open': leave it out to {action}")
     # The form and the worker may be in different time zones.
     moment = until if until.tzinfo else until.replace(tzinfo=UTC)
     if moment <= datetime.now(UTC):
-        raise ConfigurationError(f"until={moment.isoformat()} is over: name a time to come, or leave it out")
+        raise ConfigurationError(
+            f"until={moment.isoformat()} is in the past: write a future time, or leave it out"
+        )
     return moment
 
 
@@ -300,10 +302,10 @@ def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: 
         f"| {change.after.state} | {utc_text(change.after.retry_at)} |"
         for change in changes
     ]
-    why = code_cell(redact(reason)) if reason.strip() else "nobody said"
+    why = code_cell(redact(reason)) if reason.strip() else "no reason given"
     head = [f"# {title}", "", "| circuit | before | after | until |", "|---|---|---|---|"]
-    markdown = "\n".join([*head, *rows, "", f"**Who:** {code_cell(_who())}", "", f"**Why:** {why}"])
-    _artifact(markdown, key, "Circuits, set by hand")
+    markdown = "\n".join([*head, *rows, "", f"**By:** {code_cell(_who())}", "", f"**Reason:** {why}"])
+    _artifact(markdown, key, "Circuits set manually")
 
 
 def _artifact(markdown: str, key: str, description: str) -> None:

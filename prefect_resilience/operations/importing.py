@@ -61,13 +61,11 @@ def _import_file(name: str, said: str, prefix: str) -> ModuleType:
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
     if known is not None:
-        raise ConfigurationError(
-            f"{said}: a module {module_name!r} is loaded already from somewhere else; rename the file"
-        )
+        raise ConfigurationError(f"{said}: another module {module_name!r} is already loaded: rename the file")
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(
-            f"{said} is no Python file: name a module, as in my_team.actions, or a .py file"
+            f"{said} is not a Python file: write a module, as in my_team.actions, or a .py file"
         )
     module = importlib.util.module_from_spec(spec)
     # Registered before it is executed: dataclasses and pickle look modules up in sys.modules.
@@ -88,8 +86,8 @@ def _not_found(name: str, error: BaseException) -> str:
     parent, _, last = missing.rpartition(".")
     if parent:
         return f"the package {parent!r} has no module {last!r}{_near(parent, last)}"
-    near = _nearest_module(missing) or "; a file is named with its .py"
-    return f"there is no module {missing!r}, neither installed nor in {Path.cwd()}{near}"
+    near = _nearest_module(missing) or "; write a file with its ending .py"
+    return f"there is no module {missing!r}, installed or in {Path.cwd()}{near}"
 
 
 def _nearest_module(wrong: str) -> str:
@@ -110,7 +108,7 @@ def _broken(error: BaseException) -> str:
     """The error of a failed import, and the line that caused it."""
     if isinstance(error, SyntaxError):
         where = f"line {error.lineno} of {error.filename}"
-        return f"it is no Python: {error.msg} ({where})"
+        return f"it is not valid Python: {error.msg} ({where})"
     says = redact(f"{type(error).__name__}: {one_line(error)}")
     frames = [
         frame

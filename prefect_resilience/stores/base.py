@@ -166,7 +166,7 @@ def decode(text: str, key: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
-        raise StoreUnavailable(f"the document under {key!r} is not JSON any more") from None
+        raise StoreUnavailable(f"the document under {key!r} is no longer valid JSON") from None
 
 
 def _check(value: Any) -> None:
@@ -179,7 +179,7 @@ def _check(value: Any) -> None:
         named = cast("dict[Any, Any]", value)
         for name in named:
             if not isinstance(name, str):
-                raise TypeError(f"a stored value must be JSON, whose keys are strings, not {name!r}")
+                raise TypeError(f"a stored value must be JSON, with strings as keys, not {name!r}")
         items = named.values()
     else:
         raise TypeError(
@@ -199,16 +199,16 @@ def check_key(key: str) -> str:
     if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"a key must be a string, not {type(key).__name__}")
     if not key or "\0" in key:
-        raise ValueError(f"a key must be text without NUL characters, and not empty: {key!r}")
+        raise ValueError(f"a key must not be empty or contain NUL characters: {key!r}")
     if len(check_text(key).encode()) > LONGEST_KEY:
-        raise ValueError(f"a key must be no longer than {LONGEST_KEY:,} bytes: {key[:50]!r}...")
+        raise ValueError(f"a key may have at most {LONGEST_KEY:,} bytes: {key[:50]!r}...")
     return key
 
 
 def check_text(text: str) -> str:
     """Return `text` if it can be written as UTF-8. Raises ValueError for a lone surrogate."""
     if not can_be_written(text):
-        raise ValueError(f"a key must be text that UTF-8 can hold: {text!r}")
+        raise ValueError(f"a key must be valid UTF-8: {text!r}")
     return text
 
 

@@ -206,7 +206,7 @@ def open_postgres(parsed: StoreUrl) -> SqlStore:
     try:
         conninfo_to_dict(parsed.path)
     except psycopg.Error as error:
-        wrong = redact(f"the URL {parsed.canonical} cannot be meant: {str(error).strip()}")
+        wrong = redact(f"the URL {parsed.canonical} is invalid: {str(error).strip()}")
         raise ConfigurationError(f"{wrong}; {FORMS}") from None
     seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
     return SqlStore(parsed.canonical, PostgresDialect(parsed.path, seconds))

@@ -209,4 +209,4 @@ def _document(held: bytes, key: str) -> Document:
         version, expires_at, text = held.decode().split(" ", 2)
         return Document(decode(text, key), int(version), None if expires_at == "-" else float(expires_at))
     except ValueError:
-        raise StoreUnavailable(f"the document under {key!r} is not ours any more") from None
+        raise StoreUnavailable(f"the document under {key!r} is no longer in the store's format") from None

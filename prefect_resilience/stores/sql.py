@@ -53,7 +53,7 @@ class ConnectionPool:
         """A connection for this thread only. It is closed when the block raises, because its state is then
         unknown."""
         if not self._places.acquire(timeout=self._patience):
-            raise TimeoutError(f"its {MOST} connections were in use for {self._patience:g} s")
+            raise TimeoutError(f"all {MOST} connections were in use for {self._patience:g} s")
         try:
             connection = self._kept() or self._connect()
             try:

@@ -32,7 +32,7 @@ _PREFIX = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
 def _split(url: str) -> SplitResult:
     split = urlsplit(url)
     if split.fragment or "#" in url or "@" in split.path or "@" in split.query.partition("=")[0]:
-        raise ValueError("in its user and password, write @ / ? # percent-encoded, as %40 %2F %3F %23")
+        raise ValueError("percent-encode @ / ? # in the user and the password, as %40 %2F %3F %23")
     return split
 
 
@@ -49,7 +49,7 @@ def _host(text: str, usual_port: str) -> str:
     if not colon:
         return text.lower()
     if not port.isdecimal():
-        raise ValueError("its port is not a number")
+        raise ValueError("the port is not a number")
     return host.lower() if port == usual_port else f"{host.lower()}:{port}"
 
 
@@ -61,7 +61,7 @@ def _options(query: str) -> dict[str, str]:
     options = dict(parse_qsl(query, keep_blank_values=True))
     timeout = options.get("timeout", "1")
     if not re.fullmatch(r"\d+(\.\d+)?", timeout) or not 0 < float(timeout) <= 300:
-        raise ValueError("its timeout must be a number of seconds, at most 300")
+        raise ValueError("the timeout must be a number of seconds, at most 300")
     return options
 
 
@@ -91,16 +91,16 @@ class StoreUrl:
 
 
 def parse_url(url: str) -> StoreUrl:
-    """Parse `url`. Raises ConfigurationError, in one sentence, when it is no URL of a store."""
+    """Parse `url`. Raises ConfigurationError, in one sentence, when it is not the URL of a store."""
     if not isinstance(url, str) or "://" not in url:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"a store's URL cannot be {_shown(url)}: {FORMS}")
+        raise ConfigurationError(f"{_shown(url)} is not the URL of a store: {FORMS}")
     read = _READERS.get(url.partition("://")[0])
     if read is None:
-        raise ConfigurationError(f"no store is known for the URL {_shown(url)}: {FORMS}")
+        raise ConfigurationError(f"no store has URLs such as {_shown(url)}: {FORMS}")
     try:
         return read(url)
     except ValueError as error:
-        raise ConfigurationError(f"the URL {_shown(url)} cannot be meant: {error}; {FORMS}") from None
+        raise ConfigurationError(f"the URL {_shown(url)} is invalid: {error}; {FORMS}") from None
 
 
 def _memory(url: str) -> StoreUrl:
@@ -111,10 +111,10 @@ def _memory(url: str) -> StoreUrl:
 def _sqlite(url: str) -> StoreUrl:
     path, _, query = url.partition("://")[2].partition("?")
     if not path.startswith("/") or path in {"/", "/:memory:"}:
-        raise ValueError("it names no file")
+        raise ValueError("the path of the file is missing")
     options = _options(query)
     if options.keys() - {"timeout"}:
-        raise ValueError("its only option is timeout, in seconds, as in sqlite:///file.db?timeout=5")
+        raise ValueError("the only option is timeout, in seconds, as in sqlite:///file.db?timeout=5")
     absolute = os.path.abspath(os.path.expanduser(path[1:]))
     return StoreUrl("sqlite", _with(f"sqlite:///{absolute}", options), absolute, options)
 
@@ -122,7 +122,7 @@ def _sqlite(url: str) -> StoreUrl:
 def _postgres(url: str) -> StoreUrl:
     split = _split(url)
     if not split.path.strip("/"):
-        raise ValueError("it names no database")
+        raise ValueError("the name of the database is missing")
     return _server(
         "postgresql", f"postgresql://{_authority(split, '5432')}{split.path}", _options(split.query)
     )
@@ -132,16 +132,16 @@ def _redis(url: str) -> StoreUrl:
     split = _split(url)
     options = _options(split.query)
     if unknown := options.keys() - REDIS_OPTIONS:
-        raise ValueError(f"the option {min(unknown)} is not known: {', '.join(sorted(REDIS_OPTIONS))} are")
+        raise ValueError(f"unknown option {min(unknown)}; write one of {', '.join(sorted(REDIS_OPTIONS))}")
     if not _PREFIX.fullmatch(options.get("prefix", "p")):
-        raise ValueError("its prefix may hold letters, digits and _ . : / - only")
+        raise ValueError("the prefix may contain only letters, digits and _ . : / -")
     if split.scheme == "unix":
         if not split.path.strip("/"):
-            raise ValueError("it names no socket")
+            raise ValueError("the path of the socket is missing")
         return _server("redis", f"unix://{_authority(split, '')}{split.path}", options)
     database = split.path.strip("/") or options.pop("db", "0")
     if not database.isdecimal():
-        raise ValueError("its path must be the database's number")
+        raise ValueError("the database must be a number, as in redis://host:6379/0")
     host = _authority(split, "6379") or "localhost"
     return _server("redis", f"{split.scheme}://{host}/{int(database)}", options)
 

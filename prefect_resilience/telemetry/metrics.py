@@ -2,22 +2,22 @@
 
 Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
 
-    attempts            {attempt}     task, outcome (success, failure), category (of a failure)
-    retries             {retry}       task, category
-    recoveries          {run}         task, category: succeeded after a failed attempt
-    failures            {run}         task, category: failed for good, and no fallback answered
-    fallbacks           {run}         task, category, degraded
-    refusals            {call}        task, by (circuit, bulkhead, rate_limit): the call was rejected
-    circuit.transitions {transition}  circuit, from, to
-    circuit.opens       {opening}     circuit
-    effects.replayed    {effect}      task
-    effects.in_doubt    {effect}      task
-    dead_letters.created   {letter}   task, category
-    dead_letters.replayed  {letter}   task, result
-    batches.recovered   {batch}       outcome
-    budget.burns        {burn}        budget
+    `attempts`             {attempt}     task, outcome (success, failure), category (of a failure)
+    `retries`              {retry}       task, category
+    `recoveries`           {run}         task, category: succeeded after a failed attempt
+    `failures`             {run}         task, category: failed for good, without a fallback
+    `fallbacks`            {run}         task, category, degraded
+    `refusals`             {call}        task, by (circuit, bulkhead, rate_limit): the call was rejected
+    `circuit.transitions`  {transition}  circuit, from, to
+    `circuit.opens`        {opening}     circuit
+    `effects.replayed`     {effect}      task
+    `effects.in_doubt`     {effect}      task
+    `dead_letters.created`   {letter}    task, category
+    `dead_letters.replayed`  {letter}    task, result
+    `batches.recovered`    {batch}       outcome
+    `budget.burns`         {burn}        budget
 
-For nodes of plans, attempts, retries, recoveries, failures, fallbacks and refusals also have `action`, the
+For nodes of plans, attempts, retries, recoveries, failures, fallbacks and `refusals` also have `action`, the
 node's type. There is one histogram: `recovery.duration` (s), from the start of a run's first attempt to
 its success, by task and category. Names of tasks and circuits contain no secrets. Circuits may be named after
 parameters, so only the first MOST_NAMES names of a kind are kept; all further names become "other".
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
 class ResilienceMetrics:
     """The totals of the guarded calls of this process since it started.
 
-    total_attempts: attempts that were made, successful or not. A rejected call is no attempt.
+    total_attempts: attempts that were made, successful or not. A rejected call is not an attempt.
     successful_retries: calls that succeeded after at least one failed attempt.
     failed_retries: attempts after the first one that failed.
     rejected_calls: calls that a circuit or a limit rejected.
-    failures: calls that failed for good and had no answer from a fallback.
-    circuit_opens: how often this process opened a circuit, including by hand.
-    fallbacks_used: calls that a fallback answered.
+    failures: calls that failed for good, without a fallback.
+    circuit_opens: how often this process opened a circuit, or forced it open.
+    fallbacks_used: calls answered by a fallback.
     avg_recovery_time: seconds from the start of the first attempt to the success, on average over
         `successful_retries`; None while there is none.
 
@@ -114,17 +114,17 @@ SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 """Upper bounds of the histogram's buckets, from a quick retry to a long outage."""
 
 COUNTERS = {
-    "attempts": ("{attempt}", "Attempts that were made, and how they ended"),
-    "retries": ("{retry}", "Attempts after a failed one that were decided upon"),
-    "recoveries": ("{run}", "Task runs that went well after a failed attempt"),
+    "attempts": ("{attempt}", "Attempts, by outcome"),
+    "retries": ("{retry}", "Retries scheduled after a failed attempt"),
+    "recoveries": ("{run}", "Task runs that succeeded after a failed attempt"),
     "failures": ("{run}", "Task runs that failed for good"),
-    "fallbacks": ("{run}", "Task runs that a fallback answered"),
-    "refusals": ("{call}", "Calls that a circuit or a limit did not let through"),
+    "fallbacks": ("{run}", "Task runs answered by a fallback"),
+    "refusals": ("{call}", "Calls rejected by a circuit or a limit"),
     "circuit.transitions": ("{transition}", "Changes of a circuit's state"),
-    "circuit.opens": ("{opening}", "Openings of a circuit, those by hand included"),
-    "effects.replayed": ("{effect}", "Effects that were done already, and so not done again"),
-    "effects.in_doubt": ("{effect}", "Effects of which nobody knows whether they took place"),
-    "dead_letters.created": ("{letter}", "Calls that were kept as dead letters"),
+    "circuit.opens": ("{opening}", "Openings of a circuit, including forced ones"),
+    "effects.replayed": ("{effect}", "Effects replayed from the ledger instead of repeated"),
+    "effects.in_doubt": ("{effect}", "Effects with an unknown outcome"),
+    "dead_letters.created": ("{letter}", "Calls stored as dead letters"),
     "dead_letters.replayed": ("{letter}", "Dead letters that were replayed"),
     "batches.recovered": ("{batch}", "Recoveries of batches"),
     "budget.burns": ("{burn}", "Error budgets that began to burn too fast"),
@@ -167,7 +167,7 @@ class Instruments:
         self._recovery = meter.create_histogram(
             f"{METER}.recovery.duration",
             unit="s",
-            description="From the start of a run's first attempt to its success, where the first one failed",
+            description="From the start of a run's first attempt to its success, if the first attempt failed",
             explicit_bucket_boundaries_advisory=SECONDS,
         )
 

@@ -196,15 +196,17 @@ def on(event: str, handler: Handler) -> Callable[[], None]:
     `event` is an event's name ("retry.scheduled"), the first half of a name ("circuit") or "*" for all. The
     handler is called in the thread in which the event happened, inside and outside of runs, and should be
     quick. An exception of the handler is logged and does not affect the call. Raises ConfigurationError for
-    an unknown event, and for a coroutine function, because nothing would await it.
+    an unknown event, and for a coroutine function, because it would not be awaited.
 
         stop = on("circuit", lambda event: print(event.event, event.name))
     """
     nouns = {name.partition(".")[0] for name in EVENTS}
     if event not in (EVERYTHING, *EVENTS) and event not in nouns:
-        raise ConfigurationError(f"on: there is no event {event!r}{nearest(event, [*EVENTS, *nouns])}")
+        raise ConfigurationError(f"on(): there is no event {event!r}{nearest(event, [*EVENTS, *nouns])}")
     if inspect.iscoroutinefunction(handler):
-        raise ConfigurationError(f"on({event!r}, ...) needs a plain function: nobody awaits a coroutine")
+        raise ConfigurationError(
+            f"on({event!r}, ...) needs a plain function: a coroutine would not be awaited"
+        )
     key = object()
     _handlers[key] = (event, handler)
 
@@ -227,7 +229,7 @@ def tell(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
         try:
             handler(told)
         except Exception as error:  # noqa: BLE001 - an error of the handler must not affect the call
-            logger.error("A handler of %s failed: %s", happening, redact(repr(error)))
+            logger.error("A handler of the event %s failed: %s", happening, redact(repr(error)))
 
 
 def _means(event: str, happening: str) -> bool:

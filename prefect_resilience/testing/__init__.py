@@ -1,4 +1,4 @@
-"""Helpers for users' tests: injected faults, retries without delays, a service that answers by a script.
+"""Helpers for users' tests: injected faults, retries without delays, prepared answers, a scripted service.
 
 The contract of `Store`, for stores of your own, is in `prefect_resilience.testing.stores`. Only that module
 needs pytest and hypothesis.
@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.graphs.agents.edge.asking import prepared
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.faults import NOTHING, Injected, InjectedFault, Injection, begin, end
 from prefect_resilience.guards.retries import backoff
 from prefect_resilience.tasks.edge.task import ResilientTask
 from prefect_resilience.testing.services import Reply, ScriptedService
 
-__all__ = ["InjectedFault", "Reply", "ScriptedService", "inject", "no_wait"]
+__all__ = ["InjectedFault", "Reply", "ScriptedService", "answers", "inject", "no_wait"]
 
 
 @contextmanager
@@ -66,7 +67,7 @@ def _name_of(target: Any) -> str | None:
     if isinstance(target, CircuitBreaker):
         return re.sub(r"\{[^{}]*\}", "*", target.name)  # "llm:{provider}": the circuits of all providers
     raise ConfigurationError(
-        f"inject cannot reach {target!r}: hand in a resilient task, a CircuitBreaker, or the name of one"
+        f"inject cannot target {target!r}: pass a resilient task, a CircuitBreaker, or the name of one"
     )
 
 
@@ -86,3 +87,17 @@ def no_wait() -> Generator[None, None, None]:
     """
     with backoff.skipped():
         yield
+
+
+def answers(*given: Any) -> AbstractContextManager[None]:
+    """Answer the questions of `approve` and `Person` during the block, in order, without a pause.
+
+        with answers(True, {"approved": False, "comment": "the wrong month"}):
+            send_reports()
+
+    given: True or False for `approve`, the fields of the form as a mapping, None for no answer in time, or
+        any other value for a `Person` with a plain type.
+
+    It applies to all threads of this process. Raises ConfigurationError in the flow if there are too few.
+    """
+    return prepared([*given])

@@ -17,7 +17,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 @dataclass(frozen=True)
 class Reply:
     """One answer. `delay` is in seconds; `drop` cuts the connection in place of an answer, `half` in the
-    middle of the body. A body that is not a text is sent as JSON."""
+    middle of the body. A body that is not a string is sent as JSON."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -78,10 +78,10 @@ class ScriptedService:
 
     def _begin(self, path: str | None, script: tuple[Line, ...]) -> Self:
         if not script:
-            raise ConfigurationError("a script has at least one line: write says(503, 200)")
+            raise ConfigurationError("a script needs at least one line: write says(503, 200)")
         for line in script:
             if not (isinstance(line, Reply) or callable(line) or 100 <= line <= 599):
-                raise ConfigurationError(f"{line!r} is no answer: write a status, a Reply, or a function")
+                raise ConfigurationError(f"{line!r} is not an answer: write a status, a Reply, or a function")
         with self._lock:
             self._scripts[path], self._met[path] = list(script), 0
         return self

@@ -63,7 +63,7 @@ class StoreContract:
     @pytest.fixture
     def make_store(self) -> MakeStore:
         """To be overridden."""
-        raise NotImplementedError("a test class that inherits StoreContract gives it a fixture make_store")
+        raise NotImplementedError("a subclass of StoreContract must define the fixture make_store")
 
     @pytest.fixture
     def store(self, make_store: MakeStore) -> Iterator[Store]:
@@ -344,7 +344,7 @@ def wait_until(condition: Callable[[], bool], patience: float = PATIENCE) -> Non
     """Return as soon as the condition holds; AssertionError after `patience` seconds."""
     deadline = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        assert time.monotonic() < deadline, "the expected condition did not become true in time"
         time.sleep(0.005)
 
 

@@ -54,7 +54,7 @@ def test_blocks_may_end_in_another_order_than_they_began() -> None:
     second.__exit__(None, None, None)
     with first, second:  # both are free again
         pass
-    with pytest.raises(RuntimeError, match="ends in another context"):
+    with pytest.raises(RuntimeError, match="ended in a different context"):
         first.__exit__(None, None, None)
 
 

@@ -176,7 +176,7 @@ def test_what_is_promised_and_where_ours_is_not_better() -> None:
         recovery_p95=None,
     )
     (sentence,) = bad_day_columns.not_better([none, ours])
-    assert sentence.startswith("*load at return* is no better than that of no retries")
+    assert sentence.startswith("*load after recovery*, compared with no retries: ")
     assert bad_day_columns.kept_promises([none]) == {}
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import re
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -40,13 +42,39 @@ def blocks(page: Path) -> list[Block]:
     return [Block(*found) for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
 
 
+def run_blocks(page: Path, folder: Path) -> None:
+    """Run the page's blocks of Python in one namespace, and compare what they print with the block of text
+    that comes next. A block with a file's name is written into the folder."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    found = blocks(page)
+    for number, (block, following) in enumerate(zip(found, [*found[1:], None], strict=True), start=1):
+        place = f"{page.name}, block {number}"
+        if block.file:
+            (folder / block.file).write_text(block.text)
+        elif block.language == "python":
+            printed = io.StringIO()
+            with redirect_stdout(printed):
+                exec(compile(block.text, place, "exec"), names)
+            if following is not None and following.language == "text" and "print(" in block.text:
+                told = f"{place} prints something else:\n{printed.getvalue()}"
+                assert is_output(following.text, printed.getvalue()), told
+
+
+def is_output(shown: str, printed: str) -> bool:
+    """Whether this was printed. A `...` on the page stands for anything."""
+    wanted = "\n".join(line.rstrip() for line in shown.strip().splitlines())
+    found = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+    return re.fullmatch(".*?".join(map(re.escape, wanted.split("..."))), found, re.DOTALL) is not None
+
+
 def commands(page: Path) -> Iterator[str]:
     """The lines of shell, also of blocks in lists."""
     text = page.read_text(encoding="utf-8")
     inside = [(language, code) for _, language, code in INDENTED.findall(text)]
     for language, code in [*((block.language, block.text) for block in blocks(page)), *inside]:
         if language == "sh":
-            yield from (line.strip() for line in code.splitlines() if line.strip())
+            # A comment says, for example, in which terminal the commands are typed
+            yield from (line.strip() for line in code.splitlines() if line.strip() and line.strip()[0] != "#")
 
 
 def public_names() -> list[str]:

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +17,16 @@ from prefect_resilience import CircuitBreaker
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.operations.cli.app import app
-from tests.docs.pages import DOCS, PACKAGE, ROOT, WITH_TESTS_OF_THEIR_OWN, blocks, commands, pages
+from tests.docs.pages import (
+    DOCS,
+    PACKAGE,
+    ROOT,
+    WITH_TESTS_OF_THEIR_OWN,
+    blocks,
+    commands,
+    pages,
+    run_blocks,
+)
 
 pytestmark = pytest.mark.docs
 
@@ -30,7 +38,7 @@ PAPERS = [
 ]
 WITH_CODE = [
     page
-    for page in PAGES
+    for page in [README, *PAGES]
     if page.name not in WITH_TESTS_OF_THEIR_OWN and any(block.language == "python" for block in blocks(page))
 ]
 # What a reader's shell has beside the command of this package
@@ -46,7 +54,7 @@ OTHERS = {
     "python3.11",
     ".venv/bin/python",
 }
-OF_THE_SHELL = {".", "cat", "cd", "kill", "until"}
+OF_THE_SHELL = {".", "cat", "cd", "echo", "kill", "rm", "sed", "sleep", "until", "yes"}
 PROGRAM = "prefect-resilience"
 INLINE = re.compile(rf"`({PROGRAM} [^`\n]+)`")
 
@@ -57,12 +65,19 @@ def id_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=id_of)
 def test_every_block_runs(page: Path, as_a_reader: Path) -> None:
-    names: dict[str, Any] = {"__name__": page.stem}
-    for number, block in enumerate(blocks(page), start=1):
-        if block.file:
-            (as_a_reader / block.file).write_text(block.text)
-        elif block.language == "python":
-            exec(compile(block.text, f"{id_of(page)}, block {number}", "exec"), names)
+    run_blocks(page, as_a_reader)
+
+
+def test_a_printed_output_is_compared(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    code = "```python\nprint('one')\nprint('two', 0.25)\n```\n\nIt prints:\n\n```text\n{}\n```\n"
+    for shown in ("one\ntwo 0.25", "one\ntwo ...", "...\ntwo 0.25"):
+        page.write_text(code.format(shown))
+        run_blocks(page, tmp_path)
+    for shown in ("one", "one\ntwo", "two 0.25", "one\ntwo 0.25\nthree"):
+        page.write_text(code.format(shown))
+        with pytest.raises(AssertionError, match="prints something else"):
+            run_blocks(page, tmp_path)
 
 
 def test_the_other_pages_have_tests_of_their_own() -> None:
@@ -108,25 +123,25 @@ def test_every_command_is_one(page: Path) -> None:
             assert program in OTHERS | OF_THE_SHELL, line
 
 
-def at_night() -> list[list[str]]:
-    """What the README would have an operator type; `doctor`, `install` and `report` ask a server, and have
-    tests of their own."""
-    section = README.read_text(encoding="utf-8").partition("\n## At night\n")[2].partition("\n## ")[0]
+def commands_of_operators() -> list[list[str]]:
+    """The commands of the README's section *Operations*. `doctor`, `install` and `report` need a server, and
+    have tests of their own."""
+    section = README.read_text(encoding="utf-8").partition("\n## Operations\n")[2].partition("\n## ")[0]
     lines = [shlex.split(line, comments=True) for line in section.splitlines() if line.startswith(PROGRAM)]
     return [words[1:] for words in lines if words[1] not in ("doctor", "install", "report")]
 
 
-def test_what_is_typed_at_night_is_not_refused(as_a_reader: Path) -> None:
+def test_the_commands_of_operators_run(as_a_reader: Path) -> None:
     (plan,) = [block.text for block in blocks(DOCS / "plans.md") if block.file == "research.yaml"]
     (as_a_reader / "research.yaml").write_text(plan)
-    store = f"sqlite:///{as_a_reader}/night.db"
+    store = f"sqlite:///{as_a_reader}/operators.db"
     CircuitBreaker("drug-labels", store=store).reset("it is new")
     ledger = open_ledger(store)
     ledger.intend(place_of("my-batch", "k"), "c", "external", {"key": "k", "batch": "my-batch"})
     ledger.report(place_of("my-batch", "k"), Succeeded("c", {"as": "json", "value": 1}))
     environment = {**os.environ, "PREFECT_RESILIENCE_STORE_URL": store}
     said: dict[str, str] = {}
-    for words in at_night():
+    for words in commands_of_operators():
         done = subprocess.run(
             [sys.executable, "-m", "prefect_resilience", *words],
             env=environment,
@@ -162,6 +177,21 @@ def test_the_readme_and_the_first_page_promise_the_same() -> None:
     assert beyond_plain_prefect(DOCS / "index.md") == beyond_plain_prefect(README)
 
 
+def test_the_readme_is_short() -> None:
+    """One sentence, one picture, and code with what it prints, within 150 lines."""
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    assert len(re.findall(r"!\[[^\]]*\]\(", text)) == 1
+    languages = [block.language for block in blocks(README)]
+    code = languages.index("python")
+    assert languages[code + 1] == "text"
+    assert len([line for line in blocks(README)[code].text.splitlines() if line]) <= 10
+
+
+def test_the_readme_and_the_first_page_have_the_same_code() -> None:
+    assert [b for b in blocks(README) if b.language != "sh"] == blocks(DOCS / "index.md")
+
+
 def test_it_is_said_where_tests_are() -> None:
     """Folders that are no room's are named, and so are rooms that have none."""
     rooms = {init.parent.name for init in (ROOT / PACKAGE).glob("*/__init__.py")}
@@ -170,7 +200,7 @@ def test_it_is_said_where_tests_are() -> None:
     section = text.partition("\n## How tests are laid out\n")[2].partition("\n## ")[0]
     named = set(re.findall(r"`tests/(\w+)/`", section))
     assert named - rooms == folders - rooms
-    without = section.partition("a folder for each room but ")[2].partition(", which")[0]
+    without = section.partition("a folder for each folder of the package but ")[2].partition(", which")[0]
     assert set(re.findall(r"`(\w+)`", without)) == rooms - folders
 
 

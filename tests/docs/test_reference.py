@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import prefect_resilience
-from docs.making import pictures, tables
+from docs.making import options, pictures, tables
 from docs.making.house_style import as_markdown
 from tests.docs.pages import DOCS, PACKAGE, pages, public_names, used_in
 
@@ -103,6 +103,19 @@ def test_the_reference_has_every_public_name() -> None:
 
 def test_the_tables_are_those_of_the_code() -> None:
     assert tables.written(tables.PAGE.read_text(encoding="utf-8")) == tables.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_tables_of_options_are_those_of_the_code() -> None:
+    assert options.stale() == []
+
+
+def test_a_table_of_options_has_the_names_defaults_and_descriptions() -> None:
+    page = options.written("<!-- options: Timeout -->\n<!-- /options -->")
+    assert page.startswith("<!-- options: Timeout -->\n\n| option | default | description |")
+    assert "| `idle` | none | The longest wait for the next chunk of a generator. |" in page
+    assert "| `dead_letter` | `False` | " in options.options_of("resilient_task")
+    with pytest.raises(SystemExit, match="describes nothing"):
+        options.options_of("idempotency_key")
 
 
 def test_the_pictures_are_those_of_the_code() -> None:

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.docs
 SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
 
 
-def named(nav: list[dict[str, Any]]) -> Iterator[str]:
+def named(nav: list[dict[str, Any] | str]) -> Iterator[str]:
     for entry in nav:
-        for place in entry.values():
+        for place in [entry] if isinstance(entry, str) else entry.values():
             if isinstance(place, str):
                 yield place
             else:
@@ -37,7 +37,12 @@ def test_every_page_has_its_place_once() -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     assert SITE["theme"]["font"] is False
-    assert not {"extra_javascript", "extra_css"} & SITE.keys()
+    assert "extra_javascript" not in SITE
+    styles = [DOCS / name for name in SITE["extra_css"]]
+    own = [*styles, *(ROOT / SITE["theme"]["custom_dir"]).rglob("*.*")]
+    for file in own:
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"@import|url\(|<(script|link|iframe)\b|(src|href)=\"\w+:", text), file.name
     for page in pages():
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"!\[[^\]]*\]\(\w+://|<(img|script|link)\b", text), page.name

@@ -203,4 +203,4 @@ def test_our_exceptions_survive_pickle() -> None:
         assert again.__dict__ == error.__dict__
     assert isinstance(AttemptTimeout(1), TimeoutError)
     assert isinstance(ConfigurationError("x"), ValueError)
-    assert "by hand" in str(CircuitOpenError("a"))
+    assert "manually" in str(CircuitOpenError("a"))

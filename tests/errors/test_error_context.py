@@ -29,6 +29,7 @@ from prefect_resilience.errors import (
     classify,
     error_context,
 )
+from prefect_resilience.errors.context import exhausted_since
 from prefect_resilience.guards.retries.policy import Retry
 
 THEN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -214,3 +215,10 @@ def test_the_advice_on_an_error_is_what_the_default_policy_does(category, retry_
     verdicts = [retry.decide(info, n, random=0.0 if retry_after else 0.5) for n in (1, 2, 3)]
     assert info.max_retries == sum(verdict.retry for verdict in verdicts)
     assert info.suggested_delay == verdicts[0].delay
+
+
+def test_a_chain_of_causes_is_read_to_a_depth():
+    """An error whose causes go in a circle is no endless search."""
+    first, second = ValueError("a"), ValueError("b")
+    first.__cause__, second.__cause__ = second, first
+    assert exhausted_since(first, 0.0) is None

@@ -25,7 +25,7 @@ EXCEPTIONS = [
     AttemptTimeout(2.5, "'ask'"),
     CircuitOpenError("payments", 3.0, "503"),
     EffectBusy("invoice:1", "orders", 1.5),
-    EffectKeyReused("invoice:1", "orders", "the task 'shop.charge' has used it"),
+    EffectKeyReused("invoice:1", "orders", "the task 'shop.charge' uses it"),
     InDoubt("invoice:1", "orders", "the process died"),
     RepeatedEffect("invoice:1", "orders"),
     ResultNotKept("invoice:1", "orders", "it is gone"),

@@ -87,7 +87,7 @@ def test_a_reason_that_there_is_not():
 def test_messages_of_a_broken_promise():
     told = [{"path": f"/{number}", "message": "wrong"} for number in range(5)]
     assert str(OutputFormatError("array", "array", told)).endswith(
-        "the array that came out is not as promised: at /0: wrong; at /1: wrong; at /2: wrong; and 2 more"
+        "the array does not match expect=: at /0: wrong; at /1: wrong; at /2: wrong; and 2 more"
     )
     assert OutputFormatError("array", "object").original_output is None
     long = OutputFormatError("array", "object", (), PartialOutput(content=["x" * 5_000]))

@@ -203,7 +203,7 @@ def test_patterns_of_users() -> None:
         for pattern in (r"badge-\d+", re.compile(r"pin (?P<secret>\d*)"), r"z*"):
             unregister_secret_pattern(pattern)
     assert redact("badge-123") == "badge-123"
-    with pytest.raises(ConfigurationError, match="no regular expression"):
+    with pytest.raises(ConfigurationError, match="not a valid regular expression"):
         register_secret_pattern("(")
     many = [f"pattern{number}x" for number in range(MAXIMUM_PATTERNS)]
     try:

@@ -60,12 +60,12 @@ def test_no_text_is_too_strange(text: str) -> None:
 
 def test_bounds() -> None:
     assert seconds("It", "1m", least=60, most=60) == 60
-    with pytest.raises(ValueError, match=r"It is a duration such as 30 .seconds., .* not 'x'"):
+    with pytest.raises(ValueError, match=r"It must be a duration such as 30 .seconds., .* not 'x'"):
         seconds("It", "x")
-    with pytest.raises(ValueError, match="It is between 1 seconds and ten years, not 0"):
+    with pytest.raises(ValueError, match="It must be between 1 seconds and ten years, not 0"):
         seconds("It", 0, least=1)
-    with pytest.raises(ValueError, match="It is between 0 seconds and 5 seconds, not 6"):
+    with pytest.raises(ValueError, match="It must be between 0 seconds and 5 seconds, not 6"):
         seconds("It", 6, most=5)
     assert as_seconds("1m") == 60
-    with pytest.raises(ValueError, match="'x' is no duration: write 30"):
+    with pytest.raises(ValueError, match="'x' is not a duration: write 30"):
         as_seconds("x")

@@ -175,13 +175,6 @@ def test_examples_use_the_public_api_alone(path: Path) -> None:
     assert foreign <= PUBLIC_FOR_FLOWS
 
 
-def test_the_readme_example_runs_as_far_as_its_definitions() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks
-    for number, block in enumerate(blocks, start=1):
-        exec(compile(block, f"README example {number}", "exec"), {"__name__": "readme"})
-
-
 def test_every_readme_command_is_a_make_target() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     used = set(re.findall(r"\bmake ([a-z-]+)(?=`|\s+#)", (ROOT / "README.md").read_text()))

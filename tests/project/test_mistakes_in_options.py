@@ -55,19 +55,19 @@ MISTAKES: list[tuple[Any, str]] = [
     ),
     (
         lambda: Retry(backoff="exponentiel"),
-        "Retry(backoff.kind='exponentiel'): there is no 'exponentiel'; did you mean 'exponential'?",
+        "Retry(backoff.kind='exponentiel'): unknown value 'exponentiel'; did you mean 'exponential'?",
     ),
     (
         lambda: Retry(retry_on=["rate_limits"]),
-        "Retry(retry_on): there is no error category 'rate_limits'; did you mean 'rate_limit'?",
+        "Retry(retry_on): unknown error category 'rate_limits'; did you mean 'rate_limit'?",
     ),
     (
         lambda: Retry(by_category={"rate_limits": 3}),
-        "Retry(by_category): there is no 'rate_limits'; did you mean 'rate_limit'?",
+        "Retry(by_category): unknown value 'rate_limits'; did you mean 'rate_limit'?",
     ),
     (
         lambda: Retry(max_elapsed="5 minutes"),
-        "Retry(max_elapsed): '5 minutes' is no duration: "
+        "Retry(max_elapsed): '5 minutes' is not a duration: "
         'write 30 (seconds), "500ms", "30s", "1m", "1h30m" or a timedelta',
     ),
     (lambda: Retry(max_elapsed=-1), "Retry(max_elapsed=-1): write at least 0"),
@@ -106,16 +106,16 @@ MISTAKES: list[tuple[Any, str]] = [
     (lambda: CircuitBreaker(5), "CircuitBreaker(5): write the circuit's name first, as in 'llm'"),
     (
         lambda: CircuitBreaker("m-3", open_for="soon"),
-        "CircuitBreaker('m-3', open_for): 'soon' is no duration: write 30 (seconds), ",
+        "CircuitBreaker('m-3', open_for): 'soon' is not a duration: write 30 (seconds), ",
     ),
     (
         lambda: CircuitBreaker("m-4", counts=["timeouts"]),
-        "CircuitBreaker('m-4', counts): counts has 'timeouts', which is no error category; did "
+        "CircuitBreaker('m-4', counts): counts has 'timeouts', which is not an error category; did "
         "you mean 'timeout'?",
     ),
     (
         lambda: CircuitBreaker("m-5", success_threshold=4, probe_calls=3),
-        "CircuitBreaker('m-5'): probe_calls=3 is less than success_threshold=4, so that the circuit "
+        "CircuitBreaker('m-5'): probe_calls=3 is less than success_threshold=4, so the circuit "
         "could never close: write probe_calls=4 or more",
     ),
     (
@@ -129,20 +129,20 @@ MISTAKES: list[tuple[Any, str]] = [
     # timeouts and limits
     (
         lambda: task(timeout="5 seconds"),
-        "no operation is named '5 seconds', so it has no timeout; write one of default, file-read, llm-call, "
+        "unknown operation '5 seconds' for a timeout; write one of default, file-read, llm-call, "
         'tool-execution, web-fetch, or a duration such as "30s"',
     ),
     (
         lambda: task(timeout=5, timeout_seconds=5),
         "a resilient task has both timeout=5 and timeout_seconds=5: "
-        "write timeout= alone, which ends every attempt",
+        "write only timeout=, which bounds each attempt",
     ),
     (
         lambda: Timeout(-1),
-        "Timeout(total): -1 is no time above 0: write 30 (seconds), ",
+        "Timeout(total): -1 is not a duration above 0: write 30 (seconds), ",
     ),
-    (lambda: task(limits=3), "limits=3 is no limit: write Bulkhead(5) or RateLimit(10, per=1)"),
-    (lambda: task(limits=0), "limits=0 is no limit: write Bulkhead(5) or RateLimit(10, per=1)"),
+    (lambda: task(limits=3), "limits=3 is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"),
+    (lambda: task(limits=0), "limits=0 is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"),
     (
         lambda: Bulkhead(),
         "Bulkhead needs max_concurrent: write Bulkhead(max_concurrent=...)",
@@ -151,8 +151,8 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: RateLimit("10/s"),
         "RateLimit(calls='10/s'): write a whole number, as in 3",
     ),
-    (lambda: Hedge(after="fast"), "Hedge(after): 'fast' is no duration: write 30 (seconds), "),
-    (lambda: task(hedge=0.8), "hedge=0.8 is no hedge: write Hedge(after=0.8)"),
+    (lambda: Hedge(after="fast"), "Hedge(after): 'fast' is not a duration: write 30 (seconds), "),
+    (lambda: task(hedge=0.8), "hedge=0.8 is not a hedge: write Hedge(after=0.8)"),
     # fallbacks, effects, budgets, options
     (
         lambda: task(fallback=work("now")),
@@ -166,36 +166,36 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: ErrorBudget(99),
         "ErrorBudget(objective=99): write less than 1",
     ),
-    (lambda: task(retry=True), "retry=True is no policy: write Retry(attempts=3), "),
+    (lambda: task(retry=True), "retry=True is not a retry policy: write Retry(attempts=3), "),
     (lambda: task(retry=3, retries=3), "has both retry= and retries=3: write it in Retry(...), or leave "),
     (lambda: task(dead_letters=True), "a resilient task has no option 'dead_letters'; did you mean "),
     (
         lambda: resilient_task(resilient_task(work)),
-        "'work' is a task already: write ResilientTask.wrap(work, ...)",
+        "'work' is already a task: write ResilientTask.wrap(work, ...)",
     ),
     (
         lambda: resilient_flow(resilient_task(work)),
-        "@resilient_flow stands over the task 'work': write it over a function that calls the task",
+        "@resilient_flow decorates the task 'work': decorate a function that calls the task",
     ),
     (
         lambda: ResilientTask.wrap(prefect_task(resilient_task(work))),
-        "task 'work' is resilient already: write work.with_options(...)",
+        "task 'work' is already resilient: write work.with_options(...)",
     ),
     (
         lambda: task(timeout=5).with_options(timeout=1, timeout_seconds=1),
-        "a resilient task has both timeout=1 and timeout_seconds=1: write timeout= alone",
+        "a resilient task has both timeout=1 and timeout_seconds=1: write only timeout=",
     ),
     # conditions
     (
         lambda: path("a") > 1 & path("b") > 2,
-        "path('b') stands beside & or | without a comparison: these bind tighter than >, == and <, so put "
-        "each comparison in brackets, as in (path('b') > 1) & (path('b') > 2)",
+        "path('b') is combined by & or | without a comparison: these bind tighter than >, == and <, so put "
+        "each comparison in parentheses, as in (path('b') > 1) & (path('b') > 2)",
     ),
-    (lambda: path("a") | path("b"), "path('a') stands beside & or | without a comparison: "),
+    (lambda: path("a") | path("b"), "path('a') is combined by & or | without a comparison: "),
     (lambda: ~path("a"), "~path('a') has no comparison: write ~(path('a') > 1), or write "),
     (
         lambda: (path("a") > 1) & True,
-        "& puts two conditions together, not a condition and True",
+        "& combines two conditions, not a condition and True",
     ),
 ]
 

@@ -130,7 +130,7 @@ def test_a_store_that_fails_does_not_break_a_task(service, get, tmp_path, caplog
         service.says(503)
         assert scenario() == ["Failed"] * 5
     assert 3 <= len(service.calls) - before <= 4, "it opens by what this process knows"
-    warnings = [record for record in caplog.records if "cannot be reached" in record.getMessage()]
+    warnings = [record for record in caplog.records if "is unavailable" in record.getMessage()]
     assert len(warnings) == (0 if spoil in (intact, deleted) else 1)
     if held is not None:
         held.close()

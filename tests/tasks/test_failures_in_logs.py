@@ -135,7 +135,7 @@ def test_a_failure_that_a_fallback_answers_is_a_line(mode: Any, run_log: Log) ->
     assert [line.partition(":")[0] for line in of(run_log, "also_broken")] == ["WARNING", "WARNING"]
     assert tracebacks(run_log, "also_broken")[0][0] == "DEBUG"
     assert of(run_log, "broken")[:1] == [
-        "WARNING: third answered instead, after: ValueError unexpected: first"
+        "WARNING: Fallback 'third' used after 1 attempt: ValueError unexpected: first"
     ]
     [(level, text)] = tracebacks(run_log, "broken")
     assert (level, "in broken\n    raise ValueError" in text) == ("DEBUG", True)

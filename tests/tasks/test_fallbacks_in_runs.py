@@ -40,7 +40,7 @@ def test_a_function_answers_after_the_last_attempt(mode, service):
     made = mode.task(ask, retry=TWICE, fallback=small_model)
     state = mode.state(made, "why?")
     assert (state.name, state.type.value) == ("Fallback", "COMPLETED")
-    assert state.message.startswith("small_model answered after 2 attempts: 503")
+    assert state.message.startswith("Fallback 'small_model' used after 2 attempts: 503")
     assert state.result() == "small: why?"
     assert len(service.calls) == 2
     assert heard[0].attempt == 2

@@ -56,7 +56,7 @@ MISTAKES = {
     "threshold of none": (lambda: CircuitBreaker("m2", failure_threshold=0), "failure_threshold=0"),
     "no circuit": (lambda: resilient_task(circuit=3)(work), "CircuitBreaker"),
     "timeout of zero": (lambda: resilient_task(timeout=0)(work), "timeout"),
-    "timeout with idle": (lambda: resilient_task(timeout=Timeout(idle=3))(work), "no generator"),
+    "timeout with idle": (lambda: resilient_task(timeout=Timeout(idle=3))(work), "not a generator"),
     "unknown timeout": (lambda: resilient_task(timeout="llm-cal")(work), "llm-call"),
     "unknown option": (lambda: resilient_task(retrys=3)(work), "did you mean"),
     "unknown policy": (lambda: resilient_task(retry="often")(work), "Retry"),
@@ -65,7 +65,7 @@ MISTAKES = {
         "did you mean 'attempts'",
     ),
     "unknown when": (lambda: Fallback(work, when=["rate_limits"]), "did you mean 'rate_limit'"),
-    "a class as when": (lambda: Fallback(work, when=ValueError), "a class is no condition"),
+    "a class as when": (lambda: Fallback(work, when=ValueError), "a class is not a condition"),
     "age of nothing": (lambda: Fallback.last_known_good(max_age=0), "max_age"),
 }
 
@@ -88,7 +88,7 @@ def test_a_plain_task_over_a_resilient_one_is_refused_when_it_is_called(function
     def calling():
         return made("what")
 
-    says = f"@task stands over '{function.__name__}', which @resilient_task has made a task already: leave"
+    says = f"@task decorates '{function.__name__}', which @resilient_task has already made a task: remove"
     with pytest.raises(ConfigurationError, match=says):
         calling()
 

@@ -63,9 +63,18 @@ def read(
                     break
         except Exception as error:
             return heard, error
+        await others_ended()
         return heard, None
 
     return asyncio.run(reading())
+
+
+async def others_ended() -> None:
+    """Wait until no other task of the loop is left: a stream that was left early is closed by one."""
+    for _ in range(500):
+        if len(asyncio.all_tasks()) == 1:
+            return
+        await asyncio.sleep(0.01)
 
 
 def ends(log: list[logging.LogRecord]) -> list[str]:

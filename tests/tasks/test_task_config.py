@@ -37,7 +37,7 @@ def test_the_policy_as_options_of_prefect():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"retry": "three"}, "is no policy: write Retry"),
+        ({"retry": "three"}, "is not a retry policy: write Retry"),
         ({"timeout": "soon"}, "timeout is a duration"),
         ({"retries": 3}, "retries= comes from the policy"),
         ({"persist": True}, "a Prefect task has no option 'persist'; did you mean 'persist_result'"),

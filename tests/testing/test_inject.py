@@ -139,12 +139,12 @@ def test_the_rate_is_a_share_of_the_calls(rate: float, least: int, most: int) ->
         ({}, "does nothing: write latency=, fault= or outcome="),
         ({"fault": 200}, "a status from 400 to 599"),
         ({"fault": "netwrk"}, "did you mean 'network'?"),
-        ({"fault": 503, "outcome": 1}, "write one of the two"),
+        ({"fault": 503, "outcome": 1}, "fault= or outcome=, not both"),
         ({"latency": -1}, "write seconds, or (least, most)"),
         ({"latency": (2, 1)}, "write seconds, or (least, most)"),
         ({"fault": 503, "rate": 1.5}, "rate"),
         ({"fault": 503, "times": 0}, "times"),
-        ({"target": 7, "fault": 503}, "hand in a resilient task"),
+        ({"target": 7, "fault": 503}, "pass a resilient task"),
     ],
 )
 def test_what_cannot_be_done_is_refused(options: dict[str, Any], words: str) -> None:

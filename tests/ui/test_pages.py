@@ -33,7 +33,7 @@ def test_the_run_page_tells_what_was_retried_and_by_whom_it_was_replaced(
 ) -> None:
     page = look(address(place, ui, f"/runs/flow-run/{place.ids['failed']}"), "Failed")
     page.get_by_text("Retrying (2/3) in 0.2 s: NETWORK_ERROR").first.wait_for()
-    page.get_by_text("answered instead, after").first.wait_for()
+    page.get_by_text("used after").first.wait_for()
     drawn(page)
     picture(page, f"run-{ui.lower()}")
 

@@ -1,4 +1,4 @@
-"""Guards behind a requests session: an adapter. Nothing of the session's code changes."""
+"""An adapter that guards the requests of a `requests.Session`. The session's code does not change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class ResilientAdapter(HTTPAdapter):
-    """Guards each request of a `requests.Session`, as `ResilientTransport` does it for httpx.
+    """Guards each request of a `requests.Session`, as `ResilientTransport` does for httpx.
 
         session.mount("https://", ResilientAdapter())
 
@@ -44,7 +44,8 @@ class ResilientAdapter(HTTPAdapter):
         `ResilientTransport`. All other options are those of `requests.adapters.HTTPAdapter`, except
         `max_retries`.
 
-    What left is not seen by the witness of an effect, as it is with httpx. Raises ConfigurationError.
+    Inside an effect, the requests are not recorded as evidence, as they are with httpx. Raises
+    ConfigurationError for a wrong option.
     """
 
     def __init__(
@@ -61,11 +62,12 @@ class ResilientAdapter(HTTPAdapter):
         **options: Any,
     ) -> None:
         if "max_retries" in options:
-            raise ConfigurationError("ResilientAdapter has retry= in place of max_retries=")
+            raise ConfigurationError("ResilientAdapter does not accept max_retries=: use retry=")
         bound = Timeout.of(timeout, current_settings().operations)
         if bound is not None and bound.idle is not None:
             raise ConfigurationError(
-                "idle= is for httpx; requests bounds it itself: session.get(..., timeout=5)"
+                "ResilientAdapter does not support idle=: use the timeout of requests, as in "
+                "session.get(..., timeout=5)"
             )
         ours = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": bound}
         steps = elsewhere(fallback, self._to, isasync=False, asked=lambda sending: sending.request)
@@ -131,7 +133,7 @@ class _Sending:
 
 
 def _judged(response: requests.Response) -> Steps[requests.HTTPError | None]:
-    """The error of an answer that says that the service is unwell; else None."""
+    """The error of a response that reports a failure of the service; else None."""
     if not is_failure(response.status_code):
         return None
     size = response.headers.get("Content-Length", "")
@@ -146,7 +148,7 @@ def _judged(response: requests.Response) -> Steps[requests.HTTPError | None]:
 
 
 class _Broken:
-    """A body that could not be read: whoever reads it gets the error."""
+    """A body that could not be read. Reading it raises the error."""
 
     def __init__(self, raw: Any, error: Exception) -> None:
         self._raw = raw

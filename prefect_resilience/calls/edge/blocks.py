@@ -21,7 +21,7 @@ def check_block(options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in OF_A_BLOCK and value not in (None, False):
             raise ConfigurationError(
-                f"{name}= needs a function to call, and a block is none: put the code into a function with "
+                f"{name}= needs a function and cannot guard a block: put the code into a function with "
                 f"@resilient({name}=...)"
             )
 
@@ -72,7 +72,9 @@ class _Attempt:
 
     def must_be_entered(self, how: str) -> None:
         if not self.entered:
-            raise ConfigurationError(f"an attempt was not used: write `{how} attempt:` around the code")
+            raise ConfigurationError(
+                f"the loop did not enter its attempt: put the code inside `{how} attempt:`"
+            )
 
 
 class Block(_Attempt):

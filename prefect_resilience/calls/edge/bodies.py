@@ -1,4 +1,4 @@
-"""Bodies of answers to httpx requests: what is read of an error, and the wait for each chunk of a stream."""
+"""Bodies of httpx responses: reads the start of an error's body, and limits the wait for each chunk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, it
 
 
 def library_of(message: object) -> Any:
-    """The module of a request or an answer: httpx or httpx2."""
+    """The module of a request or a response: httpx or httpx2."""
     return _library_of(type(message))
 
 
@@ -29,13 +29,13 @@ def _library_of(cls: Any) -> Any:
 
 
 def is_whole(message: Any) -> bool:
-    """Whether the body of a request or an answer is in memory."""
+    """Whether the body of a request or a response is in memory."""
     stream = message.stream
     return type(stream) is httpx.ByteStream or isinstance(stream, library_of(message).ByteStream)
 
 
 def guarded_stream(cls: type[Any], response: Any, *args: Any) -> Any:
-    """The answer's stream as `cls`, a class of this module, made a stream of the answer's library."""
+    """The response's stream as `cls`, a class of this module, made a stream of the response's library."""
     return _stream_class(cls, library_of(response))(response, *args)
 
 
@@ -46,14 +46,17 @@ def _stream_class(cls: type[Any], library: Any) -> type[Any]:
 
 
 def as_answer(answer: Any, isasync: bool) -> Any:
-    """An answer, also that of a fallback, as the client can read it. Raises ConfigurationError."""
+    """A response, also that of a fallback, in a form that the client can read. Raises ConfigurationError."""
     library = library_of(answer)
     kind = library.AsyncByteStream if isasync else library.SyncByteStream
     if not isinstance(answer, library.Response):
-        raise ConfigurationError(f"a fallback of a transport returns a Response, not {answer!r:.100}")
+        raise ConfigurationError(f"a fallback of a transport must return a Response, not {answer!r:.100}")
     if not isinstance(answer.stream, kind):
         if not answer.is_closed:
-            raise ConfigurationError("a fallback returned an open Response of the other kind of client")
+            raise ConfigurationError(
+                "a fallback returned an unread Response of the other kind of client (sync or async): read it "
+                "first"
+            )
         answer.stream = library.ByteStream(answer.content)
     return answer
 
@@ -62,8 +65,8 @@ def as_answer(answer: Any, isasync: bool) -> Any:
 
 
 def judged(response: Any) -> Steps[Exception | None]:
-    """The error of an answer that says that the service is unwell; else None. Of the body, READ bytes are
-    read; the answer still has all of it."""
+    """The error of a response that reports a failure of the service; else None. READ bytes of the body are
+    read; the response still has all of it."""
     if not is_failure(response.status_code):
         return None
     if is_whole(response):

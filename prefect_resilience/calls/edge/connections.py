@@ -1,4 +1,5 @@
-"""Requests that are given up while they wait for a connection: they send nothing later, and take no place."""
+"""Requests that are abandoned while they wait for a connection: they are not sent later, and their places in
+the pool are freed."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from prefect_resilience.errors.exceptions import NotSent
 
 def stoppable(request: Any, is_over: Callable[[], bool]) -> Any:
     """The request, for an attempt in a thread: if the attempt is over before there is a connection, the
-    request is not sent. Another attempt may have been made."""
+    request is not sent, because another attempt may have been made."""
     around = request.extensions.get("trace")
 
     def trace(name: str, info: dict[str, Any]) -> None:
         if name.endswith(".send_request_headers.started") and is_over():
-            raise NotSent("the attempt was over before its request was sent")
+            raise NotSent("the attempt had ended before its request was sent")
         if around is not None:
             around(name, info)
 

@@ -40,7 +40,7 @@ def elsewhere(
 class BaseURL:
     """Another server for the same requests: `fallback=[BaseURL("https://b.example/v1", headers={...})]`.
 
-    The path of a request is appended to the URL's own path, without the part that both begin with.
+    The path of a request is appended to the URL's own path; a prefix that both share is not repeated.
     `headers` replace those of the request. Credentials of the request (`Authorization`, `Cookie`, and headers
     with "key" or "token" in their names) are left out unless `same_credentials=True`. Raises
     ConfigurationError.
@@ -51,7 +51,7 @@ class BaseURL:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigurationError(f"{redact(url)!r} is no base URL: write 'https://b.example/v1'")
+            raise ConfigurationError(f"{redact(url)!r} is not a base URL: write 'https://b.example/v1'")
         self.url: str = url
         self.headers: Mapping[str, str] = dict(headers or {})
         self.same_credentials: bool = same_credentials
@@ -89,18 +89,18 @@ class _Elsewhere:
     def __call__(self, exchange: Exchange, error: ErrorContext) -> Any:
         refusal = None if exchange.error is None else exchange.refusal_elsewhere(exchange.error)
         if refusal is not None:
-            raise NotRepeated(f"not sent elsewhere: {refusal}")
+            raise NotRepeated(f"not sent to the fallback: {refusal}")
         return self._send(exchange, error)
 
 
 class NotRepeated(ResilienceError):
-    """A request was not sent to a fallback, because it may have been taken."""
+    """A request was not sent to a fallback, because the first server may have processed it."""
 
 
 def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
     def call(exchange: Exchange, error: ErrorContext) -> Any:
         if exchange.until is not None and time.monotonic() >= exchange.until:
-            raise NotRepeated("not sent elsewhere: the deadline has passed")
+            raise NotRepeated("not sent to the fallback: the deadline has passed")
         return send(exchange, error)
 
     return call
@@ -109,15 +109,17 @@ def _in_time(send: Callable[..., Any]) -> Callable[..., Any]:
 def _with_request(step: Fallback, asked: Callable[[Any], Any]) -> Callable[..., Any]:
     """A user's fallback, called with those of `request` and `error` that it names."""
     if step.recalls:
-        raise ConfigurationError("a transport keeps no answers, so it has no Fallback.last_known_good()")
+        raise ConfigurationError(
+            "a transport stores no responses, so it cannot use Fallback.last_known_good()"
+        )
     target = step.to
     wanted = inspect.signature(target).parameters
     for name, parameter in wanted.items():
         is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if is_one and parameter.default is parameter.empty and name not in ("request", "error"):
             raise ConfigurationError(
-                f"fallback {step.name!r} needs {name!r}, which a transport does not have: it can name "
-                "request and error"
+                f"fallback {step.name!r} requires the parameter {name!r}: a transport passes only request "
+                "and error"
             )
 
     def call(exchange: Exchange, error: ErrorContext) -> Any:

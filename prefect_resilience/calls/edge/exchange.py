@@ -1,4 +1,4 @@
-"""One HTTP request under guards, whatever client sends it: what may be repeated, and what its effect sees."""
+"""One guarded HTTP request, from any client: whether it may be repeated, and what its effect records."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ MOST_REPLAYED = 8_000_000
 """The most bytes of a request's body that are kept in memory, so that it can be sent again."""
 
 READ = 100_000
-"""The most bytes of an error's body that are read, so that what it says is classified."""
+"""The most bytes of an error's body that are read to classify it."""
 
 NOT_TAKEN = frozenset({425, 429})
-"""Of the answers that are failures, those by which the service says that it did nothing."""
+"""The failures by which a service says that it did nothing."""
 
 UNWELL = frozenset({408, 425, 429})
-"""The answers below 500 that are failures of the service or ask to wait."""
+"""The statuses below 500 that are failures of the service or ask the client to wait."""
 
 
 UNFINISHED = AttemptTimeout(0.0)
@@ -53,18 +53,18 @@ def as_methods(methods: Any) -> frozenset[str]:
     listed: list[Any] = [*methods] if is_list else []
     if not is_list or not all(isinstance(one, str) for one in listed):
         raise ConfigurationError(
-            f"allowed_methods={methods!r} is no list of HTTP methods: write ['GET', 'POST']"
+            f"allowed_methods={methods!r} is not a list of HTTP methods: write ['GET', 'POST']"
         )
     return frozenset(one.upper() for one in listed)
 
 
 def is_failure(status: int) -> bool:
-    """Whether an answer says that the service is unwell. All others are handed on as they are."""
+    """Whether a status is a failure of the service. All other responses are returned unchanged."""
     return status >= 500 or status in UNWELL
 
 
 class Exchange:
-    """One request and the answers to its attempts. `request` is the client's own object."""
+    """One request and the responses to its attempts. `request` is the client's own object."""
 
     __slots__ = (
         *("request", "method", "host", "path", "repeatable", "has_key", "methods", "close", "until"),
@@ -93,18 +93,18 @@ class Exchange:
         self.methods: frozenset[str] = methods
         """The methods that may be repeated without an Idempotency-Key."""
         self.close: Callable[[Any], Any] = close
-        """Closes an answer that nobody will read."""
+        """Closes a response that will not be read."""
         self.until: float | None = until
-        """When its deadline passes, as of `time.monotonic()`."""
+        """Its deadline, in the time of `time.monotonic()`."""
         self.effect: EffectInProgress | None = in_progress.get()
         self.has_key: bool = has_key or (self.effect is not None and method in WRITES)
         """Whether it has an Idempotency-Key, its own or that of the effect around it."""
         self.last: Any = None
-        """The answer of the latest attempt, if it said that the service is unwell."""
+        """The response to the latest attempt, if it was a failure of the service."""
         self.good: Any = None
-        """The answer of the latest attempt, if it is the one to hand on."""
+        """The response to the latest attempt, if it is the one to return."""
         self.error: BaseException | None = None
-        """The error of the latest attempt; `UNFINISHED` for one that goes on, or was interrupted."""
+        """The error of the latest attempt; `UNFINISHED` if it is still running or was interrupted."""
         self._over = 0
         self._arrived: Any = None
         self._lock = Lock()
@@ -115,21 +115,21 @@ class Exchange:
             return None
         if status_of(error) not in NOT_TAKEN:
             if self.effect is not None and self.effect.external and self.method not in SAFE:
-                return f"the {self.method} may have taken effect, and an external effect is not sent again"
+                return f"the {self.method} may have taken effect, and an external effect is not repeated"
             if self.method not in self.methods and not self.has_key:
-                return f"a {self.method} without an Idempotency-Key is not repeated (see allowed_methods=)"
-        return None if self.repeatable else "its body can be sent only once"
+                return f"a {self.method} without an Idempotency-Key is not retried (see allowed_methods=)"
+        return None if self.repeatable else "the request body can be sent only once"
 
     def refusal_elsewhere(self, error: BaseException) -> str | None:
-        """Why the request may not be sent to another server; None if it may be. Another server may not know
-        its `Idempotency-Key`, nor what the first one did."""
+        """Why the request may not be sent to another server; None if it may be. The other server may know
+        neither its `Idempotency-Key` nor what the first server did."""
         taken = not never_left(error) and status_of(error) not in NOT_TAKEN
         if (
             taken
             and self.method not in SAFE
             and (self.methods == IDEMPOTENT or self.method not in self.methods)
         ):
-            return f"the first server may have taken the {self.method} (see allowed_methods=)"
+            return f"the first server may have processed the {self.method} (see allowed_methods=)"
         return self.refusal(error)
 
     @property
@@ -138,7 +138,7 @@ class Exchange:
         return "/" + self.path.lstrip("/").partition("/")[0]
 
     def began(self) -> int:
-        """The number of the attempt that begins. The answer of the one before it is not read any more."""
+        """The number of the attempt that begins. The response to the previous one is no longer read."""
         self.error = UNFINISHED
         return self._over
 
@@ -146,7 +146,7 @@ class Exchange:
         return self._over > attempt
 
     def over(self) -> None:
-        """The attempt has failed. If its call goes on in a thread, its answer will be closed."""
+        """The attempt has failed. If its call still runs in a thread, its response will be closed."""
         with self._lock:
             self._over += 1
             arrived, self._arrived = self._arrived, None
@@ -154,7 +154,7 @@ class Exchange:
             arrived.close()
 
     def arrives(self, attempt: int, answer: Any) -> bool:
-        """Whether somebody still waits for the answer to this attempt; else it must be closed."""
+        """Whether the response to this attempt is still awaited; if not, it must be closed."""
         with self._lock:
             if self._over > attempt:
                 return False
@@ -162,19 +162,19 @@ class Exchange:
             return True
 
     def fails(self, attempt: int, answer: Any, error: BaseException) -> None:
-        """The answer to this attempt says that the service is unwell. It is kept if somebody waits for it."""
+        """The response to this attempt is a failure of the service. It is kept if it is still awaited."""
         with self._lock:
             if self._over == attempt:
                 self.error, self.last, self._arrived = error, answer, None
 
     def dropped(self) -> Steps[None]:
-        """Close the answer of the latest attempt."""
+        """Close the response to the latest attempt."""
         last, self.last = self.last, None
         if last is not None:
             yield Invoke(self.close, (last,))
 
     def given_up(self) -> Steps[None]:
-        """Close what has arrived: nobody waits any more."""
+        """Close the responses that have arrived, because the call was cancelled."""
         self.over()
         yield from self.dropped()
         if self.good is not None:
@@ -236,13 +236,11 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     """
     timeout, retry, deadline = options["timeout"], as_policy(options["retry"]), options["deadline"]
     if timeout is not None and timeout.mode == "process":
-        raise ConfigurationError(
-            "a transport cannot send in a child process: write its timeout without mode="
-        )
+        raise ConfigurationError("a transport cannot send in a child process: leave mode= out of its timeout")
     total = None if timeout is None else timeout.total
     if deadline is not None:
         if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0:
-            raise ConfigurationError(f"deadline={deadline!r}: write seconds above 0 for all attempts")
+            raise ConfigurationError(f"deadline={deadline!r} must be a number of seconds above 0")
         most = deadline if retry.max_elapsed is None else min(deadline, retry.max_elapsed)
         retry = retry.model_copy(update={"max_elapsed": most})
         total = deadline if total is None else min(total, deadline)
@@ -253,8 +251,8 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
 
 
 def exchanged(run: HttpRun, *, raises: bool = False, steps: Steps[Any] | None = None) -> Steps[Any]:
-    """Send with all guards. Returns the answer, also one that says that the service is unwell; with `raises`,
-    its error is raised. `steps`: those that are left after a first attempt that failed."""
+    """Send with all guards. Returns the response, even if it is a failure of the service; with `raises`, its
+    error is raised. `steps`: the remaining steps after a first attempt that failed."""
     exchange = run.exchange
     try:
         answer = yield from (called(run) if steps is None else steps)
@@ -283,7 +281,7 @@ def attempted(
     *,
     threaded: bool,
 ) -> Steps[Any]:
-    """One attempt: the answer, or an error if it says that the service is unwell. `judge` makes the error;
+    """One attempt: the response, or an error if it is a failure of the service. `judge` makes the error;
     `send` gets the attempt's number.
 
     `threaded`: the attempt may be abandoned in its thread.
@@ -306,7 +304,7 @@ def attempted(
 def accepted(
     exchange: Exchange, answer: Any, judge: Callable[[Any], Steps[Exception | None]], attempt: int = 0
 ) -> Steps[None]:
-    """Raise the error of an answer that says that the service is unwell; the answer is kept."""
+    """Raise the error of a response that is a failure of the service; the response is kept."""
     try:
         error = yield from judge(answer)
     except BaseException as failure:

@@ -1,7 +1,7 @@
-"""Guards behind an httpx client: a transport around another one. Nothing of the client's code changes.
+"""Transports that guard the requests of an httpx client. The client's code does not change.
 
-httpx2, on which newer SDKs are built, has the same classes under another name. Each transport serves clients
-of either library: the request says which.
+Newer SDKs are built on httpx2, which has the same classes under another name. Each transport serves clients
+of both libraries: the class of the request says which one it is.
 """
 
 from __future__ import annotations
@@ -178,25 +178,28 @@ def _witnessed(request: httpx.Request, isasync: bool) -> None:
 
 
 class ResilientTransport(_HttpxGuards, _Transport):
-    """Guards each request of an `httpx.Client`, and so of each SDK that is built on httpx or httpx2.
+    """Guards each request of an `httpx.Client`, and of each SDK that is built on httpx or httpx2.
 
         client = httpx.Client(transport=ResilientTransport())
 
-    retry, circuit, limits, classify: as in `resilient_task`. The names of circuits and limits may contain
-        `{host}`, `{method}` and `{prefix}`, the first segment of the path.
-    timeout: seconds that one attempt may take until the headers of its answer, or
-        `Timeout(total, idle=...)`: `idle` bounds the wait for each chunk of the answer's body.
-    deadline: seconds for all attempts and delays together, also those at the URLs of `fallback`.
+    retry, classify: as in `resilient_task`.
+    circuit: one for each host and port. A name may contain `{host}`, `{method}` and `{prefix}`, the first segment
+        of the path.
+    limits: as in `resilient_task`; their names may contain the same fields.
+    timeout: seconds that one attempt may take until the headers of its response arrive, or
+        `Timeout(total, idle=...)`: `idle` limits the wait for each chunk of the response's body.
+    deadline: seconds for all attempts and delays together, including those at the URLs of `fallback`.
     fallback: base URLs such as "https://b.example/v1" or `BaseURL`, or functions of the `request`.
-    allowed_methods: the methods that may be repeated, in place of GET, HEAD, OPTIONS, TRACE, PUT and DELETE.
-        Name "POST" if such calls may be made twice, as those of a language model.
+    allowed_methods: the methods that may be retried. Default: GET, HEAD, OPTIONS, TRACE, PUT and DELETE. Add
+        "POST" if a POST may be made twice, as with a language model.
     transport: sends the requests; by default the `HTTPTransport()` of the client's library.
 
-    An answer is classified before any code raises: 408, 425, 429 and 5xx are failures. Repeated is only what
-    may be repeated: allowed methods, others with an `Idempotency-Key` or after a 425 or 429, each with a body
-    that can be sent again, and requests that never left. When all attempts are used, the last answer is
-    returned as it came, or the last error raised. An answer's body is not guarded, except by `idle`. Inside
-    an effect, requests get its `Idempotency-Key`, and what left is seen by its witness.
+    A response is classified before any code raises: 408, 425, 429 and 5xx are failures. A request is retried
+    if its method is allowed, if it has an `Idempotency-Key`, if the status was 425 or 429, or if it never
+    left; its body must be one that can be sent a second time. When all attempts are used, the last response
+    is returned unchanged, or the last error is raised. The body of a response is not guarded, except by
+    `idle`. Inside an effect, requests get its `Idempotency-Key`, and each one that leaves is recorded as
+    evidence.
 
     Raises CircuitOpenError, LimitRefused, AttemptTimeout, the errors of the transport, and ConfigurationError
     for a wrong option.

@@ -25,7 +25,7 @@ from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import Held, failed, guarded, leave
 from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.edge.seldom import log_here, run_here, say
-from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import OutsideRuns, Replayed
 from prefect_resilience.errors.context import ErrorContext
@@ -51,7 +51,7 @@ _BY_LEDGER = frozenset({"RepeatedEffect", "EffectKeyReused", "EffectBusy", "NotR
 """Errors with which an effect is not sent: the function was not called."""
 
 LONG_WAIT = 5.0
-"""From this delay on, the log tells what the call waits for."""
+"""From this delay on, the log line says what the call waits for."""
 
 
 class LocalRun(OutsideRuns):
@@ -146,7 +146,7 @@ class LocalRun(OutsideRuns):
 
     def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
         stood_in(self.guard.fn, answer.fallback.name, answer.fallback.degraded)
-        line = f"{self.name}: fallback {answer.fallback.name!r} used, after: {context.summary()}"
+        line = f"{self.name}: {replaced_message(context, answer)}"
         say(WARNING, (self.name, "fallback", answer.fallback.name, context.code), line)
         events.fallback_used(self.name, context, answer.fallback, events.count)
         self._counted(context, "calls", "fallbacks")
@@ -157,7 +157,7 @@ class LocalRun(OutsideRuns):
         events.run_recovered(self.name, self.identity, record.history, took, events.count)
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
-        line = f"{self.name}: Giving up ({verdict.why}): {context.summary()}"
+        line = f"{self.name}: {gave_up_told(context, verdict)}"
         say(ERROR, (self.name, "gave up", context.code), line)
         events.run_failed(self.name, context, verdict, events.count)
         self._counted(context, "calls", "failures")
@@ -181,7 +181,7 @@ class LocalRun(OutsideRuns):
 
     def recall(self, max_age: float | None) -> Any:
         if self.memories is None:
-            raise LookupError("no earlier result is kept here")
+            raise LookupError("no earlier result is stored")
         return self.memories.find(self._memory_key(), max_age)
 
     def _memory_key(self) -> str | None:
@@ -216,9 +216,7 @@ class LocalRun(OutsideRuns):
         return set()
 
     def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
-        line = (
-            f"Decomposing into {parts} parts at depth {depth} of at most {most}, after: {context.summary()}"
-        )
+        line = f"Decomposing into {parts} parts (depth {depth} of at most {most}), after: {context.summary()}"
         say(WARNING, (self.name, "decompose", depth), f"{self.name}: {line}")
 
     # The interface for effects.
@@ -247,7 +245,7 @@ class LocalRun(OutsideRuns):
         return durable.open_ledger()
 
     def keep(self, reference: str, value: Any) -> str | None:
-        return "it is no JSON, and only a task run has a result storage"
+        return "it is not JSON, and only a task run has a result storage"
 
     def replayed(self, replayed: Replayed) -> None:
         if self._totals is not None:
@@ -257,18 +255,18 @@ class LocalRun(OutsideRuns):
 
     def in_doubt(self, key: str, batch_id: str, why: str) -> None:
         log_here().error(
-            "In doubt: whether %r of batch %r took place is unknown: %s", key, batch_id, redact(why)
+            "In doubt: the outcome of effect %r in batch %r is unknown: %s", key, batch_id, redact(why)
         )
         self._emit("effect.in-doubt", key, batch_id, why=redact(why))
 
     def overdue(self, key: str, batch_id: str) -> None:
-        log_here().warning("The attempt is over and its call still runs: %r of batch %r", key, batch_id)
+        log_here().warning("The abandoned call of effect %r in batch %r is still running", key, batch_id)
 
     def late(self, said: str) -> None:
         log_here().warning("Late: %s", said)
 
     def unrecorded(self, why: str) -> None:
-        line = f"{self.name}: this effect is not in the ledger: {why}"
+        line = f"{self.name}: This effect is not in the ledger: {why}"
         say(WARNING, (self.name, "unrecorded"), line)
 
     def _emit(self, happening: str, key: str, batch_id: str, **more: Any) -> None:
@@ -301,7 +299,7 @@ def outcome_of(run: LocalRun, *, threaded: bool = False) -> Steps[Any]:
 
 
 def gone_on(run: LocalRun, began: float, error: Exception, held: Held) -> Steps[Any]:
-    """Go on after a first attempt that failed outside of `guarded`, with the guards that it still holds."""
+    """Continue after a first attempt that failed outside of `guarded`, with the guards that it holds."""
     with _with_notes(run):
         yield from leave(run.guard, held, error)
         outcome = yield from failed(run.guard, run, began, error)
@@ -324,12 +322,12 @@ def delay_after(run: LocalRun, error: BaseException) -> float | None:
 
 def paused(run: LocalRun, delay: float, error: BaseException) -> Steps[None]:
     """Wait for the next attempt. Raises the error at once if the attempt around this call has been abandoned,
-    since nobody would read the result."""
+    because its result would not be read."""
     began = time.monotonic()
     going_on = yield from slept_unless(pause(delay), abandoned)
     run.waited(time.monotonic() - began)
     if not going_on:
-        add_note(error, "prefect-resilience: not retried, because the attempt around this call is over")
+        add_note(error, "prefect-resilience: not retried, because the attempt around this call has ended")
         raise error
 
 

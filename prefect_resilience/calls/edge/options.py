@@ -1,4 +1,4 @@
-"""The policies around a function, made of the options that a user wrote and checked against it."""
+"""Makes the policies around a function from the user's options, and checks that they fit the function."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def as_policy(retry: RetryOption) -> Retry:
     if isinstance(retry, Mapping):
         return Retry(**retry)
     raise ConfigurationError(
-        f"retry={retry!r} is no policy: write Retry(attempts=3), a number of attempts, or None"
+        f"retry={retry!r} is not a retry policy: write Retry(attempts=3), a number of attempts, or None"
     )
 
 
@@ -108,7 +108,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
                     "circuit= is a CircuitPolicy, which has no name: "
                     "write CircuitBreaker.from_policy('name', policy)"
                 )
-            raise ConfigurationError(f"circuit={circuit!r} is no circuit: write CircuitBreaker('name')")
+            raise ConfigurationError(f"circuit={circuit!r} is not a circuit: write CircuitBreaker('name')")
         check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
     timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:
@@ -149,7 +149,7 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     for limit in written:
         if not isinstance(limit, limits.Limit):
             raise ConfigurationError(
-                f"limits={limit!r} is no limit: write Bulkhead(5) or RateLimit(10, per=1)"
+                f"limits={limit!r} is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"
             )
         check_fields(f"limit {limit.name!r}", limit.fields, fn)
     return tuple(written)
@@ -160,7 +160,7 @@ def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
         return None
     name = getattr(fn, "__name__", repr(fn))
     if not isinstance(hedge, limits.Hedge):
-        raise ConfigurationError(f"hedge={hedge!r} is no hedge: write Hedge(after=0.8)")
+        raise ConfigurationError(f"hedge={hedge!r} is not a hedge: write Hedge(after=0.8)")
     if not inspect.iscoroutinefunction(fn):
         raise ConfigurationError(
             f"hedge= is for idempotent async reads: write `async def {name}`, or leave it out"
@@ -175,13 +175,13 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
     name = getattr(fn, "__name__", repr(fn))
     if generates(fn):
         raise ConfigurationError(
-            f"effect= is for a call that has one result: {name!r} is a generator, whose chunks cannot be "
-            f"recorded: return a list, or leave it out"
+            f"effect= needs a function with one result, but {name!r} is a generator: return a list, or leave "
+            "effect out"
         )
     if hedge is not None and effect.kind != "idempotent":
         raise ConfigurationError(
             f"hedge= makes a slow call a second time, "
-            f"which effect={effect.kind!r} forbids: leave one of them out"
+            f"which effect={effect.kind!r} forbids: leave one of the two out"
         )
     check_fields(f"effect key {effect.key!r}", effect.fields, fn)
     effect.check_for(fn, isasync=isasync)
@@ -197,8 +197,7 @@ def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> E
     effect = durable.Effect.of(ours.get("effect"))
     if effect is not None and effect.kind != "idempotent" and expect.repair:
         raise ConfigurationError(
-            f"Expect(repair=True) makes the call again, which effect={effect.kind!r} forbids: what is done "
-            f"stays done, so leave repair out"
+            f"Expect(repair=True) repeats the call, which effect={effect.kind!r} forbids: leave repair out"
         )
     return expect
 
@@ -211,13 +210,13 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
     name = getattr(fn, "__name__", repr(fn))
     if generates(fn):
         raise ConfigurationError(
-            f"decompose= is for a call that has one result: {name!r} is a generator, so return a list"
+            f"decompose= needs a function with one result, but {name!r} is a generator: return a list"
         )
     effect = durable.Effect.of(ours.get("effect"))
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
         raise ConfigurationError(
-            f"decompose= makes several calls of one, and effect= says that there is one: "
-            f"{name!r} can have one of them only"
+            f"decompose= splits one call into several, but effect= records a single call: "
+            f"{name!r} can have only one of the two"
         )
     decompose.check_for(fn, isasync=isasync)
     return decompose
@@ -225,7 +224,7 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
 
 def yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ConfigurationError(f"{name}={value!r} is neither yes nor no: write True or False")
+        raise ConfigurationError(f"{name}={value!r} is not a boolean: write True or False")
     return value
 
 
@@ -237,14 +236,14 @@ def generates(fn: Callable[..., Any]) -> bool:
 def _restart_stream(value: Any, fn: Callable[..., Any]) -> bool:
     if yes_or_no("restart_stream", value) and not generates(fn):
         name = getattr(fn, "__name__", repr(fn))
-        raise ConfigurationError(f"restart_stream= is for generators: {name!r} is none, so leave it out")
+        raise ConfigurationError(f"restart_stream= is for generators, and {name!r} is not one: leave it out")
     return value
 
 
 def _policy_block(name: Any) -> str | None:
     if name is not None and (not isinstance(name, str) or not name):
         raise ConfigurationError(
-            f"policy={name!r} names no block: write the name of a ResiliencePolicy, as in 'llm-default'"
+            f"policy={name!r} is not a name: write the name of a ResiliencePolicy block, as in 'llm-default'"
         )
     return name
 
@@ -257,6 +256,6 @@ def check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> No
     for field in fields:
         if field not in parameters:
             raise ConfigurationError(
-                f"{what} names {field!r}, which is no parameter of "
+                f"{what} names {field!r}, which is not a parameter of "
                 f"{getattr(fn, '__name__', fn)!r}{nearest(field, parameters)}"
             )

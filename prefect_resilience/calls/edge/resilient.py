@@ -58,12 +58,13 @@ def resilient(fn: None = None, /, **options: Unpack[ResilientOptions]) -> Resili
 def resilient(fn: Any = None, /, **options: Any) -> Any:
     """Guard a plain function, coroutine, generator or method as `resilient_task` guards a task.
 
-    Same options, same words; no task run, and no Prefect API. Of many calls in one task, each is guarded by
-    itself: `@resilient(retry=Retry(attempts=4), circuit="pages", timeout=10)`. `name` is the function's name
-    in the log, in the metrics and in the summary of a flow run, which has totals for each function.
+    The options are the same, but there is no task run, and no Prefect API is needed. Each of many calls in
+    one task is guarded separately: `@resilient(retry=Retry(attempts=4), circuit="pages", timeout=10)`. `name`
+    is the function's name in the log, in the metrics and in the summary of a flow run, which has totals for
+    each function.
 
-    A block without a function of its own is retried by a loop, with the options `retry`, `circuit`, `limits`,
-    `classify` and `error_budget`:
+    A loop retries a block of code, with the options `retry`, `circuit`, `limits`, `classify` and
+    `error_budget`:
 
         for attempt in resilient(retry=3, circuit="ledger", name="book"):
             with attempt:
@@ -71,7 +72,8 @@ def resilient(fn: Any = None, /, **options: Any) -> Any:
 
     `async for attempt in resilient(...)` with `async with attempt:` does the same in a coroutine.
 
-    Not here: `dead_letter` and `policy`, which need a task run. Raises ConfigurationError for a wrong option.
+    `dead_letter` and `policy` need a task run and are not available here. Raises ConfigurationError for a
+    wrong option.
 
     Example:
         >>> @resilient(retry=2)
@@ -121,12 +123,12 @@ def _check(options: Mapping[str, Any]) -> None:
     known = ["name", *(name for name in DEFAULTS if name not in OF_A_RUN)]
     for name in options:
         if name in OF_A_RUN:
-            raise ConfigurationError(f"{name}= needs a task run: write it at a @resilient_task")
+            raise ConfigurationError(f"{name}= needs a task run: use it with @resilient_task")
         if name not in known:
             raise ConfigurationError(f"@resilient has no option {name!r}{nearest(name, known)}")
     given = options.get("name", "name")
     if not isinstance(given, str) or not given.strip():
-        raise ConfigurationError(f"@resilient(name={given!r}) is no name: write name='fetch page'")
+        raise ConfigurationError(f"@resilient(name={given!r}) is not a name: write name='fetch page'")
 
 
 def _decorated(fn: Any, options: Mapping[str, Any], name: str | None) -> Any:
@@ -137,7 +139,7 @@ def _decorated(fn: Any, options: Mapping[str, Any], name: str | None) -> Any:
         raise ConfigurationError(f"@resilient guards a function, not {fn!r}")
     if isinstance(getattr(fn, "guard", None), Guard):
         raise ConfigurationError(
-            f"{getattr(fn, 'name', fn)!r} is a resilient task already: write the options there"
+            f"{getattr(fn, 'name', fn)!r} is already a resilient task: pass the options to @resilient_task"
         )
     isasync = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
     guard = make_guard(fn, isasync, _retry_of(options), options)

@@ -53,9 +53,9 @@ class ArchivedEffects:
     at: float
 
     def __str__(self) -> str:
-        what = "its effect, which is" if self.done == 1 else f"its {self.done} effects, which are"
+        what = "its 1 done effect was" if self.done == 1 else f"its {self.done} done effects were"
         when = datetime.fromtimestamp(self.at, UTC)
-        return f"{what} done, left the ledger for the archive at {when:%Y-%m-%d %H:%M} UTC"
+        return f"{what} moved to the archive at {when:%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class RecoveryReport(BaseModel):
     """What a recovery did, or with `dry_run` what it would have done.
 
     `action`: "rescheduled" (a worker runs the same flow run again, from `next_at` on), "compensated",
-    "abandoned", "told" (a person must act, as `why` says), "refused" (not now, as `why` says), or "nothing"
+    "abandoned", "told" (a person must act, as `why` says), `refused` (not now, as `why` says), or "nothing"
     (there is nothing to recover, or it was abandoned). `next_at` is in seconds since the epoch. `undone` and
     `not_undone`: the effects that a rollback compensated, or would compensate, and those that it leaves, with
     the reasons. `audit` is the batch's audit log, the newest entry last.
@@ -131,8 +131,8 @@ def decided(
 
 
 def rolled_back(report: RecoveryReport, outline: Outline, *, planned: bool = False) -> RecoveryReport:
-    """The report with the outcome of its rollback, which is not "compensated" if nothing was undone."""
-    left = "" if planned or outline.complete else "; the rest waits for a person"
+    """The report with the outcome of its rollback, which is not "compensated" if nothing was compensated."""
+    left = "" if planned or outline.complete else "; a person must act on the rest"
     action: RecoveryAction = "told" if outline.not_undone else "nothing"
     # An effect in doubt may turn out to be done; then it is compensated.
     if outline.undone or (planned and not outline.complete):
@@ -160,33 +160,33 @@ def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Recove
     if asked.strategy == AUTO:
         return _by_hint(seen, asked, chance)
     if asked.strategy == "manual_only":
-        return decided(seen, "manual_only", "told", "it was asked to be left to a person")
+        return decided(seen, "manual_only", "told", "manual_only was requested")
     if asked.strategy == "compensate" and seen.archived is not None:
-        return decided(seen, "compensate", "refused", f"{seen.archived}: no rollback finds them there")
+        return decided(seen, "compensate", "refused", f"{seen.archived}: a rollback does not find them there")
     if asked.strategy == "compensate":
         down_to = "" if asked.to is None else f" to {asked.to!r}"
-        return decided(seen, "compensate", "compensated", f"a rollback{down_to} was asked for")
+        return decided(seen, "compensate", "compensated", f"a rollback{down_to} was requested")
     if asked.strategy == "abandon":
-        return decided(seen, "abandon", "abandoned", "it was given up")
+        return decided(seen, "abandon", "abandoned", "it was abandoned")
     strategy = asked.strategy if asked.strategy in RESTARTS else restart_strategy(seen.effects)
     assert strategy in RESTARTS
-    return _restart(seen, asked, strategy, "it was asked for", seen.now)
+    return _restart(seen, asked, strategy, "a restart was requested", seen.now)
 
 
 def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | None:
     if seen.busy:
-        return decided(seen, None, "refused", f"somebody is at {seen.busy[0]!r} at this moment")
+        return decided(seen, None, "refused", f"its effect {seen.busy[0]!r} is in progress")
     run = seen.run
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None
     if run.type == "SCHEDULED":
-        why = f"its flow run {run.name!r} is {run.state} and waits for a worker already"
+        why = f"its flow run {run.name!r} is {run.state} and already waits for a worker"
         return decided(seen, None, "refused", why, run.next_at)
     if run.type == "PAUSED":
         return decided(seen, None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")
     why = (
         f"its flow run {run.name!r} is {run.state}: wait for its end, "
-        "or use force where its process is gone for sure"
+        "or use force if its process is certainly gone"
     )
     return decided(seen, None, "refused", why)
 
@@ -194,7 +194,7 @@ def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | No
 def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
     hint = hint_for(seen, asked, chance)
     if hint is None:
-        known = "it has no effects" if not seen.effects else "nothing in it is missing or in doubt"
+        known = "it has no effects" if not seen.effects else "no effect is missing or in doubt"
         known = known if seen.archived is None else str(seen.archived)
         completed = seen.run is not None and seen.run.type == "COMPLETED"
         return decided(seen, None, "nothing", "its flow run completed" if completed else known)
@@ -213,17 +213,15 @@ def _restart(
 ) -> RecoveryReport:
     run = seen.run
     if seen.archived is not None and not asked.force:
-        why = f"{seen.archived}: a restart would do them again, which force allows"
+        why = f"{seen.archived}: a restart would repeat them; use force to allow that"
         return decided(seen, strategy, "refused", why)
     if run is not None and run.type == "COMPLETED" and not asked.force:
         return decided(seen, strategy, "refused", f"its flow run {run.name!r} completed")
     if run is not None and run.deployed:
         return decided(seen, strategy, "rescheduled", why, at)
     if run is None or not seen.named_after_run:
-        what = "no deployed flow run is known of it"
+        what = "it has no known flow run with a deployment"
     else:
         what = f"its flow run {run.name!r} has no deployment, so no worker can run it again"
-    how = (
-        f"run your program again inside `with batch({seen.batch_id!r}):`, and what is done is not done again"
-    )
+    how = f"run your program inside `with batch({seen.batch_id!r}):`; effects that are done are not repeated"
     return decided(seen, strategy, "told", f"{why}; {what}: {how}")

@@ -368,8 +368,8 @@ def _alive(passes: Sequence[RunPass], heartbeats: Iterable[float]) -> set[int]:
 
 
 def _message(run: UnfinishedRun, one: RunPass) -> str:
-    how = "whose end nobody reported"
+    how = "which has an unknown end"
     if one.ended is not None:
         how = f"which ended {one.end} at {utc_text(one.ended)}"
     was = f"It was {run.state} since {utc_text(run.since)}."
-    return f"Left behind by pass {one.number} of its flow run, {how}. {was}"
+    return f"Unfinished after pass {one.number} of its flow run, {how}. {was}"

@@ -99,7 +99,7 @@ class RecoveryTrail:
 
 
 class RecoveryHint(BaseModel):
-    """How to go on with a batch, and why.
+    """How to continue a batch, and why.
 
     `automatic`: whether `auto` does it. `skip`: the keys that are done. `skip_until`: the last external one,
     if all before it are done too. `resume_from`: the first that is not done. `verify`: keys whose receivers
@@ -141,27 +141,31 @@ def recovery_hint(
         return _with_keys("abandon", _abandoned(trail.abandoned_at), effects, waiting=waiting)
     if waiting:
         keys = named_some([*map(repr, waiting)])
-        why = f"whether {keys} took place is unknown, and there is no verify to ask: settle it"
+        why = f"the outcome of {keys} is unknown, and there is no verify to ask: settle it"
         return _with_keys("manual_only", f"{_stands(ended)}{why}", effects, waiting=waiting)
     if any(effect.state == "compensating" for effect in effects):
-        why = f"{_stands(ended)}a rollback of it was cut off, and is to be finished"
+        why = f"{_stands(ended)}its rollback was interrupted and must be finished"
         return _with_keys("compensate", why, effects, automatic=True)
     undone = any(effect.state == "compensated" for effect in effects)
     if ended is None:
         missing = any(effect.state in ("failed", "unknown") for effect in effects)
-        return _restart(effects, "no run of it is known") if missing and not undone else None
+        return _restart(effects, "it has no known run") if missing and not undone else None
     if ended.state == "COMPLETED":
         return None
     if undone:
-        why = f"{_stands(ended)}it was rolled back, and a restart would do again what was undone"
+        why = f"{_stands(ended)}it was rolled back, and a restart would repeat the compensated effects"
         return _with_keys("manual_only", why, effects)
     if ended.state == "CANCELLED":
-        return _with_keys("abandon", "somebody cancelled its run, which is not run again unasked", effects)
+        return _with_keys(
+            "abandon", "its run was cancelled, and a cancelled run is not recovered automatically", effects
+        )
     if ended.permanent:
         return _permanent(effects, ended, policy)
     if trail.recoveries >= policy.attempts:
         times = "once" if trail.recoveries == 1 else f"{trail.recoveries} times in a row"
-        tried = f"it was recovered {times} and ended badly again" if trail.recoveries else "recovery is off"
+        tried = (
+            f"it was recovered {times} and failed again" if trail.recoveries else "automatic recovery is off"
+        )
         return _with_keys("manual_only", f"{_stands(ended)}{tried}", effects)
     timing = {"attempt": trail.recoveries + 1, "next_at": next_at(trail, policy, now, random)}
     return _restart(effects, _how_it_ended(ended), automatic=True, **timing)
@@ -188,13 +192,13 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     external = [effect for effect in effects if effect.kind == "external"]
     done = [effect.key for effect in external if effect.state == "done"]
     if strategy == "restart_batch":
-        meets = "no external effect was done"
+        meets = "no external effect is done"
     elif strategy == "restart_from_last_external":
-        meets = f"every external effect up to {done[-1]!r} is done and will not be done again"
+        meets = f"every external effect up to {done[-1]!r} is done and will not be repeated"
     else:
-        meets = f"{len(done)} of {len(external)} external effects are done and will not be done again"
+        meets = f"{len(done)} of {len(external)} external effects are done and will not be repeated"
     verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
-    asked = f"; the receiver is asked about {named_some([*map(repr, verify)])}" if verify else ""
+    asked = f"; verify asks the receiver about {named_some([*map(repr, verify)])}" if verify else ""
     last = done[-1] if strategy == "restart_from_last_external" else None
     why = f"{because}; {meets}{asked}"
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
@@ -203,23 +207,23 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
 def _abandoned(at: float) -> str:
     when = datetime.fromtimestamp(at, UTC)
     return (
-        f"it was abandoned at {when:%Y-%m-%d %H:%M} UTC: nothing recovers it until somebody names a "
+        f"it was abandoned at {when:%Y-%m-%d %H:%M} UTC: it is recovered only with a named "
         f"strategy, such as restart"
     )
 
 
 def _permanent(effects: Sequence[SeenEffect], ended: RunEnd, policy: RecoveryPolicy) -> RecoveryHint:
     assert ended.error is not None
-    why = f"{_how_it_ended(ended)}, which will not pass by itself"
+    why = f"{_how_it_ended(ended)}, which is a permanent error"
     done = [effect for effect in effects if effect.state == "done"]
     undoable = [effect for effect in done if effect.compensate]
-    some = f"{len(undoable)} of {len(done)} done effects can be undone"
+    some = f"{len(undoable)} of {len(done)} done effects can be compensated"
     if policy.permanent == "abandon":
         return _with_keys("abandon", why, effects, automatic=True)
     if undoable and policy.permanent == "compensate":
         return _with_keys("compensate", f"{why}; {some}", effects, automatic=True)
     if undoable:
-        why = f"{why}; mend it and restart, or compensate: {some}"
+        why = f"{why}; fix the cause and restart, or compensate: {some}"
     return _with_keys("manual_only", why, effects)
 
 

@@ -171,7 +171,9 @@ class EffectClaim(LedgerSequences):
         except StoreUnavailable as error:
             if self.effect.external:
                 self.ambiguous = True
-                raise self._doubt(redact(f"it was done, but this could not be recorded: {error}")) from None
+                raise self._doubt(
+                    redact(f"it was done, but its outcome could not be recorded: {error}")
+                ) from None
             self.here.unrecorded(str(error))
         return done.result
 
@@ -208,7 +210,9 @@ class EffectClaim(LedgerSequences):
         said = None if info is None else {"code": info.code, "message": _brief(info.message)}
         if proven:
             return FailedCall(self.name, said)
-        self.why = "it was interrupted" if said is None else f"it ended in {said['code']}: {said['message']}"
+        self.why = (
+            "it was interrupted" if said is None else f"it failed with {said['code']}: {said['message']}"
+        )
         spared = spared_by(error, info, self.effect, witness)
         if spared is not None:
             self.why += f"; {spared}"
@@ -237,7 +241,7 @@ class EffectClaim(LedgerSequences):
         info = self._classified(error)
         said = {
             "code": "OVERDUE",
-            "message": "its attempt was over before its call, and nobody saw what became of it",
+            "message": "its attempt was over before its call, and the outcome of the call is unknown",
         }
         if info is not None:
             said["after"] = info.code
@@ -249,7 +253,7 @@ class EffectClaim(LedgerSequences):
         try:
             self.here.late(drive(self._late(outcome)))
         except Exception as error:  # noqa: BLE001 - no caller waits for this thread
-            self.here.late(redact(f"what became of the effect {self.key!r} could not be recorded: {error!r}"))
+            self.here.late(redact(f"the outcome of the effect {self.key!r} could not be recorded: {error!r}"))
 
     def _late(self, outcome: CallOutcome) -> Steps[str]:
         if outcome.error is None:
@@ -264,10 +268,10 @@ class EffectClaim(LedgerSequences):
     def retry_refusal(self, error: BaseException) -> str | None:
         """Why the call must not be retried; None if it may be."""
         if isinstance(error, InDoubt):
-            return "only a person can say whether it took place"
+            return "a person must decide whether it took place"
         if not self.ambiguous or not self.effect.external or self.effect.verify is not None:
             return None
-        return "whether it took effect is unknown, and an external effect without verify is not sent again"
+        return "its outcome is unknown, and an external effect without verify is not repeated"
 
     def doubted(self) -> Steps[Replayed | InDoubt | None]:
         """Ask `verify` about an external call that ended in doubt and is not retried. None: the effect did

@@ -64,7 +64,7 @@ class SeenRequest:
 
     @property
     def not_taken(self) -> bool:
-        """Whether it was never sent, or refused each time."""
+        """Whether it was never sent, or rejected each time."""
         return self.tried and all(status is not None and is_refusal(status) for status in self.statuses)
 
 
@@ -78,7 +78,7 @@ class Witness:
         self._lock = threading.Lock()
 
     def shows_nothing_taken(self) -> bool:
-        """Whether all requests were refused, and there was no other traffic."""
+        """Whether all requests were rejected, and there was no other traffic."""
         return bool(self.requests) and not self.others and all(one.not_taken for one in self.requests)
 
     def seen(self) -> tuple[list[SeenRequest], list[str]]:
@@ -271,7 +271,7 @@ def says_not_sent(error: BaseException) -> bool:
 
 
 def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
-    """Whether the error of a single request proves that it took no effect: it never arrived, or was refused.
+    """Whether the error of a single request proves that it took no effect: it never arrived, or was rejected.
 
     False if there are signs of more than one request, such as a redirect, or of an interrupted call. In a
     group, each member must prove it.
@@ -383,12 +383,12 @@ def spared_by(error: BaseException, info: ErrorInfo | None, effect: Effect, witn
         return None
     if witness.others:
         return (
-            f"the witness of the HTTP client did not see all that left ({witness.others[0]}): if nothing "
-            "else is sent, write Effect(one_request=True), or raise NotSent where it is certain"
+            f"the HTTP client's hook did not see all traffic ({witness.others[0]}): if the function sends "
+            "nothing else, write Effect(one_request=True), or raise NotSent where that is certain"
         )
     if witness.requests or effect.one_request:
         return None
     return (
-        "if the function makes one request, its error would prove that nothing was taken: make it with "
+        "if the function makes only one request, this error can prove that it took no effect: make it with "
         "httpx.Client(event_hooks={'request': [send_idempotency_key]}), or write Effect(one_request=True)"
     )

@@ -144,7 +144,7 @@ def _scalar(value: Any) -> Any:
         return class_name(cast("type[Any]", value))
     if isinstance(value, FunctionType) and value.__closure__ is None and "<" not in value.__qualname__:
         return task_name(value)
-    raise TypeError(f"a {type(value).__name__}, which has no value that could be compared")
+    raise TypeError(f"a {type(value).__name__}, which has no value that can be compared")
 
 
 def _number(value: Decimal) -> str:
@@ -156,7 +156,7 @@ def _number(value: Decimal) -> str:
 
 def _finite(value: Number) -> Number:
     if not value.is_finite() if isinstance(value, Decimal) else not math.isfinite(value):
-        raise ValueError(f"{value!r}, which is no number")
+        raise ValueError(f"{value!r}, which is not a number")
     return value if isinstance(value, Decimal) else value + 0.0  # no -0.0
 
 
@@ -227,7 +227,7 @@ def _digest_key(
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigurationError(
                 f"the effect of {task!r} has no key: its parameter {name!r} is {error}; "
-                f'write a key over the others, such as Effect(key="{task}:{{id}}")'
+                f'write a key with the others, such as Effect(key="{task}:{{id}}")'
             ) from None
     return f"{shorten(_printable(scope + task))}:{digest([batch_id, scope, task, given])}"
 

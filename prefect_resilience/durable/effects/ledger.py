@@ -65,7 +65,7 @@ def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float |
         expires_at = None if lasts is None else store.now() + lasts
         if store.swap(place, 0 if found is None else found.version, after, expires_at):
             return after
-    raise StoreUnavailable(f"the document at {place!r} keeps being changed by others")
+    raise StoreUnavailable(f"too many concurrent changes to the document {place!r}: try again")
 
 
 def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
@@ -211,7 +211,7 @@ class Ledger:
                 return decision
             again = False
             found = self.store.load(place)
-        raise StoreUnavailable(f"the effect at {place!r} keeps being changed by others")
+        raise StoreUnavailable(f"too many concurrent changes to the effect {place!r}: try again")
 
 
 # -- the configured ledger

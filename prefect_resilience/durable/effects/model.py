@@ -80,7 +80,7 @@ class LookUp:
 class Intend:
     """`owner` is about to make the call, with the claim `claim`.
 
-    `about` is for operators: key, batch, task and runs. `despite_doubt`: call again even if the outcome of
+    `about` is for operators: key, batch, task and runs. `despite_doubt`: make the call even if the outcome of
     the earlier call is unknown.
     """
 
@@ -294,11 +294,14 @@ def generation_of(document: EffectDocument | None) -> int:
 def _undoing(document: EffectDocument) -> str:
     error = document["compensation"].get("error")
     if error is None:
-        return "a rollback that was to undo it was interrupted: rollback() finishes it"
-    return f"its compensation ended in {error['code']}: {error['message']}"
+        return "its rollback was interrupted: rollback() finishes it"
+    return f"its compensation failed with {error['code']}: {error['message']}"
 
 
-_OWNER_DIED = {"code": "OWNER_DIED", "message": "whoever made the call ended before it said what came of it"}
+_OWNER_DIED = {
+    "code": "OWNER_DIED",
+    "message": "the process that made the call ended before it recorded the outcome",
+}
 
 
 def _intend(

@@ -166,7 +166,7 @@ def lost(document: dict[str, Any] | None, token: str | None) -> str | None:
     if token is None or (document is not None and (document["token"] == token or document["reopened_at"])):
         return None
     if document is None:
-        return "its run was marked when its first effect was recorded, and the ledger does not know the batch"
+        return "its run was marked when its first effect was recorded, but the ledger does not have the batch"
     return "its run was marked by another ledger"
 
 
@@ -331,7 +331,7 @@ def _opened(
             effects = [effect for effect in recorded if is_counted(effect)]
             why = missing(document, effects, {here.process: count.number}, completed)
         elif completed and not of_0_1:
-            why = f"Prefect knows of {len(completed)} completed effects of it, and the ledger of none"
+            why = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
     if why is not None:
         raise NotRecorded(lost_records(batch_id, why))
     if document is None:
@@ -344,8 +344,8 @@ def _opened(
 
 def lost_records(batch_id: str, why: str) -> str:
     return (
-        f"nothing was sent: the ledger has lost records of batch {batch_id!r}: {why}; restore it, or look at "
-        f"the receivers and go on with `prefect-resilience batches reopen {batch_id}`"
+        f"nothing was sent: the ledger has lost records of batch {batch_id!r}: {why}; restore it, or check "
+        f"the receivers and continue with `prefect-resilience batches reopen {batch_id}`"
     )
 
 

@@ -159,7 +159,9 @@ class Owner:
         except StoreUnavailable:
             return
         except Exception as error:  # noqa: BLE001 - the thread serves other stores too
-            logger.warning("an owner of effects could not renew its lease: %s", redact(repr(error)))
+            logger.warning(
+                "the lease of this process's effects could not be renewed: %s", redact(repr(error))
+            )
 
     def leave(self) -> None:
         """The process ends normally: make the reports and release the lease. Never raises.
@@ -182,7 +184,7 @@ class Owner:
             except StoreUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - one report must not block the others
-                logger.warning("what became of an effect could not be recorded: %s", redact(repr(error)))
+                logger.warning("the outcome of an effect could not be recorded: %s", redact(repr(error)))
             self._reports.popleft()
 
     def _renew(self) -> None:

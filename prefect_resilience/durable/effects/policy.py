@@ -71,7 +71,7 @@ class Effect(Policy):
         httpx client has `send_idempotency_key` as its event hook.
     verify: `verify(key, **parameters)` asks the receiver about an earlier call with an unknown outcome, and
         returns `Done(result, external_id)`, `NotDone()` or `Unknown()`. It gets the parameters that it names.
-    compensate: undoes the effect when its batch is rolled back: a function or a task at the top of a module,
+    compensate: reverses the effect when its batch is rolled back: a function or task at the top of a module,
         so that another process finds it too. It gets `result`, `external_id` and the parameters that it
         names; they are recorded before the call. It is an effect of its own in the ledger. Prefect's cache
         is not used for such a task: a compensated effect must run again.
@@ -121,7 +121,7 @@ class Effect(Policy):
         if isinstance(value, Mapping):
             return cls(**cast("Mapping[str, Any]", value))
         raise ConfigurationError(
-            f'effect={value!r} is no effect: write "external", "conditional", "idempotent" or Effect(...)'
+            f'effect={value!r} is not an effect: write "external", "conditional", "idempotent" or Effect(...)'
         )
 
     @property
@@ -160,11 +160,11 @@ class Effect(Policy):
         if inspect.iscoroutinefunction(self.verify) and not isasync:
             raise ConfigurationError(
                 f"verify={asking} is async but {name!r} is not: write the task as `async def`, "
-                f"or give it a plain function to ask"
+                f"or use a plain function as verify"
             )
         wanted = list(inspect.signature(self.verify).parameters.values())
         if not wanted:
-            raise ConfigurationError(f"verify={asking} takes nothing: write def {asking}(key, ...)")
+            raise ConfigurationError(f"verify={asking} takes no arguments: write def {asking}(key, ...)")
         check_parameters(f"verify={asking}", wanted[1:], fn)
 
 
@@ -176,14 +176,14 @@ def _needs_key(fn: Callable[..., Any]) -> str | None:
         return "it has no name of its own"
     if getattr(function, "__closure__", None):
         inside = ", ".join(repr(one) for one in function.__code__.co_freevars[:3])
-        return f"it uses {inside} of the function around it, which its arguments do not show"
+        return f"it uses {inside} of the enclosing function, which is not in its arguments"
     owner = name.rpartition(".")[0]
     if (
         owner
         and not owner.endswith("<locals>")
         and next(iter(inspect.signature(function).parameters), "") == "self"
     ):
-        return "it is a method, and what its object is counts as well"
+        return "it is a method, so its effect may depend on its object too"
     return None
 
 
@@ -248,11 +248,11 @@ def unpack(packed: Packed, fn: Callable[..., Any] | None = None) -> Any:
     if packed["as"] == "told" and (adapter is None or packed["value"] is None):
         return packed["value"]
     if adapter is None:
-        raise LookupError("the function has no return type any more that could rebuild it")
+        raise LookupError("the function no longer has a return type that can rebuild it")
     try:
         return adapter.validate_python(packed["value"])
     except Exception as error:
-        raise LookupError(f"it does not fit the function's return type any more: {error}") from error
+        raise LookupError(f"it no longer fits the function's return type: {error}") from error
 
 
 def shown(packed: Packed | None) -> Any:

@@ -242,7 +242,7 @@ def compared(
     if len(renamed) == 1:
         return Continues(renamed[0])
     if renamed:
-        why = "was= could mean any of them"
+        why = "was= matches more than one of them"
         return [Suspect(key, ", ".join(was), why) for key in renamed]
     return suspects
 
@@ -258,7 +258,7 @@ def compared_with_0_1(
     if mine["template"] is not None and "%" not in key:
         return []
     name = f"{PurePath(source.file).stem}.{source.name.removeprefix(f'{source.module}.')}"
-    why = "version 0.1 recorded it and made its key in another way; finish this batch with 0.1"
+    why = "version 0.1 recorded it with a key of another form; finish this batch with 0.1"
     found = [Suspect(its, task, why) for task, its in earlier if task == name]
     return Continues(found[0].key) if len(found) == 1 and name in was else found
 
@@ -301,7 +301,7 @@ def clash(reused: Reused, asker: Asker, source: CodeSource, key: str, batch_id: 
     if reused.why == "task":
         if not reused.same_pass and is_gone(recorded["task"], source):
             return replace(asker, names=(*asker.names, recorded["task"]))
-        raise EffectKeyReused(key, batch_id, f"the task {recorded['task']!r} has used it")
+        raise EffectKeyReused(key, batch_id, f"the task {recorded['task']!r} uses it")
     changed = changed_types(recorded, asker.recipe) or "its template was filled with other values"
     if reused.same_pass or not same_call(recorded, asker.recipe):
         raise EffectKeyReused(key, batch_id, changed)
@@ -320,7 +320,7 @@ def suspected(found: list[Suspect], batch_id: str) -> str:
     more = "" if len(found) == 1 else f" and {len(found) - 1} more"
     return (
         f"an earlier pass recorded {first.key!r}{more} by the task {first.task!r}, which this pass has not "
-        f"asked for: {first.why}; {_mend(first.task)}, or settle the recorded effect: "
+        f"requested: {first.why}; {_mend(first.task)}, or settle the recorded effect: "
         f"`prefect-resilience batches settle {batch_id} {first.key} done`"
     )
 

@@ -50,24 +50,24 @@ _INTENDING = "the intent could not be recorded"
 
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 _URL = "PREFECT_RESILIENCE_STORE_URL"
-_WRITABLE = f"let this program write there, or name another store in {_URL}"
+_WRITABLE = f"give this program write access, or set another store in {_URL}"
 
 # The first match counts, so the order matters: the later patterns also match other errors.
 _REMEDIES = (
-    ("root flow run|found out", "let the Prefect API answer, or name the batch: `with batch(...)`"),
-    ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or make room there"),
+    ("root flow run|found out", "start the Prefect API, or name the batch: `with batch(...)`"),
+    ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or free some"),
     (
         "is full|no space left|could not (extend file|write)|quota|too large|disk i/o error|misconf",
-        "its disk is full, over its quota or failing: make room there",
+        "its disk is full, over its quota or failing: free some space",
     ),
-    ("read[- ]?only|permission denied|insufficient privilege", f"it may only be read: {_WRITABLE}"),
-    ("noreplicas", "let its replicas catch up (min-replicas-to-write)"),
-    ("is locked|lock timeout", "another program holds its lock: let that end"),
-    ("password|noauth|wrongpass|noperm|authentication", f"give the user and the password in {_URL}"),
+    ("read[- ]?only|permission denied|insufficient privilege", f"it is read-only: {_WRITABLE}"),
+    ("noreplicas", "wait until its replicas have caught up (min-replicas-to-write)"),
+    ("is locked|lock timeout", "another program holds its lock: wait until it is released"),
+    ("password|noauth|wrongpass|noperm|authentication", f"set the user and the password in {_URL}"),
     ("unable to open|file exists|not a directory|not a database|no such file", _WRITABLE),
     (
-        "refused|time(out|d out)|connect|closed|reset|shutting down|starting up|no route|service|resolve",
-        f"start it, or mend its address in {_URL}",
+        r"\brefused|time(out|d out)|connect|closed|reset|shutting down|starting up|no route|service|resolve",
+        f"start it, or correct its address in {_URL}",
     ),
 )
 
@@ -79,7 +79,7 @@ def remedy(said: str) -> str:
     for signs, words in _REMEDIES:
         if re.search(signs, said):
             return words
-    return f"mend it, or name another store in {_URL}"
+    return f"repair it, or set another store in {_URL}"
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class LedgerSequences:
     generation: int = 1
     """Above 1: the effect was compensated before, and this call is a new one for its receiver."""
     _place: str = ""
-    _doing: str = "the ledger cannot be opened"
+    _doing: str = "the ledger could not be opened"
     """The step that failed, for messages when the store is unavailable."""
     _claimed: bool = False
     _gone: bool = False
@@ -134,12 +134,12 @@ class LedgerSequences:
             return decision
 
     def _look(self) -> LedgerDecision:
-        self._doing = "it cannot be looked up whether it is done"
+        self._doing = "the ledger could not be read"
         decision = self._ledger.look(self._place, self._asker)
         if self._opened is None:
             return decision
         if isinstance(decision, Send) and not decision.known and self.key in self._opened.earlier:
-            raise NotRecorded(lost_records(self.batch_id, f"{self.key!r} is gone since this pass began"))
+            raise NotRecorded(lost_records(self.batch_id, f"{self.key!r} was removed after this pass began"))
         self._opened.earlier.asked(self.key)
         if isinstance(decision, Send) and not decision.known and self._opened.earlier:
             assert self._asker.recipe is not None
@@ -170,14 +170,14 @@ class LedgerSequences:
         now = in_progress.get()
         if now is not None and (now.key, now.batch_id) == (self.key, self.batch_id):
             raise ConfigurationError(
-                f"the effect {self.key!r} calls itself: give the inner one a key of its own"
+                f"the effect {self.key!r} calls itself: give the inner effect a key of its own"
             )
         if self.effect.compensates is None:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
             self._asker = Asker(self.here.asker(), passed, made.recipe, names, self.effect.repeat == "replay")
             if self.effect.external:
-                self._doing = "it cannot be looked up whether it is done"
+                self._doing = "the ledger could not be read"
                 self._opened = open_batch(ledger, self.batch_id, passed, self.here.flow(), self.here.marks)
         self.ledger = ledger
 
@@ -246,7 +246,7 @@ class LedgerSequences:
 
     def _resolved(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver about an earlier call. Raises InDoubt if the outcome stays unknown."""
-        said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
+        said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
         if self.effect.verify is None:
             return self._undecided(f"{why}; there is no verify to ask")
@@ -269,7 +269,7 @@ class LedgerSequences:
         try:
             return (yield Blocking(self._ledger.verified, (self._place, verified)))
         except StoreUnavailable as error:
-            self._do_without(error, "what verify says could not be recorded")
+            self._do_without(error, "the answer of verify could not be recorded")
             return Send()
 
     def _undecided(self, why: str) -> Send:

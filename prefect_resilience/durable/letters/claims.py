@@ -56,13 +56,13 @@ def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | 
     """The reason why the letter cannot be claimed now; None when it is free."""
     letter = standing(letter, now)
     if letter.status in ("replayed", "settled"):
-        return SETTLED if letter.status == "settled" else "it has been replayed already"
+        return SETTLED if letter.status == "settled" else "it was already replayed"
     if letter.status == "replaying":
         assert letter.claim is not None
         left = (letter.claim.until - now).total_seconds()
-        return f"{letter.claim.owner} is replaying it, and has {left:.0f} s before somebody else may"
+        return f"{letter.claim.owner} is replaying it; its lease ends in {left:.0f} s"
     if letter.status == "in_doubt" and not despite_doubt:
-        return "a replay of it was cut off, and nobody knows how far it had come: look, then use force"
+        return "its last replay was interrupted at an unknown point: check its outcome, then use force"
     return None
 
 
@@ -78,7 +78,7 @@ def claimed(
     """The letter, claimed by `owner` for `lease` seconds. An earlier replay that was cut off is recorded."""
     letter = standing(letter, now)
     if letter.status == "in_doubt" and letter.claim is not None:
-        letter = ended(letter, "in_doubt", now, "it was cut off")
+        letter = ended(letter, "in_doubt", now, "it was interrupted")
     claim = Claim(
         owner=owner,
         token=token,

@@ -333,7 +333,7 @@ class Reader:
             return self._dict(value, path)
         if kind == "block":
             return self.load_block(str(value))
-        raise DeadLetterError(f"there is no kind {kind!r} of value here: a newer version wrote the letter")
+        raise DeadLetterError(f"unknown kind of value {kind!r}: a newer version wrote the letter")
 
     def _left_out(self, encoded: Mapping[str, Any], path: str) -> Any:
         mark = LeftOut.model_validate({**encoded, "path": path})
@@ -361,7 +361,7 @@ class Reader:
             return cls[encoded["name"]] if "name" in encoded else cls(encoded["value"])
         members = self._members(encoded["fields"], path)
         if (kind == "model") != issubclass(cls, BaseModel):
-            raise DeadLetterError(f"{cls.__qualname__} is no pydantic model any more")
+            raise DeadLetterError(f"{cls.__qualname__} is no longer a pydantic model")
         check_fields(cls, members)
         if kind == "namedtuple":
             return cast("Any", tuple).__new__(cls, [members[name] for name in cls._fields])

@@ -83,7 +83,7 @@ def _named(*types: type[Any]) -> Scalar:
 def _read_url(written: Any) -> Any:
     kind = getattr(pydantic, written[0], None)
     if not isinstance(kind, type) or not issubclass(kind, _URLS):
-        raise ValueError(f"there is no kind of URL {written[0]!r}")
+        raise ValueError(f"unknown kind of URL {written[0]!r}")
     return kind(written[1])
 
 
@@ -173,17 +173,19 @@ def find_class(path: str, find_module: FindModule = importlib.import_module) -> 
     if found is None:
         if "<locals>" in qualname:
             raise DeadLetterError(
-                f"the class {qualname} of {module} was defined in a function, where only its own process "
-                "finds it: define it at the top of its module"
+                f"the class {qualname} of {module} was defined in a function, so other processes cannot "
+                "import it: define it at the top of its module"
             )
         try:
             found = attribute_at(find_module(module), qualname)
         except Exception as error:
             raise DeadLetterError(f"the class {path} cannot be imported here: {error!r}") from error
     if found is None:
-        raise DeadLetterError(f"there is no class {qualname} in {module} any more")
+        raise DeadLetterError(f"the class {qualname} no longer exists in {module}")
     if not _holds_data(found):
-        raise DeadLetterError(f"{path} is no model, dataclass, enumeration or named tuple, and is not read")
+        raise DeadLetterError(
+            f"{path} is not a model, dataclass, enumeration or named tuple, so it is not read"
+        )
     return found
 
 
@@ -212,9 +214,9 @@ def check_fields(cls: type[Any], members: dict[str, Any]) -> None:
         declared = getattr(cls, "__dataclass_fields__", {}).values()
         needed = [one.name for one in declared if one.init and one.default is one.default_factory]
     if known and (lost := sorted(members.keys() - set(known))):
-        raise DeadLetterError(f"{cls.__qualname__} has no field {lost[0]!r} any more")
+        raise DeadLetterError(f"{cls.__qualname__} no longer has the field {lost[0]!r}")
     if new := [name for name in needed if name not in members]:
-        raise DeadLetterError(f"{cls.__qualname__} has a new field {new[0]!r} and no default for it")
+        raise DeadLetterError(f"{cls.__qualname__} has a new field {new[0]!r} without a default")
 
 
 def object_of(cls: Any, members: dict[str, Any]) -> Any:
@@ -229,7 +231,7 @@ def object_of(cls: Any, members: dict[str, Any]) -> Any:
         try:
             object.__setattr__(made, name, member)
         except AttributeError:
-            raise DeadLetterError(f"{cls.__qualname__} has no field {name!r} any more") from None
+            raise DeadLetterError(f"{cls.__qualname__} no longer has the field {name!r}") from None
     return made
 
 

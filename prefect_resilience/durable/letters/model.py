@@ -321,6 +321,6 @@ def loss(letter: DeadLetter, error: BaseException) -> str:
     """The log line for a letter that could not be stored, with enough data to find the call."""
     run = letter.task_run_id or letter.flow_run_id or "no run"
     return redact(
-        f"The dead letter of {letter.kind} {letter.name!r} ({run}) is lost, since nothing could keep it: "
+        f"The dead letter of {letter.kind} {letter.name!r} ({run}) is lost, because it could not be stored: "
         f"{error!r}. The call failed with {letter.summary()}"
     )

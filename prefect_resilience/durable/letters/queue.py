@@ -158,7 +158,7 @@ class DeadLetterQueue:
         """One letter with its contents. Raises DeadLetterError for an unknown id."""
         found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
         if found is None:
-            raise DeadLetterError(f"there is no dead letter {letter_id!r}{self._nearest(letter_id)}")
+            raise DeadLetterError(f"dead letter {letter_id!r} not found{self._nearest(letter_id)}")
         return self._read(found).holding(self.contents(letter_id))
 
     def _nearest(self, letter_id: str) -> str:
@@ -167,7 +167,7 @@ class DeadLetterQueue:
         # Ids of one day are similar: only a typing error gives a match as close as this.
         for near in (*begun, *difflib.get_close_matches(letter_id, known, n=1, cutoff=0.9)):
             return f"; did you mean {near!r}?"
-        return ": `dead-letters list` names those that there are" if known else ", nor any other"
+        return ": see `dead-letters list`" if known else ": there are no dead letters"
 
     def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
         """A stored letter in its current status."""
@@ -249,7 +249,7 @@ class DeadLetterQueue:
                 return None
             if self.store.swap(key, document.version, as_stored(changed)):
                 return changed
-        raise StoreUnavailable(f"the dead letter {letter_id} is being changed by too many at once")
+        raise StoreUnavailable(f"too many concurrent changes to dead letter {letter_id}: try again")
 
     # -- removing letters
 
@@ -342,7 +342,7 @@ def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
     wanted = {status} if isinstance(status, str) else set(status)
     for one in wanted:
         if one not in STATUSES:
-            raise ConfigurationError(f"no dead letter is ever {one!r}{nearest(one, STATUSES)}")
+            raise ConfigurationError(f"unknown status {one!r} of a dead letter{nearest(one, STATUSES)}")
     return wanted or None
 
 

@@ -25,7 +25,7 @@ class LetterOutcome(BaseModel):
         "skipped", nothing was called; "would_replay" in a dry run.
     message: why, or what would be called. run_id: the task or flow run of the replay.
     reason: if a letter was skipped because of its flow run: "run_goes_on" (the run may make the call itself,
-        or is being recovered), "settled" (it made the call), "unclear" (it ended, and nobody knows whether it
+        or is being recovered), "settled" (it made the call), "unclear" (it ended; it is unknown whether it
         made the call), "api_unavailable" (the Prefect API did not answer).
     """
 
@@ -85,7 +85,7 @@ class ReplayReport(BaseModel):
             for result in ("replayed", "failed", "skipped", "would_replay")
             if (count := len(self.of(result)))  # pyright: ignore[reportArgumentType]
         ]
-        return f"{number}: {', '.join(counts)}" if counts else "no letter"
+        return f"{number}: {', '.join(counts)}" if counts else "no letters"
 
 
 Progress = Callable[[int, int, LetterOutcome], None]
@@ -142,7 +142,7 @@ def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = Fa
 def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
     """The letter after its call failed in another pass; `anew` is the letter of that failure.
 
-    A replayed or settled letter waits again: its run made the call again, and the call failed.
+    A replayed or settled letter waits again: its run repeated the call, and the call failed.
     """
     changes: dict[str, Any] = anew.model_dump(include=_FRESH)
     if letter.status in ("replayed", "settled"):
@@ -237,8 +237,8 @@ def _function(key: str) -> str:
 def unclear(run: RunSeen) -> str:
     """The message that a person must decide about a letter: its run was started again, and has ended."""
     return (
-        f"its flow run {run.name!r} was run again and is {run.state}, and nobody knows whether it made this "
-        "call: look, then replay this letter by its id, with force"
+        f"its flow run {run.name!r} was run again and is {run.state}; it is unknown whether it made this "
+        "call: check, then replay this letter by its id, with force"
     )
 
 

@@ -83,10 +83,10 @@ def _source_of(function: Callable[..., Any], *, being_loaded: bool = False) -> d
     if module is None or not isinstance(qualname, str):
         raise _not_found(name, "it has no name of its own")
     if "<" in qualname:
-        raise _not_found(name, f"{qualname} is made where no import leads to")
+        raise _not_found(name, f"{qualname} cannot be imported")
     bound = bound_name(module, function, qualname, _is)
     if bound is None and not (being_loaded and _is_being_loaded(module)):
-        raise _not_found(name, f"{module.__name__}:{qualname} is something else")
+        raise _not_found(name, f"{module.__name__}:{qualname} is another object")
     file = getattr(module, "__file__", None)
     return {"module": module.__name__, "qualname": bound or qualname, "file": file}
 
@@ -133,7 +133,7 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
         if name in named:
             raise ConfigurationError(
                 f"nothing was sent: compensate={name_of(effect.compensate)} needs {name!r}, which cannot be "
-                f"recorded ({left_out.path}: {left_out.why}); let it find that by itself"
+                f"recorded ({left_out.path}: {left_out.why}); let the compensation look it up"
             )
     verify = effect.verify
     if verify is not None and missing.keys() & inspect.signature(verify).parameters.keys():
@@ -216,10 +216,10 @@ def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> 
     if packed["as"] == "told":
         return _as_annotated(packed["value"], function)
     if "recalled" not in packed:
-        raise LookupError("its result was not recorded in a form that can be read here")
+        raise LookupError("its result was recorded in a form that cannot be read here")
     value = reader.value(packed["recalled"], "result")
     if reader.missing:
-        raise LookupError(f"its result was not recorded whole ({reader.missing[0].why})")
+        raise LookupError(f"its result was not recorded completely ({reader.missing[0].why})")
     return value
 
 

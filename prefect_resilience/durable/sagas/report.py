@@ -33,7 +33,7 @@ class Compensation:
 class RollbackReport:
     """The outcome of a rollback; each list is in the order of work.
 
-    compensated: undone now. already: undone by an earlier rollback, even an interrupted one.
+    compensated: compensated now. already: compensated by an earlier rollback, even an interrupted one.
     failed: the compensation raised, or could not be called: a person must act.
     in_doubt: the outcome of the effect, or of its compensation, is unknown: a person must act.
     skipped: done without a compensation, or with one that a person gave up: it stays done.
@@ -60,12 +60,12 @@ class RollbackReport:
     def __str__(self) -> str:
         said = ", ".join(f"{count} {_SAID[how]}" for how, count in self.counts.items() if count)
         where = "" if self.to is None else f" to {self.to!r}"
-        return f"batch {self.batch_id!r} rolled back{where}: {said or 'nothing to undo'}"
+        return f"batch {self.batch_id!r} rolled back{where}: {said or 'nothing to compensate'}"
 
 
 _SAID = {
     "compensated": "compensated",
-    "already": "compensated before",
+    "already": "already compensated",
     "failed": "failed",
     "in_doubt": "in doubt",
     "skipped": "without a compensation",
@@ -78,7 +78,7 @@ NotUndoneHow = Literal["failed", "in_doubt", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class NotUndone:
-    """An effect that a rollback does not undo.
+    """An effect that a rollback does not compensate.
 
     how: "skipped" (it stays done), "failed" (its compensation failed) or "in_doubt" (outcome unknown).
     """
@@ -90,7 +90,7 @@ class NotUndone:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """The effects of a batch that a rollback undoes, in order, and those that it does not undo."""
+    """The effects of a batch that a rollback compensates, in order, and those that it does not."""
 
     undone: tuple[str, ...] = ()
     not_undone: tuple[NotUndone, ...] = ()
@@ -102,9 +102,9 @@ class Outline:
 
     def told(self, *, planned: bool = False) -> str:
         """Both lists as one phrase."""
-        yes, no = ("to undo", "not to be undone") if planned else ("undone", "not undone")
+        yes, no = ("to compensate", "not to compensate") if planned else ("compensated", "not compensated")
         if not self.undone and not self.not_undone:
-            return "there is nothing to undo"
+            return "there is nothing to compensate"
         parts = [f"{yes}: {named_some([*map(repr, self.undone)]) or 'nothing'}"]
         if self.not_undone:
             parts.append(f"{no}: {named_some([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
@@ -112,7 +112,7 @@ class Outline:
 
 
 def outline_of(report: RollbackReport) -> Outline:
-    """The outline of a rollback, with the effects that earlier rollbacks had undone."""
+    """The outline of a rollback, with the effects that earlier rollbacks had compensated."""
     left = [
         NotUndone(one.key, how, one.why) for how in get_args(NotUndoneHow) for one in getattr(report, how)
     ]
@@ -120,7 +120,7 @@ def outline_of(report: RollbackReport) -> Outline:
 
 
 def planned(documents: Iterable[EffectDocument], since: float | None) -> Outline:
-    """What a rollback of these effects would undo, back to a savepoint's time or to the beginning."""
+    """What a rollback of these effects would compensate, back to a savepoint's time or to the beginning."""
     effects = list(documents)
     todo = to_undo(effects, since)
     left = [NotUndone(one["key"], "in_doubt", _doubt(one)) for one in unsettled(effects, since)]
@@ -129,15 +129,15 @@ def planned(documents: Iterable[EffectDocument], since: float | None) -> Outline
 
 
 def why_it_stays(effect: EffectDocument) -> str:
-    """Why no rollback undoes an effect that is done."""
+    """Why no rollback compensates an effect that is done."""
     held: dict[str, Any] | None = effect.get("compensation")
-    return "it has no compensation" if held is None else f"it was given up ({held['given_up']})"
+    return "it has no compensation" if held is None else f"its compensation was given up ({held['given_up']})"
 
 
 def _doubt(effect: EffectDocument) -> str:
     held: dict[str, Any] = effect.get("compensation") or {}
-    asked = "its verify is asked first" if held.get("verify") else "there is no verify to ask"
-    return f"whether it took place is unknown: {asked}"
+    asked = "verify is asked first" if held.get("verify") else "there is no verify to ask"
+    return f"its outcome is unknown: {asked}"
 
 
 def named_some(items: Sequence[str]) -> str:
@@ -198,7 +198,7 @@ class SagaLog:
             return None
         effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
-            raise ConfigurationError(f"batch {to!r} still goes on: it has no end to go back to")
+            raise ConfigurationError(f"batch {to!r} is still in progress: it has no end to roll back to")
         return undo.ended_at(document for document, _ in effects)
 
     def end(self, claim: str, report: RollbackReport) -> None:

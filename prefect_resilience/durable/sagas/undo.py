@@ -1,11 +1,11 @@
-"""A rollback as pure functions: the effects to undo, their order, and each step of one effect.
+"""A rollback as pure functions: the effects to compensate, their order, and each step of one effect.
 
-    done ── fenced ──> compensating ── undone ──> compensated ── intended again ──> (the next generation)
-      ^                     │  └─ outcome unknown: stays, until a person says "undone" or "kept"
+    done ── fenced ──> compensating ── `undone` ──> compensated ── intended again ──> (the next generation)
+      ^                     │  └─ outcome unknown: stays, until a person answers `undone` or `kept`
       └── failed, or kept ──┘
 
-All effects are fenced before the first is undone: if a rollback dies half-way, no later run treats one of
-them as done. `now` is the store's clock.
+All effects are fenced before the first is compensated: if a rollback dies half-way, no later run treats
+one of them as done. `now` is the store's clock.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def doubted(document: EffectDocument, now: float, error: dict[str, Any]) -> Effe
 
 
 def kept(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person gives up the compensation: the effect stays done, and no rollback undoes it."""
+    """A person gives up the compensation: the effect stays done, and no rollback compensates it."""
     released = _released(document, now, document["compensation"].get("error"))
     held = {**released["compensation"], "given_up": by}
     return {**released, "state": "done", "compensation": held, "verified_by": by}
 
 
 def undone_by(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person confirms that the effect is undone."""
+    """A person confirms that the effect is compensated."""
     return {**undone(document, now), "verified_by": by}
 
 
@@ -73,7 +73,7 @@ def _released(document: EffectDocument, now: float, error: dict[str, Any] | None
 
 
 def compensation_key(document: EffectDocument) -> str:
-    """The key of the effect that undoes this one; each generation has its own."""
+    """The key of the effect that compensates this one; each generation has its own."""
     return f"compensate:{sent_key(document['key'], generation_of(document))}"
 
 
@@ -82,7 +82,7 @@ def compensation_key(document: EffectDocument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToUndo:
-    """The work of a rollback. `effects` are in the order in which they are undone."""
+    """The work of a rollback. `effects` are in the order in which they are compensated."""
 
     effects: tuple[EffectDocument, ...]
     already: tuple[EffectDocument, ...]
@@ -90,10 +90,10 @@ class ToUndo:
 
 
 def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
-    """The effects of a batch to undo, in reverse order of completion.
+    """The effects of a batch to compensate, in reverse order of completion.
 
     `since`: the savepoint's time; effects completed up to it stay. Effects that an earlier rollback had
-    fenced are always undone.
+    fenced are always compensated.
     """
     effects = [one for one in documents if "compensates" not in one]
     after = [one for one in effects if _is_after(one, since)]

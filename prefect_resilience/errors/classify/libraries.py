@@ -246,7 +246,7 @@ def _look(looks: _Looks, error: BaseException, now: float) -> Opinion | None:
 
 
 def find(error: BaseException, now: float) -> Opinion | None:
-    """The opinion of the default rules on one exception, without its causes; None is no opinion.
+    """The opinion of the default rules on one exception, without its causes; None means no opinion.
 
     The order: a rule for the class, a declared `error_category`, HTTP by shape, SQLSTATE by shape, the
     name of the class or of a base, the bare name.

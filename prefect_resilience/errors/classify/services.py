@@ -342,7 +342,7 @@ def kafka_finding(error: object, now: float) -> Opinion | None:
 def smtp_finding(error: object, now: float) -> Opinion | None:
     """SMTP replies, RFC 5321: 4yz is transient (greylisting, a busy server), 5yz is permanent.
 
-    If several recipients were refused, the worst reply counts: permanent before transient.
+    If several recipients were rejected, the worst reply counts: permanent before transient.
     """
     replies = list(_smtp_replies(error))
     if not replies:

@@ -21,9 +21,9 @@ STOPS = {
 
 
 def ensure_complete(response: T) -> T:
-    """The answer of a language model, if it was not cut at a limit of tokens.
+    """Return a language model's answer, or raise an error if it was cut off at a token limit.
 
-    `response` is an answer of the SDKs of OpenAI, Anthropic or Google, or its JSON. Raises ResourceExhausted
+    `response` is a response of the SDKs of OpenAI, Anthropic or Google, or its JSON. Raises ResourceExhausted
     with the resource "output" (or "context"), the tokens used, and the text so far as `partial_output`.
 
         return ensure_complete(client.messages.create(...)).content[0].text
@@ -120,14 +120,14 @@ def ensure_complete_stream(chunks: AsyncIterable[T], *, end: End | None = None) 
 @overload
 def ensure_complete_stream(chunks: Iterable[T], *, end: End | None = None) -> Iterator[T]: ...
 def ensure_complete_stream(chunks: Any, *, end: End | None = None) -> Any:
-    """The chunks of a language model's stream. An error is raised at its end if the stream was cut.
+    """Yield the chunks of a language model's stream, and raise an error at its end if it was cut off.
 
     `chunks` are the events of an SDK (OpenAI, Anthropic, Google, Mistral, Cohere, Bedrock, Ollama and
     compatible ones), their JSON, or the lines of server-sent events, as texts or bytes; async chunks give an
     async iterator. `end` marks the end of other streams: a text in the last chunk, or a function of a chunk.
 
-    Raises StreamCut when it ended without its end marker, and ResourceExhausted when it was cut at a limit of
-    tokens; both have the text so far as `partial_output`.
+    Raises StreamCut if it ended without its end marker, and ResourceExhausted if it was cut off at a token
+    limit; both have the text so far as `partial_output`.
 
     Example:
         >>> lines = ['data: {"choices": [{"delta": {"content": "Half"}}]}']

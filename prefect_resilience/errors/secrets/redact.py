@@ -193,12 +193,14 @@ def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigurationError(f"the secret pattern is no regular expression: {error}") from None
+        raise ConfigurationError(f"the secret pattern is not a valid regular expression: {error}") from None
     with registered.lock:
         if compiled in registered.patterns:
             return
         if len(registered.patterns) >= MAXIMUM_PATTERNS:
-            raise ConfigurationError(f"{MAXIMUM_PATTERNS} secret patterns are registered; merge some of them")
+            raise ConfigurationError(
+                f"{MAXIMUM_PATTERNS} secret patterns are already registered: merge some of them"
+            )
         registered.patterns = (*registered.patterns, compiled)
 
 

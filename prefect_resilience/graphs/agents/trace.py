@@ -77,3 +77,40 @@ class PersonNeeded(ResilienceError):
 
     def __reduce__(self) -> tuple[type[PersonNeeded], tuple[str, str, str]]:
         return type(self), (self.chain, self.person, self.why)
+
+
+class NotAnswered(ResilienceError):
+    """A question was not answered in time. It is not retried.
+
+    `question` is its text, `timeout` the seconds that the flow run waited.
+
+    Example:
+        >>> print(NotAnswered("Send the report?", 3600))
+        there was no answer to 'Send the report?' within 3600 s
+    """
+
+    error_category: ClassVar[str] = "unexpected"
+
+    def __init__(self, question: str, timeout: float) -> None:
+        self.question = question
+        self.timeout = timeout
+        super().__init__(f"there was no answer to {question!r} within {timeout:g} s")
+
+
+class Rejected(ResilienceError):
+    """A person rejected what `approve(..., required=True)` asked for. It is not retried.
+
+    `question` is its text, `approval` the `Approval` with the comment.
+
+    Example:
+        >>> print(Rejected("Send the report?", Approval(approved=False, comment="the wrong month")))
+        'Send the report?' was rejected: the wrong month
+    """
+
+    error_category: ClassVar[str] = "unexpected"
+
+    def __init__(self, question: str, approval: Any) -> None:
+        self.question = question
+        self.approval = approval
+        because = f": {approval.comment}" if approval.comment else ""
+        super().__init__(f"{question!r} was rejected{because}")

@@ -42,11 +42,11 @@ class PathBuilder:
         return self._asks("lte", value)
 
     def contains(self, value: Any) -> Condition:
-        """`value` is a part of the text, a member of the list, or a key of the mapping at the path."""
+        """`value` is a part of the string, an item of the list, or a key of the mapping at the path."""
         return self._asks("contains", value)
 
     def matches(self, pattern: str) -> Condition:
-        """The regular expression matches somewhere in the text at the path; `^...$` for the whole text."""
+        """The regular expression matches a part of the string at the path; write `^...$` for all of it."""
         return self._asks("matches", pattern)
 
     def is_in(self, values: Iterable[Any]) -> Condition:
@@ -85,21 +85,23 @@ class PathBuilder:
         )
 
     def __bool__(self) -> bool:
-        raise TypeError(f"path({self._path!r}) is no condition yet: compare it, or write .exists()")
+        raise TypeError(f"path({self._path!r}) is not a condition yet: compare it, or write .exists()")
 
     def __repr__(self) -> str:
         return f"path({self._path!r})"
 
     def _asks(self, operator: Operator, value: Any) -> Condition:
         if isinstance(value, PathBuilder | Condition):
-            raise ConfigurationError(f"path({self._path!r}) is compared with a value, not with {value!r}")
+            raise ConfigurationError(
+                f"path({self._path!r}) can only be compared with a value, not with {value!r}"
+            )
         return Condition(operator=operator, path=self._path, value=value)
 
 
 def _without_comparison(path: str) -> ConfigurationError:
     return ConfigurationError(
-        f"path({path!r}) stands beside & or | without a comparison: these bind tighter than >, == "
-        f"and <, so put each comparison in brackets, as in (path({path!r}) > 1) & (path('b') > 2)"
+        f"path({path!r}) is combined by & or | without a comparison: these bind tighter than >, == "
+        f"and <, so put each comparison in parentheses, as in (path({path!r}) > 1) & (path('b') > 2)"
     )
 
 
@@ -111,7 +113,7 @@ def path(path: str) -> PathBuilder:
         True
     """
     if not isinstance(cast("Any", path), str):
-        raise ConfigurationError(f"path() takes a text such as 'results[0].id', not {shortly(path)}")
+        raise ConfigurationError(f"path() takes a string such as 'results[0].id', not {shortly(path)}")
     check_path(path)
     return PathBuilder(path)
 

@@ -1,8 +1,8 @@
 """Comparison of plain values: strict, exact, and bounded in steps and seconds.
 
 A bool is not a number; int, float and Decimal compare by their exact value; NaN equals nothing. Two
-date-times, as objects or as RFC 3339 texts, are compared as instants if both have an offset or neither has
-one; otherwise they are different and have no order. Other texts compare by code point.
+date-times, as objects or as RFC 3339 strings, are compared as instants if both have an offset or neither has
+one; otherwise they are different and have no order. Other strings compare by code point.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class EvaluationBounds:
         """Count one visited part. Raises `ConditionError` past the bounds."""
         self._steps -= 1
         if self._steps < 0:
-            raise ConditionError("the condition has too many parts of the value to look at")
+            raise ConditionError("the value has too many parts for the condition to check")
         if self._steps % _LOOKS_AT_CLOCK_EVERY == 0:
             self.left()
 
@@ -250,7 +250,7 @@ def compiled_pattern(pattern: str) -> regex.Pattern[str]:
     try:
         return regex.compile(pattern, cache_pattern=False)
     except (regex.error, ValueError, LookupError, OverflowError, RecursionError) as error:
-        raise PatternMistake(f"{shortly(pattern)} is no regular expression: {error}") from None
+        raise PatternMistake(f"{shortly(pattern)} is not a valid regular expression: {error}") from None
 
 
 def matches(pattern: str, text: str, bounds: EvaluationBounds, *, whole: bool = False) -> bool:
@@ -260,7 +260,7 @@ def matches(pattern: str, text: str, bounds: EvaluationBounds, *, whole: bool = 
     """
     if len(text) > LONGEST_TEXT:
         raise ConditionError(
-            f"a text of {len(text):,} characters is too long to match: {LONGEST_TEXT:,} at most"
+            f"a string of {len(text):,} characters is too long to match: at most {LONGEST_TEXT:,}"
         )
     ready = compiled_pattern(pattern)
     left = bounds.left()
@@ -294,7 +294,7 @@ def _affordable(pattern: str) -> None:
     """Raise PatternMistake for a pattern that is slow to compile: the library expands `{n}` n times."""
     if len(pattern) > LONGEST_PATTERN:
         raise PatternMistake(
-            f"a pattern may have {LONGEST_PATTERN:,} characters at most, not {len(pattern):,}"
+            f"a pattern may have at most {LONGEST_PATTERN:,} characters, not {len(pattern):,}"
         )
     sizes, last = [0], 0
     for piece in _PIECE.finditer(pattern):
@@ -310,12 +310,12 @@ def _affordable(pattern: str) -> None:
             last = 1
             sizes[-1] += 1
         if sizes[-1] > _MOST_PIECES or len(sizes) > _DEEPEST:
-            raise PatternMistake(f"{shortly(pattern)} repeats or nests too much to be compiled")
+            raise PatternMistake(f"{shortly(pattern)} has too many repetitions or groups to be compiled")
 
 
 def _known_group(pattern: str, at: int) -> None:
     if _GROUP.match(pattern, at) is None:
         raise PatternMistake(
             f"{shortly(pattern)} has {shortly(pattern[at : at + 6])} at column {at + 1}: "
-            f"recursion, comments and flags other than a, i, m, s and u are not accepted"
+            f"recursion, comments and flags other than a, i, m, s and u are not supported"
         )

@@ -208,11 +208,11 @@ def compiled(path: str) -> JSONPath:
         return cast("JSONPath", _environment.compile(path))
     except JSONPathError as error:
         at = 1
-        why = "it is nested too deep"
+        why = "it is nested too deeply"
         if error.token is not None:
             at = (error.token.index if error.token.index >= 0 else len(path)) + 1
             why = str(error.message)
-        mistake = PathError(f"{shown_path(path)} cannot be read at column {at}: {why}; RFC 9535 says how", at)
+        mistake = PathError(f"{shown_path(path)} cannot be read at column {at}: {why}; see RFC 9535", at)
     except (PatternMistake, RecursionError, ValueError) as error:
         mistake = PathError(f"{shown_path(path)} cannot be read: {error}")
     # Raised outside the handlers: Dask pickles an error's context too, and a very deep one cannot be pickled.
@@ -246,4 +246,4 @@ def _part(segment: JSONPathSegment) -> Part:
 def _all(query: JSONPath, data: Any, bounds: EvaluationBounds, path: str) -> list[Any]:
     with setting(_bounds, bounds), suppress(JSONPathError, RecursionError):
         return _followed(query, data, data).values()
-    raise ConditionError(f"{shown_path(path)} cannot be followed: it or the value is nested too deep", path)
+    raise ConditionError(f"{shown_path(path)} cannot be followed: it or the value is nested too deeply", path)

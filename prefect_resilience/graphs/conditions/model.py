@@ -43,11 +43,11 @@ _MOST_TOLD = 5
 
 
 class Condition(Policy):
-    """A question about a result or an error; build one with `path`, `succeeded` and `failed`, or from JSON.
+    """A condition on a result or an error; build one with `path`, `succeeded` and `failed`, or from JSON.
 
     operator: the comparison or check; see `Operator`.
     path: the place in the value: `a.b[0].c`, or `$...` as in RFC 9535 (`$` alone is the whole value).
-    value: the JSON value to compare with; datetimes are kept as ISO texts.
+    value: the JSON value to compare with; datetimes are kept as ISO strings.
     source_task: the task with the result; None for the task that the condition belongs to.
     conditions: the parts of `all`, `any` and `not`.
     category, code: the error for `failed`, as in an ErrorContext; None for any.
@@ -157,7 +157,7 @@ class Condition(Policy):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            "a condition is neither true nor false before it is evaluated: put conditions together with "
+            "a condition is neither true nor false before it is evaluated: combine conditions with "
             "& | ~ instead of and, or, not, and test for None with `is None`"
         )
 
@@ -182,9 +182,7 @@ class Condition(Policy):
 
     def _with(self, operator: Literal["all", "any"], other: Condition, sign: str) -> Condition:
         if not isinstance(cast("Any", other), Condition):
-            raise ConfigurationError(
-                f"{sign} puts two conditions together, not a condition and {shortly(other)}"
-            )
+            raise ConfigurationError(f"{sign} combines two conditions, not a condition and {shortly(other)}")
         parts, levels, size = list[Condition](), 0, 1
         for side in (self, other):
             opened = side.operator == operator and side.timeout_ms is None

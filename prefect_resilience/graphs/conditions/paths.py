@@ -91,9 +91,9 @@ def parsed(path: str) -> tuple[Part, ...]:
 
 def _as_text(path: str) -> None:
     if len(path) > LONGEST:
-        raise PathError(f"a path of {len(path)} characters is longer than {LONGEST}")
+        raise PathError(f"a path may have at most {LONGEST} characters, not {len(path)}")
     if not can_be_written(path):
-        raise PathError(f"{shown_path(path)} has half of a surrogate pair, which no JSON can carry")
+        raise PathError(f"{shown_path(path)} contains a lone surrogate (half a character)")
 
 
 def _part(path: str, at: int, *, first: bool) -> tuple[Part, int]:
@@ -102,18 +102,18 @@ def _part(path: str, at: int, *, first: bool) -> tuple[Part, int]:
         return _in_brackets(path, at)
     if not first:
         if path[at] != ".":
-            raise _wrong(path, at, f"a '.' or '[' must stand before {path[at]!r}")
+            raise _wrong(path, at, f"a '.' or '[' is expected before {path[at]!r}")
         at += 1
     name = _NAME.match(path, at)
     if name is None:
         found = f"not {path[at]!r}" if at < len(path) else "but the path ends"
-        raise _wrong(path, at, f"a name must stand here, {found}: write a path like a.b[0].c, or a $ path")
+        raise _wrong(path, at, f"a name is expected here, {found}: write a path like a.b[0].c, or a $ path")
     text = name[0]
     if text != text.strip() or not text.isprintable():
-        why = "has white space at its ends or letters that cannot be seen"
-        raise _wrong(path, at, f"{shown_path(text)} {why}: write it without, or as a key in quotes")
+        why = "has white space at its ends or invisible characters"
+        raise _wrong(path, at, f"{shown_path(text)} {why}: remove them, or write it as a key in quotes")
     if text == "*":
-        raise _wrong(path, at, "'*' selects in a $ path only, such as $.items[*].id")
+        raise _wrong(path, at, "'*' works only in a $ path, such as $.items[*].id")
     return _named(text), name.end()
 
 
@@ -125,7 +125,7 @@ def _in_brackets(path: str, at: int) -> tuple[Part, int]:
     if inside is None:
         raise _wrong(path, at, "this bracket is not closed")
     if not _INDEX.fullmatch(inside[1]):
-        why = f"{shown_path(inside[1])} is no place in a list: write [0], [-1] or a key in quotes"
+        why = f"{shown_path(inside[1])} is not an index: write [0], [-1] or a key in quotes"
         raise _wrong(path, at + 1, why)
     return _named(inside[1]), inside.end()
 
@@ -141,7 +141,9 @@ def _unquoted(path: str, at: int, quoted: str) -> str:
     try:
         return cast(str, json.loads(f'"{inner}"', strict=False))
     except json.JSONDecodeError:
-        raise _wrong(path, at, f"{shown_path(quoted)} has an escape that JSON does not know") from None
+        raise _wrong(
+            path, at, f"{shown_path(quoted)} has an escape sequence that JSON does not have"
+        ) from None
 
 
 def _requoted(text: str) -> str:
@@ -233,4 +235,4 @@ def kind_of(value: Any) -> str:
         return f"a {'list' if isinstance(value, list) else 'mapping'} of {size:,}"
     if isinstance(value, date):
         return "a time"
-    return "a text" if isinstance(value, str) else "a number"
+    return "a string" if isinstance(value, str) else "a number"

@@ -85,7 +85,7 @@ FIELDS = (
     "code",
     "timeout_ms",
 )
-_AT_LEAST = {"condition": "a condition", "conditions": "a list of conditions, one at least"}
+_AT_LEAST = {"condition": "a condition", "conditions": "a list of at least one condition"}
 _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
 
 
@@ -137,7 +137,7 @@ class Reading:
             return self._read(form, depth)
         self.forms.append(data)
         if not isinstance(data, self._known):
-            self._wrong(place, f"{shortly(data)} is no condition: write one like {_EXAMPLE}")
+            self._wrong(place, f"{shortly(data)} is not a condition: write one like {_EXAMPLE}")
 
     def _wrong(self, place: Place, sentence: str) -> None:
         self.mistakes.append((place, sentence))
@@ -145,8 +145,8 @@ class Reading:
     def _read(self, form: Form, depth: int) -> None:
         for name in form.data:
             if name not in FIELDS:
-                known = nearest(name, FIELDS) if isinstance(name, str) else "; its names are texts"
-                self._wrong((*form.place, str(name)[:60]), f"a condition has no {shortly(name)}{known}")
+                known = nearest(name, FIELDS) if isinstance(name, str) else "; field names are strings"
+                self._wrong((*form.place, str(name)[:60]), f"a condition has no field {shortly(name)}{known}")
         form.operator = self._operator(form)
         if form.operator is not None:
             form.fields["operator"] = form.operator
@@ -160,19 +160,19 @@ class Reading:
     def _operator(self, form: Form) -> str | None:
         kind, operator = form.data.get("type"), form.data.get("operator")
         if kind is not None and kind not in TYPES:
-            self._wrong((*form.place, "type"), _no_such(kind, "type of condition", TYPES))
+            self._wrong((*form.place, "type"), _no_such(kind, "a type of condition", TYPES))
             kind = None
         if operator is None:
             return self._only_operator(form, kind)
         if not isinstance(operator, str) or operator not in OPERATORS:
             among = operators_of(kind) if kind else OPERATORS
-            self._wrong((*form.place, "operator"), _no_such(operator, "operator", OPERATORS, among))
+            self._wrong((*form.place, "operator"), _no_such(operator, "an operator", OPERATORS, among))
             return None
         if kind is not None and operator not in operators_of(kind):
             right = ", ".join(operators_of(kind))
             self._wrong(
                 (*form.place, "operator"),
-                f"{operator!r} is no operator of the type {kind!r}; write one of {right}",
+                f"{operator!r} is not an operator of the type {kind!r}; write one of {right}",
             )
         return operator
 
@@ -216,7 +216,7 @@ class Reading:
         if path is None:
             return
         if not isinstance(path, str):
-            return self._wrong(place, f"a path is a text such as 'results[0].id', not {shortly(path)}")
+            return self._wrong(place, f"a path must be a string such as 'results[0].id', not {shortly(path)}")
         try:
             check_path(path)
         except PathError as error:
@@ -227,10 +227,10 @@ class Reading:
         """The path inside `field`, an alternative spelling of `path`."""
         place, data = (*form.place, "field"), form.data["field"]
         if form.has("path"):
-            self._wrong(place, "a path stands here and in 'path': write one of them")
+            self._wrong(place, "a path is written here and in 'path': write one of them")
         pairs = cast("Mapping[Any, Any]", data if isinstance(data, Mapping) else {})
         if set(pairs) != {"type", "path"} or pairs["type"] != "field":
-            self._wrong(place, "a field is written {'type': 'field', 'path': ...}")
+            self._wrong(place, "write a field as {'type': 'field', 'path': ...}")
         return (*place, "path"), pairs.get("path")
 
     def _value(self, form: Form) -> None:
@@ -255,10 +255,10 @@ class Reading:
             if name == "code" and isinstance(value, int) and not isinstance(value, bool):
                 value = shortly(value)
             elif not isinstance(value, str) or not value or not can_be_written(value):
-                self._wrong((*form.place, name), f"{name} is a text, not {shortly(value)}")
+                self._wrong((*form.place, name), f"{name} must be a string, not {shortly(value)}")
                 continue
             if name == "category" and value not in (known := [word.value for word in ErrorCategory]):
-                self._wrong((*form.place, name), _no_such(value, "error category", known))
+                self._wrong((*form.place, name), _no_such(value, "an error category", known))
             form.fields[name] = str(value)
 
     def _timeout(self, form: Form) -> None:
@@ -266,7 +266,7 @@ class Reading:
         if given is None:
             return
         if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST_MS:
-            sentence = f"write the milliseconds that it may take, up to {LONGEST_MS:,}, not {shortly(given)}"
+            sentence = f"write the allowed milliseconds, at most {LONGEST_MS:,}, not {shortly(given)}"
             return self._wrong((*form.place, "timeout_ms"), sentence)
         form.fields["timeout_ms"] = given
 
@@ -280,14 +280,14 @@ class Reading:
             parts += self._listed(form, (*form.place, "conditions"))
         if form.operator == "not" and len(parts) > 1:
             self._wrong(
-                (*form.place, "conditions"), "'not' takes one condition: put any or all around several"
+                (*form.place, "conditions"), "'not' takes one condition: combine several with any or all"
             )
         self._waiting += [(data, place, depth + 1, form) for place, data in reversed(parts)]
 
     def _listed(self, form: Form, place: Place) -> Iterable[tuple[Place, Any]]:
         listed = form.data["conditions"]
         if not isinstance(listed, list | tuple):
-            self._wrong(place, f"conditions are written as a list, not {shortly(listed)}")
+            self._wrong(place, f"conditions must be a list, not {shortly(listed)}")
             return []
         return [((*place, index), data) for index, data in enumerate(cast("list[Any]", listed))]
 
@@ -295,22 +295,22 @@ class Reading:
 def too_large(levels: int, parts: int) -> str | None:
     """The mistake of a condition that is too deep or too large, None if there is none."""
     if levels > DEEPEST:
-        return f"conditions are nested more than {DEEPEST} levels deep"
-    return f"a condition may have {MOST_PARTS:,} parts at most" if parts > MOST_PARTS else None
+        return f"conditions may be nested at most {DEEPEST} levels deep"
+    return f"a condition may have at most {MOST_PARTS:,} parts" if parts > MOST_PARTS else None
 
 
 def _no_such(value: Any, what: str, known: Iterable[str], among: Iterable[str] | None = None) -> str:
-    """`'gte ' is no operator; did you mean 'gte'?`"""
+    """`'gte ' is not an operator; did you mean 'gte'?`"""
     if not isinstance(value, str):
-        return f"{shortly(value)} is no {what}; write one of {', '.join(among or known)}"
-    return f"{shortly(value)} is no {what}{nearest(value[:60], known)}"
+        return f"{shortly(value)} is not {what}; write one of {', '.join(among or known)}"
+    return f"{shortly(value)} is not {what}{nearest(value[:60], known)}"
 
 
 def _instead(operator: str, name: str) -> str:
     if operator == "error_occurred" and name in ("category", "code"):
         return "; write 'failed'"
     if name == "source_task":
-        return "; write it in the conditions inside"
+        return "; write it in the inner conditions"
     return ""
 
 
@@ -331,7 +331,7 @@ def _unfit(operator: str | None, value: Any) -> str | None:
 
 # The JSON Schema of a condition, for editors and for Prefect's forms.
 
-_FORMS = """A question about a task's result or error, written in one of these forms:
+_FORMS = """A condition on a task's result or error, in one of these forms:
 {"type": "comparison", "operator": "gt | gte | lt | lte", "path": "confidence", "value": 0.9},
 {"type": "output_check", "operator": "contains | equals | not_equals", "path": "text", "value": "x"},
 {"type": "in", "path": "status", "value": ["done", "partial"]},
@@ -351,37 +351,44 @@ def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
         "description": _FORMS.replace("\n", " "),
         "additionalProperties": False,
         "properties": {
-            "type": _word(TYPES, "The kind of question; an operator's name, or a kind that has several."),
-            "operator": _word(OPERATORS, "What is asked; may be left out where the type says it."),
+            "type": _word(TYPES, "The type of the condition: an operator, or a group of operators."),
+            "operator": _word(OPERATORS, "The comparison or check. Not needed if the type is an operator."),
             "path": {
                 "type": "string",
                 "maxLength": 1_000,
-                "description": "Where to look: a.b[0].c, or $... as in RFC 9535; $ alone is the whole. "
-                "In a plan, state... and inputs... look there.",
+                "description": "The place in the result: a.b[0].c, or $... as in RFC 9535; $ is the whole "
+                "result. In a plan, also state... and inputs... .",
             },
             "field": {
                 "type": "object",
-                "description": "Another way to write the path.",
+                "description": "An alternative to path.",
                 "properties": {"type": {"const": "field"}, "path": {"type": "string"}},
                 "required": ["type", "path"],
                 "additionalProperties": False,
             },
-            "value": {"description": "What to compare with: any JSON; a list for in, a pattern for matches."},
-            "source_task": {"type": "string", "description": "The task whose result is looked at."},
+            "value": {
+                "description": "The value to compare with: any JSON; a list for in, a pattern for matches."
+            },
+            "source_task": {
+                "type": "string",
+                "description": "The task with the result; by default the condition's own.",
+            },
             "conditions": {
                 "type": "array",
                 "minItems": 1,
                 "items": reference,
-                "description": "For all and any.",
+                "description": "The conditions that all and any combine.",
             },
-            "condition": {**reference, "description": "For not."},
-            "category": _word(tuple(word.value for word in ErrorCategory), "The error that failed asks for."),
-            "code": {"type": "string", "description": "The error's code, such as 429 or TIMEOUT."},
+            "condition": {**reference, "description": "The condition that not negates."},
+            "category": _word(
+                tuple(word.value for word in ErrorCategory), "The category of the error, for failed."
+            ),
+            "code": {"type": "string", "description": "The code of the error, for failed: 429, TIMEOUT."},
             "timeout_ms": {
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "maximum": LONGEST_MS,
-                "description": "Milliseconds that its evaluation may compute; 500 if not given.",
+                "description": "CPU time of an evaluation in milliseconds; 500 by default.",
             },
         },
     }

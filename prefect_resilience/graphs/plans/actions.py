@@ -189,10 +189,10 @@ class Actions:
         own = [known for known in self.names() if known not in BUILT_IN]
         if not own:
             return (
-                f"there is no action {name!r}, for none is registered: write @action({name!r}) above a "
-                f"function and import its module, or give actions={{{name!r}: function}}"
+                f"unknown action {name!r}, because none is registered: write @action({name!r}) above a "
+                f"function and import its module, or pass actions={{{name!r}: function}}"
             )
-        return f"there is no action {name!r}{nearest(name, self.names())}"
+        return f"unknown action {name!r}{nearest(name, self.names())}"
 
 
 REGISTERED = Actions()
@@ -236,8 +236,8 @@ def _check(made: Action) -> None:
     for name, parameter in inspect.signature(made.function).parameters.items():
         if parameter.kind is parameter.POSITIONAL_ONLY:
             raise ConfigurationError(
-                f"the action {made.name!r} takes {name!r} by position only, but a plan gives inputs by name: "
-                f"leave out the / in {_qualname(made.function)}"
+                f"the action {made.name!r} takes {name!r} by position only, but a plan passes inputs by "
+                f"name: remove the / in {_qualname(made.function)}"
             )
 
 
@@ -284,8 +284,8 @@ def _not_taken(found: Action, node: Node, place: str) -> list[Mistake]:
 def _no_such(found: Action, name: str) -> str:
     known = [known for known in found.parameters if known != ERROR]
     if not known:
-        return f"{name!r} is no input of {found.name!r}, which takes none"
-    return f"{name!r} is no input of {found.name!r}{nearest(name, known)}"
+        return f"{name!r} is not an input of {found.name!r}, which has no inputs"
+    return f"{name!r} is not an input of {found.name!r}{nearest(name, known)}"
 
 
 def _missing(found: Action, offered: set[str], place: str) -> list[Mistake]:

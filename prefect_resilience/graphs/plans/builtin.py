@@ -1,6 +1,6 @@
 """The actions that every plan has.
 
-`plan` runs another plan as a flow run of its own, `quorum` asks several actions, `vote` counts answers.
+`plan` runs another plan as a flow run of its own, `quorum` calls several actions, `vote` counts answers.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def run_quorum(
     input: dict[str, Any] | None = None,
     error: ErrorContext | None = None,
 ) -> Any:
-    """Ask several actions at once; an answer counts when enough of them gave it.
+    """Call several actions in parallel; the answer that enough of them gave wins.
 
     Args:
         of: The names of the actions; a name may occur several times.
-        need: How many must give the same answer; more than half of them if not given.
-        key: A path to the part of an answer that is compared, such as label; the whole answer if not given.
+        need: How many must give the same answer; by default more than half.
+        key: A path to the part of an answer that is compared, such as label; by default the whole answer.
         input: The input of each action.
 
     Returns:
@@ -58,7 +58,7 @@ def run_quorum(
     """
     ask = _ask.get()
     if ask is None:
-        raise ConfigurationError("the action 'quorum' runs as a node of a plan: elsewhere call quorum(...)")
+        raise ConfigurationError("the action 'quorum' works only in a plan: elsewhere call quorum(...)")
     return ask(of, input or {}, majority(need, len(of)), key, error)
 
 
@@ -67,8 +67,8 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
 
     Args:
         answers: The answers, such as {{first.output}}; null, from a node without an output, does not count.
-        need: How many must be the same; more than half of them if not given.
-        key: A path to the part of an answer that is compared, such as label; the whole answer if not given.
+        need: How many must be the same; by default more than half.
+        key: A path to the part of an answer that is compared, such as label; by default the whole answer.
 
     Returns:
         The first of the answers that agree.
@@ -96,7 +96,7 @@ def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake
     if need is not None and not has_template(need):
         most = len(of) if of else None
         if isinstance(need, bool) or not isinstance(need, int) or need < 1 or (most and need > most):
-            upto = f"from 1 to {most}" if most else "from 1"
+            upto = f"from 1 to {most}" if most else "of at least 1"
             made.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quoted(need)}"))
     if isinstance(key, str) and not has_template(key):
         try:
@@ -118,7 +118,7 @@ def _of_voters(of: Sequence[Any], given: Any, node: Node, place: str, actions: A
         if not isinstance(name, str) or has_template(name):
             made.append(Mistake(here, f"write the name of an action, not {quoted(name)}"))
         elif actions.get(name) is None:
-            made.append(Mistake(here, f"there is no action {name!r}{nearest(name, actions.names())}"))
+            made.append(Mistake(here, f"unknown action {name!r}{nearest(name, actions.names())}"))
         elif not isinstance(given, str):
             asked = node.model_copy(update={"type": name, "input": dict(inner), "map": None})
             made += [
@@ -128,7 +128,7 @@ def _of_voters(of: Sequence[Any], given: Any, node: Node, place: str, actions: A
     return list(dict.fromkeys(made))
 
 
-_EMPTY = "quorum needs the names of the actions that it asks"
+_EMPTY = "write the names of the actions to call"
 
 
 def majority(need: int | None, voters: int) -> int:
@@ -187,19 +187,19 @@ def run_subplan(plan: str | dict[str, Any], inputs: dict[str, Any] | None = None
     """
     nest = _nest.get()
     if nest is None:
-        raise ConfigurationError("the action 'plan' runs as a node of a plan: elsewhere call run_plan(...)")
+        raise ConfigurationError("the action 'plan' works only in a plan: elsewhere call run_plan(...)")
     return nest.run(located(plan, nest.files), inputs).outputs
 
 
 def located(plan: Any, files: tuple[Path, ...]) -> Any:
     """A plan's file as an absolute path; any other value unchanged.
 
-    Raises ConfigurationError for a file that is inside itself.
+    Raises ConfigurationError for a file that contains itself.
     """
     if not isinstance(plan, str | Path) or (isinstance(plan, str) and is_text(plan)):
         return plan
     path = ((files[-1].parent if files else Path.cwd()) / plan).resolve()
     if path in files:
         chain = " -> ".join(file.name for file in (*files[files.index(path) :], path))
-        raise ConfigurationError(f"the plan {path.name!r} is inside itself: {chain}")
+        raise ConfigurationError(f"the plan {path.name!r} contains itself: {chain}")
     return path

@@ -21,6 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.text import plural
 from prefect_resilience.graphs.plans.lookups import (
     TEXT_LIMIT,
     Absent,
@@ -49,7 +50,7 @@ def _number(value: Any, wanted_by: str) -> int | float:
         return value
     kind = "null" if value is None else f"a {type(value).__name__}"
     kind = f"a missing value: {value}" if isinstance(value, Absent) else kind
-    raise TemplateError(f"{wanted_by} wants a number, not {kind}")
+    raise TemplateError(f"{wanted_by} needs a number, not {kind}")
 
 
 def _default(value: Any, fallback: Any = "", falsy: Any = False) -> Any:
@@ -58,7 +59,7 @@ def _default(value: Any, fallback: Any = "", falsy: Any = False) -> Any:
 
 def _joined(values: Any, between: Any = "") -> str:
     if not isinstance(values, list | Absent):
-        raise TemplateError(f"join wants a list, not a {type(values).__name__}")
+        raise TemplateError(f"join needs a list, not a {type(values).__name__}")
     parts, between = [as_text(value) for value in cast("list[Any]", values)], as_text(between)
     if sum(map(len, parts)) + len(between) * (len(parts) - 1) > TEXT_LIMIT:
         within(" " * (TEXT_LIMIT + 1))
@@ -137,7 +138,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(argument, bool) or not isinstance(argument, str | int) or "__" in str(argument):
-            raise TemplateError("what stands between brackets must be a name or a whole number")
+            raise TemplateError("the brackets must contain a name or a whole number")
         return stepped(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
@@ -149,7 +150,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         for value in (left, right):
             if isinstance(value, Absent):
-                raise TemplateError(f"'{operator}' lacks a value: {value}")
+                raise TemplateError(f"'{operator}' has a missing value: {value}")
         if operator == "+" and isinstance(left, str) and isinstance(right, str):
             return within(left + right)
         if operator == "+" and isinstance(left, list) and isinstance(right, list):
@@ -238,15 +239,15 @@ def _read(source: str) -> Expression:
         count = sum(kind != "whitespace" for _, kind, _ in SANDBOX.lex("{{" + source + "}}")) - 2
         if count > MOST_TOKENS:
             rewriting.mistakes[
-                f"an expression has at most {MOST_TOKENS} parts: compute this in an action"
+                f"an expression may have at most {MOST_TOKENS} parts: compute this in an action"
             ] = None
         else:
             tree = rewriting.visit(_parsed(source))
     except TemplateSyntaxError as error:
         says = str(error.message or "").replace("end of print statement", "its end")
-        rewriting.refuse(f"no expression: {shortened(says[:1].lower() + says[1:], 160)}")
+        rewriting.refuse(f"invalid expression: {shortened(says[:1].lower() + says[1:], 160)}")
     except (RecursionError, ValueError, OverflowError):
-        rewriting.refuse("no expression that can be read")
+        rewriting.refuse("the expression cannot be read")
     made = Expression(source, tuple(rewriting.paths), tree)
     if len(made.paths) == 1 and isinstance(tree, nodes.Name):
         made = Expression(source, made.paths)
@@ -293,17 +294,17 @@ class _Rewriting(NodeTransformer):
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
         most = FILTERS[node.name][0] if node.name in FILTERS else 0
         if node.name not in FILTERS:
-            self.refuse(f"there is no filter {node.name!r}{nearest(node.name, FILTERS)}")
+            self.refuse(f"unknown filter {node.name!r}{nearest(node.name, FILTERS)}")
         elif node.kwargs or node.dyn_args or node.dyn_kwargs or len(node.args) > most:
-            many = f"at most {most}" if most else "no"
-            self.refuse(f"the filter {node.name!r} takes {many} values, without names")
+            many = f"at most {plural(most, 'argument')}, by position" if most else "no arguments"
+            self.refuse(f"the filter {node.name!r} takes {many}")
         return self.generic_visit(node)
 
     def visit_Test(self, node: nodes.Test) -> nodes.Node:
         if node.name not in TESTS:
-            self.refuse(f"there is no test {node.name!r}{nearest(node.name, TESTS)}")
+            self.refuse(f"unknown test {node.name!r}{nearest(node.name, TESTS)}")
         elif node.args or node.kwargs or node.dyn_args or node.dyn_kwargs:
-            self.refuse(f"the test {node.name!r} takes no values")
+            self.refuse(f"the test {node.name!r} takes no arguments")
         return self.generic_visit(node)
 
     def visit_Name(self, node: Any) -> nodes.Node:
@@ -333,7 +334,7 @@ class _Rewriting(NodeTransformer):
         if base == ("nodes", (), False) and isinstance(key, str):
             return TemplatePath(key, node=True)
         if isinstance(key, str) and "__" in key:
-            self.refuse(f"{shortened(key)!r}: names with '__' are not looked up")
+            self.refuse(f"{shortened(key)!r}: names with '__' are not allowed in a template")
         return base and base._replace(steps=(*base.steps, key))
 
 
@@ -357,9 +358,10 @@ _REFUSALS = {
     kind: f"'{sign}' is not allowed in a template: compute this in an action"
     for kind, sign in {"Mul": "*", "Div": "/", "FloorDiv": "//", "Mod": "%", "Pow": "**"}.items()
 } | {
-    "Call": "templates call nothing: write a path such as kg_query.output.text, or a filter such as | upper",
-    "Pos": "'+' stands between two values",
-    "Slice": "slices are not allowed in a template: use first, last or truncate, or cut in an action",
-    "Tuple": "write one value; several stand in a list [a, b]",
-    "Dict": "objects are not allowed in a template: write the object in the input, with templates in it",
+    "Call": "calls are not allowed in a template: write a path such as kg_query.output.text, or a filter "
+    "such as | upper",
+    "Pos": "'+' needs a value on each side",
+    "Slice": "slices are not allowed in a template: use first, last or truncate, or slice in an action",
+    "Tuple": "write one value, or a list as in [a, b]",
+    "Dict": "objects are not allowed in a template: write the object in the input, with templates inside",
 }

@@ -58,7 +58,7 @@ def read_added(
         if entry.whole:
             mistakes += actions.mistakes(entry.node, entry.place)
     if mistakes:
-        raise PlanError(mistakes, f"what {by!r} adds")
+        raise PlanError(mistakes, f"the Inject of {by!r}")
     return [entry.node for entry in entries]
 
 

@@ -78,7 +78,7 @@ class Absent:
             rendering.warnings[f"{rendering.place}: {self._says()}"] = None
 
     def __str__(self) -> str:
-        return self._says() if self._says else "its node gave no value"
+        return self._says() if self._says else "its node has no output"
 
     def __bool__(self) -> bool:
         self.use()
@@ -137,7 +137,7 @@ class Rendering:
             if cut:
                 raise TemplateError(
                     f"a value is too large or too deep for a template (more than {DATA_LIMIT:,} parts or 100 "
-                    f"levels): have the action give the part that is needed"
+                    f"levels): let the action return only the part that is needed"
                 )
             self._plain[id(value)] = (value, made)
         return self._plain[id(value)][1]
@@ -188,14 +188,14 @@ def _has_not(level: Any, key: str | int) -> str:
         return f"has no {quoted(key)}{near}"
     if isinstance(level, list):
         return f"is a list of {len(cast('list[Any]', level))}, and has no {quoted(key)}"
-    kind = "null" if level is None else "a text" if isinstance(level, str) else quoted(level)
+    kind = "null" if level is None else "a string" if isinstance(level, str) else quoted(level)
     return f"is {kind}, and has no {quoted(key)}"
 
 
 def within(text: str) -> str:
     """The text. Raises TemplateError if it is too long."""
     if len(text) > TEXT_LIMIT:
-        raise TemplateError(f"the text has more than {TEXT_LIMIT:,} characters")
+        raise TemplateError(f"the result has more than {TEXT_LIMIT:,} characters")
     return text
 
 

@@ -97,14 +97,16 @@ QUORUM, VOTE = "quorum", "vote"
 
 
 class PlanTransition(PlanPart):
-    """A way out of a node. The first transition that holds is taken; the lowest `priority` is tried first."""
+    """A route out of a node. The first one that holds is taken, tried from the lowest `priority` up."""
 
     to: Text = Field(
         validation_alias=AliasChoices("to", "to_node_id"), description="The id of the node that runs next."
     )
-    priority: Whole = Field(default=0, description="The lowest is tried first; equal ones in their order.")
+    priority: Whole = Field(
+        default=0, description="The lowest is tried first; equal ones in the given order."
+    )
     condition: Condition | None = Field(
-        default=None, description="Looks at the output of this node; without one, the way is always open."
+        default=None, description="Evaluated on the output of this node. Without one, the transition holds."
     )
 
 
@@ -118,13 +120,13 @@ class FanOut(PlanPart):
         json_schema_extra={"anyOf": [{"type": "array", "items": {}}, {"type": "string"}]},
     )
     item: Text = Field(
-        default="item", alias="as", description="The item's name in the templates of the input."
+        default="item", alias="as", description="The name of the item in the templates of the input."
     )
     max_concurrent: Whole | None = Field(
-        default=None, ge=1, description="How many branches run at a time; all of them if not given."
+        default=None, ge=1, description="How many branches may run at the same time; by default all."
     )
     allow_failures: Number = Field(
-        default=0, ge=0, description="Below 1 a share of the branches, from 1 a number of them that may fail."
+        default=0, ge=0, description="How many branches may fail: below 1 a share of them, from 1 a number."
     )
 
 
@@ -132,11 +134,11 @@ class Cache(PlanPart):
     """Keep a node's output for other runs. `ttl` in seconds; `key` a template, by default the whole input."""
 
     ttl: Number | None = Field(
-        default=None, gt=0, description="Seconds after which it is computed again; never if not given."
+        default=None, gt=0, description="Seconds for which the output is kept; by default forever."
     )
     key: Text | None = Field(
         default=None,
-        description="A template; runs with the same key share the output. The input if not given.",
+        description="A template; runs with the same key share the output. By default the input.",
     )
 
 
@@ -151,8 +153,10 @@ def _cache(value: Any) -> Any:
 class Execution(PlanPart):
     """How a node is executed: the same as the node's own `timeout_ms` and `retry_policy`."""
 
-    timeout_ms: Number | None = Field(default=None, gt=0, description="Milliseconds for one attempt.")
-    retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to try again.")
+    timeout_ms: Number | None = Field(
+        default=None, gt=0, description="The timeout of one attempt, in milliseconds."
+    )
+    retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to retry.")
 
 
 class Node(PlanPart):
@@ -162,35 +166,41 @@ class Node(PlanPart):
     another node (`on_success`, `on_failure`, `transitions`) or has `handles_error` runs only if it is chosen.
     """
 
-    id: NodeId = Field(description="The node's name: letters, digits, _ and -; templates call it so.")
+    id: NodeId = Field(description="The node's id, also in templates: letters, digits, _ and -.")
     type: NodeType = Field(
-        validation_alias=AliasChoices("type", "kind"), description="The name of the action that it runs."
+        validation_alias=AliasChoices("type", "kind"), description="The name of the action to run."
     )
-    description: Text = Field(default="", description="What the node is for.")
+    description: Text = Field(default="", description="The purpose of the node.")
     cell_type: Text | None = Field(default=None, description="A label, shown with the node.")
     input: dict[str, Any] = Field(
         default_factory=dict[str, Any],
-        description="The action's parameters; texts may have templates such as {{kg_query.output.text}}.",
+        description="The action's parameters; strings may have templates such as {{kg_query.output.text}}.",
     )
-    depends_on: Names = Field(default=(), description="The nodes that it waits for.")
+    depends_on: Names = Field(default=(), description="The nodes that must end before this one starts.")
     trigger_rule: TriggerRule = Field(
         default="all_settled",
-        description="When it runs: all_settled once all have settled and one gave a value, all_success once "
-        "all succeeded, any_success once one did, always once all have settled.",
+        description="When the node runs. all_settled: all dependencies have ended and one has a value; "
+        "all_success: all succeeded; any_success: one succeeded; always: all have ended.",
     )
     condition: Condition | None = Field(
-        default=None, description="Decides between on_success and on_failure; looks at this node's output."
+        default=None, description="Chooses between on_success and on_failure by this node's output."
     )
-    on_success: Names = Field(default=(), description="Run next if it succeeded and the condition holds.")
-    on_failure: Names = Field(default=(), description="Run next if it failed or the condition does not hold.")
-    handles_error: Names = Field(default=(), description="The nodes whose failure it takes over.")
+    on_success: Names = Field(
+        default=(), description="The nodes to run if it succeeded and the condition holds."
+    )
+    on_failure: Names = Field(
+        default=(), description="The nodes to run if it failed or the condition does not hold."
+    )
+    handles_error: Names = Field(default=(), description="The nodes with errors that this node handles.")
     transitions: Annotated[tuple[PlanTransition, ...], BeforeValidator(fields.listed)] = Field(
-        default=(), description="Ways out, of which at most one is taken."
+        default=(), description="Routes to other nodes; the first one that holds is taken."
     )
-    retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to try again.")
-    timeout_ms: Number | None = Field(default=None, gt=0, description="Milliseconds for one attempt.")
+    retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to retry.")
+    timeout_ms: Number | None = Field(
+        default=None, gt=0, description="The timeout of one attempt, in milliseconds."
+    )
     execution: Execution | None = Field(
-        default=None, description="Another place for retry_policy and timeout_ms."
+        default=None, description="An alternative place for retry_policy and timeout_ms."
     )
     circuit: Annotated[str | dict[str, Any] | None, BeforeValidator(fields.circuit)] = Field(
         default=None, description="A circuit's name, or an object with its name and its options."
@@ -201,7 +211,7 @@ class Node(PlanPart):
     cache: Annotated[bool | Cache, BeforeValidator(_cache)] = Field(
         default=False, description="true, or an object with ttl and key: keep the output for other runs."
     )
-    map: FanOut | None = Field(default=None, description="Run once for each item of a list.")
+    map: FanOut | None = Field(default=None, description="Run the action once for each item of a list.")
 
     @property
     def retry(self) -> Retry | None:
@@ -227,14 +237,19 @@ class Node(PlanPart):
 
 
 class Bounds(PlanPart):
-    """How far a plan may grow while it runs. `seconds` bounds the whole run."""
+    """Limits on the size and the duration of a run. `seconds` is the timeout of the whole run."""
 
     nodes: Whole = Field(
-        default=100_000, ge=1, le=1_000_000, description="Nodes, with those added later and all branches."
+        default=100_000,
+        ge=1,
+        le=1_000_000,
+        description="The most nodes, including added ones and all branches.",
     )
-    fan_out: Whole = Field(default=10_000, ge=1, le=100_000, description="Branches of one fan-out.")
-    depth: Whole = Field(default=5, ge=0, le=50, description="Levels of plans inside plans.")
-    seconds: Number | None = Field(default=None, gt=0, description="Seconds for the whole run.")
+    fan_out: Whole = Field(default=10_000, ge=1, le=100_000, description="The most branches of one fan-out.")
+    depth: Whole = Field(default=5, ge=0, le=50, description="The most levels of plans inside plans.")
+    seconds: Number | None = Field(
+        default=None, gt=0, description="The timeout of the whole run, in seconds."
+    )
 
 
 PARTS.update(transitions=PlanTransition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
@@ -244,18 +259,18 @@ class PlanHead(PlanPart):
     """The fields of a plan other than its nodes."""
 
     name: Text = Field(default="", description="The plan's name.")
-    version: Text = Field(default="", description="Which version of the plan this is, as you count them.")
+    version: Text = Field(default="", description="The version of the plan, in any notation.")
     description: Text = Field(default="", description="What the plan does.")
-    intent: Text = Field(default="", description="What is to be achieved.")
+    intent: Text = Field(default="", description="The goal of the plan.")
     inputs: dict[str, Any] = Field(
         default_factory=dict[str, Any],
-        description="What templates call {{inputs.name}}, with the values that hold unless others are given.",
+        description="Values for templates such as {{inputs.name}}; a run may override them.",
     )
-    bounds: Bounds = Field(default=Bounds(), description="How far the plan may grow while it runs.")
+    bounds: Bounds = Field(default=Bounds(), description="Limits on the size and the duration of a run.")
 
 
 class Plan(PlanHead):
-    """A flow as data. A plan with mistakes is refused with a `PlanError` that lists all of them."""
+    """A flow as data. A plan with mistakes is rejected with a `PlanError` that lists all of them."""
 
     tasks: Annotated[tuple[Node, ...], BeforeValidator(fields.listed)] = Field(
         min_length=1, description="The nodes."
@@ -292,7 +307,7 @@ class Plan(PlanHead):
 
     @classmethod
     def from_text(cls, text: str) -> Plan:
-        """The plan in a JSON or YAML text. Raises `PlanError` with every mistake.
+        """The plan in a JSON or YAML string. Raises `PlanError` with every mistake.
 
         Example:
             >>> Plan.from_text("tasks: [{id: hello, type: shout}]").tasks[0].id

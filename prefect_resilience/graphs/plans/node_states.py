@@ -188,7 +188,7 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationError:
     return ConfigurationError(
-        f"node {node_id!r} names {name!r}, which is no node of the plan{_near(name, known)}"
+        f"node {node_id!r} names {name!r}, which is not a node of the plan{_near(name, known)}"
     )
 
 
@@ -197,13 +197,15 @@ def check_addition(
 ) -> None:
     """Raise ConfigurationError for nodes that cannot be added. Changes nothing."""
     if by not in states:
-        raise ConfigurationError(f"{by!r} adds nodes, but is no node of the plan{_near(by, states)}")
+        raise ConfigurationError(f"{by!r} adds nodes, but is not a node of the plan{_near(by, states)}")
     if states[by].status in (Status.WAITING, Status.SKIPPED):
         raise ConfigurationError(f"{by!r} adds nodes, but has not run")
     new: dict[str, Node] = {}
     for node in nodes:
         if node.id in states or node.id in new:
-            raise ConfigurationError(f"{by!r} adds a node {node.id!r}, but there is one of that name already")
+            raise ConfigurationError(
+                f"{by!r} adds a node {node.id!r}, but a node with this id exists already"
+            )
         new[node.id] = node
     for name in before:
         _check_waiting(name, states, f"{by!r} adds nodes before {name!r}")
@@ -219,20 +221,20 @@ def check_addition(
 
 def _check_waiting(name: str, states: Mapping[str, NodeState], says: str) -> None:
     if name not in states:
-        raise ConfigurationError(f"{says}, which is no node of the plan{_near(name, states)}")
+        raise ConfigurationError(f"{says}, which is not a node of the plan{_near(name, states)}")
     if states[name].status is not Status.WAITING:
-        stands = "is running" if states[name].status is Status.RUNNING else "is over"
-        raise ConfigurationError(f"{says}, which {stands} already: name nodes that have not started")
+        stands = "is running" if states[name].status is Status.RUNNING else "has ended"
+        raise ConfigurationError(f"{says}, which {stands} already: choose nodes that have not started")
 
 
 def _check_target(node_id: str, name: str, states: Mapping[str, NodeState], new: Mapping[str, Node]) -> None:
     if name not in states:
         raise _unknown(node_id, name, [*new, *states])
-    _check_waiting(name, states, f"the added node {node_id!r} leads to {name!r}")
+    _check_waiting(name, states, f"the added node {node_id!r} routes to {name!r}")
     if not states[name].routers:
         raise ConfigurationError(
-            f"the added node {node_id!r} leads to {name!r}, which runs by itself: lead to added nodes, or to "
-            f"nodes that the plan leads to"
+            f"the added node {node_id!r} routes to {name!r}, which runs without a route: choose added nodes, "
+            f"or nodes that the plan routes to"
         )
 
 
@@ -269,7 +271,7 @@ def _check_order(
 def not_led_to(state: NodeState) -> str:
     """The reason why no router chose a conditional node."""
     said = [_why_not(router) for router in state.routers[:MOST_NAMES]]
-    return f"nothing led to it: {listed(said, len(state.routers))}"
+    return f"no node routed to it: {listed(said, len(state.routers))}"
 
 
 def _why_not(router: NodeState) -> str:
@@ -277,7 +279,7 @@ def _why_not(router: NodeState) -> str:
     if not router.routed_to:
         return stands
     others = listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
-    return f"{stands} and led to {others}"
+    return f"{stands} and routed to {others}"
 
 
 def not_met(state: NodeState) -> str:

@@ -99,7 +99,7 @@ class Parameter:
         inside = "".join(f"[{part!r}]" for part in first["loc"])
         says = first["msg"][0].lower() + first["msg"][1:]
         shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:79] + "…"
-        return f"{self.name}={shown} is no {self.type_text}: {inside + ': ' if inside else ''}{says}"
+        return f"{self.name}={shown} is not a valid {self.type_text}: {inside + ': ' if inside else ''}{says}"
 
 
 def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:

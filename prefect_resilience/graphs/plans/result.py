@@ -25,10 +25,10 @@ NodeStatus = Literal["succeeded", "failed", "handled", "skipped"]
 
 
 class NodeResult(BaseModel):
-    """One node after the run. `handled`: it failed, and another node took over.
+    """One node after the run. `handled`: it failed, and another node handled its error.
 
-    `output` is the action's output; in JSON, values that JSON cannot write become short texts. `attempts` of
-    a fan-out counts all its branches. `reason` tells why it was skipped, or why it took its routes.
+    `output` is the action's output; in JSON, values that JSON cannot write become short strings. `attempts`
+    of a fan-out counts all its branches. `reason` says why it was skipped, or why it took its routes.
     `routed_to` are the nodes that it routed to. `duration` is in seconds, with all attempts and delays.
     """
 

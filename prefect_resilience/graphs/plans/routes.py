@@ -139,7 +139,7 @@ def _after_success(node: Node, handlers: tuple[str, ...], seen: _Seen) -> Routin
         named, way = tuple(name for name in node.on_failure if name not in handlers), "on_failure"
     if not named:
         only_handlers = not answer.holds and node.on_failure
-        way = "on_failure names only handlers of its error" if only_handlers else "no node is named for that"
+        way = "on_failure has only error handlers" if only_handlers else "no node to run next"
     clauses: list[str] = []
     if named or node.condition is not None:
         clauses.append(_clause(answer.text, way))
@@ -152,11 +152,11 @@ def _after_failure(
 ) -> Routing:
     named, field = node.on_failure, "on_failure"
     if node.condition is not None and about_errors(node.condition) and _leniently(node.condition, seen).holds:
-        named, field = node.on_success, "on_success, as the condition holds"
+        named, field = node.on_success, "on_success, because the condition holds"
     ways = [field] if named else []
     if handlers:
         ways.append(f"handled by {bounded(', '.join(handlers), 80)}")
-    clauses = [_clause(said, " and ".join(ways) or "no node is named for that")]
+    clauses = [_clause(said, " and ".join(ways) or "no node to run next")]
     to = _transition(node, seen, _leniently, clauses)
     return _routing([*named, *handlers, *to], clauses, error)
 

@@ -83,7 +83,7 @@ class Schedule:
     def start(self) -> ScheduleStep:
         """The nodes that wait for nothing."""
         if self._started:
-            raise ConfigurationError("the plan has been started already")
+            raise ConfigurationError("the plan has already started")
         self._started = True
         return self._advance(list(self._states.values()))
 
@@ -111,7 +111,7 @@ class Schedule:
         added and ConfigurationError is raised.
         """
         if not self._started:
-            raise ConfigurationError(f"{by!r} adds nodes before the plan has been started")
+            raise ConfigurationError(f"{by!r} adds nodes before the plan has started")
         before = tuple(dict.fromkeys(before))
         check_addition(nodes, self._states, by=by, before=before)
         new = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
@@ -149,12 +149,14 @@ class Schedule:
         try:
             return self._states[node_id]
         except KeyError:
-            raise ConfigurationError(f"{node_id!r} is no node of the plan") from None
+            raise ConfigurationError(f"{node_id!r} is not a node of the plan") from None
 
     def _check_routes(self, state: NodeState, routed_to: tuple[str, ...]) -> None:
         for name in routed_to:
             if self._state_of(name) not in (state.targets or ()):
-                raise ConfigurationError(f"node {state.id!r} leads to {name!r}, which the plan does not say")
+                raise ConfigurationError(
+                    f"node {state.id!r} routes to {name!r}, but the plan has no such route"
+                )
 
     def _advance(self, told: list[NodeState]) -> ScheduleStep:
         """Decide about these nodes. A skip adds the nodes that wait for the skipped node."""
@@ -186,7 +188,7 @@ class Schedule:
 
 
 _IS = {
-    Status.WAITING: "has not been made ready",
+    Status.WAITING: "is not ready yet",
     Status.SUCCEEDED: "has succeeded",
     Status.FAILED: "has failed",
     Status.SKIPPED: "was skipped",

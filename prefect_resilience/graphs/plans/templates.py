@@ -5,10 +5,10 @@
     {{state._last_error.code}}    {{inputs.drug}}    in a fan-out {{item}} (or its `as` name) and {{index}}
 
 Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+`, `-` and `~` are allowed; calls and statements
-are not. A text that is exactly one `{{...}}` gives the value itself. Any other template gives text: empty for
-null and for the missing output of a skipped or failed node, `true` for true, JSON for lists and objects. A
-missing part of a value that exists also gives an empty text, with a warning. A rendered value is never
-rendered again. `{{ "{{" }}` writes the braces themselves. Keys are not templates.
+are not. A string that is exactly one `{{...}}` gives the value itself. Any other template gives a string:
+empty for null and for the missing output of a skipped or failed node, `true` for true, JSON for lists and
+objects. A missing part of a value that exists also gives an empty string, with a warning. A rendered value is
+never rendered again. `{{ "{{" }}` writes the braces themselves. Keys are not templates.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
 def pieces(text: str) -> Pieces:
     """A text split into plain text and expressions. Unreadable braces give one expression with a mistake."""
     if len(text) > LONGEST_TEMPLATE:
-        says = f"a template has at most {LONGEST_TEMPLATE:,} characters, this one has {len(text):,}"
+        says = f"a template may have at most {LONGEST_TEMPLATE:,} characters, not {len(text):,}"
         return (Expression(text, mistakes=(says,)),)
     return (_pieces if len(text) <= KEPT else _pieces.__wrapped__)(text)
 
@@ -104,11 +104,11 @@ def _pieces(text: str) -> Pieces:
     try:
         return tuple(_lexed(text))
     except (TemplateSyntaxError, RecursionError) as error:
-        says = shortened(str(getattr(error, "message", "") or "it is nested too deep"), 160)
+        says = shortened(str(getattr(error, "message", "") or "it is nested too deeply"), 160)
         says = says[:1].lower() + says[1:]
     except ValueError as error:
         return (Expression(text, mistakes=(str(error),)),)
-    says = f'the braces of this text are no template: {says}; to write braces out: {{{{ "{{{{" }}}}'
+    says = f'these braces are not a valid template: {says}; to write literal braces: {{{{ "{{{{" }}}}'
     return (Expression(text, mistakes=(says,)),)
 
 
@@ -127,8 +127,8 @@ def _lexed(text: str) -> Iterator[str | Expression]:
             yield value
         else:
             sign, word = ("{#", "comment") if "comment" in kind else ("{%", "statement")
-            write = f'to write it out: {{{{ "{sign}" }}}}'
-            raise ValueError(f"'{sign}' begins a {word}, which a plan's text cannot have; {write}")
+            write = f'to write it literally: {{{{ "{sign}" }}}}'
+            raise ValueError(f"'{sign}' begins a {word}, which a plan does not support; {write}")
     if inner is not None:
         raise TemplateSyntaxError("'{{' is not followed by '}}'", 1)
 
@@ -170,13 +170,13 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
         if path.root in names or path.root in ("state", "inputs"):
             return ""
         if path.root in ITEM_NAMES:
-            return f"{path.root!r} stands for something only in the input of a node with 'map'"
+            return f"{path.root!r} exists only in the input of a node with 'map'"
     if path.root not in nodes:
-        return f"there is no node {quoted(path.root)}{suggest.suggestion(path.root)}"
+        return f"unknown node {quoted(path.root)}{suggest.suggestion(path.root)}"
     if not path.steps:
         return f"write {path}.output, or another of {', '.join(NODE_FIELDS)}"
     if path.steps[0] not in NODE_FIELDS:
-        return f"a node has no {quoted(path.steps[0])}{suggestion(str(path.steps[0]), NODE_FIELDS)}"
+        return f"a node has no field {quoted(path.steps[0])}{suggestion(str(path.steps[0]), NODE_FIELDS)}"
     return ""
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from prefect_resilience.base.plain import plain
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
@@ -188,7 +189,7 @@ class NoRoute(_Told):
         self.value = value
         self.branches = branches
         super().__init__(
-            f"no branch is for {value}: none of ({', '.join(branches)}) holds, and there is no otherwise",
+            f"no branch matches {value}: none of ({', '.join(branches)}) holds, and there is no otherwise",
             value,
             branches,
         )
@@ -207,10 +208,13 @@ class NoQuorum(_Told):
         self.need = need
         self.votes = votes
         self.errors = errors
-        said = [f"{', '.join(names)} said {answer}" for answer, names in votes.items()]
+        said = [f"{', '.join(names)} answered {answer}" for answer, names in votes.items()]
         said += [f"{name} failed ({error})" for name, error in errors.items()]
         super().__init__(
-            f"{need} handlers were to give the same answer: {'; '.join(said)}", need, votes, errors
+            f"fewer than {need} handlers gave the same answer: {'; '.join(said) or 'no answers'}",
+            need,
+            votes,
+            errors,
         )
 
 
@@ -225,9 +229,13 @@ class TooManyFailures(_Told):
         self.total = total
         self.allowed = allowed
         first = failures[0].error
-        example = f"; the first, item {failures[0].name}: {first.summary()}" if first else ""
+        example = f"; first failed item {failures[0].name}: {first.summary()}" if first else ""
         super().__init__(
-            f"{failed} of {total} items failed, and {allowed} may{example}", failures, failed, total, allowed
+            f"{failed} of {total} items failed, but only {allowed} may fail{example}",
+            failures,
+            failed,
+            total,
+            allowed,
         )
 
 
@@ -259,5 +267,4 @@ class RoundsExhausted(_Halted):
     error_category = "resource_exhausted"
 
     def __init__(self, rounds: int, value: Any, history: tuple[Round[Any], ...]) -> None:
-        times = "1 round was" if rounds == 1 else f"{rounds} rounds were"
-        super().__init__(f"{times} made, and it is still not done", rounds, value, history)
+        super().__init__(f"until= did not hold after {plural(rounds, 'round')}", rounds, value, history)

@@ -66,7 +66,9 @@ class ErrorBudget(Policy):
             return cls(**cast("dict[str, Any]", value))
         if isinstance(value, float):
             return cls(objective=value)
-        raise ConfigurationError(f"error_budget={value!r} is no budget: write ErrorBudget(objective=0.99)")
+        raise ConfigurationError(
+            f"error_budget={value!r} is not an error budget: write ErrorBudget(objective=0.99)"
+        )
 
     def status(self, name: str | None = None, store: Store | str | None = None) -> BudgetStatus:
         """The budget's status for the fleet, including the counts of this process.
@@ -101,7 +103,7 @@ class ErrorBudget(Policy):
         called = self.name or name
         if not called:
             raise ConfigurationError(
-                'this ErrorBudget has no name: write ErrorBudget(name="..."), or say which task is meant'
+                'this ErrorBudget has no name: write ErrorBudget(name="..."), or pass the name of the task'
             )
         return called
 
@@ -228,7 +230,7 @@ def merge(
             begins = before["burning_since"] is None and after["burning_since"] is not None
             return model.status_of(name, after, now) if begins else None
         time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
-    raise StoreUnavailable(f"the budget {name!r} keeps being changed by others")
+    raise StoreUnavailable(f"too many concurrent changes to the error budget {name!r}: try again")
 
 
 def _counter(name: str, budget: ErrorBudget) -> Counter:

@@ -332,7 +332,7 @@ class CircuitBreaker(Guarding):
         circuit = self._current()
         circuit.command(machine.Force("forced_open", redact(reason), _moment(until, circuit)))
 
-    def force_closed(self, reason: str = "closed by hand") -> None:
+    def force_closed(self, reason: str = "closed manually") -> None:
         """Close the circuit for the fleet and empty its windows; it can open again as usual."""
         self._current().command(machine.Force("closed", redact(reason)))
 
@@ -390,6 +390,6 @@ def _moment(until: float | str | datetime | timedelta | None, circuit: Circuit) 
     seconds = seconds_of(until)
     if seconds is None:
         raise ConfigurationError(
-            f'until={until!r} is no time: write a datetime, a timedelta from now, or text such as "10m"'
+            f'until={until!r} is not a time: write a datetime, a timedelta from now, or text such as "10m"'
         )
     return seconds if isinstance(until, int | float) else circuit.link.now() + seconds

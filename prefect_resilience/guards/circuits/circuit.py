@@ -157,7 +157,7 @@ class Circuit(Synchronizer):
                 finally:
                     self._talking.release()
         except Exception:  # noqa: BLE001 - it must not fail the caller's call
-            logger.exception("circuit %r could not exchange its counts", self.name)
+            logger.exception("circuit %r could not exchange its counts with the store", self.name)
         self._tell()
 
     # -- commands and state

@@ -133,7 +133,7 @@ class Synchronizer:
         self._sync()
         merged = self.link.exchange(lambda store: self._merge(store, [event]))
         if not merged.won:
-            raise StoreUnavailable(f"circuit {self.name!r} is changed by others too often: try again")
+            raise StoreUnavailable(f"too many concurrent changes to circuit {self.name!r}: try again")
         self._adopt(merged, [])
 
     @property

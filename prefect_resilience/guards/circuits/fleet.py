@@ -17,7 +17,7 @@ from prefect_resilience.stores.base import scan_all
 def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBreaker:
     """The breaker of this name: as this process declared it, else one with the default policy.
 
-    `name` is taken literally, as in a snapshot: it is no template.
+    `name` is taken literally, as in a snapshot: it is not a template.
     """
     known = registry.declared(name, store)
     policy = known.policy if known is not None else CircuitPolicy()

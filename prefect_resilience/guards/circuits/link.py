@@ -260,7 +260,9 @@ class StoreLink:
         with _notifying.lock:
             if self._down:
                 self._down = False
-                self._notices.append(StoreNotice(self._shown(), available=True, reason="it answers again"))
+                self._notices.append(
+                    StoreNotice(self._shown(), available=True, reason="the store is available again")
+                )
 
     def _shown(self) -> str:
         return redact(self.url or "that is configured")

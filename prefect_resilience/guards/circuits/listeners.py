@@ -122,10 +122,10 @@ def _log_transition(item: Transition) -> None:
 
 def _log_notice(item: StoreNotice) -> None:
     if item.available:
-        logger.info("the circuit store %s answers again", item.url)
+        logger.info("the circuit store %s is available again", item.url)
     else:
         logger.warning(
-            "the circuit store %s cannot be reached (%s); circuits go on with what this process knows",
+            "the circuit store %s is unavailable (%s); circuits continue with the state in this process",
             item.url,
             item.reason,
         )

@@ -179,7 +179,7 @@ class _Step:
         doc, retry_at = self.doc, self.doc["retry_at"]
         if doc["state"] in {"open", "forced_open"} and retry_at is not None and retry_at <= self.now:
             doc.update(successes=0, slow_successes=0, probe_failures=0, retry_at=None)
-            self._move("half_open", "its time is up")
+            self._move("half_open", "open period elapsed; waiting for a probe")
 
     def _record(self, event: Record) -> None:
         doc = self.doc
@@ -279,9 +279,9 @@ class _Step:
         if doc["successes"] < policy.success_threshold:
             return
         if policy.slow_call is not None and doc["slow_successes"] >= policy.slow_rate * doc["successes"]:
-            self._open_again("its probes were slow", answered=False)
+            self._open_again("the probes were slow", answered=False)
         else:
-            self._close("it has recovered")
+            self._close("the service has recovered")
 
     def _is_patient(self) -> bool:
         """Whether another probe may be made after the failed ones."""

@@ -34,16 +34,30 @@ class CircuitPolicy(Policy):
     """When a circuit opens, for how long, and how it closes again. Durations are in seconds, or text such as
     "500ms", "1h30m", or a timedelta.
 
-    Opens on `failure_threshold` consecutive failures once `volume_threshold` calls are in `window`, or when
-    `failure_rate` of them failed (or `slow_rate` of them took longer than `slow_call`) once `minimum_calls`
-    are in it; a window of fewer calls than that is judged when it is full. Stays open for `open_for`, each
-    re-opening `open_backoff` times longer, up to `open_max`. Then half-open lets `probes` calls of the whole
-    fleet through at a time, each for at most `probe_lease`. `success_threshold` successes among at most
-    `probe_calls` probes close it (by default 1.5 times the threshold, rounded down: 2 of 3). It opens again
-    when they are out of reach. The first re-opening, and any after a successful probe, lasts half of
-    `open_for`; the others last longer each time. If no probe of a half-open period succeeded, the next failed
-    probe opens it at once. `counts` names the error categories that are failures. `sync_interval` is the
-    maximum age of this process's view.
+    failure_threshold: opens after this many failures in a row, once `volume_threshold` calls are in `window`.
+    volume_threshold: the number of calls in `window` from which failures in a row count.
+    failure_rate: opens when this share of the calls in `window` failed, once `minimum_calls` are in it.
+    minimum_calls: the number of calls in `window` from which the shares count. A window of fewer calls is
+        judged when it is full.
+    window: the calls that are judged: a time such as "60s", or a number of calls.
+    slow_call: a call that takes longer than this counts as slow.
+    slow_rate: opens when this share of the calls in `window` was slow.
+    open_for: the time until the first probe.
+    open_backoff: the factor by which each further opening lasts longer.
+    open_max: the longest opening.
+    success_threshold: closes after this many successful probes.
+    probes: the probes of the whole fleet that run at the same time.
+    probe_lease: the time after which a probe without an outcome gives its place back.
+    counts: the error categories that count as failures.
+    sync_interval: the maximum age of this process's view of the circuit.
+    adaptive: learns the usual failure rate, and opens on a significant rise over it.
+    failure_rate_floor: with `adaptive`, a failure rate below this never opens the circuit.
+    baseline_memory: with `adaptive`, the time after which a call weighs 1/e in the usual rate.
+    probe_calls: opens again when `success_threshold` is out of reach among this many probes. Default: 1.5
+        times the threshold, rounded down.
+
+    The first re-opening, and any after a successful probe, lasts half of `open_for`; the others last longer
+    each time. If no probe of a half-open period succeeded, the next failed probe opens the circuit at once.
 
     `adaptive` learns the usual failure rate, and opens on a significant rise over it. With C calls and F
     failures seen while closed (each weighs exp(-age / baseline_memory)), p = (F + 2) / (C + 4) and
@@ -86,7 +100,7 @@ class CircuitPolicy(Policy):
         if self.probe_calls is not None and self.probe_calls < self.success_threshold:
             raise ValueError(
                 f"probe_calls={self.probe_calls} is less than success_threshold={self.success_threshold}, so "
-                f"that the circuit could never close: write probe_calls={self.success_threshold} or more"
+                f"the circuit could never close: write probe_calls={self.success_threshold} or more"
             )
         return self
 
@@ -94,7 +108,7 @@ class CircuitPolicy(Policy):
     @classmethod
     def _no_flag(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, bool) and info.field_name != "adaptive":
-            raise ValueError(f"{value} is no number: write a number, as in 2")
+            raise ValueError(f"{value} is not a number: write a number, as in 2")
         return value
 
     @field_validator("window", mode="before")
@@ -116,11 +130,11 @@ class CircuitPolicy(Policy):
         for item in value:
             name = str(getattr(item, "value", item))
             if name not in known:
-                raise ValueError(f"counts has {name!r}, which is no error category{nearest(name, known)}")
+                raise ValueError(f"counts has {name!r}, which is not an error category{nearest(name, known)}")
             names.add(name)
         if not names:
             raise ValueError(
-                "counts is empty, so that nothing could open the circuit: name a category or leave it out"
+                "counts is empty, so nothing could open the circuit: name a category or leave it out"
             )
         return tuple(sorted(names))
 
@@ -146,8 +160,8 @@ def judge(
 ) -> tuple[CountsAs, ErrorInfo | None]:
     """How a call that ended with `error` counts, and the classified error.
 
-    A BaseException that is no Exception (a cancellation, a KeyboardInterrupt, a closed generator) counts as
-    neither. So does a limit of our own or another failure on the caller's side.
+    A BaseException that is not an Exception (a cancellation, a KeyboardInterrupt, a closed generator) counts
+    as neither. So does a limit of our own or another failure on the caller's side.
     """
     if error is None and info is None:
         return "success", None

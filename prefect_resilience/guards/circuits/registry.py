@@ -68,7 +68,7 @@ def link_to(store: StoreReference) -> StoreLink:
             return _known_link(url, lambda: StoreLink(url))
         if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
-                f'store={store!r} is no store: write a URL as in "sqlite:///circuits.db", or leave it out'
+                f'store={store!r} is not a store: write a URL, as in "sqlite:///circuits.db", or leave it out'
             )
         known = _state.links.get(store.url)
         if known is not None and known.opened is store:
@@ -127,9 +127,9 @@ def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
     before, now = known.model_dump(), policy.model_dump()
     field = next(field for field in before if before[field] != now[field])
     return (
-        f"circuit {name!r} has been declared with {field}={before[field]!r} and cannot have "
+        f"circuit {name!r} is already declared with {field}={before[field]!r} and cannot have "
         f"{field}={now[field]!r} as well: reuse the first CircuitBreaker, choose another name, "
-        "or call prefect_resilience.guards.circuits.forget_circuits() to begin anew"
+        "or call prefect_resilience.guards.circuits.forget_circuits() to start over"
     )
 
 

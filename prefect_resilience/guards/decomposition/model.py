@@ -60,7 +60,7 @@ class Decompose(Policy):
     @classmethod
     def _known_merger(cls, merge: Any) -> Any:
         if isinstance(merge, str) and merge not in MERGERS:
-            raise ValueError(f"Decompose(merge={merge!r}): there is no such merger{nearest(merge, MERGERS)}")
+            raise ValueError(f"Decompose(merge={merge!r}): unknown merger{nearest(merge, MERGERS)}")
         if not isinstance(merge, str) and not callable(merge):
             raise ValueError(
                 f'Decompose(merge={merge!r}): write "concat", "join", or a function of the results'
@@ -77,7 +77,7 @@ class Decompose(Policy):
         if isinstance(value, Mapping):
             return cls(**cast("Mapping[str, Any]", value))
         raise ConfigurationError(
-            f'decompose={value!r} is no decomposition: write Decompose(split_text("document"), merge=...)'
+            f'decompose={value!r} is not a decomposition: write Decompose(split_text("document"), merge=...)'
         )
 
     def __init__(
@@ -93,7 +93,7 @@ class Decompose(Policy):
 
     @property
     def parts_named(self) -> str | None:
-        """The parameter that gets a part as its new value, if the part is no mapping."""
+        """The parameter that gets a part as its new value, if the part is not a mapping."""
         if isinstance(self.split, Split):
             return self.split.parameter
         names = [name for name in _parameters(cast("Any", self.split)) if name not in OFFERED]
@@ -107,7 +107,7 @@ class Decompose(Policy):
         if isinstance(self.split, Split):
             if self.split.parameter not in given and not anything:
                 raise ConfigurationError(
-                    f"decompose= splits {self.split.parameter!r}, which {name!r} does not have"
+                    f"decompose= splits the parameter {self.split.parameter!r}, which {name!r} does not have"
                     f"{nearest(self.split.parameter, given)}"
                 )
         else:
@@ -136,12 +136,12 @@ def _check(
         )
     parameters = list(_parameters(target).values())
     if len([each for each in parameters if each.kind is not each.KEYWORD_ONLY]) < skip:
-        raise ConfigurationError("decompose=merge= takes nothing: write def merge(results): ...")
+        raise ConfigurationError("decompose=merge= takes no arguments: write def merge(results): ...")
     for each in parameters[skip:]:
         needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
         if needed and each.name not in given and each.name not in OFFERED and not anything:
             raise ConfigurationError(
-                f"decompose={role}= needs {each.name!r}, which {name!r} does not have"
+                f"decompose={role}= needs the parameter {each.name!r}, which {name!r} does not have"
                 f"{nearest(each.name, [*given, *OFFERED])}"
             )
 

@@ -39,7 +39,7 @@ class Split(Policy):
 
     def of(self, value: Any) -> list[Any]:
         """The parts of a value; only the value itself if it cannot be made smaller."""
-        raise NotImplementedError(f"{type(self).__name__} must say how it splits: write its method of(value)")
+        raise NotImplementedError(f"{type(self).__name__} cannot split: implement its method of(value)")
 
 
 class ListSplit(Split):
@@ -69,8 +69,8 @@ class TextSplit(Split):
     def of(self, value: Any) -> list[Any]:
         if not isinstance(value, str):
             raise TypeError(
-                f"split_text({self.parameter!r}) is for a text, not for a {type(value).__name__}: "
-                f"write split_list, or a function"
+                f"split_text({self.parameter!r}) needs a text, not a {type(value).__name__}: "
+                f"use split_list, or a function"
             )
         units = units_of(value, self.by)
         by = self.by
@@ -135,7 +135,7 @@ def _slices(value: Any) -> tuple[int, Callable[[int, int], Any]]:
     by_place = getattr(value, "iloc", value)  # a plain slice of a data frame may select by label
     if isinstance(value, str | bytes) or not (hasattr(value, "__len__") and hasattr(by_place, "__getitem__")):
         raise TypeError(
-            f"split_list is for what has a length and can be sliced, not for a {type(value).__name__}"
+            f"split_list needs a value that has a length and can be sliced, not a {type(value).__name__}"
         )
     return len(value), lambda start, end: by_place[start:end]
 

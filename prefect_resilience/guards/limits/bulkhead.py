@@ -54,11 +54,11 @@ class Bulkhead(Limit):
 
     by_position: ClassVar[tuple[str, ...]] = ("max_concurrent", "max_wait", "name")
 
-    max_concurrent: int = Field(strict=True, ge=1, description="How many calls may be going on at a time.")
+    max_concurrent: int = Field(strict=True, ge=1, description="The maximum number of concurrent calls.")
     max_wait: Seconds | None = Field(
-        default=None, description="Seconds to wait for a place; null is for ever."
+        default=None, description="The longest wait for a place, in seconds; null: no limit."
     )
-    name: str | None = Field(default=None, description="What the fleet knows the limit by.")
+    name: str | None = Field(default=None, description="The name under which the fleet shares the limit.")
 
     if TYPE_CHECKING:
 

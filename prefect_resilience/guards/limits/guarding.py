@@ -107,7 +107,7 @@ class Limit(Guarding, Policy):
 
 
 class LimitRefused(ResilienceError):
-    """A limit of this package rejected the call. It was not made, so the service is not to blame."""
+    """A limit of this package rejected the call. The function was not called; the service did not fail."""
 
 
 class BulkheadFullError(LimitRefused):
@@ -126,13 +126,13 @@ class BulkheadFullError(LimitRefused):
         self.overdue = overdue
         which = "a bulkhead without a name" if name is None else f"bulkhead {name!r}"
         taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
-        said = f"{which} is full: {taken} stayed taken for {waited:.1f} s"
+        said = f"{which} is full: {taken} stayed in use for {waited:.1f} s"
         if overdue == 1:
-            said += "; an overdue call holds a place until it really ends"
+            said += "; an abandoned call holds a place until it ends"
         elif overdue:
-            said += f"; {overdue} overdue calls hold places until they really end"
+            said += f"; {overdue} abandoned calls hold places until they end"
         if overdue:
-            said += ' (Timeout(..., mode="process") ends a call at its deadline)'
+            said += ' (Timeout(..., mode="process") stops a call at its deadline)'
         super().__init__(said)
 
     def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float, int]]:

@@ -34,10 +34,8 @@ class Hedge(Policy):
 
     by_position: ClassVar[tuple[str, ...]] = ("after", "max")
 
-    after: Seconds = Field(description="Seconds without an answer after which another call is started.")
-    max: int = Field(
-        default=1, strict=True, ge=1, description="How many calls may be started beside the first one."
-    )
+    after: Seconds = Field(description="The time without an answer after which another call starts.")
+    max: int = Field(default=1, strict=True, ge=1, description="The maximum number of additional calls.")
 
     if TYPE_CHECKING:
 
@@ -59,8 +57,8 @@ class Hedge(Policy):
         if not is_async(fn):
             name = getattr(fn, "__qualname__", None) or repr(fn)
             raise ConfigurationError(
-                f"{name} is no async function, and a sync call cannot be cancelled when another one has won: "
-                f"write `async def {getattr(fn, '__name__', 'fetch').strip('<>')}(...)`"
+                f"{name} is not an async function, and a sync call cannot be cancelled when another one has "
+                f"won: write `async def {getattr(fn, '__name__', 'fetch').strip('<>')}(...)`"
             )
         return await self.within(fn, (), {})(*args, **kwargs)
 
@@ -131,9 +129,7 @@ class _Race:
         (_, first), *others = self._errors
         for number, error in others:
             if error is not first:
-                add_note(
-                    first, f"prefect-resilience: hedged call {number} failed, too: {redact(repr(error))}"
-                )
+                add_note(first, f"prefect-resilience: hedged call {number} failed too: {redact(repr(error))}")
         return first
 
 

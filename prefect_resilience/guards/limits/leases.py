@@ -120,8 +120,8 @@ class Lease:
                 return
             self.id = None
             logger.warning(
-                "A place of the limit %r was lost, since it could not be renewed in time; the call that held "
-                "it goes on, and takes the next one that is free",
+                "Lost a place of the limit %r, because it was not renewed in time; its call continues and "
+                "takes the next free place",
                 self._shared.name,
             )
         self._taken()

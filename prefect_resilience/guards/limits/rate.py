@@ -53,13 +53,18 @@ class RateLimit(Limit):
 
     by_position: ClassVar[tuple[str, ...]] = ("calls", "per", "burst", "max_wait", "name")
 
-    calls: int = Field(strict=True, ge=1, description="How many calls may begin in a period.")
+    calls: int = Field(strict=True, ge=1, description="The maximum number of calls per period.")
     per: Seconds = Field(default=1.0, ge=LEAST_PERIOD, description="The period, in seconds.")
     burst: int | None = Field(
-        default=None, strict=True, ge=1, description="How many calls may begin at once; null is one."
+        default=None,
+        strict=True,
+        ge=1,
+        description="The maximum number of calls that start at once; null: 1.",
     )
-    max_wait: Seconds | None = Field(default=None, description="Seconds to wait; null is for ever.")
-    name: str | None = Field(default=None, description="What the fleet knows the limit by.")
+    max_wait: Seconds | None = Field(
+        default=None, description="The longest wait, in seconds; null: no limit."
+    )
+    name: str | None = Field(default=None, description="The name under which the fleet shares the limit.")
 
     if TYPE_CHECKING:
 

@@ -96,7 +96,8 @@ def ended(name: str) -> None:
     outage = _outages.by_name.pop(name, None) if _outages.by_name else None
     if outage is not None and outage.alone_since is not None:
         logger.info(
-            "Prefect's API answers again: the limit %r is shared again, after %.0f s in this process alone",
+            "Prefect's API is available again: the limit %r is shared again, after %.0f s in this process "
+            "only",
             name,
             monotonic() - outage.alone_since,
         )
@@ -113,10 +114,10 @@ def go_alone(name: str, why: str) -> None:
         outage.alone_since = now
     silence = now - outage.since
     logger.warning(
-        "Prefect's API cannot be asked about the limit %r%s. Until it answers, the limit holds in this "
-        "process alone, and the API is asked again every %g s: %s",
+        "Prefect's API is unavailable for the limit %r%s. Until it answers, the limit applies in this "
+        "process only, and the request is retried every %g s: %s",
         name,
-        "" if silence == FOR_EVER else f", for {silence:.0f} s now",
+        "" if silence == FOR_EVER else f" (no answer for {silence:.0f} s)",
         ASK_AGAIN_SECONDS,
         why,
     )

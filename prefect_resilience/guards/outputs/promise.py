@@ -46,9 +46,11 @@ class Expect:
 
     def __post_init__(self) -> None:
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"Expect(attempts={self.attempts!r}): write a whole number from 2")
+            raise ConfigurationError(
+                f"Expect(attempts={self.attempts!r}): write a whole number of at least 2"
+            )
         if isinstance(self.what, Expect):
-            raise ConfigurationError("Expect(Expect(...)): write one of them")
+            raise ConfigurationError("Expect(Expect(...)): write Expect only once")
         object.__setattr__(self, "shape", shape_of(self.what))
 
     shape: Shape | Predicate = field(init=False, repr=False, compare=False)
@@ -63,7 +65,7 @@ class Expect:
         name = getattr(fn, "__name__", repr(fn))
         if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
             raise ConfigurationError(
-                f"expect= is for a call that has one result: {name!r} is a generator: check its chunks in it"
+                f"expect= needs a call with one result, but {name!r} is a generator: check the chunks in it"
             )
         if isinstance(self.shape, Predicate) and inspect.iscoroutinefunction(self.shape.asks) and not isasync:
             raise ConfigurationError(

@@ -49,11 +49,11 @@ def read_json(text: str) -> tuple[Any, str]:
             return json.loads(source, parse_constant=_refused), source
         except (ValueError, RecursionError) as error:
             first = first or ("it is nested too deeply" if isinstance(error, RecursionError) else str(error))
-    raise NotJson(f"no JSON: {first}") from None
+    raise NotJson(f"not JSON: {first}") from None
 
 
 def _refused(constant: str) -> Any:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON")
 
 
 def _blocks(text: str) -> Iterator[str]:
@@ -152,7 +152,7 @@ class JsonType:
 
 
 def _has_fields(value: Any) -> bool:
-    """Whether the value is no mapping but an object in JSON."""
+    """Whether the value is not a mapping but an object in JSON."""
     return isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type))
 
 
@@ -167,7 +167,7 @@ class Schema:
             self._class.check_schema(cast("dict[str, Any]", self.schema))
         except SchemaError as error:
             place = pointer(error.absolute_path) or "the schema"
-            raise ConfigurationError(f"expect= is no JSON Schema: {place}: {error.message}") from None
+            raise ConfigurationError(f"expect= is not a JSON Schema: {place}: {error.message}") from None
         _check_references(self.schema)
 
     @property
@@ -177,7 +177,7 @@ class Schema:
             return kind
         if isinstance(kind, list):
             return " or ".join(cast("list[str]", kind))
-        return str(self.schema.get("title", "what the schema says"))
+        return str(self.schema.get("title", "JSON Schema"))
 
     @property
     def _class(self) -> type[Validator]:
@@ -222,7 +222,7 @@ class Schema:
             with suppress(RecursionError):
                 errors = list(islice(self._validator.iter_errors(data), MOST_VIOLATIONS))
         except Unresolvable as error:
-            raise ConfigurationError(f"expect= is a JSON Schema with a $ref to nothing: {error}") from None
+            raise ConfigurationError(f"expect= is a JSON Schema with an unknown $ref: {error}") from None
         if errors is None:
             raise Broken(type_of(data), [violation("it is nested too deeply")])
         if errors:
@@ -296,7 +296,7 @@ class Predicate:
 
     def broken(self, value: Any, error: Exception | None = None) -> Broken:
         if error is None:
-            why = f"{self.name} says no"
+            why = f"{self.name} returned false"
         elif isinstance(error, ValueError | AssertionError) and str(error):
             why = str(error)
         else:
@@ -345,7 +345,7 @@ def _check_references(schema: Mapping[str, Any]) -> None:
                 root.lookup(reference)
             except (Unresolvable, ValueError, TypeError):
                 raise ConfigurationError(
-                    f"expect= is a JSON Schema whose $ref {reference!r} leads nowhere"
+                    f"expect= is a JSON Schema with an unknown $ref: {reference!r}"
                 ) from None
 
 
@@ -364,7 +364,7 @@ def shape_of(what: Any) -> Shape | Predicate:
     """The shape from a value of `expect=`. Raises ConfigurationError."""
     if isinstance(what, str):
         if what not in TYPES:
-            raise ConfigurationError(f"expect={what!r} is no type of JSON{nearest(what, TYPES)}")
+            raise ConfigurationError(f"expect={what!r} is not a type of JSON{nearest(what, TYPES)}")
         return JsonType(what)
     if isinstance(what, Mapping):
         return Schema(cast("Mapping[str, Any]", what))
@@ -375,8 +375,8 @@ def shape_of(what: Any) -> Shape | Predicate:
     if callable(what):
         return Predicate(what)
     raise ConfigurationError(
-        f'expect={what!r} is no promise: write a type of JSON such as "array", a JSON Schema, a model, '
-        f"or a function that says yes or no"
+        f'expect={what!r} cannot be checked: write a type of JSON such as "array", a JSON Schema, a model, '
+        f"or a function that returns true or false"
     )
 
 
@@ -392,5 +392,5 @@ def _model(what: Any) -> Model:
         if not (isinstance(what, type) and issubclass(what, BaseModel)):
             TypeAdapter(cast("Any", what))
     except Exception as error:  # noqa: BLE001 - pydantic raises several kinds of errors
-        raise ConfigurationError(f"expect={what!r} is nothing that pydantic can validate: {error}") from None
+        raise ConfigurationError(f"expect={what!r} is not a type for pydantic: {error}") from None
     return shape

@@ -31,9 +31,16 @@ BY_KIND: dict[str, dict[str, Any]] = {
 class Backoff(Policy):
     """How long to wait before each retry, in seconds (or a timedelta, or text such as "500ms").
 
-    `initial` is the first delay, `multiplier` the factor from one delay to the next, `maximum` and `minimum`
-    the bounds of every delay. `jitter` is a fraction, and `jitter_kind` determines its effect. With
-    `b = min(max(initial * multiplier**n, minimum), maximum)`, a delay is drawn uniformly from
+    kind: how the delays grow: "none", "constant", "linear", "exponential", "decorrelated" or "schedule".
+    initial: the first delay.
+    multiplier: the factor from one delay to the next.
+    maximum: the longest delay.
+    minimum: the shortest delay.
+    jitter: the fraction by which a delay may be shorter or longer; 0 turns every jitter off.
+    jitter_kind: the interval from which a delay is drawn: "proportional", "full" or "equal".
+    delays: with the kind "schedule", the delays one by one.
+
+    With `b = min(max(initial * multiplier**n, minimum), maximum)`, a delay is drawn uniformly from
 
         proportional   b * (1 - jitter) to b * (1 + jitter)
         full           0 to b

@@ -20,11 +20,14 @@ from prefect_resilience.guards.retries.backoff import Backoff
 
 
 class RetryBudget(Policy):
-    """Limits retries to `ratio` of the calls; `minimum_per_second` are always granted.
+    """Limits retries to a share of the calls, so that a fleet does not overload a service that recovers.
 
-    Every call earns `ratio` of a token, each second earns `minimum_per_second`, a retry costs one token. At
-    most the tokens of `window` seconds are saved (Finagle's RetryBudget). All policies of a process with the
-    same budget share one bucket.
+    ratio: the share of a token that each call earns. A retry costs one token.
+    minimum_per_second: the tokens that each second earns, so that a few retries are always granted.
+    window: the bucket holds at most the tokens of this many seconds.
+    name: policies of one process with the same budget and name share one bucket.
+
+    The algorithm is that of Finagle's RetryBudget.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("ratio",)
@@ -115,13 +118,13 @@ def error_name(value: Any) -> str:
         return str(value)
     if not isinstance(value, str) or not value:
         raise ValueError(
-            f"{value!r} names no error: write an exception class, a category such as 'rate_limit', "
+            f"{value!r} does not name an error: write an exception class, a category such as 'rate_limit', "
             f"or a code such as '503'"
         )
     words = [word.value for word in WORDS]
     if value not in words and re.fullmatch(r"[a-z_]+", value):
         for close in difflib.get_close_matches(value, words, n=1, cutoff=0.8):
-            raise ValueError(f"there is no error category {value!r}; did you mean {close!r}?")
+            raise ValueError(f"unknown error category {value!r}; did you mean {close!r}?")
     return value
 
 
@@ -208,7 +211,7 @@ class Retry(Policy):
             if rule.by_category:
                 raise ValueError(
                     f"Retry(by_category={{{category.value!r}: ...}}) has a by_category of its own: "
-                    f"write both at the top"
+                    f"write both in the outer by_category"
                 )
         return self
 
@@ -247,7 +250,7 @@ class Retry(Policy):
 
         Example:
             >>> Retry(attempts=3).decide(classify(TimeoutError()), attempt=1)
-            Verdict(retry=True, delay=1.0, why='TIMEOUT may pass: attempt 2 of 3')
+            Verdict(retry=True, delay=1.0, why='TIMEOUT is retryable: attempt 2 of 3')
         """
         refusal = self.refusal(error, exception)
         if refusal:
@@ -272,8 +275,8 @@ class Retry(Policy):
             backoff = cast(Backoff, rule.backoff)
             delay = max(delay, backoff.lengthened(asked, attempt - 1, random=random, most=left))
         if delay > left:
-            return Verdict(False, 0.0, f"waiting {delay:.3g} s would pass max_elapsed={limit:g} s")
-        return Verdict(True, delay, f"{error.code} may pass: attempt {attempt + 1} of {rule.attempts}")
+            return Verdict(False, 0.0, f"waiting {delay:.3g} s would exceed max_elapsed={limit:g} s")
+        return Verdict(True, delay, f"{error.code} is retryable: attempt {attempt + 1} of {rule.attempts}")
 
     def refusal(self, error: ErrorInfo, exception: BaseException | None = None) -> str | None:
         """Why errors like this are never retried; None if they are."""
@@ -320,7 +323,7 @@ def _in_our_words(data: dict[str, Any]) -> dict[str, Any]:
         _once(data, "max_retries", "attempts")
         retries = data.pop("max_retries")
         if not isinstance(retries, int) or retries < 0:
-            raise ValueError(f"Retry(max_retries={retries!r}): write how often to try again, from 0")
+            raise ValueError(f"Retry(max_retries={retries!r}): write the number of retries, 0 or more")
         data["attempts"] = retries + 1
     flat = {theirs: data.pop(theirs) for theirs in BACKOFF_SPELLINGS if theirs in data}
     if flat:

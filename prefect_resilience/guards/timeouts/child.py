@@ -217,7 +217,7 @@ class Server:
         try:
             fn, args, kwargs, wrap = pickle.loads(payload)
         except BaseException as error:  # noqa: BLE001 any error of an import
-            brief = f"the call of {what} cannot be read in its child process ({error!r})"
+            brief = f"the call of {what} cannot be unpickled in its child process ({error!r})"
             return UNPICKLABLE, (brief, _trace(error))
         new = [name for name in list(sys.modules) if name not in self.modules]
         self.modules.update(new)
@@ -289,7 +289,7 @@ def _packed(value: Any, what: str) -> tuple[str, Any]:
     try:
         return RESULT, dumps(value)
     except Exception as error:  # noqa: BLE001 any error of a __reduce__
-        brief = f"the {type(value).__name__} that {what} returned cannot leave its process ({error})"
+        brief = f"the {type(value).__name__} that {what} returned cannot be pickled ({error})"
         return UNPICKLABLE, (brief, "")
 
 
@@ -298,7 +298,7 @@ def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
     try:
         return ERROR, (pack_error(error), text)
     except Exception as reason:  # noqa: BLE001 any error of a __reduce__
-        brief = f"the {type(error).__name__} that {what} raised cannot leave its process ({reason})"
+        brief = f"the {type(error).__name__} that {what} raised cannot be pickled ({reason})"
         return UNPICKLABLE, (brief, text)
 
 

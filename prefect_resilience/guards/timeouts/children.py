@@ -49,19 +49,19 @@ HUNG_UP = (EOFError, OSError, pickle.UnpicklingError)
 
 
 class ProcessDied(ResilienceError):
-    """The child process of a call died before it had an answer.
+    """The child process of a call died before it returned a result.
 
     `exit_code` is the exit code of the process; if it is negative, it is the number of the killing signal.
 
     Example:
         >>> print(ProcessDied("'ocr'", 3))
-        the child process of 'ocr' ended with exit code 3 before it had an answer
+        the child process of 'ocr' ended with exit code 3 before it returned a result
     """
 
     def __init__(self, what: str, exit_code: int | None = None) -> None:
         self.what = what
         self.exit_code = exit_code
-        super().__init__(f"the child process of {what} {_ending(exit_code)} before it had an answer")
+        super().__init__(f"the child process of {what} {_ending(exit_code)} before it returned a result")
 
     def __reduce__(self) -> tuple[type[ProcessDied], tuple[str, int | None]]:
         return type(self), (self.what, self.exit_code)
@@ -152,7 +152,7 @@ class Child:
         try:
             self.process.wait(DEATH_SECONDS)
         except subprocess.TimeoutExpired:
-            logger.warning("the child process %d was killed and has not ended", self.process.pid)
+            logger.warning("the child process %d was killed but has not ended", self.process.pid)
         self.hang_up()
         self.answers.close()
         return self.process.returncode

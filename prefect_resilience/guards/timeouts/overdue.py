@@ -172,7 +172,7 @@ def _look_after(ticket: object, running: list[StillRuns], then: Callable[[], Non
     try:
         then()
     except Exception:
-        logger.exception("The place of a call that has ended could not be given back")
+        logger.exception("The place of a call that has ended could not be released")
 
 
 _next_look = 0.0

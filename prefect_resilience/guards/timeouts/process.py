@@ -212,7 +212,7 @@ def _outcome(kind: str, body: Any, what: str) -> Any:
             return pickle.loads(body)
         error, text = unpack_error(body[0]), body[1]
     except Exception as reason:
-        came = "returned" if kind == RESULT else "raised"
-        raise UnpicklableError(f"what {what} {came} cannot be read here ({reason}): {_ADVICE}") from reason
+        came = f"value that {what} returned" if kind == RESULT else f"exception that {what} raised"
+        raise UnpicklableError(f"the {came} cannot be unpickled here ({reason}): {_ADVICE}") from reason
     add_note(error, f"Raised in the child process of {what}:\n{text}")
     raise error

@@ -279,7 +279,10 @@ def _ask(
             del reply, order  # else the error's traceback would hold the error
     allowance.spent(since)
     if limit > 0:
-        logger.warning("%s, and is still running in its thread, where it is closed when it yields", too_late)
+        logger.warning(
+            "%s and was abandoned: the generator still runs in its thread, and is closed when it yields",
+            too_late,
+        )
     raise too_late
 
 

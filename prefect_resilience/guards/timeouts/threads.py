@@ -30,7 +30,7 @@ IDLE_SECONDS = 30.0
 
 
 class Life:
-    """Whether somebody still waits for a call, and for the call around it."""
+    """Whether a caller still waits for a call, and for the call around it."""
 
     __slots__ = ("around", "is_over")
 
@@ -77,8 +77,8 @@ def without_this_frame(error: BaseException) -> BaseException:
 
 
 _STILL_RUNNING = (
-    "%s passed its deadline of %g s and is still running in its thread (such calls now: %d); "
-    'Timeout(..., mode="process") is the mode that stops the work itself'
+    "%s passed its deadline of %g s and was abandoned: it still runs in its thread (such calls now: %d). "
+    'To stop such a call, use Timeout(..., mode="process")'
 )
 
 _idle: list[SimpleQueue[Call]] = []

@@ -140,11 +140,13 @@ class Timeout(Policy):
 
     by_position: ClassVar[tuple[str, ...]] = ("total", "idle")
 
-    total: float | None = Field(default=None, description="Seconds that one attempt may take.")
-    idle: float | None = Field(default=None, description="Seconds that a generator's next chunk may take.")
+    total: float | None = Field(default=None, description="The longest time that one attempt may take.")
+    idle: float | None = Field(
+        default=None, description="The longest wait for the next chunk of a generator."
+    )
     mode: Mode = Field(
         default="auto",
-        description="Whether an overdue call is interrupted, left behind, or killed with its process.",
+        description="What happens to a call at its deadline: it is interrupted, abandoned, or killed.",
     )
 
     if TYPE_CHECKING:
@@ -178,7 +180,9 @@ class Timeout(Policy):
     def _is_above_zero(cls, value: Any) -> float | None:
         found = seconds_of(value)
         if value is not None and (found is None or found <= 0):
-            raise ValueError(f"{value!r} is no time above 0: write {FORMS}; no limit is timeout=None")
+            raise ValueError(
+                f"{value!r} is not a duration above 0: write {FORMS}; for no limit, timeout=None"
+            )
         return found
 
     @classmethod
@@ -209,7 +213,7 @@ class Timeout(Policy):
         streams = _is_generator_function(fn)
         if self.idle is not None and not streams:
             raise ConfigurationError(
-                f"{name} is no generator, so idle={self.idle:g} bounds nothing: write Timeout(total=...)"
+                f"{name} is not a generator, so idle={self.idle:g} has no effect: write Timeout(total=...)"
             )
         if self.mode == "process" and streams:
             raise ConfigurationError(
@@ -242,7 +246,7 @@ def _operation(name: str, operations: Mapping[str, float]) -> float:
     if name in operations:
         return operations[name]
     raise ConfigurationError(
-        f"no operation is named {name!r}, so it has no timeout{nearest(name, operations).rstrip('?')}, "
+        f"unknown operation {name!r} for a timeout{nearest(name, operations).rstrip('?')}, "
         'or a duration such as "30s"'
     )
 

@@ -59,10 +59,10 @@ def _in_task(node: ast.AST, names: dict[str, str], task: PlainTask) -> Iterator[
     if task.retried:
         yield from _repeated_inside(node, names, task.name)
         if isinstance(node, ast.Call) and sends(node):
-            says = (
-                f"{ast.unparse(node.func)}() is sent again by each retry, also when only the answer was lost"
+            says = f"each retry repeats {ast.unparse(node.func)}(), even if only the response was lost"
+            mend = (
+                f"Write {effect_of(task)}: the call is made once, and not repeated if its outcome is unknown."
             )
-            mend = f"Write {effect_of(task)}: it is sent once, and an unknown outcome is not repeated."
             yield Danger(node.lineno, task.name, says, mend)
 
 
@@ -95,17 +95,17 @@ def _repeated_inside(node: ast.AST, names: dict[str, str], task: str) -> Iterato
     root, _, name = origin.partition(".")
     written = {keyword.arg: keyword.value for keyword in node.keywords}
     if root in REPEATING:
-        says = f"{ast.unparse(node.func)}() repeats calls that the task's retries repeat again"
-        yield Danger(node.lineno, task, says, "Keep one of both: the task's retries are seen in the UI.")
-    elif root in SDKS and name.endswith(CLIENT) and not is_constant(written.get("max_retries"), 0):
-        says = (
-            f"{name.rpartition('.')[2]}() repeats calls {SDKS[root]} by itself, inside of the task's retries"
+        says = f"{ast.unparse(node.func)}() retries inside the task's retries, so that attempts multiply"
+        yield Danger(
+            node.lineno, task, says, "Keep one of the two. The task's retries are visible in the UI."
         )
+    elif root in SDKS and name.endswith(CLIENT) and not is_constant(written.get("max_retries"), 0):
+        says = f"{name.rpartition('.')[2]}() retries calls {SDKS[root]}, in addition to the task's retries"
         yield Danger(node.lineno, task, says, "Write max_retries=0.")
     elif origin.endswith(("HTTPAdapter", "HTTPTransport")):
         option = "retries" if origin.endswith("HTTPTransport") else "max_retries"
         if option in written and not is_constant(written[option], 0):
-            says = f"{option}={ast.unparse(written[option])} repeats calls inside of the task's retries"
+            says = f"{option}={ast.unparse(written[option])} retries calls in addition to the task's retries"
             yield Danger(node.lineno, task, says, f"Leave {option} out.")
 
 
@@ -118,8 +118,8 @@ def _sleeping(
             yield Danger(
                 inner.lineno,
                 task.name,
-                f"{ast.unparse(inner.func)}() in a loop: its repeats are neither counted nor seen",
-                "Raise instead, and let the task's retries repeat it; a poll raises while nothing is ready.",
+                f"{ast.unparse(inner.func)}() in a loop: such retries are neither counted nor visible",
+                "Raise an error and let the task retry; a poll can raise while nothing is ready.",
             )
 
 
@@ -133,12 +133,12 @@ def _swallowed(node: ast.ExceptHandler, task: PlainTask) -> Iterator[Danger]:
     yield Danger(
         node.lineno,
         task.name,
-        f"{f'except {caught}' if caught else 'except'}: without raise hides each error: nothing is retried",
-        "Catch what you expect, or raise.",
+        f"{f'except {caught}' if caught else 'except'}: without raise hides all errors; nothing is retried",
+        "Catch only the errors that you expect, or raise them again.",
     )
 
 
 def _without_timeout(node: ast.Call, names: dict[str, str], task: PlainTask) -> Iterator[Danger]:
     if all(keyword.arg not in ("timeout", None) for keyword in node.keywords):
-        says = f"{origin_of(node.func, names)}() without timeout= may wait for ever"
-        yield Danger(node.lineno, task.name, says, "Write timeout=10, or the task's timeout=.")
+        says = f"{origin_of(node.func, names)}() without timeout= may wait forever"
+        yield Danger(node.lineno, task.name, says, "Write timeout=10, or set the task's timeout=.")

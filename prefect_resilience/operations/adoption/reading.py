@@ -103,6 +103,6 @@ def _troubles(made: ast.expr) -> Iterator[str]:
     """Why a task cannot be changed without a person."""
     if isinstance(made, ast.Call):
         if any(keyword.arg is None for keyword in made.keywords):
-            yield "its options come from **, which only a run can tell"
+            yield "its options come from **, so they are known only in a run"
         if any(isinstance(argument, ast.Starred) for argument in made.args) or len(made.args) > 1:
-            yield "task() is called with something else than one function"
+            yield "task() is not called with exactly one function"

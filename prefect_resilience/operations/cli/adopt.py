@@ -53,13 +53,13 @@ class AdoptedFile(BaseModel):
 def adopt(
     path: Path,
     *,
-    write: Annotated[Flag, Parameter(help="Change the files. Without it, nothing is changed.")] = False,
+    write: Annotated[Flag, Parameter(help="Change the files. By default nothing is changed.")] = False,
     json: Json = False,
 ) -> int:
-    """Show what the plain Prefect tasks of a project would be as resilient tasks, as a diff.
+    """Show a diff that turns the plain Prefect tasks of a project into resilient tasks.
 
-    Every task keeps its own retries, delays and timeouts. Below the diff: what each task could have, and
-    what is dangerous in its code. Nothing is imported or executed.
+    Every task keeps its own retries, delays and timeouts. Below the diff: a policy that each task could have,
+    and dangers in its code. Nothing is imported or executed.
 
     Example: prefect-resilience adopt flows/
 
@@ -125,7 +125,7 @@ def _shown(files: list[AdoptedFile]) -> Iterator[RenderableType]:
             yield Text("\n".join(map(_visible, one.diff.splitlines())))
     tasks = [(one, task) for one in files for task in one.tasks]
     if tasks:
-        columns = {"task": TEXT, "at": TEXT, "stays": TEXT, "could be": TEXT}
+        columns = {"task": TEXT, "at": TEXT, "keeps": TEXT, "could have": TEXT}
         yield look.table(columns, (_row(one.file, task) for one, task in tasks))
     for one in files:
         if one.trouble:
@@ -152,11 +152,11 @@ def _card(file: str, danger: Danger) -> RenderableType:
 def _counted(files: list[AdoptedFile]) -> str:
     tasks = [task for one in files for task in one.tasks]
     if not tasks:
-        return "There are no plain Prefect tasks."
+        return "No plain Prefect tasks found."
     changed, left = sum(not task.left for task in tasks), sum(bool(task.left) for task in tasks)
     written = any(one.written for one in files)
     verb = "became" if written else "would become"
     found = plural(sum(len(one.dangers) for one in files), "danger")
-    rest = f", {left} left as they are" if left else ""
-    end = "" if written or not changed else "; nothing was changed: --write does it"
+    rest = f", {left} left unchanged" if left else ""
+    end = "" if written or not changed else "; nothing was changed: add --write to change the files"
     return f"{plural(changed, 'task')} {verb} resilient{rest}; {found}{end}"

@@ -51,7 +51,7 @@ def _exit_code() -> int:
     with at_a_terminal(recovery.who()) as told:
         code = _run()
     if told.trouble is not None:
-        look.say(f"It is done, but no event tells of it: the Prefect API did not take it ({told.trouble}).")
+        look.say(f"Done, but the event was not sent: the Prefect API did not accept it ({told.trouble}).")
     return code
 
 
@@ -61,7 +61,7 @@ def _run() -> int:
         sys.stdout.flush()
     except CycloptsError as error:
         command = " ".join([PACKAGE, *(error.command_chain or ())])
-        return _wrong(f"{str(error).strip()} `{command} --help` says what may be written.")
+        return _wrong(f"{str(error).strip()} See `{command} --help`.")
     except ResilienceError as error:
         return _wrong(redact(str(error)))
     except BrokenPipeError:
@@ -72,8 +72,8 @@ def _run() -> int:
         if sys.flags.dev_mode:
             raise
         return _wrong(
-            f"this is a mistake in {PACKAGE}, not yours ({redact(f'{type(error).__name__}: {error}')}): "
-            "`python -X dev -m prefect_resilience ...` shows where it happened"
+            f"this is a bug in {PACKAGE} ({redact(f'{type(error).__name__}: {error}')}): "
+            "`python -X dev -m prefect_resilience ...` shows the stack trace"
         )
     return code if isinstance(code, int) else 0
 

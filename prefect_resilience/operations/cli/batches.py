@@ -27,12 +27,12 @@ from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store,
 from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
-Reason = Annotated[str | None, Parameter(help="Why, for the audit log.")]
+Reason = Annotated[str | None, Parameter(help="The reason, for the audit log.")]
 _MEANS: dict[str, str] = {
-    "done": "is done, and will not be done again",
-    "not_done": "may be done again",
-    "undone": "is undone, and a later run of the batch may do it anew",
-    "kept": "stays done, and no rollback will undo it",
+    "done": "is done and will not be repeated",
+    "not_done": "was not done, so the next run may do it",
+    "undone": "is compensated, so a later run of the batch may repeat it",
+    "kept": "stays done, and no rollback will compensate it",
 }
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
@@ -45,7 +45,8 @@ class Recovering:
     reason: Reason = None
     dry_run: DryRun = False
     force: Annotated[
-        Flag, Parameter(help="Also while the run is shown as running: its process is certainly gone.")
+        Flag,
+        Parameter(help="Also if Prefect shows the run as running. Only if its process has certainly ended."),
     ] = False
     yes: Yes = False
     store: Store = None
@@ -55,7 +56,7 @@ class Recovering:
 RECOVERING = Recovering()
 
 app: App = options.group(
-    "batches", "Show the effects of a batch; recover it, settle doubts, roll it back or abandon it."
+    "batches", "Show the effects of a batch; recover it, settle effects in doubt, roll it back or abandon it."
 )
 
 
@@ -68,21 +69,21 @@ def list_all(
     limit: int = 100,
     how: options.Answering = options.ANSWERING,
 ) -> int:
-    """Show the batches: those in doubt, then other open ones, then the rest, each with the newest first.
+    """Show the batches: those in doubt, then other open ones, then the rest; in each group the newest first.
 
     A flow run that failed or crashed is a batch even if it has no effects.
 
     Example: prefect-resilience batches list --open
 
     Args:
-        open: Only open ones: an effect is not settled, or their flow run failed or crashed.
+        open: Only open batches: an effect is not settled, or the flow run failed or crashed.
         archived: Show archived batches instead.
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.
     """
     options.check_limit(limit)
     if open and archived:
-        raise ConfigurationError("--open and --archived exclude each other: what is archived is settled")
+        raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
     url = options.store_url(how.store)
     back = options.since("--since", since)
     with options.explained(url):
@@ -127,16 +128,16 @@ def recover(
     rollback_to: str | None = None,
     how: Recovering = RECOVERING,
 ) -> int:
-    """Recover a batch whose run failed or crashed: the same flow run runs again without its done effects.
+    """Recover a batch after a failed or crashed run: the run starts again, and done effects are not repeated.
 
     Example: prefect-resilience batches recover 01a1febe-b96e-7be5-9158-1f14ad773e0c --dry-run
 
     Args:
-        strategy: auto does what the hint says; restart runs the same flow run again whatever it says.
+        strategy: auto follows the hint; restart runs the same flow run again whatever the hint is.
         rollback_to: Roll back to this savepoint, or to the end of this other batch, as rollback --to does.
     """
     if rollback_to is not None and strategy not in ("auto", "compensate"):
-        raise ConfigurationError(f"--rollback-to and --strategy {strategy} exclude each other")
+        raise ConfigurationError(f"--rollback-to and --strategy {strategy} cannot be combined")
     import_from_here()
     url = options.store_url(how.store)
     if rollback_to is not None:
@@ -166,10 +167,10 @@ def settle(
 
     Args:
         key: The effect's key, as `batches show` writes it.
-        answer: done: it took place. not-done: it did not, and may be done again.
-            If a rollback could not compensate it: undone: it is compensated by now.
-            kept: it stays done, and no rollback compensates it.
-        result: With done: what its task returns from now on, as JSON; null if left out.
+        answer: `done`: it took place. `not-done`: it did not take place, so the next run may do it.
+            If a rollback could not compensate it: `undone`: it has been compensated.
+            `kept`: it stays done, and no rollback compensates it.
+        result: With done: the value that its task returns from now on, as JSON; default: null.
         external_id: With done: its id at the receiver, as in msg-4711.
     """
     url = options.store_url(how.store)
@@ -191,7 +192,7 @@ def reopen(
     url = options.store_url(how.store)
     with options.explained(url):
         number = len(batch_status(batch, store=url).effects)
-    question = f"The ledger has {number} effects of this batch, and the next run may send any other. Go on?"
+    question = f"The ledger has {number} effects of this batch. The next run may repeat any other. Continue?"
     if not yes and not look.agreed(question, f"change batch {batch}"):
         return 1
     with options.explained(url):
@@ -222,10 +223,10 @@ def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERIN
 def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECOVERING) -> int:
     """Abandon a batch: its effects are archived, and effects that were never done leave the ledger.
 
-    Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent by hand"
+    Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent manually"
 
     Args:
-        forget_doubts: Also effects in doubt: a later run of the batch may then do them a second time.
+        forget_doubts: Also abandon effects in doubt: a later run of the batch may then do them a second time.
     """
     url = options.store_url(how.store)
     work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=how.force, store=url)
@@ -236,7 +237,7 @@ def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECO
 def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
     """Archive batches without activity for that long, and remove them from the ledger.
 
-    Choose a span after which no run is recovered: effects that are not in the ledger would be done again.
+    Choose a span after which no run is recovered: effects that are not in the ledger would be repeated.
     Example: prefect-resilience batches prune --older-than 180d --dry-run
 
     Args:
@@ -248,7 +249,7 @@ def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
         old = known.prune(before, dry_run=True, store=url)
     number = plural(len(old), "batch", "batches")
     if old and not how.dry_run:
-        question = f"Archive {number} and take them out of the ledger?"
+        question = f"Archive {number} and remove them from the ledger?"
         if not how.yes and not look.agreed(question, f"change {number}"):
             return 1
         with options.explained(url):
@@ -268,7 +269,7 @@ def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
         return live
     kept = batch_status(batch, archived=True, store=url)
     if kept.archived is None and archived:
-        raise ConfigurationError(f"nothing of the batch {batch!r} is archived: leave --archived out")
+        raise ConfigurationError(f"the batch {batch!r} has no archived records: leave --archived out")
     return live if kept.archived is None else kept
 
 
@@ -277,7 +278,7 @@ def _why_nothing(batch: str, url: str) -> str:
     try:
         return recovery.recover(batch, dry_run=True, store=url).why
     except ApiUnavailable as error:
-        return f"nothing in it is missing or in doubt; {error}"
+        return f"no effect is missing or in doubt; {error}"
 
 
 def _carried_out(
@@ -297,7 +298,9 @@ def _carried_out(
 
 
 def _agreed(plan: RecoveryReport) -> bool:
-    verb = {"compensated": "Undo what was done in", "abandoned": "Give up"}.get(plan.action, "Go on with")
+    verb = {"compensated": "Compensate the effects of", "abandoned": "Abandon"}.get(
+        plan.action, "Continue with"
+    )
     return look.agreed(f"{verb} the batch {printable(plan.batch_id)}?", f"change batch {plan.batch_id}")
 
 
@@ -308,5 +311,5 @@ def _json(text: str | None) -> Any:
         return json_text.loads(text)
     except ValueError:
         raise ConfigurationError(
-            f"--result {text!r:.60} is no JSON: write texts in quotes, as in --result '\"m-1\"'"
+            f"--result {text!r:.60} is not JSON: write text in double quotes, as in --result '\"m-1\"'"
         ) from None

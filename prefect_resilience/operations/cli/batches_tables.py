@@ -37,11 +37,11 @@ AUDIT_SHOWN = 20
 RESULT_SHOWN = 60
 ACTIONS = {
     "rescheduled": ("would run again", "runs again"),
-    "compensated": ("would be undone", "was undone"),
-    "abandoned": ("would be given up", "was given up"),
-    "told": ("waits for a person", "waits for a person"),
-    "refused": ("would be refused", "was left alone"),
-    "nothing": ("needs nothing", "needs nothing"),
+    "compensated": ("would be rolled back", "was rolled back"),
+    "abandoned": ("would be abandoned", "was abandoned"),
+    "told": ("needs a person", "needs a person"),
+    "refused": ("would not be changed", "was not changed"),
+    "nothing": ("needs no recovery", "needs no recovery"),
 }
 """Words for each action of a recovery: planned, and done."""
 
@@ -93,11 +93,11 @@ def _hint_rows(hint: RecoveryHint | str | None, now: float) -> Iterator[tuple[st
     if not isinstance(hint, RecoveryHint):
         yield "hint", f"nothing to do: {hint}" if hint else "nothing to do"
         return
-    yield "hint", hint.strategy + ("" if hint.automatic else ", by a person")
+    yield "hint", hint.strategy + ("" if hint.automatic else ", not automatic")
     yield "why", hint.why
     if hint.next_at is not None and hint.next_at > now:
         yield "not before", look.local(hint.next_at, now)
-    for label, value in (("goes on at", hint.resume_from), ("done up to", hint.skip_until)):
+    for label, value in (("continues at", hint.resume_from), ("done up to", hint.skip_until)):
         if value is not None:
             yield label, value
     for key in hint.waiting:
@@ -116,7 +116,7 @@ def _archive_rows(archived: Archived, now: float) -> Iterator[tuple[str, str]]:
 
 def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
     """A row for each effect."""
-    columns = {"state": WORD, "key": 12, "kind": WORD, "tries": NUMBER, "age": NUMBER, "outcome": 12}
+    columns = {"state": WORD, "key": 12, "kind": WORD, "attempts": NUMBER, "age": NUMBER, "outcome": 12}
     rows = (
         (
             look.state(one.state),
@@ -135,7 +135,7 @@ def _outcome(one: EffectStatus) -> str:
     if one.error is not None:
         return one.error
     if one.overdue_at is not None:
-        return "its attempt is over, and its call still runs"
+        return "abandoned call still running"
     parts = [] if one.external_id is None else [f"as {one.external_id}"]
     if one.result is not None:
         text = json.dumps(one.result)
@@ -145,7 +145,7 @@ def _outcome(one: EffectStatus) -> str:
 
 def audit_table(entries: Iterable[AuditEntry]) -> Table:
     """The audit log of a batch, the newest entry last."""
-    columns = {"when": WORD, "who": 8, "asked": WORD, "outcome": WORD, "why": 12}
+    columns = {"when": WORD, "who": 8, "request": WORD, "outcome": WORD, "why": 12}
     rows = (
         (
             look.clock(entry.at),
@@ -167,9 +167,9 @@ def report_lines(report: RecoveryReport) -> Iterator[RenderableType]:
     said = f"{would if report.dry_run else did}{part}{strategy}"
     yield f"{printable(report.batch_id)} {said}: {safe(report.why)}."
     for one in report.not_undone[KEYS_SHOWN:]:
-        yield f"Not undone: {printable(repr(one.key))} ({safe(one.why)})."
+        yield f"Not compensated: {printable(repr(one.key))} ({safe(one.why)})."
     if report.next_at is not None and report.action == "rescheduled":
-        yield f"A worker takes it from {look.clock(report.next_at)} on."
+        yield f"A worker starts it at {look.clock(report.next_at)} or later."
 
 
 def _standing(one: BatchSummary) -> Text:
@@ -259,7 +259,9 @@ def _names(shown: list[BatchSummary], seen: known.Batches) -> dict[str, str]:
 def _caveats(seen: known.Batches) -> list[str]:
     said: list[str] = []
     if seen.trouble is not None:
-        said.append(f"How flow runs ended is unknown, and only effects say what is open: {seen.trouble}")
+        said.append(
+            f"How flow runs ended is unknown, so batches are open only by their effects: {seen.trouble}"
+        )
     if seen.more:
-        said.append(f"More than {known.MOST_RUNS:,} flow runs ended badly: the latest of them are shown.")
+        said.append(f"More than {known.MOST_RUNS:,} flow runs failed or crashed; only the latest are shown.")
     return said

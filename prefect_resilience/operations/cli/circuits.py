@@ -29,9 +29,9 @@ from prefect_resilience.operations.flows import (
 )
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
-Create = Annotated[Flag, Parameter(help="Create the circuit if there is none of this name yet.")]
+Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
 Reason = Annotated[
-    str, Parameter(show_default=False, help="Why, for the next person who looks at the circuit.")
+    str, Parameter(show_default=False, help="The reason, for the next person who looks at the circuit.")
 ]
 
 
@@ -40,7 +40,7 @@ Reason = Annotated[
 class Setting:
     """The options of every command that sets circuits."""
 
-    yes: Annotated[Flag, Parameter(help="Change several circuits without being asked.")] = False
+    yes: Annotated[Flag, Parameter(help="Change several circuits without confirmation.")] = False
     store: Store = None
     json: Json = False
 
@@ -66,7 +66,7 @@ def list_circuits(*, state: list[CircuitState] | None = None, how: Answering = A
     elif fleet.circuits:
         parts = [f"No circuit is {' or '.join(state or [])}: {tables.summary(fleet)}."]
     else:
-        parts = [f"There are no circuits in {fleet.url} yet: one is stored when it is first called."]
+        parts = [f"There are no circuits in {fleet.url} yet: a circuit is stored at its first call."]
     return look.answer(shown, *parts, json=how.json)
 
 
@@ -90,12 +90,13 @@ def show(name: str, /, *, how: Answering = ANSWERING) -> int:
 def open_circuit(
     name: Name, /, *, reason: Reason, until: str | None = None, create: Create = False, how: Setting = SETTING
 ) -> int:
-    """Reject every call of the fleet.
+    """Force a circuit open: every call of the fleet is rejected.
 
-    Example: prefect-resilience circuits open llm:primary --reason "they said so" --until 10m
+    Example: prefect-resilience circuits open llm:primary --reason "provider outage" --until 10m
 
     Args:
-        until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. By default a person does.
+        until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. By default the circuit
+            stays open until it is closed.
     """
     return _act("open", name, how, _given(reason), until=until, create=create)
 
@@ -131,7 +132,7 @@ def reset(
         all: Every circuit in the store.
     """
     if all == (name is not None):
-        raise ConfigurationError("say which circuits to reset: either a NAME or --all")
+        raise ConfigurationError("choose the circuits to reset: either NAME or --all")
     return _act("reset", name, how, reason)
 
 
@@ -148,7 +149,7 @@ def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = A
     if not 0.05 <= interval <= 86_400:
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
     if count is not None and count < 1:
-        raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch for ever")
+        raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch until Ctrl-C")
     watching = tables.watch_json if how.json else tables.watch_table
     try:
         return watching(options.store_url(how.store, circuits=True), interval, count)
@@ -162,7 +163,7 @@ def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = A
 
 def _given(reason: str) -> str:
     if not reason.strip():
-        raise ConfigurationError('--reason is empty: say why, as in --reason "the provider is down"')
+        raise ConfigurationError('--reason is empty: write a reason, as in --reason "the provider is down"')
     return reason
 
 
@@ -182,7 +183,7 @@ def _act(
     several = name is None or is_glob(name, fleet.circuits)
     chosen = _chosen(name, fleet.circuits, action, create, several)
     if not chosen:
-        nothing = f"There are no circuits in {fleet.url} yet, and so nothing to {action}."
+        nothing = f"There are no circuits in {fleet.url} yet, so there is nothing to {action}."
         return look.answer([], nothing, json=how.json)
     if several and not how.yes and not _agreed(action, [c for c in chosen.values() if c]):
         return 1

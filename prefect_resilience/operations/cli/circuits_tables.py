@@ -27,10 +27,10 @@ from prefect_resilience.stores import open_store
 ORDER = ("forced_open", "open", "half_open", "disabled", "closed")
 MEANINGS = {
     "closed": "calls go through",
-    "open": "calls are rejected until a probe may try",
+    "open": "calls are rejected until the next probe",
     "half_open": "probes decide whether it closes",
-    "forced_open": "calls are rejected, by hand",
-    "disabled": "every call goes through, and nothing is counted, by hand",
+    "forced_open": "set by an operator; calls are rejected",
+    "disabled": "set by an operator; every call goes through, and nothing is counted",
 }
 NARROWEST = 16
 HEADINGS = ("failed", "in a row", "opened", "retry in", "probes")
@@ -131,7 +131,7 @@ def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
         (
             (
                 change.name,
-                look.state(change.before.state) if change.before else "did not exist",
+                look.state(change.before.state) if change.before else "new",
                 look.state(change.after.state),
                 _clock(change.after.retry_at, now),
                 why(change.after),
@@ -163,7 +163,7 @@ def watch_json(url: str, interval: float, count: int | None) -> int:
         if answered and trouble:
             look.say(trouble)
         elif not answered and not trouble:
-            look.say("The store answers again.")
+            look.say("The store is available again.")
         answered = not trouble
     return 0 if answered else 1
 

@@ -31,10 +31,11 @@ Task = Annotated[
     str | None, Parameter(help="Only letters of this task or flow: its name, or module:function.")
 ]
 Since = Annotated[
-    str | None, Parameter(help="Only letters since then: a span as in 24h or 7d, or 2026-11-20T18:00.")
+    str | None,
+    Parameter(help="Only letters since then: a span as in 24h or 7d, or a time as in 2026-11-20T18:00."),
 ]
 Statuses = Annotated[
-    list[Status] | None, Parameter(help="Only letters of this status; repeat it for several.")
+    list[Status] | None, Parameter(help="Only letters with this status; repeat it for several.")
 ]
 
 _EXAMPLES = {
@@ -74,7 +75,7 @@ def list_letters(
     shown = found[:limit]
     more = f"The {limit} newest of " if len(found) > limit else ""
     parts = [tables.letters_table(shown, now), more + tables.summary(found, redact(url))]
-    nothing = [f"There are no such dead letters in {redact(url)}."]
+    nothing = [f"No matching dead letters in {redact(url)}."]
     return look.answer(shown, *(parts if found else nothing), json=how.json)
 
 
@@ -112,28 +113,27 @@ def replay(
     force: Flag = False,
     how: options.Asking = options.ASKING,
 ) -> int:
-    """Make the calls of dead letters again, the oldest first. A stopped replay can be continued.
+    """Replay dead letters, the oldest first. A stopped replay can be continued.
 
-    A letter whose flow run is running, or waits to run again, is skipped: that run may make the call.
+    A letter is skipped while its flow run is running or waits to run again: that run may make the call.
 
-    It runs as the flow replay-dead-letters. Start it in your project's folder, so that tasks can be imported.
+    The flow replay-dead-letters does the work. Start it in your project's folder, so that the tasks can be
+    imported.
 
     Example: prefect-resilience dead-letters replay --task send-invoice --since 24h --rate 5
 
     Args:
-        letters: Their ids; or choose with --task, --since, --status or --all.
+        letters: Ids of letters; or choose with --task, --since, --status or --all.
         all: Every waiting letter.
         limit: The largest number of letters to replay, the oldest first.
         rate: The largest number of letters per second.
-        set: A value that the letters leave out, as in --set order.note=hello.
+        set: A value that was left out of the letters, as in --set order.note=hello.
         set_env: The same from an environment variable: --set-env api_key=API_KEY.
         force: Also letters in doubt, and a single named letter whose flow run is running.
             Their calls may happen twice unless they have an effect.
     """
     if not letters and not (all or task or since or status):
-        raise ConfigurationError(
-            "say which letters to replay: their ids, --task, --since, --status, or --all"
-        )
+        raise ConfigurationError("choose the letters to replay: by ids, --task, --since, --status or --all")
     url = options.store_url(how.store)
     values = _values(set or [], set_env or [])
     import_from_here()
@@ -141,7 +141,7 @@ def replay(
         queue = queue_of(url)
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
     if not chosen:
-        return look.answer([], "There are no such dead letters, and so nothing to replay.", json=how.json)
+        return look.answer([], "No matching dead letters, so there is nothing to replay.", json=how.json)
     if not how.dry_run and len(chosen) > 1 and not how.yes and not _agreed("Replay", chosen):
         return 1
     with options.explained(url), _bar(how.json or how.dry_run) as progress:
@@ -161,14 +161,14 @@ def purge(
     archive: Path | None = None,
     how: options.Asking = options.ASKING,
 ) -> int:
-    """Remove letters that were replayed or settled that long ago.
+    """Purge letters that were replayed or settled that long ago.
 
     Example: prefect-resilience dead-letters purge --older-than 30d --archive letters.jsonl
 
     Args:
         older_than: A span as in 30d, or a time as in 2026-11-20T18:00.
         include_waiting: Also letters that were never replayed.
-        archive: A file to which each letter is appended as a line of JSON before any is removed.
+        archive: A file to which each letter is appended as a line of JSON before any is purged.
     """
     url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
@@ -176,18 +176,18 @@ def purge(
         queue = queue_of(url)
         chosen = queue.purge(before, include_waiting=include_waiting, dry_run=True)
     if not chosen:
-        return look.answer([], "There are no letters that old, and so nothing to remove.", json=how.json)
+        return look.answer([], "No letters are that old, so there is nothing to purge.", json=how.json)
     if not how.dry_run:
-        if not how.yes and not _agreed("Remove", chosen):
+        if not how.yes and not _agreed("Purge", chosen):
             return 1
         try:
             with options.explained(url):
                 chosen = queue.purge(before, include_waiting=include_waiting, archive=archive)
         except OSError as error:
             raise ConfigurationError(
-                f"--archive {archive} cannot be written, so nothing was removed: {error}"
+                f"--archive {archive} cannot be written, so nothing was purged: {error}"
             ) from None
-    done = f"{plural(len(chosen), 'dead letter')} {options.was(len(chosen), how.dry_run)} removed."
+    done = f"{plural(len(chosen), 'dead letter')} {options.was(len(chosen), how.dry_run)} purged."
     return look.answer(chosen, done, json=how.json)
 
 

@@ -19,18 +19,18 @@ from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
 
 MEANINGS = {
-    "waiting": "nobody has replayed it yet",
-    "replaying": "somebody is replaying it",
-    "in_doubt": "a replay was cut off; look how far it had come, then `replay ID --force`",
-    "replayed": "its call was made again, with success",
-    "settled": "its call succeeded when its flow run was run again; it needs no replay",
+    "waiting": "not replayed yet",
+    "replaying": "a replay is running",
+    "in_doubt": "a replay was interrupted; check its outcome at the receiver, then run `replay ID --force`",
+    "replayed": "its call was replayed successfully",
+    "settled": "its call succeeded in a later pass of its flow run; it needs no replay",
 }
 VALUE_SHOWN = 2_000
 
 
 def letters_table(letters: Iterable[DeadLetter], now: float) -> Table:
     """A row for each letter."""
-    columns = {"status": WORD, "id": WORD, "of": 8, "age": NUMBER, "passes": NUMBER, "error": 12}
+    columns = {"status": WORD, "id": WORD, "task": 8, "age": NUMBER, "passes": NUMBER, "error": 12}
     rows = (
         (
             look.state(letter.status),
@@ -58,7 +58,7 @@ def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]
     meaning = MEANINGS[letter.status]
     yield "status", look.state(letter.status).append(f"  {meaning}", style="not bold default")
     yield letter.kind, letter.name
-    yield "code", str(letter.source or "not to be found again")
+    yield "code", str(letter.source or "not found")
     yield "failed", look.local(letter.created_at.timestamp(), now)
     if len(letter.passes) > 1:
         yield from _labelled("passes", (_pass(one, now) for one in letter.passes))
@@ -107,8 +107,8 @@ def left_to_runs(report: ReplayReport) -> str:
     """The sentence about letters that a replay left to their flow runs."""
     letters = plural(report.left_to_runs, "letter was", "letters were")
     return (
-        f"{letters} left to a flow run that goes on, or waits to run again, and may make the call itself. "
-        "Once it has ended, replay what still waits."
+        f"{letters} skipped: the flow run is running or waits to run again, and may make the call itself. "
+        "After it has ended, replay the letters that are still waiting."
     )
 
 
@@ -138,6 +138,6 @@ def plain(encoded: Any) -> Any:
 
 def outcomes_table(outcomes: Iterable[LetterOutcome]) -> Table:
     """A row for the outcome of each letter."""
-    columns = {"result": WORD, "id": WORD, "of": 8, "message": TEXT}
+    columns = {"result": WORD, "id": WORD, "task": 8, "message": TEXT}
     rows = ((look.state(one.result), one.id, one.name, safe(one.message)) for one in outcomes)
     return look.table(columns, rows)

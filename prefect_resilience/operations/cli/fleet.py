@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.base.text import plural, sentence_of
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import installation
@@ -46,12 +46,12 @@ def install(
 ) -> int:
     """Install blocks, deployments of the operational flows, and automations on the Prefect server.
 
-    Running it again changes nothing. Automations that a person edited are kept and listed.
+    A second call changes nothing. Automations that a person edited are kept and listed.
 
     Example: prefect-resilience install --webhook https://chat.example.com/hooks/night
 
     Args:
-        webhook: Where alerts are posted as JSON, with subject, body and text.
+        webhook: The URL to which alerts are posted as JSON, with subject, body and text.
         notification_block: A notification block for alerts instead, as in slack-webhook/night.
         work_pool: The pool for the operational flows; created if missing. Default: resilience.
         reset: Also replace automations that a person changed.
@@ -59,7 +59,9 @@ def install(
     """
     if uninstall:
         if webhook or notification_block or work_pool or reset:
-            raise ConfigurationError("--uninstall goes with --dry-run and --json alone: leave the others out")
+            raise ConfigurationError(
+                "--uninstall can be combined only with --dry-run and --json: leave the others out"
+            )
         changes = installation.uninstall(dry_run=dry_run)
     else:
         changes = installation.install(
@@ -70,7 +72,9 @@ def install(
             reset=reset,
         )
     parts = [_changes_table(changes), _counted(changes, dry_run)]
-    return look.answer(changes, *(parts if changes else ["There was nothing to take away."]), json=json)
+    return look.answer(
+        changes, *(parts if changes else ["Nothing is installed, so there is nothing to remove."]), json=json
+    )
 
 
 def _changes_table(changes: Iterable[InstallationChange]) -> Table:
@@ -82,7 +86,7 @@ def _counted(changes: Iterable[InstallationChange], dry_run: bool) -> str:
     """One line: the number of changes by kind."""
     counts = Counter[str](change.action for change in changes)
     each = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
-    return f"{each}; nothing was done, for this was a dry run" if dry_run else each
+    return f"{each}; dry run, nothing was changed" if dry_run else each
 
 
 def doctor(*targets: str, json: Json = False) -> int:
@@ -108,9 +112,13 @@ def _diagnosed(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     wrong = [finding for finding in diagnosis.findings if finding.level == "wrong"]
     for finding in [*notes, *wrong]:
         yield look.finding(finding.level, finding.where, finding.says, finding.mend, of=finding.check)
-    number = plural(len(wrong), "thing is", "things are") if wrong else "no things are"
-    noted = f", {len(notes)} to note" if notes else ""
-    yield f"{sentence_of(number)} wrong{noted}, by {len(diagnosis.checks)} checks"
+    checks = len(diagnosis.checks)
+    found = (
+        f"{plural(len(wrong), 'problem')} found by {checks} checks"
+        if wrong
+        else f"All {checks} checks passed"
+    )
+    yield f"{found}, with {plural(len(notes), 'note')}." if notes else f"{found}."
 
 
 def report_command(
@@ -156,7 +164,7 @@ def _report_text(made: FleetReport) -> RenderableType:
     parts: list[RenderableType] = [Text(TITLE, style="bold"), Text(headline(made)), ""]
     for section in sections_of(made):
         parts += [Text(section.title, style="bold"), *_section_parts(section)]
-    for title, sentences in (("Unknown", made.unknown), ("Where the numbers come from", made.sources)):
+    for title, sentences in (("Unknown", made.unknown), ("Sources of the figures", made.sources)):
         if sentences:
             parts.append(Text(title, style="bold"))
             parts += [Text(f"  {printable(sentence)}") for sentence in sentences]
@@ -190,7 +198,7 @@ def dashboard(
 
     Args:
         host: The address to listen on. Everyone who can reach it can press the buttons.
-        port: The port to listen on; 0 takes one that is free.
+        port: The port to listen on; 0 chooses a free one.
         allow_host: Another host name for the page, as behind a proxy; repeat it for several.
         read_only: Serve the page without buttons.
     """
@@ -198,7 +206,7 @@ def dashboard(
     from prefect_resilience.operations.dashboard.app import serve
 
     if not 0 <= port <= 65_535:
-        raise ConfigurationError(f"--port {port} must be 0 to 65535")
+        raise ConfigurationError(f"--port {port} must be from 0 to 65535")
     circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
     places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
     import_from_here()

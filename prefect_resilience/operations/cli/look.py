@@ -125,7 +125,7 @@ def card(rows: Iterable[tuple[str, Cell]]) -> Table:
 
 
 def finding(level: str, where: str, says: str, mend: str, of: str = "") -> Table:
-    """A finding with its sign: where it is, what it says, what mends it. `of` is the name of its check."""
+    """A finding with its sign: the place, the problem, and how to fix it. `of` is the name of its check."""
     made = Table.grid(padding=(0, 1))
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold")
@@ -251,7 +251,7 @@ def agreed(question: str, would: str, preview: RenderableType | None = None, num
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(
-            f"this would {would}, and nobody can be asked here: add --yes if it is meant"
+            f"this would {would}, and there is no terminal to ask for confirmation: add --yes to confirm"
         )
     console = stderr()
     if preview is not None:

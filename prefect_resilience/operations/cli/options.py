@@ -23,9 +23,9 @@ Flag = Annotated[bool, Parameter(show_default=False)]
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON on stdout, and nothing else.")]
 Store = Annotated[
     str | None,
-    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db; the configured one when left out."),
+    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db. Default: the configured one."),
 ]
-Yes = Annotated[Flag, Parameter(help="Do not ask.")]
+Yes = Annotated[Flag, Parameter(help="Do not ask for confirmation.")]
 DryRun = Annotated[Flag, Parameter(help="Only report what would be done.")]
 
 
@@ -88,17 +88,17 @@ def until(text: str, now: datetime) -> datetime | timedelta:
     try:
         found = _time(text)
     except OverflowError:
-        raise ConfigurationError(f"--until {text} must be more than no time and at most ten years") from None
+        raise ConfigurationError(f"--until {text} must be longer than 0 s and at most ten years") from None
     except ValueError:
         raise ConfigurationError(
-            f"--until {text!r} is no time: write a span as in 10m or 1h30m, or a time as in "
+            f"--until {text!r} is not a time: write a span as in 10m or 1h30m, or a time as in "
             f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"
         ) from None
     if isinstance(found, timedelta):
         return found
     found = found if found.tzinfo else found.replace(tzinfo=now.tzinfo)
     if found <= now:
-        raise ConfigurationError(f"--until {text} is over: name a time to come, or leave it out")
+        raise ConfigurationError(f"--until {text} is in the past: write a future time, or leave it out")
     return found
 
 
@@ -109,7 +109,7 @@ def since(option: str, text: str) -> datetime | timedelta:
         found = _time(text)
     except (OverflowError, ValueError):
         raise ConfigurationError(
-            f"{option} {text!r} is no time: write a span as in 24h or 7d, or a time as in "
+            f"{option} {text!r} is not a time: write a span as in 24h or 7d, or a time as in "
             f"{now - timedelta(days=1):%Y-%m-%dT%H:%M}"
         ) from None
     if isinstance(found, datetime) and found.tzinfo is None:
@@ -127,13 +127,13 @@ def store_url(given: str | None, *, circuits: bool = False) -> str:
         url = configured() if given is None else given
     except (SettingsError, ValidationError) as error:
         raise ConfigurationError(
-            f"the settings cannot be read, check PREFECT_RESILIENCE_*: {one_line(error)}"
+            f"the settings cannot be read: check the variables PREFECT_RESILIENCE_* ({one_line(error)})"
         ) from None
     parsed = parse_url(url)
     if parsed.kind == "memory":
         raise ConfigurationError(
-            f"the URL {url} means the memory of one process, which no command can see: "
-            "name the fleet's store with --store or in PREFECT_RESILIENCE_STORE_URL"
+            f"the store {url} is in the memory of one process, so no command can read it: "
+            "pass the fleet's store as --store, or set PREFECT_RESILIENCE_STORE_URL"
         )
     return parsed.canonical
 
@@ -150,9 +150,9 @@ def explained(url: str) -> Generator[None, None, None]:
             cause = cause.__cause__
         advice = (
             "check that it is this fleet's file, that you may read and write it and its folder, "
-            "and that no other program holds it locked"
+            "and that no other program has locked it"
             if url.startswith("sqlite")
-            else "check that its server runs and can be reached from here, and that the URL is right"
+            else "check that its server runs and can be reached from here, and that the URL is correct"
         )
         why = redact(one_line(cause))
-        raise StoreUnavailable(f"the store {redact(url)} does not answer ({why}): {advice}") from error
+        raise StoreUnavailable(f"the store {redact(url)} is unavailable ({why}): {advice}") from error

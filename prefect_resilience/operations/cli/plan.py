@@ -22,7 +22,7 @@ def _no_option(kind: object, value: object) -> None:
     """Only `-` (stdin) may begin with a hyphen; any other such value is a mistyped option."""
     for file in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
         if isinstance(file, str) and file.startswith("-") and file != plan_files.STDIN:
-            raise ValueError(f"There is no option {file}; a file of that name is written ./{file}.")
+            raise ValueError(f"There is no option {file}. For a file of that name, write ./{file}.")
 
 
 File = Annotated[
@@ -40,21 +40,19 @@ Modules = Annotated[
         help="A module with the actions, as in my_team.actions, or a .py file; repeat it for several.",
     ),
 ]
-OutputFile = Annotated[
-    str | None, Parameter(name="--output", help="The file to write; stdout when left out.")
-]
+OutputFile = Annotated[str | None, Parameter(name="--output", help="The file to write. Default: stdout.")]
 ResultFile = Annotated[
     str | None,
     Parameter(
         allow_leading_hyphen=True,
-        help="What `plan run --json` printed, or -: the picture then shows the way it went.",
+        help="The output of `plan run --json`, or - for stdin: the picture then shows the path of that run.",
     ),
 ]
 
 # The exit code of shells for Ctrl-C
 INTERRUPTED = 130
 
-app: App = options.group("plan", "Run plans, check them and draw them.")
+app: App = options.group("plan", "Run, validate and draw plans.")
 
 
 @app.command
@@ -67,13 +65,13 @@ def run(
     actions: Modules = None,
     json: Json = False,
 ) -> int:
-    """Run a plan as a Prefect flow, and show what became of its nodes. Exit code 1 when it failed.
+    """Run a plan as a Prefect flow, and show the status of each node. The exit code is 1 if it failed.
 
     Example: prefect-resilience plan run research.json --actions my_team.actions --input drug=aspirin
 
     Args:
-        input: name=value, the value as JSON where it reads as JSON, else as text; repeat it for several.
-        inputs: All inputs as one JSON object; --input goes over it.
+        input: name=value. Valid JSON is read as JSON, any other value as text. Repeat it for several.
+        inputs: All inputs as one JSON object; --input overrides it.
     """
     given = read_inputs(input or [], inputs)
     import_actions(actions or [])
@@ -85,7 +83,7 @@ def run(
     except PlanError as error:
         return _refused(file, error)
     except KeyboardInterrupt:
-        look.say("Stopped by Ctrl-C: the flow run has crashed.")
+        look.say("Stopped by Ctrl-C: the flow run ended as Crashed.")
         return INTERRUPTED
     look.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
     if failure:
@@ -95,21 +93,23 @@ def run(
 
 @app.command
 def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
-    """Show every mistake of every plan, with its place. Exit code 1 when there is one.
+    """Show every mistake of every plan, with its place. The exit code is 1 if there is one.
 
-    With --actions, the nodes' types and inputs are checked too.
+    With --actions, the types and inputs of the nodes are checked, too.
 
     Example: prefect-resilience plan validate plans/*.json --actions my_team.actions
     """
     if not files:
         raise ConfigurationError(
-            "name the plans to check, as in `plan validate research.json`; - reads stdin"
+            "pass the plans to check, as in `plan validate research.json`; - reads stdin"
         )
     import_actions(actions or [])
     checked = [plan_files.checked(file, Actions.of() if actions else None) for file in files]
     look.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
     if not actions:
-        look.say("Types and inputs of the nodes were not checked: name their modules with --actions.")
+        look.say(
+            "Types and inputs of the nodes were not checked: add the modules of their actions with --actions."
+        )
     return 0 if all(one.valid for one in checked) else 1
 
 
@@ -123,7 +123,7 @@ def graph(
     result: ResultFile = None,
     json: Json = False,
 ) -> int:
-    """Draw a plan: before a run with all its ways, after one with those that were taken.
+    """Draw a plan; with --result, also the path that a run took.
 
     Example: prefect-resilience plan graph research.json --output research.svg
 
@@ -131,7 +131,9 @@ def graph(
         format: svg when --output ends in .svg, mermaid otherwise.
     """
     if file == result == "-":
-        raise ConfigurationError("stdin can be the plan or its result, and not both: name one of the files")
+        raise ConfigurationError(
+            "stdin can be the plan or its result, but not both: pass one of them as a file"
+        )
     kind = format or ("svg" if (output_file or "").endswith(".svg") else "mermaid")
     try:
         picture = plan_files.picture(file, kind, result)
@@ -143,7 +145,7 @@ def graph(
         # The picture itself, or the file with it.
         look.as_json({"format": kind, "output": output_file, "picture": None if output_file else picture})
     elif output_file is not None:
-        look.say(f"The picture is in {output_file}.")
+        look.say(f"Wrote {output_file}")
     else:
         _print(picture)
     return 0
@@ -151,7 +153,7 @@ def graph(
 
 @app.command
 def schema(*, json: Json = False) -> int:
-    """Print the JSON Schema of plans, for editors and for those who write plans.
+    """Print the JSON Schema of plans, for editors and for authors of plans.
 
     Example: prefect-resilience plan schema > plan.schema.json
     """
@@ -162,7 +164,7 @@ def schema(*, json: Json = False) -> int:
 
 @app.command(name="actions")
 def list_actions(*, actions: Modules = None, json: Json = False) -> int:
-    """Show what the nodes of a plan can do: each action with its inputs.
+    """List the actions that the nodes of a plan can use, each with its inputs.
 
     Example: prefect-resilience plan actions --actions my_team.actions
     """
@@ -171,7 +173,7 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     look.answer(specs, plan_files.actions_list(specs), json=json)
     if all(spec.name in BUILT_IN for spec in specs):
         look.say(
-            'No actions are registered: write @action("name") above a function, and name its module '
+            'No actions are registered: write @action("name") above a function, and add its module '
             "with --actions."
         )
     return 0

@@ -140,10 +140,12 @@ def _read_result(file: str, plan: Plan) -> PlanResult:
         result = PlanResult.model_validate_json(text)
     except ValidationError:
         raise ConfigurationError(
-            f"--result {file} is no result of a plan: `plan run FILE --json` prints one"
+            f"--result {file} is not the result of a plan: `plan run FILE --json` prints one"
         ) from None
     if not result.nodes.keys() & {node.id for node in plan.tasks}:
-        raise ConfigurationError(f"--result {file} is that of another plan: they have no node in common")
+        raise ConfigurationError(
+            f"--result {file} is the result of another plan: the two have no node in common"
+        )
     return result
 
 

@@ -41,7 +41,7 @@ def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
     """The inputs of `--inputs JSON`, overridden by those of every `--input name=value`.
 
     A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
-    ConfigurationError for a text without =, a duplicate name, and `--inputs` that is no JSON object.
+    ConfigurationError for a text without =, a duplicate name, and `--inputs` that is not a JSON object.
     """
     inputs = _object(text) if text is not None else {}
     written: set[str] = set()
@@ -49,9 +49,9 @@ def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
         name, sign, value = pair.partition("=")
         name = name.strip()
         if not sign or not name:
-            raise ConfigurationError(f"--input {pair!r} is no name=value, as in --input drug=aspirin")
+            raise ConfigurationError(f"--input {pair!r} must be name=value, as in --input drug=aspirin")
         if name in written:
-            raise ConfigurationError(f"--input {name}=... is written twice: name each input once")
+            raise ConfigurationError(f"--input {name}=... is given twice: give each input once")
         written.add(name)
         inputs[name] = _value(value)
     return inputs
@@ -67,7 +67,7 @@ def check_names(inputs: Iterable[str], plan: Plan) -> None:
         if name not in looked_at:
             known = looked_at | set(plan.inputs)
             raise ConfigurationError(
-                f"the plan has no input {name!r}{nearest(name, known) if known else ', nor any other'}"
+                f"the plan has no input {name!r}{nearest(name, known) if known else '; it has no inputs'}"
             )
 
 
@@ -76,7 +76,7 @@ def _object(text: str) -> dict[str, Any]:
         read = _json(text)
     except ValueError as error:
         raise ConfigurationError(
-            f"""--inputs is no JSON ({error}): write it as in --inputs '{{"drug": "aspirin"}}'"""
+            f"""--inputs is not JSON ({error}): write it as in --inputs '{{"drug": "aspirin"}}'"""
         ) from None
     if not isinstance(read, dict):
         raise ConfigurationError(
@@ -100,7 +100,7 @@ def _json(text: str) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def import_actions(modules: Iterable[str]) -> None:
@@ -136,7 +136,7 @@ def bar() -> Generator[None, None, None]:
 
 
 def _described(now: result.Progress) -> str:
-    at_work = f"{now.running} at work" if now.running else ""
+    at_work = f"{now.running} running" if now.running else ""
     latest = f"{look.printable(now.latest)} has ended" if now.latest else ""
     return Text(", ".join(filter(None, (at_work, latest)))[:80]).plain
 
@@ -221,5 +221,5 @@ def _short(error: Exception) -> str:
 def _advice() -> str:
     url = get_current_settings().api.url
     if url is None:
-        return "none is configured, and one that is started here takes too long; set PREFECT_API_URL"
-    return f"check that its server runs, and that PREFECT_API_URL ({redact(url)}) is right"
+        return "none is configured, and a temporary one did not start in time; set PREFECT_API_URL"
+    return f"check that its server runs, and that PREFECT_API_URL ({redact(url)}) is correct"

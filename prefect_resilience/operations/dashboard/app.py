@@ -63,20 +63,20 @@ class Gate:
         """Why a request is rejected, in a sentence; None if it is allowed. Header names are in lower case."""
         host = headers.get("host", "")
         if _name_of(host) not in self.hosts:
-            return f"This dashboard is not served as {host[:100]!r}: start it with --allow-host to allow that"
+            return f"This dashboard is not served as {host[:100]!r}: start it with --allow-host to allow it"
         if method in ("GET", "HEAD"):
             return None
         if self.read_only:
             return "This dashboard is read-only"
         if headers.get("origin", "").lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-            return "Only the page of this dashboard may change something"
+            return "Only the page of this dashboard may make changes"
         if not hmac.compare_digest(headers.get(TOKEN_HEADER, "").encode(), self.token.encode()):
             return "The page is from an earlier start of this dashboard: reload it"
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return "Orders are JSON"
+            return "A request must be JSON (Content-Type: application/json)"
         length = headers.get("content-length", "")
         if not length.isdecimal() or int(length) > LARGEST_BODY:
-            return f"An order has at most {LARGEST_BODY} bytes, and says how many"
+            return f"A request needs a Content-Length of at most {LARGEST_BODY} bytes"
         return None
 
 
@@ -164,7 +164,7 @@ def make_app(
 
     async def stream(_: Request) -> Response:
         if hub.watchers >= MOST_WATCHERS:
-            return JSONResponse({"error": f"{MOST_WATCHERS} pages are open already"}, 503)
+            return JSONResponse({"error": f"{MOST_WATCHERS} pages are already open: close one of them"}, 503)
         return StreamingResponse(_messages(hub), media_type="text/event-stream")
 
     async def doubts(request: Request) -> Response:
@@ -238,12 +238,12 @@ async def _answered(work: Callable[[], Awaitable[PageAnswer]]) -> Response:
     try:
         return JSONResponse(await work())
     except StoreUnavailable as error:
-        return JSONResponse({"error": f"The store does not answer: {redact(str(error))}"}, 503)
+        return JSONResponse({"error": f"The store is unavailable: {redact(str(error))}"}, 503)
     except ResilienceError as error:
         said = redact(str(error))
         return JSONResponse({"error": said[:1].upper() + said[1:]}, 409)
     except Exception as error:
-        log.warning("An order of the dashboard failed", exc_info=True)
+        log.warning("An action of the dashboard failed", exc_info=True)
         return JSONResponse({"error": redact(f"{type(error).__name__}: {error}")[:1_000]}, 500)
 
 
@@ -312,5 +312,7 @@ def _listening(host: str, port: int) -> socket.socket:
         # Listen now: `begun` gets the address, and its caller may connect at once.
         made.listen()
     except (OSError, OverflowError) as error:
-        raise ConfigurationError(f"the dashboard cannot listen on {host}:{port} ({error})") from None
+        raise ConfigurationError(
+            f"the dashboard cannot listen on {host}:{port} ({error}): choose another --host or --port"
+        ) from None
     return made

@@ -37,10 +37,10 @@ Reason = Annotated[str, Field(max_length=LONGEST)]
 
 _OUTCOMES = {
     "rescheduled": "A worker runs the same flow run again",
-    "compensated": "What was done is undone",
-    "abandoned": "The batch is given up",
+    "compensated": "The effects are compensated",
+    "abandoned": "The batch is abandoned",
     "told": "A person must act first",
-    "refused": "Not now",
+    "refused": "Not possible now",
     "nothing": "There is nothing to recover",
 }
 
@@ -97,9 +97,9 @@ class Desk:
 
     def set_circuit(self, order: CircuitOrder) -> PageAnswer:
         if order.action == "open" and not order.reason.strip():
-            raise ConfigurationError("Say why, for whoever meets the circuit next")
+            raise ConfigurationError("Write a reason, for the next person who looks at the circuit")
         if order.minutes is not None and order.action != "open":
-            raise ConfigurationError("Only an opening has an end")
+            raise ConfigurationError("The option minutes is only for opening a circuit")
         find_circuit(order.name, get_circuits(self.circuits), order.action)
         until = None if order.minutes is None else timedelta(minutes=order.minutes)
         after = change_circuit(order.name, order.action, order.reason, until, self.circuits)
@@ -142,7 +142,7 @@ class Desk:
     def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> PageAnswer:
         """Replay and call `told` after each letter. If `told` raises, the replay ends there."""
         if (order.letter is None) == (order.task is None):
-            raise ConfigurationError("Say which letters: either one by its id, or those of a task")
+            raise ConfigurationError("Choose the letters: either one by its id, or those of a task")
         chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
         report = dead_letters.replay(**chosen, progress=told, store=self.store)
         wrong = [one for one in report.outcomes if one.result != "replayed"]
@@ -172,18 +172,18 @@ class Replays:
     async def start(self, order: ReplayOrder) -> PageAnswer:
         """Start a replay. Raises ConfigurationError while another one is running."""
         if self._task is not None and not self._task.done():
-            raise ConfigurationError("A replay goes on already: wait for its end, or stop it")
+            raise ConfigurationError("A replay is already running: wait for its end, or stop it")
         self._stopping.clear()
         self._show(order, done=0, total=None)
         self._task = asyncio.create_task(self._run(order))
-        return {"said": "The replay has begun"}
+        return {"said": "The replay has started"}
 
     async def stop(self) -> PageAnswer:
         """Stop the running replay after its current letter."""
         if self._task is None or self._task.done():
-            raise ConfigurationError("No replay goes on")
+            raise ConfigurationError("No replay is running")
         self._stopping.set()
-        return {"said": "The replay ends after this letter"}
+        return {"said": "The replay stops after this letter"}
 
     def end(self) -> None:
         """At shutdown: stop a running replay after its current letter."""

@@ -27,7 +27,7 @@ from prefect_resilience.stores import Store
 
 COUNTED = {"retries": "retry.scheduled", "fallbacks": "fallback.used", "failures": "run.failed"}
 NO_API = (
-    "Unknown: retries and fallbacks are counted from the events of the Prefect API, and none is configured "
+    "Unknown: retries and fallbacks are counted from the events of the Prefect API, and no API is configured "
     "(PREFECT_API_URL)."
 )
 NAMES_KEPT = 1_000

@@ -30,7 +30,7 @@ NO_EVICTION = (
     "Run `redis-cli CONFIG SET maxmemory-policy noeviction` and write it to redis.conf, or set the "
     "parameter at the managed service."
 )
-TWICE = "an effect that was done may be done again"
+TWICE = "an effect that was done may be repeated"
 PERSIST = (
     "Set `appendonly yes` and `appendfsync always` in redis.conf, or switch persistence on at the managed "
     "service; or keep the ledger in PostgreSQL."
@@ -40,15 +40,15 @@ PERSIST = (
 def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     """Problems of a Redis server that may lose data."""
     if facts.role in ("slave", "replica"):
-        says = "it is a replica: it takes no writes, or loses them at its next synchronization"
-        mend = "Name the primary in the URL, or let Sentinel or the cluster's endpoint do so."
+        says = "it is a replica: it rejects writes, or loses them at its next synchronization"
+        mend = "Use the primary in the URL, or the endpoint of Sentinel or of the cluster."
         yield wrong("store", f"{where} (role)", says, mend)
     policy = f"{where} (maxmemory-policy)"
     if facts.policy is None:
         says = "whether it evicts records is unknown: it allows neither CONFIG nor INFO"
         yield note("store", policy, says, "Make sure that maxmemory-policy is noeviction.")
     elif facts.policy != "noeviction":
-        loses = f"records of effects: {TWICE}" if ledger else "circuits that are open"
+        loses = f"records of effects, and {TWICE}" if ledger else "circuits that are open"
         says = f"it is {facts.policy}: when its memory is full, Redis deletes {loses}"
         yield (wrong if ledger else note)("store", policy, says, NO_EVICTION)
     # Lost circuits are learned again from new calls.
@@ -63,16 +63,16 @@ def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding]
         if facts.appendfsync == "no":
             return (
                 wrong,
-                f"appendfsync is no: a crash of its machine loses the last half minute, and {TWICE}",
+                f"appendfsync is no: a crash of its machine loses up to 30 seconds of records, and {TWICE}",
                 PERSIST,
             )
         if facts.appendfsync == "everysec":
-            says = f"appendfsync is everysec: a crash loses up to a second, and {TWICE}"
+            says = f"appendfsync is everysec: a crash loses up to 1 second of records, and {TWICE}"
             return note, says, "Set `appendfsync always`."
         return None
     if facts.appendonly is None or (facts.snapshots is None and not facts.saved):
         known = "it has no append-only file, and " if facts.appendonly is False else ""
-        says = f"{known}whether it keeps anything over a restart is unknown: CONFIG is not allowed"
+        says = f"{known}whether its data survive a restart is unknown: CONFIG is not allowed"
         return note, says, PERSIST
     if facts.snapshots or (facts.snapshots is None and facts.saved):
         says = f"it keeps snapshots only: a restart loses all records since the last one, and {TWICE}"
@@ -84,26 +84,26 @@ def _lost_at_restart(facts: RedisFacts) -> tuple[Callable[..., DiagnosisFinding]
 def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     """Problems of a PostgreSQL server, or a pooler in front of it, that may lose data."""
     if facts.in_recovery:
-        says = "it is a replica (pg_is_in_recovery): it takes no writes"
-        mend = "Name the primary in the URL; if it has several hosts, add `target_session_attrs=read-write`."
+        says = "it is a replica (pg_is_in_recovery): it rejects writes"
+        mend = "Use the primary in the URL; if it has several hosts, add `target_session_attrs=read-write`."
         yield wrong("store", f"{where} (replica)", says, mend)
     if _shares_connections(facts):
         says = (
-            "a pooler in transaction mode is in front of it: connections share server processes, so that the "
-            "timeouts that one sets do not hold, or hit others"
+            "a pooler in transaction mode is in front of it: connections share server processes, so timeouts "
+            "that one connection sets are lost, or apply to others"
         )
         mend = "Connect to PostgreSQL itself, or set `pool_mode=session` for this database."
         yield wrong("store", f"{where} (pooler)", says, mend)
     elif facts.announced not in facts.first:
-        says = "a pooler is in front of it, and so far every connection had a server process of its own"
-        mend = "Nothing, if it is in session mode (`pool_mode=session`)."
+        says = "a pooler is in front of it; so far every connection had its own server process"
+        mend = "Nothing to do if it is in session mode (`pool_mode=session`)."
         yield note("store", f"{where} (pooler)", says, mend)
     for name, value in (("synchronous_commit", facts.synchronous_commit), ("fsync", facts.fsync)):
         if value == "off":
             says = f"{name} is off: a crash loses changes that were confirmed"
             mend = (
-                f"Run `ALTER SYSTEM SET {name} = on` and `SELECT pg_reload_conf()`, and look for it in the "
-                "URL, the role and the database."
+                f"Run `ALTER SYSTEM SET {name} = on` and `SELECT pg_reload_conf()`, and check the settings "
+                "of the URL, the role and the database."
             )
             report, more = (wrong, f", and {TWICE}") if ledger else (note, "")
             yield report("store", f"{where} ({name})", says + more, mend)
@@ -117,7 +117,9 @@ def _shares_connections(facts: PostgresFacts) -> bool:
 
 PACKAGE = "prefect-resilience"
 EXTRAS = {"postgresql": "postgres", "redis": "redis"}
-REASONS = {"fastapi": "with it Prefect's listings answer 422, and from 0.155 on its server does not start"}
+REASONS = {
+    "fastapi": "with it Prefect's list requests return 422, and from 0.155 on its server does not start"
+}
 """Why a version is needed, where the bound alone does not say it."""
 TRIED: dict[str, tuple[str, ...]] = {"Python": ("3.11", "3.12", "3.13"), "prefect": ("3.8", "3.9")}
 """The versions with which the tests passed: the table of docs/versions.md."""
@@ -138,13 +140,13 @@ def versions() -> Iterator[DiagnosisFinding]:
 
 
 def _untried(name: str, there: str | None) -> Iterator[DiagnosisFinding]:
-    """A version with which nobody ran the tests."""
+    """A version with which the tests were not run."""
     tried = TRIED[name]
     if there is None or Version(there) < Version(tried[0]):
         return
     if ".".join(there.split(".")[:2]) not in tried:
-        says = f"it was not tried: the tests passed with {', '.join(tried)}"
-        mend = f"Nothing if your flows run; else take {name} {tried[-1]}."
+        says = f"it is untested: the tests passed with {', '.join(tried)}"
+        mend = f"Nothing to do if your flows run; otherwise use {name} {tried[-1]}."
         yield note("versions", f"{name} {there}", says, mend)
 
 
@@ -180,12 +182,12 @@ def _urls() -> list[str]:
 
 
 def store() -> Iterator[DiagnosisFinding]:
-    """Stores that do not answer, are not shared, or may lose records; clocks that differ."""
+    """Stores that are unavailable, are not shared, or may lose records; clocks that differ."""
     try:
         urls = _urls()
     except ValueError as error:  # pydantic's, too
         says = f"the settings cannot be read: {redact(one_line(error))}"
-        yield wrong("store", "PREFECT_RESILIENCE_*", says, "Mend the variable it names.")
+        yield wrong("store", "PREFECT_RESILIENCE_*", says, "Correct the variable that it names.")
         return
     for number, url in enumerate(urls):
         yield from _store(url, ledger=number == 0)
@@ -198,11 +200,11 @@ def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
         skew = _skew(opened.now)
         opened.load("doctor")
     except ConfigurationError as error:
-        mend = "Mend PREFECT_RESILIENCE_STORE_URL or PREFECT_RESILIENCE_CIRCUIT_STORE_URL."
+        mend = "Correct PREFECT_RESILIENCE_STORE_URL or PREFECT_RESILIENCE_CIRCUIT_STORE_URL."
         yield wrong("store", shown, redact(str(error)), mend)
         return
     except StoreUnavailable as error:
-        says = f"it does not answer: {redact(one_line(error))}"
+        says = f"it is unavailable: {redact(one_line(error))}"
         mend = "Start its server or make the file writable, and check the URL and the network in between."
         yield wrong("store", shown, says, mend)
         # A replica may reject requests that the store needs, but it still answers that it is a replica.
@@ -211,7 +213,7 @@ def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
         return
     yield from _kept(parse_url(url), shown, ledger)
     if parse_url(url).kind == "memory":
-        says = "it is the memory of one process, so that no circuit, effect or dead letter outlives it"
+        says = "it is the memory of one process: circuits, effects and dead letters are lost when it ends"
         mend = "Set PREFECT_RESILIENCE_STORE_URL to sqlite:///..., postgresql://... or redis://..."
         yield wrong("store", shown, says, mend)
     if abs(skew) > MOST_SKEW:
@@ -238,7 +240,7 @@ def _skew(now: Callable[[], float]) -> float:
 
 
 def circuits() -> Iterator[DiagnosisFinding]:
-    """Circuits that were opened or disabled by hand and not reset."""
+    """Circuits that an operator opened or disabled and did not reset."""
     settings = current_settings()
     try:
         found = get_circuits(settings.circuit_store_url or settings.store_url)
@@ -247,8 +249,8 @@ def circuits() -> Iterator[DiagnosisFinding]:
     for circuit in found:
         for_good = circuit.state == "forced_open" and circuit.retry_at is None
         if for_good or circuit.state == "disabled":
-            says = f"it is {circuit.state.replace('_', ' ')} by hand: {redact(circuit.reason or '?')}"
-            mend = f'Run `prefect-resilience circuits reset "{circuit.name}"` when that is over.'
+            says = f"it is {circuit.state.replace('_', ' ')}: {redact(circuit.reason or '?')}"
+            mend = f'Run `prefect-resilience circuits reset "{circuit.name}"` when it is no longer needed.'
             yield note("circuits", circuit.name, says, mend)
 
 
@@ -263,10 +265,12 @@ def leases() -> Iterator[DiagnosisFinding]:
     except (ConfigurationError, StoreUnavailable):
         return
     for letter in letters:
-        says = f"a replay of {letter.name!r} was cut off, and nobody knows how far it had come"
-        mend = f"Look at the receiver; then `prefect-resilience dead-letters replay {letter.id} --force`."
+        says = f"a replay of {letter.name!r} was interrupted, and its outcome is unknown"
+        mend = (
+            f"Check with the receiver, then run `prefect-resilience dead-letters replay {letter.id} --force`."
+        )
         yield note("leases", f"dead letter {letter.id}", says, mend)
     for batch in batches:
-        says = "an effect of it was begun by a process that is gone, so that its outcome is unknown"
-        mend = f"Run `prefect-resilience batches show {batch.batch_id}`, and settle what is in doubt."
+        says = "a process died during one of its effects, and the outcome of the effect is unknown"
+        mend = f"Run `prefect-resilience batches show {batch.batch_id}`, and settle the effects in doubt."
         yield note("leases", f"batch {batch.batch_id}", says, mend)

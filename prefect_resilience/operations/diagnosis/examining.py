@@ -60,7 +60,7 @@ class _Examination:
             found = list(check())
         except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
             says = f"this check failed: {redact(one_line(error))}"
-            mend = "Mend what it says, and ask again."
+            mend = "Fix the cause, and run doctor again."
             found = [wrong(name, name, says, mend)]
         known = {(one.check, one.where) for one in self.findings}
         for one in found:
@@ -72,7 +72,7 @@ class _Examination:
 def _ask_server(examined: _Examination, subjects: list[Any], named: list[project.NamedPolicy]) -> None:
     url = get_current_settings().api.url
     if url is None:
-        says = "no Prefect server is configured: runs have one of their own, without automations"
+        says = "no Prefect server is configured: each run starts a temporary one, without automations"
         mend = "Start one with `prefect server start`, and set PREFECT_API_URL=http://127.0.0.1:4200/api"
         examined.by("server", lambda: [wrong("server", "PREFECT_API_URL", says, mend)])
         return
@@ -84,8 +84,8 @@ def _ask_server(examined: _Examination, subjects: list[Any], named: list[project
             if subjects or named:
                 examined.by("blocks", lambda: project.blocks(subjects, named))
     except Exception as error:  # noqa: BLE001 - any error of an unavailable API
-        says = f"the Prefect API does not answer: {redact(one_line(error))}"
-        mend = "Start the server, or set PREFECT_API_URL to where it is."
+        says = f"the Prefect API is unavailable: {redact(one_line(error))}"
+        mend = "Start the server, or set PREFECT_API_URL to its address."
         examined.by("server", lambda: [wrong("server", redact(str(url)), says, mend)])
 
 

@@ -13,7 +13,7 @@ class DiagnosisFinding(BaseModel):
     """One problem, and how to fix it.
 
     `check`: the name of the check. `where`: the place of the problem. `says`: the problem, in one sentence.
-    `mend`: how to fix it, in one sentence. `level`: "wrong", or "note" if it may be intended.
+    `mend`: the fix, in one sentence. `level`: "wrong", or "note" if it may be intended.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -36,7 +36,7 @@ def note(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
 def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
     way = "ahead of" if seconds > 0 else "behind"
     says = f"{whose} clock is {abs(seconds):.{digits}f} s {way} this machine's"
-    mend = "Let both machines set their clocks by NTP (chrony or systemd-timesyncd)."
+    mend = "Synchronize the clocks of both machines with NTP (chrony or systemd-timesyncd)."
     return wrong("clocks", where, says, mend)
 
 

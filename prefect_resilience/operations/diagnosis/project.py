@@ -38,7 +38,7 @@ def look_at(file: Path) -> list[DiagnosisFinding]:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
         says = f"it cannot be read as Python: {one_line(error)}"
-        return [wrong("code", str(file), says, "Mend the file, or leave it out.")]
+        return [wrong("code", str(file), says, "Fix the file, or leave it out.")]
     names = imported(tree)
     found: list[DiagnosisFinding] = []
     for node in ast.walk(tree):
@@ -59,8 +59,8 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisF
     strict = written.get("strict")
     if None in written or (strict is not None and not is_constant(strict, False)):
         return []
-    says = f"{name}() lets everything through, with a warning only, when its limit is missing or inactive"
-    mend = "Write strict=True, or use Bulkhead(...) or RateLimit(...) with a name, which make the limit."
+    says = f"{name}() only warns, and lets every call through, if its limit is missing or inactive"
+    mend = "Write strict=True, or use a named Bulkhead(...) or RateLimit(...), which creates the limit."
     return [wrong("concurrency", f"{file}:{node.lineno}", says, mend)]
 
 
@@ -104,7 +104,7 @@ def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
 def cannot_fire(task: str, where: str) -> DiagnosisFinding:
     """The finding that a task's timeout does not fire."""
     says = f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread"
-    mend = "Write @resilient_task(timeout=...), which ends the waiting, or make it `async def`."
+    mend = "Write @resilient_task(timeout=...), which ends the attempt in time, or make the task `async def`."
     return wrong("timeouts", where, says, mend)
 
 
@@ -138,12 +138,14 @@ def results(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     for flow in everything:
         if not isinstance(flow, Flow) or not _recovers(flow) or flow.persist_result or _kept_by_default(flow):
             continue
-        says = f"a recovered run of {flow.name!r} does all its tasks again: their results are not kept"
+        says = f"a recovered run of {flow.name!r} repeats all its tasks: their results are not persisted"
         yield wrong("results", _where(flow), says, KEEP)
     for task in everything:
         if isinstance(task, Task) and task.persist_result is False and _remembers(task):
-            says = f"{task.name!r} falls back to earlier results, or has effects, and persist_result=False"
-            mend = "Leave persist_result out, so that a result that is needed again is kept."
+            says = (
+                f"{task.name!r} needs earlier results for a fallback or an effect, but persist_result=False"
+            )
+            mend = "Leave persist_result out, so that results that are needed later are persisted."
             yield wrong("results", _where(task), says, mend)
 
 
@@ -191,7 +193,7 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Di
 
 def _not_used(policy: str, task: str, where: str, trouble: str) -> DiagnosisFinding:
     says = f"policy={policy!r} of {task!r} is not used: {redact(trouble)}"
-    mend = f"Save a Resilience Policy named {policy} in the UI, or mend the one there."
+    mend = f"Save a Resilience Policy named {policy} in the UI, or correct the existing one."
     return wrong("blocks", where, says, mend)
 
 

@@ -70,7 +70,7 @@ def ui(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
         return  # there is no UI, or an unknown one
     if _place(calls) == _place(api):
         return
-    says = f"the UI there calls {redact(calls)}, but the API is {redact(api)}: it shows another or none"
+    says = f"the UI calls {redact(calls)}, but the API is {redact(api)}: it shows another server or none"
     # Behind a proxy the two may differ on purpose.
     report = wrong if _place(calls)[0] in LOOPBACK else note
     yield report("ui", f"{root}/", says, f"Start the server with PREFECT_UI_API_URL={redact(api)}")
@@ -93,10 +93,10 @@ def events(
     body = {"filter": {"id": {"id": [str(event_id)]}}}
     while not client.request("POST", "/events/filter", json=body).json()["events"]:
         if time.monotonic() > deadline:
-            says = f"an event that was sent did not arrive within {EVENT_ARRIVES:g} s: no automation acts"
+            says = f"an event that was sent did not arrive within {EVENT_ARRIVES:g} s: automations do not run"
             mend = (
-                "Start the server with its services, or `prefect server services start` beside it, and "
-                "check PREFECT_MESSAGING_BROKER where there are several servers."
+                "Start the server with its services, or run `prefect server services start` as well. With "
+                "several servers, check PREFECT_MESSAGING_BROKER."
             )
             yield wrong("events", "the Prefect API", says, mend)
             return
@@ -125,11 +125,11 @@ def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
         flows = plural(deployments, "deployment")
         if pool.is_paused:
             says = f"the work pool of {flows} is paused"
-            mend = f"Run `prefect work-pool resume {name}` when that is over."
+            mend = f"Run `prefect work-pool resume {name}` to resume it."
             yield note("workers", name, says, mend)
         # Push and managed pools, such as "ecs:push" and "prefect:managed", need no worker.
         elif ":" not in pool.type and not _online(client, name):
-            says = f"the work pool of {flows} has no worker, so that their runs stay Late"
+            says = f"the work pool of {flows} has no worker, so their runs stay Late"
             mend = f"Run `prefect worker start --pool {name}` where the flows can run."
             yield wrong("workers", name, says, mend)
 
@@ -148,32 +148,32 @@ def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     if all(one.action in ("created", "skipped") for one in ours):
         says = (
             "the operational flows and automations are not installed: nothing is recovered or replayed "
-            "by itself, and nobody is alerted. Tasks and flows work without them"
+            "automatically, and no alerts are sent. Tasks and flows work without them"
         )
-        mend = "Run `prefect-resilience install --webhook URL` when you want them; --dry-run lists them."
+        mend = "Run `prefect-resilience install --webhook URL` to install them; --dry-run lists them."
         yield note("installation", redact(str(get_current_settings().api.url)), says, mend)
         return
     for kind, (action, one_is, many_are) in product(("block type", "deployment", "automation"), STALE):
         names = [one.name for one in changes if (one.kind, one.action) == (kind, action)]
         if names:
             which = f"this {kind} {one_is}" if len(names) == 1 else f"these {len(names)} {kind}s {many_are}"
-            mend = "Run `prefect-resilience install`; --dry-run says what it would do."
+            mend = "Run `prefect-resilience install`; --dry-run shows what it would do."
             yield wrong("installation", ", ".join(names), which, mend)
     skipped = [one.name for one in changes if one.action == "skipped"]
     if skipped:
-        says = "nobody is alerted"
-        mend = "Run `prefect-resilience install --webhook URL`, or with --notification-block slug/name."
+        says = "no alerts are sent"
+        mend = "Run `prefect-resilience install --webhook URL`, or use --notification-block slug/name."
         yield note("installation", ", ".join(skipped), says, mend)
 
 
 def automations(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """Our automations that are switched off or whose deployment is missing."""
+    """Our automations that are disabled or have no deployment."""
     known = automations_by_name(client)
     for file in automation_files():
         for automation in known.get(file.name, []):
             if not automation.enabled:
-                says = "it is switched off"
-                mend = f'Run `prefect automation resume "{file.name}"` when that is over.'
+                says = "it is disabled"
+                mend = f'Run `prefect automation resume "{file.name}"` to enable it.'
                 yield note("automations", file.name, says, mend)
             yield from _dangling(client, automation)
 
@@ -184,8 +184,8 @@ def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[Dia
             try:
                 client.read_deployment(action.deployment_id)
             except ObjectNotFound:
-                says = "the deployment that it runs is gone"
-                mend = "Run `prefect-resilience install`, with --reset where somebody changed it."
+                says = "the deployment that it runs does not exist"
+                mend = "Run `prefect-resilience install`; add --reset if the automation was edited."
                 yield wrong("automations", automation.name, says, mend)
 
 

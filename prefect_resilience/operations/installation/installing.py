@@ -92,10 +92,12 @@ def install(
             default they stay in their present pool, at first "resilience".
         reset: Also replace automations that a person changed.
 
-    Raises ConfigurationError, and ApiUnavailable if the API does not answer.
+    Raises ConfigurationError, and ApiUnavailable if the API is unavailable.
     """
     if webhook is not None and notification_block is not None:
-        raise ConfigurationError("both a webhook and a notification block are named: leave one of them out")
+        raise ConfigurationError(
+            "both a webhook and a notification block are given: leave one of the two out"
+        )
     with _asking() as client:
         return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
 
@@ -144,7 +146,7 @@ def _automate(run: Installation, file: AutomationFile, known: list[Automation]) 
     """Create or update one automation."""
     ids = {**(_notified_by(known[0]) if known else {}), **run.ids}
     if "notification" in file.needs and "notification" not in ids:
-        why = "nobody to alert: name one with --webhook or --notification-block"
+        why = "no receiver for alerts: add --webhook or --notification-block"
         return run.note("automation", file.name, "skipped", why)
     wanted = marked(AutomationCore.model_validate(file.filled(ids)))
     if not known:
@@ -152,14 +154,14 @@ def _automate(run: Installation, file: AutomationFile, known: list[Automation]) 
         return run.note("automation", file.name, "created")
     there = known[0]
     if fingerprint(there) == fingerprint(wanted):
-        run.note("automation", file.name, "unchanged", "" if there.enabled else "somebody switched it off")
+        run.note("automation", file.name, "unchanged", "" if there.enabled else "disabled by a person")
     elif fingerprint(there) == installed_as(there) or run.reset:
         # Keep `enabled` as a person set it.
         updated = wanted.model_copy(update={"enabled": there.enabled})
         run.do(run.client.update_automation, there.id, updated)
         run.note("automation", file.name, "changed")
     else:
-        run.note("automation", file.name, "kept", "somebody changed it; --reset puts it back")
+        run.note("automation", file.name, "kept", "edited by a person; --reset replaces it")
 
 
 def _notified_by(automation: Automation) -> dict[str, str]:
@@ -171,12 +173,12 @@ def _notified_by(automation: Automation) -> dict[str, str]:
 
 
 def _retire(run: Installation, known: Mapping[str, list[Automation]]) -> None:
-    """Remove automations of an older version that nobody changed."""
+    """Remove unedited automations of an older version."""
     names = {file.name for file in automation_files()}
     for automation in [one for name, some in known.items() if name not in names for one in some]:
         if installed_as(automation) == fingerprint(automation):
             run.do(run.client.delete_automation, automation.id)
-            run.note("automation", automation.name, "removed", "it is installed no longer")
+            run.note("automation", automation.name, "removed", "no longer part of the installation")
 
 
 def automations_by_name(client: SyncPrefectClient) -> dict[str, list[Automation]]:
@@ -199,11 +201,11 @@ def _asking() -> Generator[SyncPrefectClient, None, None]:
     except (ConfigurationError, ObjectNotFound):
         raise
     except HTTPStatusError as error:
-        raise ApiUnavailable(redact(f"the Prefect API refused: {_detail(error)}")) from error
+        raise ApiUnavailable(redact(f"the Prefect API rejected the request: {_detail(error)}")) from error
     except Exception as error:
         why = redact(one_line(error))
         raise ApiUnavailable(
-            f"the Prefect API could not be asked ({why}): start a server, and name it in PREFECT_API_URL"
+            f"the Prefect API is unavailable ({why}): start a server, and set PREFECT_API_URL to its address"
         ) from error
 
 

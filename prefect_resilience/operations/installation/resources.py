@@ -90,7 +90,7 @@ def notification(run: Installation, webhook: str | None, named: str | None) -> U
     if webhook is None:
         return there
     if not re.match(r"https?://[^/\s]+", webhook):
-        raise ConfigurationError("the webhook is no URL: write http://... or https://...")
+        raise ConfigurationError("the webhook is not a URL: write http://... or https://...")
     action: Action = "created"
     if there is not None:
         data = run.client.read_block_document(there, include_secrets=True).data
@@ -126,13 +126,15 @@ def remove_blocks(run: Installation) -> None:
 def _block_named(client: SyncPrefectClient, named: str) -> UUID:
     slug, slash, name = named.partition("/")
     if not slash:
-        raise ConfigurationError(f"{named!r} names no block: write slug/name, as in slack-webhook/night")
+        raise ConfigurationError(
+            f"{named!r} is not the name of a block: write slug/name, as in slack-webhook/night"
+        )
     found = _find_block(client, slug, name)
     if found is None:
         known = {
             f"{one.block_type.slug}/{one.name}" for one in client.read_block_documents() if one.block_type
         }
-        near = nearest(named, known) if known else ", nor any other"
+        near = nearest(named, known) if known else "; no blocks are saved"
         raise ConfigurationError(f"there is no block {named!r}{near}")
     return found
 

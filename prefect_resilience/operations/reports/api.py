@@ -31,7 +31,7 @@ Filter = dict[str, Any]
 
 
 class ReportError(ResilienceError):
-    """The report failed because the Prefect API did not answer."""
+    """The report failed because the Prefect API was unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Api:
         except (httpx.HTTPError, PrefectHTTPStatusError, ValueError) as error:
             said = redact(" ".join(str(error).split())) or type(error).__name__
             raise ReportError(
-                f"the Prefect API did not answer {path} ({said}): "
+                f"the Prefect API is unavailable at {path} ({said}): "
                 "check PREFECT_API_URL, and that its server runs"
             ) from error
 
@@ -168,7 +168,7 @@ def opened() -> Generator[Api, None, None]:
     try:
         made = get_client(sync_client=True)
     except Exception as error:  # such as a server that could not be started
-        raise ReportError(f"there is no Prefect API to ask: {redact(str(error))}") from error
+        raise ReportError(f"no Prefect API is available: {redact(str(error))}") from error
     with made as client:
         api = Api(client)
         try:

@@ -28,7 +28,7 @@ def share(part: int, whole: int) -> float | None:
 class RunFigures(_Figures):
     """Task runs that ended in the period, by outcome.
 
-    attempts: attempts that were made. refused: attempts that a circuit or a limit rejected. succeeded: the
+    attempts: attempts that were made. `refused`: attempts that a circuit or a limit rejected. succeeded: the
     task itself succeeded, `recovered` of them after a failed attempt. fallbacks: a fallback was used
     (states Fallback and Degraded), `degraded` of them in state Degraded. replayed: the effect was already
     done. failed: failed for good, `timed_out` of them by their deadline. other: no attempt was needed, such

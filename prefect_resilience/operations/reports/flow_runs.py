@@ -132,7 +132,7 @@ def flow_figures(
     names = _ended_badly(api, period)
     if len(names) > MOST:
         unknown.append(
-            f"What came of flow runs that ended badly: there are {len(names):,}, too many to look at each."
+            f"Recoveries of failed and crashed flow runs: there are {len(names):,}, too many to read each."
         )
         return figures, None
     runs = list(api.each(lambda named: _bad_ends(api, period, *named), names.items()))

@@ -190,7 +190,7 @@ KEPT = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Happenings:
-    """Counts of events. refused: rejected attempts by task. skipped: dead letters that replays skipped.
+    """Counts of events. `refused`: rejected attempts by task. skipped: dead letters that replays skipped.
 
     changes: changes of circuits in the period, and for circuits that change often the last one before it;
     None if there are too many to read.

@@ -39,20 +39,20 @@ PATIENCE = 15.0
 
 SOURCES = (
     "Task runs, retries, recoveries, fallbacks, replays and their durations: the task runs of the Prefect "
-    "API, resilient or not, by their final state and run count; those that ended in the period.",
-    "Attempts: the run counts of these, without the attempts that events say were refused in the period.",
+    "API that ended in the period, resilient or not, by their final state and run count.",
+    "Attempts: the run counts of these task runs, without attempts that events report as rejected.",
     "Flow runs: the flow runs of the Prefect API that ended in the period. Crashes, failures and recoveries: "
-    "the states that they went through; a crash that is reported twice is one.",
-    "Failed and refused attempts, timeouts of attempts, effects in doubt, skipped dead letters: events of "
+    "their states; a crash that is reported twice counts once.",
+    "Failed and rejected attempts, timeouts of attempts, effects in doubt, skipped dead letters: events of "
     "resilient tasks, which Prefect keeps for 7 days by default.",
-    "Circuits: these events, and the latest states that are in a circuit's document in the store. An opening "
-    "lasts until it was ended, or until a probe might have been made.",
-    "Dead letters, recoveries of batches, error budgets and the state of circuits: the store; what was "
-    "purged or pruned is gone. Error budgets are as they stand now.",
+    "Circuits: these events, and the latest state changes in the circuit's document in the store. An opening "
+    "lasts until the next state, or until a probe was allowed.",
+    "Dead letters, recoveries of batches, error budgets and the state of circuits: the store, without purged "
+    "and pruned records. Error budgets show their current state.",
 )
 COUNTED = (
     "There were too many task runs to read each: the server counted those that ended Completed at their "
-    "first attempt, and the events of most others; the names that Prefect gave them say the task."
+    "first attempt, and the events of most others. Tasks are known from the names of their runs."
 )
 
 
@@ -60,8 +60,8 @@ def report(since: When = None, until: When = None) -> FleetReport:
     """Report retries, failures, fallbacks and recoveries of the fleet in a period, by default 24 hours.
 
     since, until: times (without an offset: in UTC), or how long ago. Works inside a flow run and outside.
-    Raises ConfigurationError for an empty period, and ReportError if the Prefect API does not answer. If a
-    store does not answer, its figures are unknown.
+    Raises ConfigurationError for an empty period, and ReportError if the Prefect API is unavailable. If a
+    store is unavailable, its figures are unknown.
 
         print(report(timedelta(hours=8)).task_runs.retry_rate)
     """
@@ -147,14 +147,14 @@ def _happenings(api: Api, period: Period, runs: int, known: int, unknown: list[s
     """Figures from events; None if there are runs but no events. Adds what is missing to `unknown`."""
     if known == 0 and runs > 0:
         unknown.append(
-            "Failed attempts by code and category, refused attempts, effects in doubt and skipped dead "
+            "Failed attempts by code and category, rejected attempts, effects in doubt and skipped dead "
             "letters: the API has no events of this period; it keeps them for 7 days by default."
         )
         return None
     if known < runs:
         unknown.append(
-            f"The API has events of {known} of {runs} task runs of this period: failed and refused attempts, "
-            "effects in doubt and skipped dead letters are those of these runs, and may be more."
+            f"The API has events of {known} of {runs} task runs of this period: the numbers of failed and "
+            "rejected attempts, effects in doubt and skipped dead letters are lower bounds."
         )
     return happenings_of(api, period)
 
@@ -175,8 +175,8 @@ def _circuit_figures(
             f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
         )
         unknown.append(
-            f"Some changes of circuits ({names}): no event tells of them, and the documents know the latest "
-            "ones alone. Their openings, and the time that they were open, are the least that it was."
+            f"Some changes of circuits ({names}): they have no event, and the store keeps only the latest "
+            "changes. The openings of these circuits, and the time that they were open, are lower bounds."
         )
     return made
 
@@ -192,7 +192,7 @@ def _from_store(what: str, read: Callable[[], T], unknown: list[str]) -> T | Non
     try:
         return read()
     except ResilienceError as error:
-        unknown.append(f"{what[0].upper()}{what[1:]}: the store does not answer ({redact(str(error))}).")
+        unknown.append(f"{what[0].upper()}{what[1:]}: the store is unavailable ({redact(str(error))}).")
         return None
 
 

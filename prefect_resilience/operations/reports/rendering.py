@@ -66,9 +66,9 @@ def _flow_headline(flows: FlowFigures) -> str:
 
 def sections_of(report: FleetReport) -> list[Section]:
     """Every part of the report that has rows; unknown parts say so."""
-    tasks = ("task", "runs", "retried", "recovered", "refused", "tries to success", "fallbacks")
-    bad_ends = ("flow run", "ended", "at", "what came of it")
-    circuits = ("circuit", "openings", "time that it rejected calls", "now")
+    tasks = ("task", "runs", "retried", "recovered", "rejected", "attempts to success", "fallbacks")
+    bad_ends = ("flow run", "ended", "at", "recovery")
+    circuits = ("circuit", "openings", "time rejecting calls", "now")
     budgets = ("budget", "objective", "runs", "remaining", "highest burn rate", "burns")
     made = [
         _overview(report),
@@ -96,12 +96,12 @@ def _overview(report: FleetReport) -> Section:
     refused = UNKNOWN if report.failed_attempts is None else f"{runs.refused:,}"
     rows = [
         ("task runs", f"{runs.runs:,}"),
-        ("attempts that were made", f"{runs.attempts:,}"),
-        ("attempts that a circuit or a limit refused", refused),
+        ("attempts", f"{runs.attempts:,}"),
+        ("attempts rejected by a circuit or a limit", refused),
         ("retry rate", percent(runs.retry_rate)),
         ("failure rate", percent(runs.failure_rate)),
         ("recovery rate", percent(runs.recovery_rate)),
-        ("tries until success, on average", decimal(runs.attempts_until_success)),
+        ("attempts until success, on average", decimal(runs.attempts_until_success)),
         ("time to recovery", _spread_text(report.recovery_time)),
         ("fallbacks", f"{runs.fallbacks:,}, {runs.degraded:,} of them degraded"),
         ("task runs that timed out", f"{runs.timed_out:,}"),
@@ -126,25 +126,28 @@ def _flow_rows(flows: FlowFigures) -> list[Row]:
         ("crashes of flow runs", count(flows.crashes)),
         ("failures of flow runs", count(flows.failures)),
         ("flow runs that recovered", count(flows.recovered)),
-        ("their time to recovery", NOTHING if not flows.recovered else _spread_text(flows.recovery_time)),
-        ("time that flow runs stood failed or crashed", seconds(flows.seconds_in_error)),
+        (
+            "time to recovery of flow runs",
+            NOTHING if not flows.recovered else _spread_text(flows.recovery_time),
+        ),
+        ("time that flow runs were failed or crashed", seconds(flows.seconds_in_error)),
     ]
 
 
 def _letter_rows(letters: LetterFigures | None) -> list[Row]:
     if letters is None:
         return [("dead letters", UNKNOWN)]
-    stand = f"{letters.created:,} came in: {letters.waiting:,} wait, {letters.replayed:,} are replayed"
+    stand = f"{letters.created:,} created: {letters.waiting:,} waiting, {letters.replayed:,} replayed"
     stand += _some((letters.settled, "settled by their runs"), (letters.in_doubt, "in doubt"))
     ended = f"{letters.replays_succeeded:,} succeeded, {letters.replays_failed:,} failed"
     ended += _some(
         (letters.replays_answered, "answered by a fallback"),
-        (letters.replays_started, "begun as runs of deployments"),
+        (letters.replays_started, "started as runs of deployments"),
         (letters.replays_not_made, "needed no call"),
         (letters.replays_in_doubt, "in doubt"),
     )
     rows = [("dead letters", stand), ("replays of dead letters", ended)]
-    return [*rows, ("dead letters that replays left alone", count(letters.skipped))]
+    return [*rows, ("dead letters skipped by replays", count(letters.skipped))]
 
 
 def _some(*counts: tuple[int, str]) -> str:
@@ -165,7 +168,7 @@ def _bad_end(end: BadEnd) -> Iterable[str]:
     yield text_of(end.state)
     yield utc_text(end.at)
     if end.again_at is None:
-        yield "nothing"
+        yield "none"
         return
     how = f" ({text_of(end.by)})" if end.by else ""
     completed = "" if end.completed_at is None else f", completed after {_between(end.at, end.completed_at)}"
@@ -285,7 +288,7 @@ def _charts(report: FleetReport) -> Iterator[tuple[str, str]]:
     charts: dict[str, tuple[str, Sequence[Bar]]] = {
         "Retry rate by task": (BLUE, retried),
         "Failed attempts by code": (VERMILION, errors),
-        "Time that circuits refused calls": (ORANGE, opened),
+        "Time that circuits rejected calls": (ORANGE, opened),
     }
     for title, (colour, bars) in charts.items():
         shown = [(_drawable(label), value, text) for label, value, text in bars if value > 0][:BARS]

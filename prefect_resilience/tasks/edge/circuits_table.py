@@ -72,9 +72,9 @@ QUIET = frozenset({"closed"})
 """States that are not bold. The table uses no signs, because some fonts lack them."""
 
 ABOUT = (
-    "Written when a circuit moves, at the end of runs that use one, and every 5 minutes by `show-circuits`. "
-    "If the time above is more than 10 minutes ago, no worker runs `show-circuits`. "
-    "The circuits at this moment: `prefect-resilience circuits list`."
+    "Written when a circuit changes, at the end of runs that use one, and every 5 minutes by "
+    "`show-circuits`. If the time above is more than 10 minutes ago, no worker runs `show-circuits`. "
+    "The current state: `prefect-resilience circuits list`."
 )
 
 
@@ -93,7 +93,7 @@ def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
         lines += ["| circuit | state | failed | opened | next probe | why |", "|---|---|---:|---|---|---|"]
         lines += [_row(one) for one in ordered[:MOST_ROWS]]
     if len(ordered) > MOST_ROWS:
-        lines += ["", f"and {len(ordered) - MOST_ROWS} more, which are closed or disabled for the most part"]
+        lines += ["", f"and {len(ordered) - MOST_ROWS} more, most of them closed or disabled"]
     return "\n".join([*lines, "", ABOUT, ""])
 
 

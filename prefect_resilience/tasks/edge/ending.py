@@ -81,35 +81,37 @@ def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tupl
     if hint.waiting:
         settle = [
             (
-                f"Look at the receiver, then say what became of {key!r} (done, or not-done)",
+                f"Check the receiver, then record the outcome of {key!r} (done, or not-done)",
                 f"{COMMAND} settle {batch} {shlex.quote(key)} done",
             )
             for key in hint.waiting[:DOUBTS_SHOWN]
         ]
-        return (*settle, *_again(batch_id, deployed=deployed, then="And then run it again"))
+        return (*settle, *_again(batch_id, deployed=deployed, then="Then run it again"))
     if hint.strategy in RESTARTS:
         return _again(batch_id, deployed=deployed, then="Run the same flow run again")
     if hint.strategy == "compensate":
-        return (("Undo what was done", f"{COMMAND} rollback {batch}"),)
+        return (("Compensate the effects that are done", f"{COMMAND} rollback {batch}"),)
     if hint.strategy == "abandon":
-        return (("Give it up", f"{COMMAND} abandon {batch}"),)
-    look = ("See what was done and what was not", f"{COMMAND} show {batch}")
-    return (look, *_again(batch_id, deployed=deployed, then="When the cause is mended, run it again"))
+        return (("Abandon the batch", f"{COMMAND} abandon {batch}"),)
+    look = ("Show which effects are done", f"{COMMAND} show {batch}")
+    return (look, *_again(batch_id, deployed=deployed, then="When the cause is fixed, run it again"))
 
 
 def _again(batch_id: str, *, deployed: bool, then: str) -> tuple[tuple[str, str], ...]:
     if deployed:
         strategy = " --strategy restart" if "cause" in then else ""
         return ((then, f"{COMMAND} recover {shlex.quote(batch_id)}{strategy}"),)
-    how = f"{then}: it has no deployment, so start your program inside the batch, and what is done stays done"
+    how = (
+        f"{then}. It has no deployment, so start your program inside the batch; done effects are not repeated"
+    )
     return ((how, f"with batch({batch_id!r}):\n    ..."),)
 
 
 def _by_itself(hint: RecoveryHint) -> str:
     if hint.strategy not in RESTARTS or hint.next_at is None:
-        return "The automation does this by itself."
+        return "The automation does this."
     moment = f"{datetime.fromtimestamp(hint.next_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"The automation does this by itself, at {moment} or soon after: attempt {hint.attempt}."
+    return f"The automation does this at {moment} or soon after: attempt {hint.attempt}."
 
 
 Log = logging.LoggerAdapter[Any]
@@ -171,7 +173,7 @@ def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State
     try:
         EndOfRun(ending, flow, flow_run, state, log).leave()
     except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
-        log.warning("No summary of this run could be made: %s", redact(repr(failure)))
+        log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
 
 
 @dataclass
@@ -244,7 +246,7 @@ class EndOfRun:
             advice = self._advice(run)
             if advice is None:
                 return None
-            self.log.warning("How to go on: %s: %s. %s", advice.strategy, advice.why, _first(advice))
+            self.log.warning("How to continue: %s: %s. %s", advice.strategy, advice.why, _first(advice))
             if self.ending.policy is not None and self.state.is_failed():
                 announce_recoverable(run)
             if not self.ending.summary:
@@ -270,7 +272,7 @@ class EndOfRun:
             policy = self.ending.policy
             return advice_for(run, batch_of_flow_run(run), policy, automatic=policy is not None)
         except Exception as failure:  # noqa: BLE001 - any error of the store or the API
-            self.log.warning("How to go on with this run is not known: %s", redact(repr(failure)))
+            self.log.warning("How to continue this run is unknown: %s", redact(repr(failure)))
             return None
 
 

@@ -83,7 +83,7 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
                     client.update_flow_run_labels(flow_run.id, {RECOVERY_LABEL: written})
     except Exception as failure:  # noqa: BLE001 - the work itself does not need it
         log = flow_run_logger(flow_run=flow_run)
-        log.warning("How to recover this run could not be written on it: %s", redact(repr(failure)))
+        log.warning("The recovery policy could not be stored on this run: %s", redact(repr(failure)))
 
 
 def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
@@ -177,7 +177,7 @@ class ResilientFlow(Flow[P, R]):
             )
         if isinstance(flow, ResilientFlow):
             raise ConfigurationError(
-                f"flow {flow.name!r} is resilient already: write {flow.fn.__name__}.with_options(...)"
+                f"flow {flow.name!r} is already resilient: write {flow.fn.__name__}.with_options(...)"
             )
         ours, theirs = split(options)
         if theirs:
@@ -370,9 +370,9 @@ else:
 def _decorate(options: Mapping[str, Any], fn: Callable[..., Any]) -> ResilientFlow[..., Any]:
     if isinstance(fn, Flow):
         name = getattr(fn.fn, "__name__", fn.name)
-        raise ConfigurationError(f"{fn.name!r} is a flow already: write ResilientFlow.wrap({name}, ...)")
+        raise ConfigurationError(f"{fn.name!r} is already a flow: write ResilientFlow.wrap({name}, ...)")
     if isinstance(fn, Task):
         raise ConfigurationError(
-            f"@resilient_flow stands over the task {fn.name!r}: write it over a function that calls the task"
+            f"@resilient_flow decorates the task {fn.name!r}: decorate a function that calls the task"
         )
     return ResilientFlow(fn, **options)

@@ -115,5 +115,5 @@ def _recovery(value: Any) -> tuple[bool, RecoveryPolicy | None]:
     if isinstance(value, Mapping):
         return True, RecoveryPolicy(**cast("Mapping[str, Any]", value))
     raise ConfigurationError(
-        f'recovery={value!r} is no way to recover: write "hint", "auto", RecoveryPolicy(attempts=3), or None'
+        f'recovery={value!r} is not a recovery: write "hint", "auto", RecoveryPolicy(attempts=3), or None'
     )

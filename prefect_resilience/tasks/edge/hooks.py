@@ -155,7 +155,7 @@ def _captured(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) 
         made = make()
         return None if made is None else _keep(*made, log)
     except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error must stay
-        log.error("No dead letter could be made: %s", redact(repr(failure)))
+        log.error("The dead letter could not be created: %s", redact(repr(failure)))
         return None
 
 
@@ -174,7 +174,11 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
         except (OSError, ValueError, StoreUnavailable) as worse:
             log.error(loss(letter, worse))
             return None
-        log.warning("The dead letter %s waits on this host for its store: %s", kept.id, redact(str(failure)))
+        log.warning(
+            "The store is unavailable; dead letter %s is kept on this host until it answers: %s",
+            kept.id,
+            redact(str(failure)),
+        )
     else:
         if kept.failures > 1:
             log.warning("Dead letter %s failed in another pass: %s", kept.id, kept.summary())
@@ -238,7 +242,7 @@ def _settle(
     try:
         letter = settle_call(starts, batch_id, identity, task_run_id)
     except Exception as failure:  # noqa: BLE001 - the call has succeeded; a replay finds that out too
-        log.warning("Whether this call has a dead letter is not known: %s", redact(repr(failure)))
+        log.warning("Whether this call has a dead letter is unknown: %s", redact(repr(failure)))
         return
     if letter is not None:
         log.info("Settled dead letter %s: its call succeeded in this pass of the flow run", letter.id)
@@ -274,7 +278,7 @@ def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
     """The arguments of the current task run, with the results of the task runs that it waited for."""
     context = TaskRunContext.get()
     if context is None or context.task_run.id != task_run.id:
-        raise LookupError("its parameters are known in its own run only")
+        raise LookupError("the parameters of a task run are known only in that run")
     return resolve_inputs_sync(context.parameters, return_data=True)
 
 

@@ -106,7 +106,7 @@ class ResilientTask(Task[P, R]):
             )
         if isinstance(task, ResilientTask) or isinstance(cast("Any", task.fn), ResilientTask):
             raise ConfigurationError(
-                f"task {task.name!r} is resilient already: write {task.name}.with_options(...)"
+                f"task {task.name!r} is already resilient: write {task.name}.with_options(...)"
             )
         ours, theirs = split(options)
         if theirs:
@@ -215,8 +215,8 @@ class ResilientTask(Task[P, R]):
         context = TaskRunContext.get()
         if context is not None and cast("Any", context.task.fn) is self:
             raise ConfigurationError(
-                f"@task stands over {self.name!r}, which @resilient_task has made a task already: "
-                f"leave @task out, and write its options in @resilient_task(...)"
+                f"@task decorates {self.name!r}, which @resilient_task has already made a task: "
+                f"remove @task, and write its options in @resilient_task(...)"
             )
 
     def _remade(
@@ -379,7 +379,7 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
         >>> from prefect import flow
         >>> @resilient_task(retry=3, timeout=10, fallback=Fallback.value("unknown"))
         ... def label(drug: str) -> str:
-        ...     raise ConnectionError("nobody answers")
+        ...     raise ConnectionError("connection refused")
         >>> @flow
         ... def labels() -> str:
         ...     return label("aspirin")
@@ -393,5 +393,5 @@ def resilient_task(fn: Callable[..., Any] | None = None, /, **options: Any) -> A
 
 def _decorate(options: Mapping[str, Any], fn: Callable[..., Any]) -> ResilientTask[..., Any]:
     if isinstance(fn, Task):
-        raise ConfigurationError(f"{fn.name!r} is a task already: write ResilientTask.wrap({fn.name}, ...)")
+        raise ConfigurationError(f"{fn.name!r} is already a task: write ResilientTask.wrap({fn.name}, ...)")
     return ResilientTask(fn, **options)

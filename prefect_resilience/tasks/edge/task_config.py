@@ -58,7 +58,7 @@ def task_config(
     known = list(inspect.signature(Task[..., Any].with_options).parameters)[1:]
     for name in options:
         if name in OURS:
-            raise ConfigurationError(f"{name}= comes from the policy: write retry=Retry(...) and timeout=")
+            raise ConfigurationError(f"{name}= is set by the policy: write retry=Retry(...) and timeout=")
         if name not in known:
             raise ConfigurationError(f"a Prefect task has no option {name!r}{nearest(name, known)}")
     policy = as_policy(retry)

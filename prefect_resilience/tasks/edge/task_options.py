@@ -31,7 +31,7 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
     if options.get("timeout") is not None and options.get("timeout_seconds") is not None:
         raise ConfigurationError(
             f"a resilient task has both timeout={options['timeout']!r} and "
-            f"timeout_seconds={options['timeout_seconds']!r}: write timeout= alone, which ends every attempt"
+            f"timeout_seconds={options['timeout_seconds']!r}: write only timeout=, which bounds each attempt"
         )
     return split_options("task", options, OPTIONS, [*TaskOptions.__annotations__, *more])
 

@@ -26,7 +26,7 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.judging import retry_told
+from prefect_resilience.calls.judging import replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import Replayed
@@ -149,7 +149,7 @@ class TaskSurroundings:
         condition = self.task.own_retry_condition
         if condition is None:
             return None
-        return None if (yield from self._agrees(condition, error)) else "retry_condition_fn says no"
+        return None if (yield from self._agrees(condition, error)) else "retry_condition_fn returned false"
 
     def _agrees(self, condition: Callable[..., Any], error: Exception) -> Steps[bool]:
         state = Failed(data=error, message=f"Task run encountered unexpected exception: {error!r}")
@@ -176,7 +176,7 @@ class TaskSurroundings:
 
     def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
         self.logger.warning(
-            "Decomposing into %s parts at depth %s of at most %s, after: %s",
+            "Decomposing into %s parts (depth %s of at most %s), after: %s",
             parts,
             depth,
             most,
@@ -196,8 +196,7 @@ class TaskSurroundings:
     def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
         fallback = answer.fallback
         stood_in(self.guard.fn, fallback.name, fallback.degraded)
-        said = f"{fallback.name} answered instead, after: {context.summary()}"
-        log_failure(self.logger, said, error, answered=True)
+        log_failure(self.logger, replaced_message(context, answer), error, answered=True)
         fallback_used(self.task.name, context, fallback)
 
     def recovered(self, record: RunRecord) -> None:
@@ -229,7 +228,7 @@ class TaskSurroundings:
             raise LookupError("no earlier result is kept for these arguments") from None
         age = time.time() - kept["at"]
         if max_age is not None and age > max_age:
-            raise LookupError(f"the last good result is {age:.0f} s old, and may be {max_age:g} s at most")
+            raise LookupError(f"the last good result is {age:.0f} s old, more than max_age={max_age:g} s")
         return kept["value"]
 
     def _memory_key(self) -> str:
@@ -267,8 +266,8 @@ class TaskSurroundings:
         try:
             self.context.result_store.write(value, key=reference)
         except Exception as failure:  # noqa: BLE001 - the effect is done, even if its result is lost
-            self.logger.warning("The effect's result is no JSON and could not be kept: %r", failure)
-            return redact(f"it is no JSON, and the result storage said {failure!r}")
+            self.logger.warning("The effect's result is not JSON and could not be stored: %r", failure)
+            return redact(f"it is not JSON, and the result storage failed: {failure!r}")
         return None
 
     def kept(self, reference: str) -> Any:
@@ -277,7 +276,7 @@ class TaskSurroundings:
         except Exception as failure:  # noqa: BLE001 - each storage reports a missing value in its own way
             said = redact(repr(failure))
             raise LookupError(
-                f"it is no JSON, and the result storage does not have it here: {said}"
+                f"it is not JSON, and the result storage does not have it here: {said}"
             ) from None
 
     def replayed(self, replayed: Replayed) -> None:
@@ -287,12 +286,12 @@ class TaskSurroundings:
 
     def in_doubt(self, key: str, batch_id: str, why: str) -> None:
         self.logger.error(
-            "In doubt: whether %r of batch %r took place is unknown: %s", key, batch_id, redact(why)
+            "In doubt: the outcome of effect %r in batch %r is unknown: %s", key, batch_id, redact(why)
         )
         self._emit_effect("effect.in-doubt", key, batch_id, why=redact(why))
 
     def overdue(self, key: str, batch_id: str) -> None:
-        self.logger.warning("The attempt is over and its call still runs: %r of batch %r", key, batch_id)
+        self.logger.warning("The abandoned call of effect %r in batch %r is still running", key, batch_id)
 
     def late(self, said: str) -> None:
         self.logger.warning("Late: %s", said)

@@ -55,9 +55,9 @@ CLOSING = 1.0
 CLOSING_SETTLES = 30.0
 _WAITING = frozenset({"waiting", "replaying", "in_doubt"})
 
-NO_ANSWER = "The Prefect API did not answer in time: this is what the process itself noted."
-NOT_HEARD = "The Prefect API had not heard of everything yet: what happened last may be missing."
-SLOW = "The Prefect API was slow: not all that it knows was looked at."
+NO_ANSWER = "The Prefect API did not answer in time: this summary has only the records of this process."
+NOT_HEARD = "The Prefect API had not received every event yet: the latest ones may be missing."
+SLOW = "The Prefect API was slow: some of its records are missing here."
 
 
 @dataclass
@@ -175,9 +175,9 @@ class SummaryLookup:
             jobs["letters"] = partial(_waiting_letters, ids, story.letters, began - reading.DAY)
         found = answers(jobs, self.until)
         if late := sorted(jobs.keys() - found.keys()):
-            told = {"moves": "circuits", "states": "the store of the circuits", "letters": "dead letters"}
+            told = {"moves": "circuit changes", "states": "circuit states", "letters": "dead letters"}
             asked = " and ".join(told[one] for one in late)
-            self.missing.append(f"It could not be looked up in time what others did: {asked}.")
+            self.missing.append(f"Not read in time, so those of other runs may be missing: {asked}.")
         moves = [*story.happenings, *found.get("moves", ())]
         waiting = found.get("letters")
         return replace(story, circuits=circuits_of(moves, found.get("states")), waiting=waiting)
@@ -282,7 +282,7 @@ class Telling:
                 if not whole:
                     self._told(client, PATIENCE, wait=True)
         except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
-            self.log.warning("No summary of this run could be made: %s", redact(repr(failure)))
+            self.log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
         finally:
             written()
             if self.subject.flow_run.parent_task_run_id is None:

@@ -59,7 +59,7 @@ def _written(
         lines += _table(table)
         if table.title == "Dead letters":
             ids = [row[0] for row in table.rows]
-            lines += [f"Once the cause is mended: {code(f'{letters} {ids[0]}')}", ""]
+            lines += [f"Once the cause is fixed: {code(f'{letters} {ids[0]}')}", ""]
     lines += _outputs(story)
     lines += _links(links)
     lines += [line for what in story.missing for line in (f"*{text(what)}*", "")]
@@ -148,7 +148,7 @@ def _ordinal(number: int) -> str:
 def _advice(advice: Advice | None) -> list[str]:
     if advice is None:
         return []
-    lines = ["## How to go on", "", f"**{text(advice.strategy)}**: {text(advice.why)}.", ""]
+    lines = ["## How to continue", "", f"**{text(advice.strategy)}**: {text(advice.why)}.", ""]
     if advice.by_itself:
         lines += [f"{text(advice.by_itself)}", ""]
     for what, command in advice.commands:
@@ -199,7 +199,7 @@ def _outputs(story: Story) -> list[str]:
     facts, seen = story.facts, story.last
     if facts.state_type == "COMPLETED" or not seen.outputs:
         return []
-    lines = ["## What had been completed", "", "| task run | gave |", "|---|---|"]
+    lines = ["## Completed task runs", "", "| task run | result |", "|---|---|"]
     for name, output in [*seen.outputs.items()][:OUTPUTS_SHOWN]:
         written = json.dumps(redact_data(output), ensure_ascii=False, default=str)
         lines.append(f"| {code(name)} | {code(bounded(written, OUTPUT_LENGTH))} |")

@@ -164,7 +164,7 @@ def _refused(seen: PassFacts) -> Table:
         (circuit, task, str(count))
         for (circuit, task), count in sorted(counted.items(), key=lambda it: -it[1])
     )
-    return _table("Refused by a circuit", ("circuit", "task", "times"), rows)
+    return _table("Rejected by a circuit", ("circuit", "task", "times"), rows)
 
 
 def _replaced(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
@@ -186,8 +186,8 @@ def _replaced(seen: PassFacts, by_task: Mapping[str, list[Happening]]) -> Table:
         if run.id not in told and run.last is not None and run.last.name in REPLACED
     ]
     total = max(seen.counts["fallback.used"], sum(seen.states[name] for name in REPLACED))
-    columns = ("task run", "answered by", "degraded", "because")
-    return _table("Replaced by a fallback", columns, rows, total)
+    columns = ("task run", "fallback", "degraded", "error")
+    return _table("Answered by a fallback", columns, rows, total)
 
 
 def _calls(seen: PassFacts) -> Table:
@@ -219,7 +219,7 @@ def _replayed(seen: PassFacts) -> Table:
     if not rows:
         rows = [("", run.name, "") for run in seen.task_runs if run.last and run.last.name == REPLAYED]
     total = max(seen.counts["effect.replayed"], seen.states[REPLAYED])
-    return _table("Done before, and not done again", ("effect", "task run", "its id there"), rows, total)
+    return _table("Replayed: done before, not repeated", ("effect", "task run", "external id"), rows, total)
 
 
 def _in_doubt(seen: PassFacts) -> Table:
@@ -238,7 +238,7 @@ def _circuits(story: Story) -> Table:
         )
         for one in moves
     )
-    return _table("Circuits that moved", ("at", "circuit", "state", "why"), rows)
+    return _table("Circuit changes", ("at", "circuit", "state", "why"), rows)
 
 
 def _letters(story: Story) -> Table:
@@ -262,7 +262,7 @@ def _stores(story: Story) -> Table:
         for one in _named(story.happenings, "store.unavailable")
     )
     total = sum(part.seen.counts["store.unavailable"] for part in story.passes)
-    return _table("Stores that did not answer", ("at", "store", "why"), rows, total)
+    return _table("Unavailable stores", ("at", "store", "why"), rows, total)
 
 
 def _named(happenings: Iterable[Happening], *names: str) -> list[Happening]:
@@ -294,11 +294,11 @@ _STARTED = {
     "flow retry": "Prefect's own retry of the flow",
     "retry button": "the Retry button of Prefect's UI",
     "retry command": "the command prefect flow-run retry",
-    "worker": "its worker, which gave it back to be run by another process",
-    "resumed": "somebody who resumed it after it was suspended",
+    "worker": "its worker, which rescheduled it for another process",
+    "resumed": "a person who resumed it after it was suspended",
     "person": "a person",
     "program": "a Python program that called the flow",
-    "parent": "the flow run around it",
+    "parent": "its parent flow run",
     "unknown": "unknown",
 }
 
@@ -307,7 +307,7 @@ def passes_table(story: Story) -> Table | None:
     """A row for each pass; None for a single pass."""
     if len(story.passes) < 2:
         return None
-    columns = ("pass", "began", "started by", "ended", "took", "task runs", "retries", "came to")
+    columns = ("pass", "began", "started by", "ended", "took", "task runs", "retries", "outcomes")
     rows = [_row(part, story.passes[place - 1] if place else None) for place, part in enumerate(story.passes)]
     return Table(
         "Passes", columns, tuple(rows[:1] + rows[1:][-(MOST_PASSES - 1) :]), max(len(rows) - MOST_PASSES, 0)
@@ -341,7 +341,7 @@ def started_by(start: Start) -> str:
 def ended(one: RunPass) -> str:
     """The end of a pass, with the message of its last state."""
     if one.ended is None:
-        return "unknown: nobody reported its end" if one.over else "it goes on"
+        return "unknown: its end was not reported" if one.over else "still running"
     message = " ".join(one.message.split())
     return f"{one.end}: {message}" if message else one.end
 

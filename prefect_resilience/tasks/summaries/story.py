@@ -328,7 +328,7 @@ def _lane(run: TaskRunSeen, end: float) -> Lane:
             tip = f"attempt {sum(bar.look != 'wait' for bar in bars) + 1}: {until - state.at:.1f} s"
             bars.append(Bar(look, state.at, until, f"{tip}, {after.name if after else 'running'}"))
         elif state.name == "AwaitingRetry":
-            bars.append(Bar("wait", state.at, until, f"waits {until - state.at:.1f} s"))
+            bars.append(Bar("wait", state.at, until, f"waiting {until - state.at:.1f} s"))
     return Lane(run.name, tuple(bars[-MOST_BARS:]))
 
 
@@ -355,7 +355,7 @@ def _openings(circuit: CircuitSeen, start: float, end: float) -> tuple[Bar, ...]
             continue
         tip = f"{look}: {until - begins:.1f} s"
         if after is None and not _still(look, circuit.now):
-            look, tip = "unknown", f"{look} at first; when it moved on is unknown: {_now(circuit.now)}"
+            look, tip = "unknown", f"{look} at first; when it changed is unknown: {_now(circuit.now)}"
         bars.append(Bar(look, begins, until, tip))
     return tuple(bars[-MOST_BARS:])
 
@@ -368,4 +368,4 @@ def _still(look: BarKind, now: str | None) -> bool:
 
 
 def _now(state: str | None) -> str:
-    return "its store could not be asked" if state is None else f"its store says {state.replace('_', ' ')}"
+    return "its store is unavailable" if state is None else f"its store reports {state.replace('_', ' ')}"

@@ -33,11 +33,11 @@ LOOKS: dict[BarKind, tuple[str, str, str]] = {
     "crashed": ("#882255", "!", "crashed"),
     "replaced": ("#E69F00", "≈", "answered by a fallback"),
     "replayed": ("#0072B2", "=", "replayed"),
-    "wait": ("url(#wait)", "", "waits for its next attempt"),
+    "wait": ("url(#wait)", "", "waiting for the next attempt"),
     "running": ("#8c8c8c", "…", "not finished"),
     "open": ("url(#open)", "", "circuit open"),
     "half-open": ("#F0C987", "", "circuit half-open"),
-    "unknown": ("#f0f0f0", "?", "unknown how long"),
+    "unknown": ("#f0f0f0", "?", "duration unknown"),
 }
 """Fill, sign, and the words in the legend."""
 

@@ -134,7 +134,7 @@ def test_what_was_interrupted_is_not_sent_elsewhere(make_web, server, other, in_
         post()
     held.set()
     assert len(errors) == 1
-    assert "not sent elsewhere" in "\n".join(errors[0].__notes__)
+    assert "not sent to the fallback" in "\n".join(errors[0].__notes__)
     assert other.seen == []
     assert until(lambda: server.executed == 1)
 
@@ -180,7 +180,7 @@ def test_a_function_of_the_request_answers(make_web, server):
 def test_a_function_that_returns_no_answer_is_told(make_web, server):
     web = make_web(fallback=Fallback.value({"a": 1}))
     server.says(503)
-    with pytest.raises(ConfigurationError, match="returns a Response, not"):
+    with pytest.raises(ConfigurationError, match="must return a Response, not"):
         web.get(server.url)
 
 

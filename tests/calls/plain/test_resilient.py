@@ -368,8 +368,8 @@ def test_a_function_keeps_its_signature_and_its_kind():
         ({"dead_letter": True}, "dead_letter= needs a task run"),
         ({"policy": "llm"}, "policy= needs a task run"),
         ({"name": " "}, "is no name"),
-        ({"retry": "many"}, "is no policy"),
-        ({"circuit": "host:{nosuch}"}, "names 'nosuch', which is no parameter"),
+        ({"retry": "many"}, "is not a retry policy"),
+        ({"circuit": "host:{nosuch}"}, "names 'nosuch', which is not a parameter"),
     ],
 )
 def test_a_wrong_option_is_an_error_at_decoration(options, said):
@@ -391,12 +391,12 @@ def test_a_resilient_task_is_guarded_already():
     @resilient_task
     def work() -> None: ...
 
-    with pytest.raises(ConfigurationError, match="is a resilient task already"):
+    with pytest.raises(ConfigurationError, match="is already a resilient task"):
         resilient(work)
 
 
 def test_a_block_takes_only_what_needs_no_function():
-    with pytest.raises(ConfigurationError, match="fallback= needs a function to call"):
+    with pytest.raises(ConfigurationError, match="fallback= needs a function"):
         for _ in resilient(fallback=Fallback.value(1)):
             pass
 

@@ -130,7 +130,7 @@ def test_a_process_that_was_killed_and_its_task_runs(client, tmp_path):
     assert sorted(run.state_name for run in after) == ["Completed", *["Crashed"] * 4]
     said = [run.state.message for run in after if run.state.is_crashed()]
     assert all(
-        one.startswith("Left behind by pass 1 of its flow run, which ended Crashed at") for one in said
+        one.startswith("Unfinished after pass 1 of its flow run, which ended Crashed at") for one in said
     )
     assert sorted(one.split(" It was ")[1].split()[0] for one in said) == [
         "Pending",

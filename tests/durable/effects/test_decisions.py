@@ -85,18 +85,18 @@ def refused(why: str, next_at: float | None = None) -> Decided:
     return Decided(None, "refused", why, next_at)
 
 
-WAITS = "its flow run 'brave-hare' is Late and waits for a worker already"
+WAITS = "its flow run 'brave-hare' is Late and already waits for a worker"
 PAUSED = "its flow run 'brave-hare' is Suspended: resume it"
-GOES_ON = "its flow run 'brave-hare' is {}: wait for its end, or use force where its process is gone for sure"
+GOES_ON = "its flow run 'brave-hare' is {}: wait for its end, or use force if its process is certainly gone"
 COMPLETED = "its flow run 'brave-hare' completed"
 CRASHED = "its run crashed"
 RUN_FAILED = "its run failed"
-NOTHING_SENT = "no external effect was done"
-UP_TO_PAID = "every external effect up to 'paid' is done and will not be done again"
-AGAIN = "run your program again inside `with batch('b-1'):`, and what is done is not done again"
-NOT_KNOWN = f"no deployed flow run is known of it: {AGAIN}"
+NOTHING_SENT = "no external effect is done"
+UP_TO_PAID = "every external effect up to 'paid' is done and will not be repeated"
+AGAIN = "run your program inside `with batch('b-1'):`; effects that are done are not repeated"
+NOT_KNOWN = f"it has no known flow run with a deployment: {AGAIN}"
 NOT_DEPLOYED = f"its flow run 'brave-hare' has no deployment, so no worker can run it again: {AGAIN}"
-UNKNOWN_DOUBT = "whether 'booked' took place is unknown, and there is no verify to ask: settle it"
+UNKNOWN_DOUBT = "the outcome of 'booked' is unknown, and there is no verify to ask: settle it"
 
 
 def rescheduled(because: str, next_at: float | None = NOW, strategy: Any = "restart_batch") -> Decided:
@@ -104,8 +104,8 @@ def rescheduled(because: str, next_at: float | None = NOW, strategy: Any = "rest
 
 
 IN_THE_WAY = [
-    ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), "somebody is at 'x' at this moment", None),
-    ("busy without a run", seen(busy=("x",)), "somebody is at 'x' at this moment", None),
+    ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), "its effect 'x' is in progress", None),
+    ("busy without a run", seen(busy=("x",)), "its effect 'x' is in progress", None),
     ("scheduled", seen(run("Late", "SCHEDULED", next_at=NEXT)), WAITS, NEXT),
     ("paused", seen(run("Suspended", "PAUSED", next_at=NEXT)), PAUSED, None),
     ("pending", seen(run("Pending", next_at=NEXT)), GOES_ON.format("Pending"), None),
@@ -133,18 +133,18 @@ def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
         because, strategy="restart_from_last_external"
     )
     assert decide(stands, RecoveryRequest("abandon", force=True), 0.5) == Decided(
-        "abandon", "abandoned", "it was given up"
+        "abandon", "abandoned", "it was abandoned"
     )
 
 
 def test_force_does_not_pass_somebody_who_is_busy() -> None:
     stands = seen(run("Running"), busy=("x",))
-    assert decide(stands, RecoveryRequest(force=True), 0.5) == refused("somebody is at 'x' at this moment")
+    assert decide(stands, RecoveryRequest(force=True), 0.5) == refused("its effect 'x' is in progress")
 
 
 AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     ("no effects", seen(), Decided(None, "nothing", "it has no effects")),
-    ("all done", seen(None, DONE), Decided(None, "nothing", "nothing in it is missing or in doubt")),
+    ("all done", seen(None, DONE), Decided(None, "nothing", "no effect is missing or in doubt")),
     ("completed", seen(run("Completed"), DONE), Decided(None, "nothing", "its flow run completed")),
     (
         "completed without effects",
@@ -161,7 +161,7 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
         "crashed among effects",
         seen(run("Crashed"), FAILED, DONE),
         rescheduled(
-            f"{CRASHED}; 1 of 2 external effects are done and will not be done again", strategy="selective"
+            f"{CRASHED}; 1 of 2 external effects are done and will not be repeated", strategy="selective"
         ),
     ),
     (
@@ -182,13 +182,13 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     (
         "something missing, and no run",
         seen(None, FAILED),
-        Decided("restart_batch", "told", f"no run of it is known; {NOTHING_SENT}; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"it has no known run; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "a half rollback",
         seen(run("Failed"), HALF_UNDONE),
         Decided(
-            "compensate", "compensated", f"{RUN_FAILED}; a rollback of it was cut off, and is to be finished"
+            "compensate", "compensated", f"{RUN_FAILED}; its rollback was interrupted and must be finished"
         ),
     ),
     (
@@ -199,7 +199,9 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     (
         "cancelled",
         seen(run("Cancelled"), DONE),
-        Decided("abandon", "told", "somebody cancelled its run, which is not run again unasked"),
+        Decided(
+            "abandon", "told", "its run was cancelled, and a cancelled run is not recovered automatically"
+        ),
     ),
 ]
 
@@ -210,7 +212,7 @@ def test_what_is_done_unasked(stands: BatchSnapshot, decided: Decided) -> None:
     assert decide(stands, RecoveryRequest(), 0.5) == decided
 
 
-WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by itself"
+WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which is a permanent error"
 
 
 @pytest.mark.requirement("004.13")
@@ -222,12 +224,13 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which will not pass by its
             Decided(
                 "manual_only",
                 "told",
-                f"{WILL_NOT_PASS}; mend it and restart, or compensate: 1 of 1 done effects can be undone",
+                f"{WILL_NOT_PASS}; fix the cause and restart, or compensate: "
+                "1 of 1 done effects can be compensated",
             ),
         ),
         (
             "compensate",
-            Decided("compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be undone"),
+            Decided("compensate", "compensated", f"{WILL_NOT_PASS}; 1 of 1 done effects can be compensated"),
         ),
         ("abandon", Decided("abandon", "abandoned", WILL_NOT_PASS)),
     ],
@@ -245,8 +248,7 @@ def test_a_forced_run_that_completed_is_taken_for_crashed() -> None:
 
 
 ABANDONED = (
-    "it was abandoned at 1970-01-01 00:10 UTC: nothing recovers it until somebody names a strategy, "
-    "such as restart"
+    "it was abandoned at 1970-01-01 00:10 UTC: it is recovered only with a named strategy, such as restart"
 )
 
 
@@ -272,51 +274,52 @@ DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
 @pytest.mark.parametrize(
     ("outline", "planned", "action", "why"),
     [
-        (Outline(("b", "a")), False, "compensated", "undone: 'b', 'a'"),
-        (Outline(("b", "a")), True, "compensated", "to undo: 'b', 'a'"),
-        (Outline(), False, "nothing", "there is nothing to undo"),
-        (Outline(), True, "nothing", "there is nothing to undo"),
+        (Outline(("b", "a")), False, "compensated", "compensated: 'b', 'a'"),
+        (Outline(("b", "a")), True, "compensated", "to compensate: 'b', 'a'"),
+        (Outline(), False, "nothing", "there is nothing to compensate"),
+        (Outline(), True, "nothing", "there is nothing to compensate"),
         (
             Outline(("a",), (STAYS,)),
             False,
             "compensated",
-            "undone: 'a'; not undone: 'mailed' (it has no compensation)",
+            "compensated: 'a'; not compensated: 'mailed' (it has no compensation)",
         ),
         (
             Outline(("a",), (STAYS,)),
             True,
             "compensated",
-            "to undo: 'a'; not to be undone: 'mailed' (it has no compensation)",
+            "to compensate: 'a'; not to compensate: 'mailed' (it has no compensation)",
         ),
         (
             Outline((), (STAYS,)),
             False,
             "told",
-            "undone: nothing; not undone: 'mailed' (it has no compensation)",
+            "compensated: nothing; not compensated: 'mailed' (it has no compensation)",
         ),
         (
             Outline((), (STAYS,)),
             True,
             "told",
-            "to undo: nothing; not to be undone: 'mailed' (it has no compensation)",
+            "to compensate: nothing; not to compensate: 'mailed' (it has no compensation)",
         ),
         (
             Outline((), (DOUBTFUL,)),
             False,
             "told",
-            "undone: nothing; not undone: 'booked' (nothing can tell); the rest waits for a person",
+            "compensated: nothing; not compensated: 'booked' (nothing can tell); "
+            "a person must act on the rest",
         ),
         (
             Outline((), (DOUBTFUL,)),
             True,
             "compensated",
-            "to undo: nothing; not to be undone: 'booked' (nothing can tell)",
+            "to compensate: nothing; not to compensate: 'booked' (nothing can tell)",
         ),
         (
             Outline(("a", "b", "c", "d", "e"), (STAYS,) * 4),
             False,
             "compensated",
-            "undone: 'a', 'b', 'c' and 2 more; not undone: "
+            "compensated: 'a', 'b', 'c' and 2 more; not compensated: "
             + ", ".join(["'mailed' (it has no compensation)"] * 3)
             + " and 1 more",
         ),
@@ -325,15 +328,15 @@ DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
 def test_a_rollback_says_what_it_undoes_and_what_not(
     outline: Outline, planned: bool, action: Any, why: str
 ) -> None:
-    asked = decided(seen(), "compensate", "compensated", "a rollback was asked for")
-    expected = decided(seen(), "compensate", action, f"a rollback was asked for; {why}")
+    asked = decided(seen(), "compensate", "compensated", "a rollback was requested")
+    expected = decided(seen(), "compensate", action, f"a rollback was requested; {why}")
     found = {"undone": outline.undone, "not_undone": outline.not_undone}
     assert rolled_back(asked, outline, planned=planned) == expected.model_copy(update=found)
 
 
-ONE = "its effect, which is done, left the ledger for the archive at 1970-01-01 00:08 UTC"
-TWO = "its 2 effects, which are done, left the ledger for the archive at 1970-01-01 00:08 UTC"
-DO_AGAIN = "a restart would do them again, which force allows"
+ONE = "its 1 done effect was moved to the archive at 1970-01-01 00:08 UTC"
+TWO = "its 2 done effects were moved to the archive at 1970-01-01 00:08 UTC"
+DO_AGAIN = "a restart would repeat them; use force to allow that"
 
 
 @pytest.mark.parametrize(
@@ -349,11 +352,15 @@ DO_AGAIN = "a restart would do them again, which force allows"
             RecoveryRequest("restart"),
             Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
         ),
-        (ArchivedEffects(2, 500.0), RecoveryRequest("restart", force=True), rescheduled("it was asked for")),
+        (
+            ArchivedEffects(2, 500.0),
+            RecoveryRequest("restart", force=True),
+            rescheduled("a restart was requested"),
+        ),
         (
             ArchivedEffects(2, 500.0),
             RecoveryRequest("compensate"),
-            Decided("compensate", "refused", f"{TWO}: no rollback finds them there"),
+            Decided("compensate", "refused", f"{TWO}: a rollback does not find them there"),
         ),
     ],
 )
@@ -391,17 +398,17 @@ EVERY_WAY = [
     [
         (
             RecoveryRequest("manual_only"),
-            Decided("manual_only", "told", "it was asked to be left to a person"),
+            Decided("manual_only", "told", "manual_only was requested"),
         ),
         (
             RecoveryRequest("compensate"),
-            Decided("compensate", "compensated", "a rollback was asked for"),
+            Decided("compensate", "compensated", "a rollback was requested"),
         ),
         (
             RecoveryRequest("compensate", to="paid"),
-            Decided("compensate", "compensated", "a rollback to 'paid' was asked for"),
+            Decided("compensate", "compensated", "a rollback to 'paid' was requested"),
         ),
-        (RecoveryRequest("abandon"), Decided("abandon", "abandoned", "it was given up")),
+        (RecoveryRequest("abandon"), Decided("abandon", "abandoned", "it was abandoned")),
     ],
 )
 def test_what_was_asked_for_is_done_however_the_batch_stands(
@@ -411,31 +418,31 @@ def test_what_was_asked_for_is_done_however_the_batch_stands(
 
 
 RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
-    ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled("it was asked for")),
+    ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled("a restart was requested")),
     (
         "as the effects lie: behind the last",
         seen(run("Crashed"), DONE),
         "restart",
-        rescheduled("it was asked for", strategy="restart_from_last_external"),
+        rescheduled("a restart was requested", strategy="restart_from_last_external"),
     ),
     (
         "as the effects lie: mixed",
         seen(run("Failed"), FAILED, DONE),
         "restart",
-        rescheduled("it was asked for", strategy="selective"),
+        rescheduled("a restart was requested", strategy="selective"),
     ),
-    ("as the effects lie: none", seen(run("Failed")), "restart", rescheduled("it was asked for")),
+    ("as the effects lie: none", seen(run("Failed")), "restart", rescheduled("a restart was requested")),
     (
         "by name, whatever the effects",
         seen(run("Failed")),
         "selective",
-        rescheduled("it was asked for", strategy="selective"),
+        rescheduled("a restart was requested", strategy="selective"),
     ),
     (
         "by name, from the last",
         seen(run("Cancelled")),
         "restart_from_last_external",
-        rescheduled("it was asked for", strategy="restart_from_last_external"),
+        rescheduled("a restart was requested", strategy="restart_from_last_external"),
     ),
     (
         "completed",
@@ -453,25 +460,25 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
         "not deployed",
         seen(run("Crashed", deployed=False)),
         "restart",
-        Decided("restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"),
+        Decided("restart_batch", "told", f"a restart was requested; {NOT_DEPLOYED}"),
     ),
     (
         "not deployed, under a name",
         seen(run("Crashed", deployed=False), named_after_run=False),
         "restart",
-        Decided("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}"),
     ),
     (
         "no run",
         seen(),
         "restart",
-        Decided("restart_batch", "told", f"it was asked for; {NOT_KNOWN}"),
+        Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}"),
     ),
     (
         "no run, under a name",
         seen(named_after_run=False),
         "selective",
-        Decided("selective", "told", f"it was asked for; {NOT_KNOWN}"),
+        Decided("selective", "told", f"a restart was requested; {NOT_KNOWN}"),
     ),
 ]
 
@@ -485,18 +492,22 @@ def test_a_restart_that_was_asked_for(stands: BatchSnapshot, strategy: str, deci
 
 def test_a_restart_that_was_asked_for_waits_for_no_pause() -> None:
     stands = seen(run("Crashed"), recovered=(2, NOW))
-    assert decide(stands, RecoveryRequest("restart", policy=EVEN), 0.5) == rescheduled("it was asked for")
-    assert decide(stands, RecoveryRequest("restart", policy=OFF), 0.5) == rescheduled("it was asked for")
+    assert decide(stands, RecoveryRequest("restart", policy=EVEN), 0.5) == rescheduled(
+        "a restart was requested"
+    )
+    assert decide(stands, RecoveryRequest("restart", policy=OFF), 0.5) == rescheduled(
+        "a restart was requested"
+    )
 
 
 def test_force_restarts_a_run_that_completed() -> None:
     deployed = seen(run("Completed"), DONE)
     assert decide(deployed, RecoveryRequest("selective", force=True), 0.5) == rescheduled(
-        "it was asked for", strategy="selective"
+        "a restart was requested", strategy="selective"
     )
     local = seen(run("Completed", deployed=False))
     assert decide(local, RecoveryRequest("restart", force=True), 0.5) == Decided(
-        "restart_batch", "told", f"it was asked for; {NOT_DEPLOYED}"
+        "restart_batch", "told", f"a restart was requested; {NOT_DEPLOYED}"
     )
 
 
@@ -524,7 +535,7 @@ def test_the_trail_of_the_log_counts() -> None:
     assert decide(once, RecoveryRequest(policy=EVEN), 0.5) == rescheduled(
         f"{CRASHED}; {NOTHING_SENT}", 1_040.0
     )
-    tried = f"{CRASHED}; it was recovered 3 times in a row and ended badly again"
+    tried = f"{CRASHED}; it was recovered 3 times in a row and failed again"
     assert decide(often, RecoveryRequest(policy=EVEN), 0.5) == Decided("manual_only", "told", tried)
 
 

@@ -137,7 +137,7 @@ def test_an_outcome_that_is_unknown_is_left_for_a_person(mode, sender, receiver,
         with pytest.raises(InDoubt, match="there is no verify to ask") as caught:
             mode.value(send, 1)
         assert isinstance(caught.value.__cause__, httpx.HTTPError)
-        assert "is unknown, and an external effect without verify is not sent again" in notes(caught.value)
+        assert "is unknown, and an external effect without verify is not repeated" in notes(caught.value)
         assert states("b") == {"invoice:1": "unknown"}
         with pytest.raises(InDoubt, match=r"'invoice:1' of batch 'b'.*no verify") as doubt:
             mode.value(send, 1)
@@ -233,7 +233,7 @@ def test_an_intention_whose_owner_died(mode, sender, receiver):
     abandoned("b", "invoice:2")
     assert states("b") == {"invoice:1": "unknown", "invoice:2": "unknown"}
     with batch("b"):
-        with pytest.raises(InDoubt, match="ended before it said"):
+        with pytest.raises(InDoubt, match="ended before it recorded"):
             mode.value(sender(), 1)
         verify = Asked(Done("m-2"))
         assert mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 2) == "m-2"
@@ -435,7 +435,7 @@ class TestStoreAway:
 
     def test_a_store_that_means_nothing(self, mode, sender, receiver, monkeypatch):
         monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "mysql://x")
-        with batch("b"), pytest.raises(StoreUnavailable, match="ledger cannot be opened"):
+        with batch("b"), pytest.raises(StoreUnavailable, match="ledger could not be opened"):
             mode.value(sender(), 1)
         with batch("b"):
             assert mode.value(sender(Effect(kind="idempotent", key="page:{order}")), 1).startswith("m-")

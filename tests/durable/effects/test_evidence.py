@@ -306,7 +306,7 @@ def test_what_would_have_spared_the_doubt():
     error = httpx.ConnectError("refused")
     info = classify(error)
     assert "event_hooks" in spared_by(error, info, EXTERNAL, Witness())
-    assert "did not see all that left (http.client.send)" in spared_by(
+    assert "did not see all traffic (http.client.send)" in spared_by(
         error, info, EXTERNAL, witness(None, others=("http.client.send", "subprocess.Popen"))
     )
     assert spared_by(error, info, EXTERNAL, witness(200)) is None

@@ -49,11 +49,13 @@ def test_one_that_cannot_be_undone_is_kept_and_the_others_stay_undone(shared: st
     before = len(saga_parts.calls)
     report = rollback("b")
     assert report.complete
-    assert [(one.key, one.why) for one in report.skipped] == [("order:2", "it was given up (person: ada)")]
+    assert [(one.key, one.why) for one in report.skipped] == [
+        ("order:2", "its compensation was given up (person: ada)")
+    ]
     assert len(saga_parts.calls) == before, "nothing is called any more"
     audit = batch_status("b").audit
     assert (audit[-1].by, audit[-1].outcome) == ("ada", "settled")
-    assert "its compensation is given up" in audit[-1].why
+    assert "and is not compensated" in audit[-1].why
     # What is kept is done for later runs of the batch, and the others are new effects.
     assert [state.name for state in orders(1, 2)] == ["Completed", "Replayed"]
 
@@ -61,7 +63,7 @@ def test_one_that_cannot_be_undone_is_kept_and_the_others_stay_undone(shared: st
 @pytest.mark.parametrize(("answer", "after"), [("undone", "compensated"), ("kept", "done")])
 def test_a_compensation_in_doubt_is_settled_with_its_effect(answer: Any, after: str, shared: str) -> None:
     report = rolled_back(_2=TimeoutError("no answer"))
-    assert "whether it is undone is unknown" in report.failed[0].why
+    assert "whether the effect is compensated is unknown" in report.failed[0].why
     hint = batch_status("b").hint
     assert hint is not None
     assert set(hint.waiting) == {"order:2", "compensate:order:2"}
@@ -97,11 +99,11 @@ def test_mistakes(shared: str, receiver: Receiver, post: Any) -> None:
             plain()
 
     scenario()
-    with pytest.raises(ConfigurationError, match="no compensation that could be given up"):
+    with pytest.raises(ConfigurationError, match="has no compensation: "):
         settle("b", "plain", "kept")
     with pytest.raises(ConfigurationError, match="go with 'done' alone"):
         settle("b", "plain", "undone", result=1)
-    with pytest.raises(ConfigurationError, match="settles nothing"):
+    with pytest.raises(ConfigurationError, match="unknown answer"):
         settle("b", "plain", "keep")  # type: ignore[arg-type]
 
 
@@ -132,7 +134,7 @@ def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypa
         cut_off.setattr(compensating.undo, "undone", lambda document, now: document)
         rollback("b")
     assert states() == {"order:1": "compensating"}
-    with pytest.raises(ConfigurationError, match="took place: rollback"):
+    with pytest.raises(ConfigurationError, match=r"took place: call rollback"):
         settle("b", "order:1", "kept")
     assert [one.key for one in rollback("b").already] == ["order:1"]
 
@@ -172,7 +174,7 @@ def test_a_result_that_a_person_gives_is_rebuilt(shared: str) -> None:
 def test_one_that_does_not_fit_can_be_given_once_more(shared: str) -> None:
     run = doubtful(saga_parts.Receipt)
     settle("b", "k", "done", {"ordre": 7})
-    with pytest.raises(ResultNotKept, match="does not fit the function's return type"):
+    with pytest.raises(ResultNotKept, match="no longer fits the function's return type"):
         run().result()
     assert settle("b", "k", "done", {"order": 7, "total": "b"}, "id-7").external_id == "id-7"
     assert run().result() == saga_parts.Receipt(order=7, total=b"b")

@@ -132,7 +132,7 @@ def test_an_argument_without_a_value_is_one_sentence():
     ):
         key(Effect(), {"client": object()})
     assert key(Effect(key="k:{n}"), {"client": object(), "n": 1}) == "k:1"
-    with pytest.raises(ConfigurationError, match="there is no parameter 'm'"):
+    with pytest.raises(ConfigurationError, match="unknown parameter 'm'"):
         key(Effect(key="k:{m}"), {"n": 1})
     deep: list = []
     deep.append(deep)

@@ -192,7 +192,7 @@ def test_a_lease_that_cannot_be_written_down(store, monkeypatch, caplog):
     here = Ledger(store)
     here.intend(PLACE, "c1", "external", {})
     monkeypatch.setattr(owner, "this_process", lambda: object())
-    until(lambda: "could not renew its lease" in caplog.text)
+    until(lambda: "lease of this process's effects could not be renewed" in caplog.text)
 
 
 def test_a_store_in_which_others_are_always_first(store, monkeypatch):
@@ -200,7 +200,7 @@ def test_a_store_in_which_others_are_always_first(store, monkeypatch):
     here = Ledger(store)
     here.owner.hold("c1")
     monkeypatch.setattr(store, "swap", lambda *args: 0)
-    with pytest.raises(StoreUnavailable, match="keeps being changed"):
+    with pytest.raises(StoreUnavailable, match="too many concurrent changes"):
         here.intend(PLACE, "c1", "external", {})
 
 
@@ -335,7 +335,7 @@ def test_a_store_that_is_locked_after_the_call_was_made(tmp_path, monkeypatch, r
             return first, send(1, return_state=True)
 
     first, second = scenario()
-    with pytest.raises(InDoubt, match="it was done, but this could not be recorded"):
+    with pytest.raises(InDoubt, match="it was done, but its outcome could not be recorded"):
         first.result()
     assert (second.name, second.result()) == ("Replayed", "m-1")
     assert receiver.taken == {"1": 1}

@@ -40,7 +40,7 @@ def closed(run, run_passes, now, **more) -> list[str]:
 
 
 def test_what_a_crashed_pass_left_running_or_pending():
-    said = "Left behind by pass 1 of its flow run, which ended Crashed at 2027-01-15 08:00:20 UTC. It was "
+    said = "Unfinished after pass 1 of its flow run, which ended Crashed at 2027-01-15 08:00:20 UTC. It was "
     assert closed(unfinished(count=1), passes(*KILLED), 40) == [
         f"{said}Running since 2027-01-15 08:00:05 UTC."
     ]
@@ -95,7 +95,7 @@ def test_a_pass_whose_end_nobody_reported():
     found = passes(("Running", 0), ("Pending", 30), ("Running", 35))
     (said,) = closed(unfinished(count=1), found, 100)
     assert said.startswith(
-        "Left behind by pass 1 of its flow run, whose end nobody reported. It was Running since"
+        "Unfinished after pass 1 of its flow run, which has an unknown end. It was Running since"
     )
     assert closed(unfinished("Pending", 5), found, 100) == [], "by its time alone nobody can tell"
     assert closed(unfinished(count=1), passes(("Running", 0)), 1_000) == [], "it goes on"

@@ -85,8 +85,8 @@ def test_a_whole_ledger_goes_on(passes, receiver):
 @pytest.mark.parametrize(
     ("gone", "says"),
     [
-        (["effect"], "does not know the batch"),
-        (["effects-batch/"], "does not know the batch"),
+        (["effect"], "does not have the batch"),
+        (["effects-batch/"], "does not have the batch"),
         (["effects/"], "has 0 of the 2 effects"),
         (["effects/{id}/message:1"], "has 1 of the 2 effects"),
     ],
@@ -177,7 +177,7 @@ def test_a_named_batch_whose_file_was_deleted(tmp_path, monkeypatch, post, recei
     # The count is written on after the call: a document that changes meanwhile would not be deleted.
     until(lambda: [one for one in created(open_store(f"sqlite:///{file}")).values() if one == 1])
     assert delete(f"sqlite:///{file}", "effect") > 1
-    with batch(today), pytest.raises(NotRecorded, match="the ledger of none"):
+    with batch(today), pytest.raises(NotRecorded, match="the ledger has none"):
         messages().result()
     assert sum(receiver.taken.values()) == 1
 

@@ -31,7 +31,10 @@ from prefect_resilience.durable.effects.policy import Done, NotDone
 
 ERROR = {"code": "TIMEOUT", "message": "read timeout"}
 OLD_ERROR = {"code": "REFUSED", "message": "no route"}
-OWNER_DIED = {"code": "OWNER_DIED", "message": "whoever made the call ended before it said what came of it"}
+OWNER_DIED = {
+    "code": "OWNER_DIED",
+    "message": "the process that made the call ended before it recorded the outcome",
+}
 PACKED = {"as": "json", "value": 7}
 
 INTENDED = {
@@ -79,8 +82,8 @@ SENT_AGAIN = INTENDED | {
 UNKNOWN_BEFORE = Send(1, known=False)
 REPLAYED = AlreadyDone(PACKED, "m7")
 TOLD_LATE = Succeeded("c1", {"as": "json", "value": 8}, "m8")
-INTERRUPTED = Undoing("a rollback that was to undo it was interrupted: rollback() finishes it")
-ENDED_SO = Undoing("its compensation ended in TIMEOUT: read timeout")
+INTERRUPTED = Undoing("its rollback was interrupted: rollback() finishes it")
+ENDED_SO = Undoing("its compensation failed with TIMEOUT: read timeout")
 
 
 def anna(**more: Any) -> Intend:

@@ -136,7 +136,7 @@ def of_token(token) -> dict[str, Any]:
         (of_token("t"), "t", None),
         (reopened_batch(None, "b", 0, 1.0), "t", None),
         (of_token("t"), "u", "by another ledger"),
-        (None, "t", "does not know the batch"),
+        (None, "t", "does not have the batch"),
     ],
 )
 def test_what_a_mark_says(there, token, why):
@@ -218,7 +218,7 @@ def test_a_ledger_that_was_emptied(ledger):
     forget(ledger, place_of("b", "k"), batch_place("b"))
     marks.begins = False
     with pytest.raises(
-        NotRecorded, match=r"nothing was sent: .* does not know the batch; .*batches reopen b"
+        NotRecorded, match=r"nothing was sent: .* does not have the batch; .*batches reopen b"
     ):
         opened(ledger, SECOND, marks)
     assert document(ledger) is None
@@ -254,7 +254,7 @@ def test_an_effect_that_was_evicted(ledger, same_process):
 def test_what_prefect_knows_and_the_ledger_does_not(ledger):
     marks = Marks()
     marks.runs = {"r1": 1.0}
-    with pytest.raises(NotRecorded, match="1 completed effects of it, and the ledger of none"):
+    with pytest.raises(NotRecorded, match="1 completed effects, and the ledger has none"):
         opened(ledger, SECOND, marks)
     change_batch(ledger, "b", lambda _: of_token("t"))
     with pytest.raises(NotRecorded, match="does not have, such as r1"):
@@ -322,7 +322,7 @@ def test_another_store_is_another_batch(ledger):
 def test_a_document_that_never_holds_still(ledger, monkeypatch):
     monkeypatch.setattr(ledger_module, "MOST_TRIES", 3)
     monkeypatch.setattr(ledger.store, "swap", lambda *args: 0)
-    with pytest.raises(StoreUnavailable, match="keeps being changed"):
+    with pytest.raises(StoreUnavailable, match="too many concurrent changes"):
         opened(ledger)
 
 
@@ -334,7 +334,7 @@ def test_a_count_that_follows_a_batch_that_was_lost(ledger):
     did(ledger, batch)
     assert ledger.store.load(batch_place("b")) is None
     marks.begins = False
-    with pytest.raises(NotRecorded, match="does not know the batch"):
+    with pytest.raises(NotRecorded, match="does not have the batch"):
         opened(ledger, SECOND, marks)
 
 

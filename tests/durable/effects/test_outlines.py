@@ -37,9 +37,9 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
     assert not plan.complete
     assert {one.key: (one.how, one.why) for one in plan.not_undone} == {
         "plain": ("skipped", "it has no compensation"),
-        "given-up": ("skipped", "it was given up (person: ada)"),
-        "doubt": ("in_doubt", "whether it took place is unknown: there is no verify to ask"),
-        "asked": ("in_doubt", "whether it took place is unknown: its verify is asked first"),
+        "given-up": ("skipped", "its compensation was given up (person: ada)"),
+        "doubt": ("in_doubt", "its outcome is unknown: there is no verify to ask"),
+        "asked": ("in_doubt", "its outcome is unknown: verify is asked first"),
     }
     assert planned(effects, 1.0).undone == ("b",)
     assert planned(effects, 6.0) == Outline()
@@ -72,9 +72,12 @@ def test_what_a_report_says() -> None:
 @pytest.mark.parametrize(
     ("outline", "said"),
     [
-        (Outline(), "there is nothing to undo"),
+        (Outline(), "there is nothing to compensate"),
         (Outline(("a",)), "undone: 'a'"),
-        (Outline((), (NotUndone("s", "skipped", "none"),)), "undone: nothing; not undone: 's' (none)"),
+        (
+            Outline((), (NotUndone("s", "skipped", "none"),)),
+            "compensated: nothing; not compensated: 's' (none)",
+        ),
     ],
 )
 def test_in_words(outline: Outline, said: str) -> None:

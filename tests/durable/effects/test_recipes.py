@@ -136,8 +136,8 @@ def test_a_task_that_was_renamed_goes_on():
     assert compared(earlier, recipe(n=1), was, all_gone) == Continues("old 1")
     assert compared(earlier, recipe(n=3), was, all_gone) == []
     assert compared(earlier, recipe(order=1), was, all_gone) == [
-        Suspect("old 1", "shop.old", "was= could mean any of them"),
-        Suspect("old 2", "shop.old", "was= could mean any of them"),
+        Suspect("old 1", "shop.old", "was= matches more than one of them"),
+        Suspect("old 2", "shop.old", "was= matches more than one of them"),
     ]
 
 

@@ -165,7 +165,7 @@ def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
     assert state.state_details.scheduled_time.timestamp() == pytest.approx(report.next_at, abs=1)
     again = recover(run_id)
     assert again.action == "refused"
-    assert "waits for a worker already" in again.why
+    assert "already waits for a worker" in again.why
 
     broken.clear()
     run_flow(invoices, flow_run=run_of(run_id))
@@ -222,7 +222,7 @@ def test_what_cannot_be_run_again_is_told(deployed):
     run_id = str(invoices(return_state=True).state_details.flow_run_id)
     report = recover(run_id)
     assert (report.action, report.strategy) == ("told", "restart_batch")
-    assert f"run your program again inside `with batch('{run_id}'):`" in report.why
+    assert f"run your program inside `with batch('{run_id}'):`" in report.why
     assert "has no deployment" in report.why
     assert run_of(run_id).state.is_failed()
 
@@ -289,8 +289,8 @@ def test_a_named_batch_of_a_deployed_run(deployed):
         (Running(), "refused", "wait for its end"),
         (Paused(), "refused", "resume it"),
         (Completed(), "nothing", "completed"),
-        (Cancelled(), "told", "somebody cancelled"),
-        (Failed(message="Flow run encountered an exception: PermissionError: no"), "told", "will not pass"),
+        (Cancelled(), "told", "its run was cancelled"),
+        (Failed(message="Flow run encountered an exception: PermissionError: no"), "told", "is a permanent error"),
     ],
 )
 def test_when_not_to(deployed, state, action, says):
@@ -467,11 +467,11 @@ def test_without_the_api(deployed):
     run_id = deployed(Crashed())
     put(run_id, a="done", b="failed")
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        with pytest.raises(ApiUnavailable, match="could not be asked"):
+        with pytest.raises(ApiUnavailable, match="API is unavailable"):
             recover(run_id)
         hint = batch_status(run_id).hint
     assert hint.strategy == "restart_from_last_external"
-    assert "could not be asked how its run ended" in hint.why
+    assert "the end of its run is unknown" in hint.why
     assert run_of(run_id).state.is_crashed()
 
 

@@ -51,7 +51,9 @@ def test_a_later_batch_is_undone_whole_down_to_an_earlier_one(shared):
 @pytest.mark.parametrize("to", ["long", "none"])
 def test_what_is_no_other_batch_is_no_end(shared, to):
     sent(("long", 1))
-    with pytest.raises(ConfigurationError, match=f"no savepoint '{to}'; it has none, and no other batch has"):
+    with pytest.raises(
+        ConfigurationError, match=f"no savepoint '{to}'; it has no savepoints, and no other batch has"
+    ):
         rollback("long", to)
     assert states("long") == {"order:1": "done"}
 
@@ -76,7 +78,9 @@ def test_a_batch_that_goes_on_has_no_end(shared):
             future.wait()
 
     sent(("long", 1))
-    with pytest.raises(ConfigurationError, match="'going-on' still goes on: it has no end to go back to"):
+    with pytest.raises(
+        ConfigurationError, match="'going-on' is still in progress: it has no end to roll back to"
+    ):
         run()
     assert states("long") == {"order:1": "done"}
 

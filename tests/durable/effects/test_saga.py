@@ -124,7 +124,9 @@ def test_down_to_a_savepoint_and_again_after_it(shared):
         ("undo", 2),
         ("undo", 1),
     ]
-    with pytest.raises(ConfigurationError, match="no savepoint 'one'; it has none, and no other batch"):
+    with pytest.raises(
+        ConfigurationError, match="no savepoint 'one'; it has no savepoints, and no other batch"
+    ):
         rollback("b", "one")
 
 
@@ -178,7 +180,7 @@ def test_a_subflow_belongs_to_its_root_and_nothing_is_nothing(shared):
         return [nothing, rollback()]
 
     nothing, report = run()
-    assert str(nothing).endswith("nothing to undo")
+    assert str(nothing).endswith("nothing to compensate")
     assert keys(report.compensated) == ["order:2", "order:1"]
 
 
@@ -285,8 +287,11 @@ def test_a_compensation_that_fails_goes_to_a_person_and_the_others_are_made(rece
     assert keys(report.compensated) == ["order:1"]
     assert keys(report.failed) == ["order:3", "order:2"]
     assert not report.complete
-    assert "certainly not undone" in report.failed[0].why
-    assert report.failed[1].why == "RuntimeError: the desk is closed; whether it is undone is unknown"
+    assert "the effect is not compensated" in report.failed[0].why
+    assert (
+        report.failed[1].why
+        == "RuntimeError: the desk is closed; whether the effect is compensated is unknown"
+    )
     assert states("failing") == {"order:1": "compensated", "order:2": "compensating", "order:3": "done"}
     for key in ("order:2", "order:3"):
         is_its = functools.partial(_is_of, key)
@@ -296,7 +301,7 @@ def test_a_compensation_that_fails_goes_to_a_person_and_the_others_are_made(rece
     # what certainly did nothing is tried again; what is open waits, and nothing goes past it
     again = rollback("failing")
     assert (keys(again.compensated), keys(again.in_doubt)) == (["order:3"], ["order:2"])
-    with pytest.raises(InDoubt, match="its compensation ended in"):
+    with pytest.raises(InDoubt, match="its compensation failed with"):
         in_batch("failing", parts.send, 2)
     settle("failing", "compensate:order:2", "not_done")
     assert keys(rollback("failing").compensated) == ["order:2"]
@@ -379,7 +384,7 @@ def test_what_is_going_on_is_waited_for(shared):
 
     early, late = run()
     assert keys(early.in_doubt) == ["slow"]
-    assert early.in_doubt[0].why == "somebody is still at it"
+    assert early.in_doubt[0].why == "it is still in progress"
     assert keys(late.compensated) == ["slow"]
 
 
@@ -406,7 +411,7 @@ def test_a_second_rollback_waits_for_the_first(shared):
 
 
 def test_mistakes(shared, monkeypatch):
-    with pytest.raises(ConfigurationError, match="no run here that a batch could belong to"):
+    with pytest.raises(ConfigurationError, match="runs in no flow run and no batch"):
         rollback()
     with pytest.raises(ConfigurationError, match="a savepoint needs a name"):
         savepoint(" ", batch_id="b")
@@ -427,7 +432,7 @@ def test_an_effect_does_not_roll_back_its_own_batch(shared):
     def run() -> None:
         inner()
 
-    with pytest.raises(InDoubt, match="'inner' rolls back the batch that it belongs to"):
+    with pytest.raises(InDoubt, match="'inner' rolls back its own batch"):
         run()
 
 
@@ -454,8 +459,8 @@ def local(order: int) -> None:
 @pytest.mark.parametrize(
     ("undo", "message"),
     [
-        (lambda order: None, "is made where no import leads to"),
-        (parts.Api().undo_here, "is something else"),
+        (lambda order: None, "cannot be imported"),
+        (parts.Api().undo_here, "is another object"),
         (functools.partial(local, 1), "it has no name of its own"),
     ],
 )

@@ -136,14 +136,14 @@ def read_only_database(server: Any) -> Iterator[None]:
 
 
 TROUBLES: dict[str, tuple[Callable[[Any], Any], str, bool]] = {
-    "sqlite-full": (full_disk, "its disk is full, over its quota or failing: make room there", True),
-    "sqlite-read-only": (read_only_file, "it may only be read: let this program write there", True),
-    "sqlite-gone": (gone, "let this program write there, or name another store", False),
-    "postgres-read-only": (read_only_database, "it may only be read", True),
-    "postgres-gone": (stopped, "start it, or mend its address in PREFECT_RESILIENCE_STORE_URL", False),
+    "sqlite-full": (full_disk, "its disk is full, over its quota or failing: free some space", True),
+    "sqlite-read-only": (read_only_file, "it is read-only: give this program write access", True),
+    "sqlite-gone": (gone, "give this program write access, or set another store", False),
+    "postgres-read-only": (read_only_database, "it is read-only", True),
+    "postgres-gone": (stopped, "start it, or correct its address in PREFECT_RESILIENCE_STORE_URL", False),
     "redis-full": (full_memory, "give Redis more memory", True),
-    "redis-read-only": (replica, "it may only be read", True),
-    "redis-gone": (stopped, "start it, or mend its address", False),
+    "redis-read-only": (replica, "it is read-only", True),
+    "redis-gone": (stopped, "start it, or correct its address", False),
 }
 
 
@@ -232,7 +232,7 @@ def test_between_the_intention_and_the_record(home: Home, send: Any, receiver: R
         (first,) = scenario()
     finally:
         trouble.__exit__(None, None, None)
-    with pytest.raises(InDoubt, match="it was done, but this could not be recorded"):
+    with pytest.raises(InDoubt, match="it was done, but its outcome could not be recorded"):
         first.result()
     until(lambda: batch_status("b").effects[0].state == "done")
     assert (scenario()[0].name, receiver.taken) == ("Replayed", {"1": 1})

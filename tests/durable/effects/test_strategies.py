@@ -59,54 +59,54 @@ def effects(text):
 
 TABLE = [
     # the batch, how it ended, what is chosen, whether by itself, a part of why
-    ("", CRASHED, "restart_batch", True, "no external effect was done"),
-    ("ii", CRASHED, "restart_batch", True, "no external effect was done"),
+    ("", CRASHED, "restart_batch", True, "no external effect is done"),
+    ("ii", CRASHED, "restart_batch", True, "no external effect is done"),
     ("f", PASSING, "restart_batch", True, "failed with"),
     ("x", CRASHED, "restart_batch", True, "run crashed"),
-    ("v", CRASHED, "restart_batch", True, "the receiver is asked about 'a'"),
+    ("v", CRASHED, "restart_batch", True, "verify asks the receiver about 'a'"),
     ("dd", CRASHED, "restart_from_last_external", True, "up to 'b' is done"),
     ("did", CRASHED, "restart_from_last_external", True, "up to 'c' is done"),
     ("ddf", PASSING, "restart_from_last_external", True, "up to 'b' is done"),
-    ("ddv", CRASHED, "restart_from_last_external", True, "asked about 'c'"),
+    ("ddv", CRASHED, "restart_from_last_external", True, "the receiver about 'c'"),
     ("dfd", PASSING, "selective", True, "2 of 3 external effects are done"),
     ("fd", CRASHED, "selective", True, "1 of 2"),
-    ("dvd", CRASHED, "selective", True, "asked about 'b'"),
+    ("dvd", CRASHED, "selective", True, "the receiver about 'b'"),
     # what may always be done again, and what may be after a look, hold nothing up
-    ("gip", CRASHED, "restart_batch", True, "no external effect was done"),
-    ("q", CRASHED, "restart_batch", True, "the receiver is asked about 'a'"),
+    ("gip", CRASHED, "restart_batch", True, "no external effect is done"),
+    ("q", CRASHED, "restart_batch", True, "verify asks the receiver about 'a'"),
     ("dxp", PASSING, "restart_from_last_external", True, "up to 'a' is done"),
     ("dgfdx", PASSING, "selective", True, "2 of 3 external effects are done"),
-    ("dpu", CRASHED, "manual_only", False, "whether 'c' took place is unknown"),
+    ("dpu", CRASHED, "manual_only", False, "the outcome of 'c' is unknown"),
     ("dd", NOBODY_KNOWS, "restart_from_last_external", True, "RuntimeError"),
-    ("ddu", CRASHED, "manual_only", False, "whether 'c' took place is unknown"),
+    ("ddu", CRASHED, "manual_only", False, "the outcome of 'c' is unknown"),
     ("uuuuu", CRASHED, "manual_only", False, "'a', 'b', 'c' and 2 more"),
     (
         "u",
         PERMANENT,
         "manual_only",
         False,
-        "its run failed with 401 (auth); whether 'a' took place is unknown",
+        "its run failed with 401 (auth); the outcome of 'a' is unknown",
     ),
-    ("u", COMPLETED, "manual_only", False, "its run completed; whether 'a' took place is unknown"),
-    ("u", CANCELLED, "manual_only", False, "its run was cancelled; whether 'a' took place is unknown"),
-    ("u", CRASHED, "manual_only", False, "its run crashed; whether 'a' took place is unknown"),
+    ("u", COMPLETED, "manual_only", False, "its run completed; the outcome of 'a' is unknown"),
+    ("u", CANCELLED, "manual_only", False, "its run was cancelled; the outcome of 'a' is unknown"),
+    ("u", CRASHED, "manual_only", False, "its run crashed; the outcome of 'a' is unknown"),
     ("zh", PASSING, "compensate", True, "its run failed with "),
     ("zd", CRASHED, "manual_only", False, "its run crashed; it was rolled back"),
     ("u", NOTHING, "manual_only", False, "settle it"),
-    ("d", PERMANENT, "manual_only", False, "its run failed with 401 (auth), which will not pass by itself"),
+    ("d", PERMANENT, "manual_only", False, "its run failed with 401 (auth), which is a permanent error"),
     ("d", TOO_BIG, "manual_only", False, "overflow"),
-    ("dc", PERMANENT, "manual_only", False, "or compensate: 1 of 2 done effects can be undone"),
-    ("dd", CANCELLED, "abandon", False, "somebody cancelled its run"),
-    ("ddf", NOTHING, "restart_from_last_external", False, "no run of it is known"),
+    ("dc", PERMANENT, "manual_only", False, "or compensate: 1 of 2 done effects can be compensated"),
+    ("dd", CANCELLED, "abandon", False, "its run was cancelled"),
+    ("ddf", NOTHING, "restart_from_last_external", False, "it has no known run"),
     ("df", COMPLETED, None, None, ""),
     ("dd", COMPLETED, None, None, ""),
     ("dd", NOTHING, None, None, ""),
     ("", NOTHING, None, None, ""),
     ("du", RUNNING, None, None, ""),
-    ("zh", CRASHED, "compensate", True, "a rollback of it was cut off"),
-    ("zh", NOTHING, "compensate", True, "a rollback of it was cut off"),
+    ("zh", CRASHED, "compensate", True, "its rollback was interrupted"),
+    ("zh", NOTHING, "compensate", True, "its rollback was interrupted"),
     ("zs", CRASHED, "manual_only", False, "whether 'b'"),
-    ("zd", PASSING, "manual_only", False, "would do again what was undone"),
+    ("zd", PASSING, "manual_only", False, "would repeat the compensated effects"),
     ("z", COMPLETED, None, None, ""),
     ("z", NOTHING, None, None, ""),
 ]
@@ -129,7 +129,7 @@ def test_what_was_abandoned_stays_so(batch, ended):
     policy = POLICY.model_copy(update={"permanent": "compensate"})
     hint = recovery_hint(effects(batch), ended, RecoveryTrail(1, NOW, 0.0), policy, NOW)
     assert (hint.strategy, hint.automatic, hint.next_at) == ("abandon", False, None)
-    assert hint.why.startswith("it was abandoned at 1970-01-01 00:00 UTC: nothing recovers it until somebody")
+    assert hint.why.startswith("it was abandoned at 1970-01-01 00:00 UTC: it is recovered only with")
     assert hint.waiting == tuple(one.key for one in effects(batch) if one.waits)
 
 
@@ -184,7 +184,7 @@ def test_pauses_grow_and_end():
     assert next_at(RecoveryTrail(9, NOW), POLICY, NOW) == NOW + 200, "never longer than the maximum"
     assert next_at(RecoveryTrail(1, NOW), POLICY, NOW + 500) == NOW + 500, "never in the past"
     hint = recovery_hint([], CRASHED, RecoveryTrail(3, NOW), POLICY, NOW)
-    assert hint.why == "its run crashed; it was recovered 3 times in a row and ended badly again"
+    assert hint.why == "its run crashed; it was recovered 3 times in a row and failed again"
     once = RecoveryPolicy(attempts=1)
     assert "once" in recovery_hint([], CRASHED, RecoveryTrail(1, NOW), once, NOW).why
     assert recovery_hint([], CRASHED, RecoveryTrail(), RecoveryPolicy(attempts=0), NOW).why == (

@@ -109,7 +109,7 @@ def test_a_result_that_is_gone(mode, monkeypatch, tmp_path):
         ((place, found),) = ledger.store.scan("effects/b/")
         lost = {**found.value, "result": {"as": "stored", "ref": "no-such-result"}}
         ledger.store.swap(place, found.version, lost)
-        with pytest.raises(ResultNotKept, match="is done, but its result is gone"):
+        with pytest.raises(ResultNotKept, match="is done, but its result cannot be restored"):
             mode.value(elsewhere, 1)
 
 
@@ -121,7 +121,7 @@ def test_a_result_that_cannot_be_kept(mode):
     made = mode.task(a_lock, effect=Effect(key="k:{order}"), retry=None)
     with batch("b"):
         assert mode.value(made, 1) is not None
-        with pytest.raises(ResultNotKept, match="it is no JSON, and the result storage said"):
+        with pytest.raises(ResultNotKept, match="it is not JSON, and the result storage failed"):
             mode.value(made, 1)
 
 
@@ -269,20 +269,20 @@ def verify_nothing(): ...
 
 
 MISTAKES: dict[str, tuple[Any, Any, str]] = {
-    "kind": (work, "externl", "there is no 'externl'; did you mean 'external'"),
+    "kind": (work, "externl", "unknown value 'externl'; did you mean 'external'"),
     "number": (work, 3, "effect=3 is no effect"),
     "option": (work, {"kind": "external", "keys": "x"}, "did you mean 'key'"),
     "field": (work, Effect(key="invoice:{ordr}"), "did you mean 'order'"),
     "braces": (work, {"key": "invoice:{order"}, "braces in the effect key"),
     "no key": (work, {"key": ""}, "write a template such as"),
-    "generator": (gen, "external", "'gen' is a generator, whose chunks cannot be recorded"),
+    "generator": (gen, "external", "needs a function with one result, but 'gen' is a generator"),
     "async generator": (agen, "idempotent", "'agen' is a generator"),
     "async verify": (work, Effect(verify=averify), "verify=averify is async but 'work' is not"),
     "verify that needs more": (work, Effect(verify=verify_more), "needs 'region'"),
     "verify without a key": (
         work,
         Effect(verify=verify_nothing),
-        r"takes nothing: write def verify_nothing\(key",
+        r"takes no arguments: write def verify_nothing\(key",
     ),
     "wait": (work, {"max_wait": -1}, "max_wait"),
 }

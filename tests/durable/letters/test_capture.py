@@ -245,7 +245,7 @@ def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
     (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
     assert state.is_failed()
     assert "503" in state.message
-    assert "is lost, since nothing could keep it" in caplog.text
+    assert "is lost, because it could not be stored" in caplog.text
 
 
 def test_switched_off_it_does_nothing(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:

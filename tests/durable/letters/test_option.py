@@ -176,7 +176,7 @@ def test_switched_off_there_is_no_letter(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_cannot_be_meant() -> None:
-    with pytest.raises(ConfigurationError, match="dead_letter='yes' is neither yes nor no"):
+    with pytest.raises(ConfigurationError, match="dead_letter='yes' is not a boolean"):
         resilient_task(dead_letter="yes")(fails)
     with pytest.raises(ConfigurationError, match="no option 'dead_leter'; did you mean 'dead_letter'"):
         resilient_task(dead_leter=True)(fails)

@@ -478,10 +478,10 @@ def test_saved_blocks_go_by_their_name() -> None:
         ({KIND: "model", "class": "no_such_module:X", "fields": {}, "set": []}, "cannot be imported"),
         (
             {KIND: "model", "class": "tests.durable.letters.shop:Gone", "fields": {}, "set": []},
-            "no class Gone",
+            "the class Gone no longer exists",
         ),
         ({KIND: "model", "class": "a:f.<locals>.X", "fields": {}, "set": []}, "top of its module"),
-        ({KIND: "url", "value": ["SecretStr", "x"]}, "no kind of URL"),
+        ({KIND: "url", "value": ["SecretStr", "x"]}, "unknown kind of URL"),
         ({KIND: "datetime", "value": ["x", 0, None]}, "Invalid isoformat"),
         (
             {KIND: "model", "class": "tests.durable.letters.shop:Item", "fields": {"sku": "a"}, "set": []},
@@ -489,11 +489,11 @@ def test_saved_blocks_go_by_their_name() -> None:
         ),
         (
             {KIND: "model", "class": "tests.durable.letters.shop:Item", "fields": {"colour": 1}, "set": []},
-            "no field 'colour' any more",
+            "no longer has the field 'colour'",
         ),
         (
             {KIND: "model", "class": "tests.durable.letters.shop:Point", "fields": {}, "set": []},
-            "no pydantic model",
+            "is no longer a pydantic model",
         ),
         ({KIND: "dataclass", "class": "tests.durable.letters.shop:Point", "fields": {}}, "a new field 'x'"),
         (

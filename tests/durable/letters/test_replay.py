@@ -60,7 +60,7 @@ def test_each_is_sent_once_the_oldest_first(receiver: Receiver) -> None:
     assert dead_letters.replay().outcomes == ()
     again = dead_letters.replay([letter.id for letter in dead_letters.list()])
     assert (again.skipped, len(receiver.got)) == (3, 3)
-    assert "replayed already" in again.outcomes[0].message
+    assert "already replayed" in again.outcomes[0].message
 
 
 def test_the_ui_shows_the_replay_as_a_flow_run_with_the_task_in_it(receiver: Receiver, seen: Any) -> None:
@@ -105,7 +105,7 @@ def test_a_dry_run_sends_nothing_and_changes_nothing(receiver: Receiver) -> None
 
 def test_choosing(receiver: Receiver) -> None:
     letters = fail(receiver, "a", "b", "c")
-    with pytest.raises(ConfigurationError, match="no dead letter is of a task or flow 'nobody'"):
+    with pytest.raises(ConfigurationError, match="there is no dead letter of a task or flow 'nobody'"):
         dead_letters.replay(task="nobody")
     assert dead_letters.replay(since=datetime.now(UTC) + timedelta(hours=1)).outcomes == ()
     assert dead_letters.replay(letters[1]).replayed == 1
@@ -113,7 +113,7 @@ def test_choosing(receiver: Receiver) -> None:
     assert dead_letters.replay(task="tests.durable.letters.shop:send", since=timedelta(hours=1)).replayed == 2
     with pytest.raises(ConfigurationError, match="either by their ids"):
         dead_letters.replay(letters[0], task="send")
-    with pytest.raises(dead_letters.DeadLetterError, match="there is no dead letter"):
+    with pytest.raises(dead_letters.DeadLetterError, match=r"dead letter .* not found"):
         dead_letters.replay(str(uuid4()))
     with pytest.raises(ConfigurationError, match="rate=0"):
         dead_letters.replay(rate=0)
@@ -219,7 +219,10 @@ def test_secrets_must_be_given_and_leave_no_trace(receiver: Receiver) -> None:
     receiver.broken = False
     (outcome,) = dead_letters.replay().outcomes
     assert outcome.result == "skipped"
-    assert "needs key, for secrets are left out of letters: give it, as in --set key=..." in outcome.message
+    assert (
+        "needs key, because secrets are left out of letters: pass the value, as in --set key=..."
+        in outcome.message
+    )
     assert dead_letters.replay(dry_run=True).outcomes[0].result == "skipped"
     assert dead_letters.replay(values={"key": "the-real-key-of-ada"}).replayed == 1
     assert used == ["the-real-key-of-ada"] * 2
@@ -229,7 +232,7 @@ def test_a_task_that_is_not_to_be_found_is_skipped_with_the_reason(receiver: Rec
     letters = fail(receiver, "a")
     queue = queue_of()
     for changes, says in (
-        ({"qualname": "gone"}, "there is no gone"),
+        ({"qualname": "gone"}, "gone no longer exists"),
         ({"module": "no.such.module", "file": None}, "cannot be imported here"),
         ({"qualname": "Point"}, "is no task any more"),
         ({"qualname": "f.<locals>.send"}, "top of its module"),

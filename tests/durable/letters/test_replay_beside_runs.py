@@ -152,7 +152,7 @@ def test_when_prefect_cannot_be_asked_nothing_is_called(receiver: Receiver) -> N
         report = replay_letters(Replaying(queue_of()), [letter])
     assert (report.skipped, report.well) == (1, False)
     assert report.outcomes[0].reason == "api_unavailable"
-    assert "could not be asked whether its flow run goes on" in report.outcomes[0].message
+    assert "unknown whether its flow run is active" in report.outcomes[0].message
     assert (receiver.got, dead_letters.get(letter.id).status) == ([], "waiting")
 
 

@@ -136,7 +136,7 @@ BROKERS = [
     ),
     Case(
         "pika",
-        "403, refused",
+        "403, no permission",
         constructed("pika.exceptions.ChannelClosedByBroker", 403, "ACCESS_REFUSED"),
         Expected(C.AUTH),
     ),

@@ -79,7 +79,7 @@ OWN: dict[str, Callable[[int, dict[str, str]], bool]] = {
 
 _WHY: dict[str, str] = {
     "408": "a request that timed out is retried; this SDK leaves it to the caller",
-    "409": "a conflict stays until somebody resolves it; a lost race says so by its text or code",
+    "409": "a conflict stays until it is resolved; a lost race is recognised by its text or code",
     "425": "the server did not touch the request and asks for it again",
     "429": "a throttle is retried; this SDK leaves it to the caller",
     "449": "Azure Cosmos DB's 'retry with': its own client retries it, the general policy does not know it",
@@ -89,7 +89,7 @@ _WHY: dict[str, str] = {
     "504": "a gateway's timeout is retried; this SDK leaves it to the caller",
     "529": "overloaded; this SDK does not know the status",
     "503": "a busy service is retried; this SDK leaves it to the caller",
-    "403, Retry-After": "a refusal with a wait is a rate limit",
+    "403, Retry-After": "a 403 with `Retry-After` is a rate limit",
     "429, x-should-retry: false": "the header is OpenAI's and Anthropic's; other SDKs do not read it",
     "400, x-should-retry: true": "the header is OpenAI's and Anthropic's; other SDKs do not read it",
     "500, stripe-should-retry: false": "the header is Stripe's; other SDKs do not read it",

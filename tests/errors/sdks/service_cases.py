@@ -209,7 +209,12 @@ BY_CODE: list[tuple[str, str, Act, Expected]] = [
         Expected(C.AUTH),
     ),
     ("docker", "image not found", constructed("docker.errors.ImageNotFound", "x"), Expected(C.NOT_FOUND)),
-    ("pymssql", "refused", constructed("pymssql.OperationalError", (20009, b"x")), Expected(C.NETWORK)),
+    (
+        "pymssql",
+        "connection refused",
+        constructed("pymssql.OperationalError", (20009, b"x")),
+        Expected(C.NETWORK),
+    ),
     ("pymssql", "deadlock", constructed("pymssql.OperationalError", (1205, b"x")), Expected(C.UNAVAILABLE)),
     ("PyMySQL", "deadlock", constructed("pymysql.err.OperationalError", 1213, "x"), Expected(C.UNAVAILABLE)),
     ("PyMySQL", "closed connection", constructed("pymysql.err.InterfaceError", 0, ""), Expected(C.NETWORK)),

@@ -120,7 +120,7 @@ def test_from_the_able_to_the_simple_each_in_a_run_of_its_own(mode, service, get
         "builder-quick": "Failed",
         "builder-simple": "Completed",
     }
-    assert states["builder"].message.startswith("builder-simple answered after 2 attempts: 503")
+    assert states["builder"].message.startswith("Fallback 'builder-simple' used after 2 attempts: 503")
     ours = {by_name["builder"]}
     [used] = seen.events(
         "prefect-resilience.fallback.used", lambda event: event["payload"].get("task_run_id") in ours
@@ -184,11 +184,11 @@ def test_when_nobody_answers_the_first_error_is_raised_and_people_are_told(mode)
     assert isinstance(error, ConnectionRefusedError)
     notes = "\n".join(error.__notes__)
     assert "fallback 'simple' failed: ValueError('too hard')" in notes
-    assert "nobody of the chain builder -> simple answered" in notes
+    assert "no step of the chain builder -> simple answered" in notes
     context = error_context(error)
     assert context.details["asked"].keys() == {"builder", "simple"}
     [notice] = told
-    assert notice.subject == "builder: nobody answered"
+    assert notice.subject == "builder: no step answered"
     assert "- simple: ValueError unexpected: too hard" in notice.body
     assert "hunter2secret" not in notice.body
     assert context.flow_run_id in notice.url
@@ -261,7 +261,7 @@ def test_a_chain_is_a_fallback_itself(mode, seen):
     )
     state = mode.state(mode.task(primary, retry=None, fallback=chain), "hut")
     assert (state.name, state.result()) == ("Degraded", "simple hut")
-    assert state.message.startswith("first: simple answered")
+    assert state.message.startswith("Fallback 'first: simple' used")
 
 
 @pytest.mark.api
@@ -318,7 +318,7 @@ def test_a_prefect_block_tells_people(mode):
     agents = {"builder": mode.task(build, retry=None)}
     asked(mode, AgentChain("builder", agents=agents, notify=block), "hut")
     [(subject, body)] = heard
-    assert subject == "builder: nobody answered"
+    assert subject == "builder: no step answered"
     assert "ConnectionError" in body or "down" in body
 
 
@@ -350,23 +350,23 @@ def test_an_agent_s_own_circuit_may_have_the_usual_name():
     [
         (
             lambda: AgentChain("bulder", agents={"builder": build}),
-            "no agent 'bulder'; did you mean 'builder'?",
+            "unknown agent 'bulder'; did you mean 'builder'?",
         ),
         (lambda: AgentChain("nobody"), "none is registered"),
         (lambda: AgentChain("a", "bc", agents={"a": build}), r"write \['bc'\]"),
-        (lambda: AgentChain("a", ["a"], agents={"a": build}), "asks 'a' twice"),
-        (lambda: AgentChain("a", [7], agents={"a": build}), "7 is no step"),
+        (lambda: AgentChain("a", ["a"], agents={"a": build}), "has 'a' twice"),
+        (lambda: AgentChain("a", [7], agents={"a": build}), "7 is not a step"),
         (lambda: AgentChain("a", agents={"a": 7}), "must be a function or a task"),
         (lambda: AgentChain("a", agents=[build]), r'write agents=\{"builder": build\}'),
         (lambda: AgentChain("a", agents={"a": stream}), "is a generator"),
-        (lambda: AgentChain("a", agents={"a": Person()}), "a person is its last step"),
+        (lambda: AgentChain("a", agents={"a": Person()}), "a person can only be the last step"),
         (lambda: AgentChain("a", [Person("p"), "b"], agents={"a": build, "b": build}), "steps after 'p'"),
         (lambda: AgentChain("a", ["b"], agents={"a": build, "b": abuild}), "'b' is async but"),
-        (lambda: AgentChain("a", ["b"], agents={"a": build, "b": lambda other: 1}), "needs 'other'"),
+        (lambda: AgentChain("a", ["b"], agents={"a": build, "b": lambda other: 1}), "needs the parameter 'other'"),
         (lambda: AgentChain("a", agents={"a": build}, notify=7), "not 7"),
         (lambda: AgentChain("a", agents={"a": abuild}).call("x"), "write await chain.acall"),
-        (lambda: agent("x", fallback=build)(build), "takes no option fallback="),
-        (lambda: agent("x", name="y")(build), "takes no option name="),
+        (lambda: agent("x", fallback=build)(build), "does not accept fallback="),
+        (lambda: agent("x", name="y")(build), "does not accept name="),
         (lambda: agent("x", retries_=1)(build) and AgentChain("x"), "has no option 'retries_'"),
         (lambda: agent(" ")(build), "needs a name"),
         (lambda: Person(timeout=0), "seconds above 0"),

@@ -191,7 +191,7 @@ def test_a_repair_is_told_what_was_wrong(mode):
     assert asked(mode, AgentChain("b", agents={"b": promised}), "x").value == {"floors": 1}
     assert told[0] == (None, [])
     assert told[1][0] == told[1][1]
-    assert "no JSON" in told[1][0][0]["message"]
+    assert "not JSON" in told[1][0][0]["message"]
 
 
 def halving(mode, **options):

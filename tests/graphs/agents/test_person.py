@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.exceptions import PrefectHTTPStatusError
 from pydantic import BaseModel
 
 from prefect_resilience import AgentChain, Person, PersonNeeded, classify, resilient_task
+from tests.graphs.agents.answering import Answering
 
 pytestmark = pytest.mark.api
 
@@ -23,27 +21,6 @@ class Spec(BaseModel):
 
 def refuses(spec):
     raise ValueError(f"{spec} is too hard")
-
-
-def answering(until, answer, asked):
-    """Somebody who looks for a run that is paused since `asked`, and answers."""
-
-    def described(client):
-        """The form's text, which is there a moment after the state."""
-        try:
-            run = asked and asked[0]
-            return run and client.request("GET", f"/flow_runs/{run}/input/paused-1-description").text
-        except PrefectHTTPStatusError:
-            return None
-
-    def look():
-        with get_client(sync_client=True) as client:
-            asked.append(until(lambda: described(client)))
-            client.resume_flow_run(asked[0], run_input=answer)
-
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    return thread
 
 
 @pytest.mark.parametrize(
@@ -67,40 +44,33 @@ def test_the_run_waits_for_a_person_s_answer(mode, until, seen, wanted, answer, 
         "manual-mode": person,
     }
     chain = AgentChain("builder", ["builder-simple", "manual-mode"], agents=agents)
-    asked = []
-
-    def begin():
-        from prefect.runtime import flow_run
-
-        asked.append(flow_run.get_id())
+    helper = Answering(until, answer)
 
     if mode.isasync:
 
         @flow
         async def building():
-            begin()
+            helper.begin()
             return await chain.acall("a hut")
 
-        helper = answering(until, answer, asked)
         result = asyncio.run(building())
     else:
 
         @flow
         def building():
-            begin()
+            helper.begin()
             return chain.call("a hut")
 
-        helper = answering(until, answer, asked)
         result = building()
-    helper.join()
+    helper.end()
     assert (result.value, result.answered_by, result.degraded) == (value, "manual-mode", True)
     assert list(result.errors) == ["builder", "builder-simple"]
-    description = asked[1]
+    [description] = helper.questions
     assert "Please build a hut." in description
     assert "- builder-simple: ValueError unexpected: a hut is too hard" in description
     [notice] = told
     assert notice.subject == "builder: manual-mode is asked"
-    assert asked[0] in notice.url
+    assert str(helper.paused[0].id) in notice.url
     assert seen.task_run(result.errors["builder"].task_run_id).state.name == "Degraded"
 
 
@@ -122,7 +92,7 @@ def test_who_does_not_answer_in_time_is_still_needed(mode):
         return caught.value
 
     error = asyncio.run(flow(aask)()) if mode.isasync else flow(ask)()
-    assert error.why == "nobody answered within 0.2 s"
+    assert error.why == "there was no answer within 0.2 s"
     assert (error.chain, error.person) == ("builder", "manual-mode")
     assert isinstance(error.__cause__, ValueError)
     assert classify(error).retryable is False

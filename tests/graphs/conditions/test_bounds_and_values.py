@@ -47,7 +47,7 @@ def nested(levels: int) -> Any:
 
 # -- bounds
 
-TOO_MANY = "the condition has too many parts of the value to look at"
+TOO_MANY = "the value has too many parts for the condition to check"
 
 
 class Late:
@@ -254,16 +254,16 @@ def test_which_instant_is_meant(value: Any, means: Any) -> None:
 def test_how_much_a_condition_may_hold() -> None:
     assert json_value([0] * 9_999) == [0] * 9_999
     assert json_value({str(i): 0 for i in range(9_999)})
-    too_many = "a value may have 10,000 parts at most"
+    too_many = "a value may have at most 10,000 parts"
     assert error_of(lambda: json_value([0] * 10_000), ValueMistake) == too_many
     assert json_value(nested(100)) == nested(100)
-    too_deep = "a value may be 100 levels deep at most"
+    too_deep = "a value may be at most 100 levels deep"
     assert error_of(lambda: json_value(nested(101)), ValueMistake) == too_deep
     assert error_of(lambda: json_value({"a": nested(100)}), ValueMistake) == too_deep
     half = "x" * 500_000
     assert json_value([half, half]) == [half, half]
     assert json_value({half: half}) == {half: half}
-    too_long = "the texts of a value may have 1,000,000 characters at most"
+    too_long = "the strings of a value may have at most 1,000,000 characters"
     for value in ([half, half, "x"], {half: [half, "x"]}, {half + "x": half}):
         assert error_of(lambda: json_value(value), ValueMistake) == too_long  # noqa: B023
 
@@ -286,16 +286,16 @@ def test_which_values_a_condition_may_hold() -> None:
         assert json_value(value) == means
         assert type(json_value(value)) is type(means)
     refused: list[tuple[Any, str]] = [
-        (10**1_000, "a whole number may have 1,000 digits at most"),
-        (-(10**1_000), "a whole number may have 1,000 digits at most"),
-        (Decimal("0.1"), "Decimal('0.1') is no exact number in JSON: write a float or a text"),
-        (Decimal("1e1000"), "Decimal('1E+1000') is no exact number in JSON: write a float or a text"),
-        (Decimal("1e-1000"), "Decimal('1E-1000') is no exact number in JSON: write a float or a text"),
-        ({1: 2}, "the keys of a value must be texts, not 1"),
-        ("\ud800", "'\\ud800' has half of a surrogate pair, which no JSON can carry"),
+        (10**1_000, "a whole number may have at most 1,000 digits"),
+        (-(10**1_000), "a whole number may have at most 1,000 digits"),
+        (Decimal("0.1"), "Decimal('0.1') is not exact as a JSON number: write a float or a string"),
+        (Decimal("1e1000"), "Decimal('1E+1000') is not exact as a JSON number: write a float or a string"),
+        (Decimal("1e-1000"), "Decimal('1E-1000') is not exact as a JSON number: write a float or a string"),
+        ({1: 2}, "the keys of a value must be strings, not 1"),
+        ("\ud800", "'\\ud800' contains a lone surrogate (half a character): write valid Unicode"),
         (
             {1},
-            "a value must be what JSON can carry (null, true, a number, a text, a list, a mapping) "
+            "a value must be a JSON value (null, true, a number, a string, a list, a mapping) "
             "or a time, not set",
         ),
     ]
@@ -309,7 +309,7 @@ def test_which_values_a_condition_may_hold() -> None:
 def test_what_json_does_not_have() -> None:
     assert not_json([1, {"a": [1.5, "nan"]}]) is None
     for value in (float("inf"), [0, float("inf")], {"a": {"b": [float("inf")]}, "c": 1}):
-        assert not_json(value) == "JSON has no inf: write a number that it has, or compare in Python"
+        assert not_json(value) == "JSON has no inf: write a finite number, or compare in Python"
 
 
 class Rude:

@@ -75,12 +75,12 @@ def test_and_or_not_put_together_and_flatten() -> None:
 def test_thousands_are_put_together_quickly_and_no_more_than_allowed() -> None:
     many = functools.reduce(lambda left, right: left & right, [path("a").exists()] * 5_000)
     assert many.extent == (2, 5_001)
-    with pytest.raises(ConfigurationError, match=r"Condition: a condition may have 10,000 parts at most"):
+    with pytest.raises(ConfigurationError, match=r"Condition: a condition may have at most 10,000 parts"):
         many | many
     deep = path("a").exists()
     for turn in range(99):
         deep = (deep & succeeded()) if turn % 2 else (deep | succeeded())
-    with pytest.raises(ConfigurationError, match="nested more than 100 levels deep"):
+    with pytest.raises(ConfigurationError, match="nested at most 100 levels deep"):
         _ = deep & succeeded()
     assert deep.extent[0] == 100
     assert Condition.model_validate_json(deep.model_dump_json()) == deep
@@ -89,21 +89,24 @@ def test_thousands_are_put_together_quickly_and_no_more_than_allowed() -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    (lambda: path(3), r"^path\(\) takes a text such as 'results\[0\]\.id', not 3$"),  # pyright: ignore
-    (lambda: path(None), r"^path\(\) takes a text such as"),  # pyright: ignore
+    (lambda: path(3), r"^path\(\) takes a string such as 'results\[0\]\.id', not 3$"),  # pyright: ignore
+    (lambda: path(None), r"^path\(\) takes a string such as"),  # pyright: ignore
     (lambda: path("a."), "cannot be read at column 3"),
     (lambda: path("a").is_in("abc"), r"^path\('a'\)\.is_in\(\) takes a list of values, not 'abc'$"),
     (lambda: path("a").is_in(3), r"takes a list of values, not 3$"),  # pyright: ignore
     (lambda: path("a").is_in({"a": 1}), r"takes a list of values, not a dict$"),
     (lambda: path("a").matches(3), "'matches' needs a regular expression, not 3"),  # pyright: ignore
-    (lambda: path("a").matches("("), "is no regular expression"),
-    (lambda: path("a") == path("b"), r"^path\('a'\) is compared with a value, not with path\('b'\)$"),
+    (lambda: path("a").matches("("), "is not a valid regular expression"),
+    (
+        lambda: path("a") == path("b"),
+        r"^path\('a'\) can only be compared with a value, not with path\('b'\)$",
+    ),
     (lambda: path("a") > succeeded(), r"compared with a value, not with Condition\(succeeded\)$"),
-    (lambda: path("a") == object(), "what JSON can carry"),
-    (lambda: failed("timeot"), "no error category; did you mean 'timeout'"),
-    (lambda: failed(3), "category is a text, not 3"),  # pyright: ignore
-    (lambda: succeeded() & True, r"^& puts two conditions together, not a condition and True$"),
-    (lambda: succeeded() | path("a"), r"^\| puts two conditions together, not a condition and path\('a'\)$"),
+    (lambda: path("a") == object(), "must be a JSON value"),
+    (lambda: failed("timeot"), "not an error category; did you mean 'timeout'"),
+    (lambda: failed(3), "category must be a string, not 3"),  # pyright: ignore
+    (lambda: succeeded() & True, r"^& combines two conditions, not a condition and True$"),
+    (lambda: succeeded() | path("a"), r"^\| combines two conditions, not a condition and path\('a'\)$"),
     (
         lambda: Condition(operator="gte", path="a"),
         r"^Condition\(value\): 'gte' needs a value to compare with$",
@@ -120,7 +123,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(make: Any, says: str) -> No
 def test_neither_a_condition_nor_a_path_is_true_or_false() -> None:
     with pytest.raises(TypeError, match=r"& \| ~"):
         bool(succeeded())
-    with pytest.raises(TypeError, match="no condition yet"):
+    with pytest.raises(TypeError, match="not a condition yet"):
         bool(path("a"))
     with pytest.raises(TypeError):
         _ = path("a") > 1 and path("b") > 1
@@ -156,7 +159,7 @@ def test_a_path_beside_and_or_or_has_no_comparison():
 def test_a_path_without_comparison_on_either_side():
     bare: Any = path("a")
     for put in (lambda: bare & 1, lambda: bare | 1, lambda: 1 & bare, lambda: 1 | bare):
-        with pytest.raises(ConfigurationError, match=r"^path\('a'\) stands beside & or \|"):
+        with pytest.raises(ConfigurationError, match=r"^path\('a'\) is combined by & or \|"):
             put()
 
 

@@ -104,7 +104,9 @@ def test_a_list_that_contains_itself_is_not_written_out() -> None:
 def test_what_is_said_when_there_is_no_answer() -> None:
     with pytest.raises(ConditionError) as raised:
         (path("b.c") == 1).evaluate({"b": 2})
-    assert str(raised.value) == ("the condition 'b.c == 1' has no answer: 'b' is a number, which has no 'c'")
+    assert str(raised.value) == (
+        "the condition 'b.c == 1' cannot be evaluated: 'b' is a number, which has no 'c'"
+    )
     assert raised.value.path == "b.c"
 
 
@@ -198,9 +200,7 @@ def test_the_whole_schema() -> None:
     text: dict[str, Any] = {"type": "string"}
     schema = json_schema({"$ref": "#/it"})
     description = schema.pop("description")
-    assert description.startswith(
-        "A question about a task's result or error, written in one of these forms: {"
-    )
+    assert description.startswith("A condition on a task's result or error, in one of these forms: {")
     assert description.count("\n") == 0
     assert '"value": "x"}, {"type": "in", ' in description
     assert description.endswith('{"type": "not", "condition": {...}}.')
@@ -212,46 +212,49 @@ def test_the_whole_schema() -> None:
             "type": text
             | {
                 "enum": list(TYPES),
-                "description": "The kind of question; an operator's name, or a kind that has several.",
+                "description": "The type of the condition: an operator, or a group of operators.",
             },
             "operator": text
             | {
                 "enum": list(OPERATORS),
-                "description": "What is asked; may be left out where the type says it.",
+                "description": "The comparison or check. Not needed if the type is an operator.",
             },
             "path": text
             | {
                 "maxLength": 1_000,
-                "description": "Where to look: a.b[0].c, or $... as in RFC 9535; $ alone is the whole. "
-                "In a plan, state... and inputs... look there.",
+                "description": "The place in the result: a.b[0].c, or $... as in RFC 9535; $ is the whole "
+                "result. In a plan, also state... and inputs... .",
             },
             "field": {
                 "type": "object",
-                "description": "Another way to write the path.",
+                "description": "An alternative to path.",
                 "properties": {"type": {"const": "field"}, "path": text},
                 "required": ["type", "path"],
                 "additionalProperties": False,
             },
-            "value": {"description": "What to compare with: any JSON; a list for in, a pattern for matches."},
-            "source_task": text | {"description": "The task whose result is looked at."},
+            "value": {
+                "description": "The value to compare with: any JSON; a list for in, a pattern for matches."
+            },
+            "source_task": text
+            | {"description": "The task with the result; by default the condition's own."},
             "conditions": {
                 "type": "array",
                 "minItems": 1,
                 "items": {"$ref": "#/it"},
-                "description": "For all and any.",
+                "description": "The conditions that all and any combine.",
             },
-            "condition": {"$ref": "#/it", "description": "For not."},
+            "condition": {"$ref": "#/it", "description": "The condition that not negates."},
             "category": text
             | {
                 "enum": [word.value for word in ErrorCategory],
-                "description": "The error that failed asks for.",
+                "description": "The category of the error, for failed.",
             },
-            "code": text | {"description": "The error's code, such as 429 or TIMEOUT."},
+            "code": text | {"description": "The code of the error, for failed: 429, TIMEOUT."},
             "timeout_ms": {
                 "type": "number",
                 "exclusiveMinimum": 0,
                 "maximum": 60_000,
-                "description": "Milliseconds that its evaluation may compute; 500 if not given.",
+                "description": "CPU time of an evaluation in milliseconds; 500 by default.",
             },
         },
     }

@@ -107,18 +107,18 @@ def test_which_operators_a_type_takes() -> None:
     assert condition_mistakes({"type": "comparison", "operator": "success"}) == [
         (
             ("operator",),
-            "'success' is no operator of the type 'comparison'; "
+            "'success' is not an operator of the type 'comparison'; "
             "write one of gt, gte, lt, lte, equals, not_equals",
         )
     ]
     assert condition_mistakes({"type": "error_catch", "operator": "contians"}) == [
-        (("operator",), "'contians' is no operator; did you mean 'contains'?")
+        (("operator",), "'contians' is not an operator; did you mean 'contains'?")
     ]
 
 
 def test_what_is_said_of_a_path_and_a_value_stands_at_their_place() -> None:
     bracket = "'a[' cannot be read at column 2: this bracket is not closed"
-    keys = "the keys of a value must be texts, not 1"
+    keys = "the keys of a value must be strings, not 1"
     equals: dict[str, Any] = {"operator": "equals", "path": "a", "value": {1: 2}}
     for form, said in (
         ({"operator": "exists", "path": "a["}, [(("path",), bracket)]),

@@ -110,38 +110,38 @@ class Unprintable:
 NESTED = {"type": "all", "conditions": [GTE, {"operator": "gte ", "path": "a", "value": 1}]}
 
 MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
-    (3, [("", "3 is no condition: write one like {'operator': 'gte'")]),
-    (None, [("", "None is no condition")]),
-    ([], [("", "a list is no condition")]),
+    (3, [("", "3 is not a condition: write one like {'operator': 'gte'")]),
+    (None, [("", "None is not a condition")]),
+    ([], [("", "a list is not a condition")]),
     ({}, [("operator", "a condition needs an operator; write one of error_occurred, ")]),
     (
         {"operator": "gte ", "path": "a", "value": 1},
-        [("operator", "'gte ' is no operator; did you mean 'gte'?")],
+        [("operator", "'gte ' is not an operator; did you mean 'gte'?")],
     ),
-    ({"operator": 3}, [("operator", "3 is no operator; write one of")]),
-    ({"operator": ["gte"]}, [("operator", "a list is no operator")]),
-    ({"operator": "x" * 100_000}, [("operator", "is no operator; write one of")]),
-    ({"type": "comparision", **GTE}, [("type", "is no type of condition; did you mean 'comparison'?")]),
+    ({"operator": 3}, [("operator", "3 is not an operator; write one of")]),
+    ({"operator": ["gte"]}, [("operator", "a list is not an operator")]),
+    ({"operator": "x" * 100_000}, [("operator", "is not an operator; write one of")]),
+    ({"type": "comparision", **GTE}, [("type", "is not a type of condition; did you mean 'comparison'?")]),
     ({"type": "comparision"}, [("type", "did you mean 'comparison'?")]),
-    ({"type": {"a": 1}, **GTE}, [("type", "a dict is no type of condition")]),
+    ({"type": {"a": 1}, **GTE}, [("type", "a dict is not a type of condition")]),
     ({"type": "error_catch"}, [("operator", "'error_catch' needs an operator; write one of error_occurred")]),
     (
         {"type": "error_catch", **GTE},
         [
             (
                 "operator",
-                "'gte' is no operator of the type 'error_catch'; write one of error_occurred, success",
+                "'gte' is not an operator of the type 'error_catch'; write one of error_occurred, success",
             )
         ],
     ),
     (
         {"type": "output_check", "operator": "gte", "path": "a", "value": 1},
-        [("operator", "'gte' is no operator of the type 'output_check'")],
+        [("operator", "'gte' is not an operator of the type 'output_check'")],
     ),
     ({"type": "comparison", "operator": "contains", "path": "a", "value": 1}, [("operator", "'comparison'")]),
     ({"type": "lt", **GTE}, [("operator", "write one of lt")]),
-    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no 'vlaue'; did you mean 'value'?")]),
-    ({**GTE, 3: 2}, [("3", "a condition has no 3; its names are texts")]),
+    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no field 'vlaue'; did you mean 'value'?")]),
+    ({**GTE, 3: 2}, [("3", "a condition has no field 3; field names are strings")]),
     ({"operator": "gte", "path": "a"}, [("value", "'gte' needs a value to compare with")]),
     ({"operator": "gte", "value": 1}, [("path", "'gte' needs a path; write '$' for the whole value")]),
     ({"operator": "exists"}, [("path", "'exists' needs a path")]),
@@ -154,25 +154,25 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     ({**GTE, "condition": GTE}, [("condition", "'gte' takes no condition")]),
     (
         {"type": "all", "conditions": [GTE], "source_task": "t"},
-        [("source_task", "write it in the conditions inside")],
+        [("source_task", "write it in the inner conditions")],
     ),
     (
         {"operator": "failed", "category": "timeot"},
-        [("category", "no error category; did you mean 'timeout'?")],
+        [("category", "not an error category; did you mean 'timeout'?")],
     ),
-    ({"operator": "failed", "category": 3}, [("category", "category is a text, not 3")]),
-    ({"operator": "failed", "code": True}, [("code", "code is a text, not True")]),
-    ({"operator": "success", "source_task": ""}, [("source_task", "source_task is a text, not ''")]),
+    ({"operator": "failed", "category": 3}, [("category", "category must be a string, not 3")]),
+    ({"operator": "failed", "code": True}, [("code", "code must be a string, not True")]),
+    ({"operator": "success", "source_task": ""}, [("source_task", "source_task must be a string, not ''")]),
     (
         {"operator": "success", "source_task": "\ud800"},
-        [("source_task", "source_task is a text, not '\\ud800'")],
+        [("source_task", "source_task must be a string, not '\\ud800'")],
     ),
-    ({**GTE, "path": 3}, [("path", "a path is a text such as 'results[0].id', not 3")]),
+    ({**GTE, "path": 3}, [("path", "a path must be a string such as 'results[0].id', not 3")]),
     ({**GTE, "path": "a..b"}, [("path", "cannot be read at column 3")]),
     ({**GTE, "path": "$.a["}, [("path", "cannot be read at column 5")]),
     ({**GTE, "field": {"type": "field", "path": "b"}}, [("field", "write one of them")]),
-    ({"type": "exists", "field": "a"}, [("field", "a field is written {'type': 'field', 'path': ...}")]),
-    ({"type": "exists", "field": {"type": "path", "path": "a"}}, [("field", "a field is written")]),
+    ({"type": "exists", "field": "a"}, [("field", "write a field as {'type': 'field', 'path': ...}")]),
+    ({"type": "exists", "field": {"type": "path", "path": "a"}}, [("field", "write a field as")]),
     (
         {"type": "exists", "field": {"type": "field", "path": "a."}},
         [("field.path", "cannot be read at column 3")],
@@ -182,29 +182,32 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
         {"operator": "matches", "path": "a", "value": 3},
         [("value", "'matches' needs a regular expression, not 3")],
     ),
-    ({"operator": "matches", "path": "a", "value": "("}, [("value", "is no regular expression: missing )")]),
+    (
+        {"operator": "matches", "path": "a", "value": "("},
+        [("value", "is not a valid regular expression: missing )")],
+    ),
     (
         {"operator": "matches", "path": "a", "value": "a" * 1_001},
-        [("value", "1,000 characters at most, not 1,001")],
+        [("value", "at most 1,000 characters, not 1,001")],
     ),
-    (Unprintable(), [("", "<Unprintable> is no condition")]),
-    ({**GTE, "value": object()}, [("value", "must be what JSON can carry")]),
-    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be texts, not 1")]),
-    ({**GTE, "value": [0] * 10_001}, [("value", "10,000 parts at most")]),
-    ({**GTE, "value": "x" * 1_000_001}, [("value", "1,000,000 characters at most")]),
-    ({**GTE, "value": "\ud800"}, [("value", "half of a surrogate pair")]),
-    ({**GTE, "value": 10**1000}, [("value", "1,000 digits at most")]),
-    ({**GTE, "value": Decimal("0.1")}, [("value", "is no exact number in JSON")]),
-    ({"type": "all"}, [("conditions", "'all' needs a list of conditions, one at least")]),
+    (Unprintable(), [("", "<Unprintable> is not a condition")]),
+    ({**GTE, "value": object()}, [("value", "must be a JSON value")]),
+    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be strings, not 1")]),
+    ({**GTE, "value": [0] * 10_001}, [("value", "at most 10,000 parts")]),
+    ({**GTE, "value": "x" * 1_000_001}, [("value", "at most 1,000,000 characters")]),
+    ({**GTE, "value": "\ud800"}, [("value", "a lone surrogate")]),
+    ({**GTE, "value": 10**1000}, [("value", "at most 1,000 digits")]),
+    ({**GTE, "value": Decimal("0.1")}, [("value", "is not exact as a JSON number")]),
+    ({"type": "all"}, [("conditions", "'all' needs a list of at least one condition")]),
     ({"type": "not"}, [("condition", "'not' needs a condition")]),
-    ({"type": "all", "conditions": []}, [("conditions", "one at least")]),
-    ({"type": "all", "conditions": GTE}, [("conditions", "written as a list")]),
+    ({"type": "all", "conditions": []}, [("conditions", "at least one")]),
+    ({"type": "all", "conditions": GTE}, [("conditions", "must be a list")]),
     (
         {"type": "all", "condition": GTE},
         [("condition", "'all' takes no condition"), ("conditions", "needs a list")],
     ),
     ({"type": "not", "conditions": [GTE, GTE]}, [("conditions", "'not' takes one condition")]),
-    (NESTED, [("conditions[1].operator", "'gte ' is no operator; did you mean 'gte'?")]),
+    (NESTED, [("conditions[1].operator", "'gte ' is not an operator; did you mean 'gte'?")]),
     (
         {
             "type": "any",
@@ -219,11 +222,11 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     (
         {"operator": "gtee", "path": "a.", "value": object(), "code": "", "other": 1},
         [
-            ("other", "a condition has no 'other'"),
+            ("other", "a condition has no field 'other'"),
             ("operator", "did you mean 'gte'?"),
             ("path", "column 3"),
             ("value", "JSON"),
-            ("code", "is a text"),
+            ("code", "must be a string"),
         ],
     ),
 ]
@@ -250,7 +253,7 @@ def test_places_lead_through_other_models() -> None:
         Outer.model_validate({"tasks": [{"condition": GTE}, {"condition": NESTED}]})
     (error,) = raised.value.errors()
     assert error["loc"] == ("tasks", 1, "condition", "conditions", 1, "operator")
-    assert error["msg"] == "'gte ' is no operator; did you mean 'gte'?"
+    assert error["msg"] == "'gte ' is not an operator; did you mean 'gte'?"
     assert error["input"] == "'gte '"
 
 
@@ -258,7 +261,7 @@ def test_python_gets_one_error_that_names_the_places() -> None:
     with pytest.raises(ConfigurationError) as raised:
         Condition(operator="gte ", path=3)  # pyright: ignore[reportArgumentType]
     assert str(raised.value).startswith(
-        "Condition(operator): 'gte ' is no operator; did you mean 'gte'?; Condition(path)"
+        "Condition(operator): 'gte ' is not an operator; did you mean 'gte'?; Condition(path)"
     )
     with pytest.raises(ConfigurationError, match=r"; and 3 more$"):
         Condition(operator="all", conditions=[{}] * 8)

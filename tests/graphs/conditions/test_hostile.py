@@ -149,7 +149,7 @@ def test_nesting_is_refused_without_recursion(kind: str, levels: int) -> None:
     form = nested(levels, kind)
     with cheap():
         assert [sentence for _, sentence in condition_mistakes(form)] == [
-            "conditions are nested more than 100 levels deep"
+            "conditions may be nested at most 100 levels deep"
         ]
         with pytest.raises(ValidationError, match="nested more than 100 levels deep"):
             Condition.model_validate(form)
@@ -176,7 +176,7 @@ def test_parts_are_counted_through_and_through() -> None:
     assert condition.extent == (2, 10_000)
     with cheap():
         ((place, sentence),) = condition_mistakes({"type": "any", "conditions": [wide, wide]})
-    assert (place, sentence) == (("conditions",), "a condition may have 10,000 parts at most")
+    assert (place, sentence) == (("conditions",), "a condition may have at most 10,000 parts")
     with pytest.raises(ConfigurationError, match="10,000 parts"):
         Condition(operator="any", conditions=[condition, condition])
 

@@ -6,8 +6,8 @@ import pytest
 
 from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern
 
-TOO_MUCH = "repeats or nests too much to be compiled"
-NOT_ACCEPTED = "recursion, comments and flags other than a, i, m, s and u are not accepted"
+TOO_MUCH = "has too many repetitions or groups to be compiled"
+NOT_ACCEPTED = "recursion, comments and flags other than a, i, m, s and u are not supported"
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +62,10 @@ def refusal(pattern: str) -> str:
 
 
 SENTENCES = [
-    ("a" * 1_001, "a pattern may have 1,000 characters at most, not 1,001"),
-    ("{1001}", "'{1001}' is no regular expression: nothing to repeat at position 0"),
-    (")", "')' is no regular expression: unbalanced parenthesis at position 0"),
-    ("a{999})", "'a{999})' is no regular expression: unbalanced parenthesis at position 6"),
+    ("a" * 1_001, "a pattern may have at most 1,000 characters, not 1,001"),
+    ("{1001}", "'{1001}' is not a valid regular expression: nothing to repeat at position 0"),
+    (")", "')' is not a valid regular expression: unbalanced parenthesis at position 0"),
+    ("a{999})", "'a{999})' is not a valid regular expression: unbalanced parenthesis at position 6"),
     (r"\p{nothing}", None),
     ("ab(?#comment)", f"'ab(?#comment)' has '(?#com' at column 3: {NOT_ACCEPTED}"),
     ("(?R)", f"'(?R)' has '(?R)' at column 1: {NOT_ACCEPTED}"),
@@ -77,6 +77,6 @@ SENTENCES = [
 def test_what_is_said_of_a_pattern(pattern: str, sentence: str | None) -> None:
     said = refusal(pattern)
     if sentence is None:
-        assert said.startswith(f"{pattern!r} is no regular expression: ")
+        assert said.startswith(f"{pattern!r} is not a valid regular expression: ")
     else:
         assert said == sentence

@@ -67,24 +67,24 @@ def test_what_path_makes() -> None:
 
 
 def test_what_path_refuses() -> None:
-    assert error_of(lambda: path(3)) == "path() takes a text such as 'results[0].id', not 3"  # pyright: ignore
+    assert error_of(lambda: path(3)) == "path() takes a string such as 'results[0].id', not 3"  # pyright: ignore
     assert error_of(lambda: path("a").is_in("b")) == "path('a').is_in() takes a list of values, not 'b'"
     assert error_of(lambda: path("a").is_in(b"b")) == "path('a').is_in() takes a list of values, not b'b'"
     assert error_of(lambda: path("a").is_in({"b": 1})) == (  # pyright: ignore
         "path('a').is_in() takes a list of values, not a dict"
     )
     assert error_of(lambda: path("a") == path("b")) == (
-        "path('a') is compared with a value, not with path('b')"
+        "path('a') can only be compared with a value, not with path('b')"
     )
     assert error_of(lambda: bool(path("a")), TypeError) == (
-        "path('a') is no condition yet: compare it, or write .exists()"
+        "path('a') is not a condition yet: compare it, or write .exists()"
     )
     assert error_of(lambda: bool(succeeded()), TypeError) == (
-        "a condition is neither true nor false before it is evaluated: put conditions together with "
+        "a condition is neither true nor false before it is evaluated: combine conditions with "
         "& | ~ instead of and, or, not, and test for None with `is None`"
     )
-    assert error_of(lambda: succeeded() & 3) == "& puts two conditions together, not a condition and 3"
-    assert error_of(lambda: succeeded() | 3) == "| puts two conditions together, not a condition and 3"
+    assert error_of(lambda: succeeded() & 3) == "& combines two conditions, not a condition and 3"
+    assert error_of(lambda: succeeded() | 3) == "| combines two conditions, not a condition and 3"
 
 
 # -- the model
@@ -161,7 +161,7 @@ def test_a_condition_that_has_no_limit_left() -> None:
     assert deep.extent == (99, 148)
     deep = deep & succeeded()
     assert deep.extent[0] == 100
-    too_deep = "Condition: conditions are nested more than 100 levels deep"
+    too_deep = "Condition: conditions may be nested at most 100 levels deep"
     assert error_of(lambda: ~deep) == too_deep
     assert error_of(lambda: deep | succeeded()) == too_deep
     assert (deep & succeeded()).extent == (100, 151)
@@ -175,7 +175,8 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
         [
             (
                 "",
-                "3 is no condition: write one like {'operator': 'gte', 'path': 'confidence', 'value': 0.9}",
+                "3 is not a condition: write one like {'operator': 'gte', 'path': 'confidence', "
+                "'value': 0.9}",
             )
         ],
     ),
@@ -189,31 +190,34 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
             )
         ],
     ),
-    ({"type": 7, "operator": "success"}, [("type", f"7 is no type of condition; write one of {ALL_TYPES}")]),
-    ({"type": 7}, [("type", f"7 is no type of condition; write one of {ALL_TYPES}")]),
+    (
+        {"type": 7, "operator": "success"},
+        [("type", f"7 is not a type of condition; write one of {ALL_TYPES}")],
+    ),
+    ({"type": 7}, [("type", f"7 is not a type of condition; write one of {ALL_TYPES}")]),
     (
         {"type": "comparision", "operator": "success"},
-        [("type", "'comparision' is no type of condition; did you mean 'comparison'?")],
+        [("type", "'comparision' is not a type of condition; did you mean 'comparison'?")],
     ),
-    ({"operator": 7}, [("operator", f"7 is no operator; write one of {ALL_OPERATORS}")]),
+    ({"operator": 7}, [("operator", f"7 is not an operator; write one of {ALL_OPERATORS}")]),
     (
         {"type": "error_catch", "operator": 7},
-        [("operator", "7 is no operator; write one of error_occurred, success, failed")],
+        [("operator", "7 is not an operator; write one of error_occurred, success, failed")],
     ),
     (
         {"type": "error_catch", "operator": "sucess"},
-        [("operator", "'sucess' is no operator; did you mean 'success'?")],
+        [("operator", "'sucess' is not an operator; did you mean 'success'?")],
     ),
     (
         {"type": "lt", **GTE},
-        [("operator", "'gte' is no operator of the type 'lt'; write one of lt")],
+        [("operator", "'gte' is not an operator of the type 'lt'; write one of lt")],
     ),
     (
         {"type": "output_check", **GTE},
         [
             (
                 "operator",
-                "'gte' is no operator of the type 'output_check'; "
+                "'gte' is not an operator of the type 'output_check'; "
                 "write one of contains, equals, not_equals, in, matches, exists, not_exists",
             )
         ],
@@ -221,47 +225,47 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     ({"type": "comparison", **GTE}, []),
     (
         {"type": "error_catch", **GTE, "operator": "gte "},
-        [("operator", "'gte ' is no operator; did you mean 'gte'?")],
+        [("operator", "'gte ' is not an operator; did you mean 'gte'?")],
     ),
     (
         {**GTE, "path": "a..b"},
         [
             (
                 "path",
-                "'a..b' cannot be read at column 3: a name must stand here, not '.': "
+                "'a..b' cannot be read at column 3: a name is expected here, not '.': "
                 "write a path like a.b[0].c, or a $ path",
             )
         ],
     ),
-    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be texts, not 1")]),
+    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be strings, not 1")]),
     (
         {**GTE, "operator": "gtee", "value": {1: 2}},
         [
-            ("operator", "'gtee' is no operator; did you mean 'gte'?"),
-            ("value", "the keys of a value must be texts, not 1"),
+            ("operator", "'gtee' is not an operator; did you mean 'gte'?"),
+            ("value", "the keys of a value must be strings, not 1"),
         ],
     ),
     ({"operator": "success", "value": {1: 2}}, [("value", "'success' takes no value")]),
-    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no 'vlaue'; did you mean 'value'?")]),
-    ({**GTE, 3: 2}, [("3", "a condition has no 3; its names are texts")]),
+    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no field 'vlaue'; did you mean 'value'?")]),
+    ({**GTE, 3: 2}, [("3", "a condition has no field 3; field names are strings")]),
     (
         {**GTE, "y" * 70: 2},
         [
             (
                 "y" * 60,
-                f"a condition has no '{'y' * 59}…'; write one of category, code, condition, conditions, "
-                "field, operator, path, source_task, timeout_ms, type, value",
+                f"a condition has no field '{'y' * 59}…'; write one of category, code, condition, "
+                "conditions, field, operator, path, source_task, timeout_ms, type, value",
             )
         ],
     ),
     ({"operator": "exists", "path": "a", "value": 1}, [("value", "'exists' takes no value")]),
     (
         {**GTE, "timeout_ms": 60_001},
-        [("timeout_ms", "write the milliseconds that it may take, up to 60,000, not 60001")],
+        [("timeout_ms", "write the allowed milliseconds, at most 60,000, not 60001")],
     ),
     (
         {**GTE, "timeout_ms": "5"},
-        [("timeout_ms", "write the milliseconds that it may take, up to 60,000, not '5'")],
+        [("timeout_ms", "write the allowed milliseconds, at most 60,000, not '5'")],
     ),
     (
         {"operator": "error_occurred", "category": "timeout", "code": "X"},
@@ -281,7 +285,7 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     ),
     (
         {"operator": "not", "condition": GTE, "source_task": "t"},
-        [("source_task", "'not' takes no source_task; write it in the conditions inside")],
+        [("source_task", "'not' takes no source_task; write it in the inner conditions")],
     ),
     ({"operator": "all", "conditions": [GTE], "path": "a"}, [("path", "'all' takes no path")]),
     (
@@ -291,30 +295,30 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
             ("value", "'gte' needs a value to compare with"),
         ],
     ),
-    ({"operator": "all"}, [("conditions", "'all' needs a list of conditions, one at least")]),
+    ({"operator": "all"}, [("conditions", "'all' needs a list of at least one condition")]),
     ({"operator": "not"}, [("condition", "'not' needs a condition")]),
     ({"operator": "not", "conditions": ()}, [("condition", "'not' needs a condition")]),
     (
         {"operator": "not", "condition": GTE, "conditions": [succeeded()]},
-        [("conditions", "'not' takes one condition: put any or all around several")],
+        [("conditions", "'not' takes one condition: combine several with any or all")],
     ),
-    ({"operator": "any", "conditions": "x"}, [("conditions", "conditions are written as a list, not 'x'")]),
-    ({**GTE, "path": 3}, [("path", "a path is a text such as 'results[0].id', not 3")]),
+    ({"operator": "any", "conditions": "x"}, [("conditions", "conditions must be a list, not 'x'")]),
+    ({**GTE, "path": 3}, [("path", "a path must be a string such as 'results[0].id', not 3")]),
     (
         {**GTE, "field": {"type": "field", "path": "b"}},
-        [("field", "a path stands here and in 'path': write one of them")],
+        [("field", "a path is written here and in 'path': write one of them")],
     ),
     (
         {"operator": "exists", "field": {"type": "path", "path": "b"}},
-        [("field", "a field is written {'type': 'field', 'path': ...}")],
+        [("field", "write a field as {'type': 'field', 'path': ...}")],
     ),
     (
         {"operator": "exists", "field": {"type": "field", "path": "b", "x": 1}},
-        [("field", "a field is written {'type': 'field', 'path': ...}")],
+        [("field", "write a field as {'type': 'field', 'path': ...}")],
     ),
     (
         {"operator": "exists", "field": {"type": "field", "path": 3}},
-        [("field.path", "a path is a text such as 'results[0].id', not 3")],
+        [("field.path", "a path must be a string such as 'results[0].id', not 3")],
     ),
     (
         {"operator": "in", "path": "a", "value": 3},
@@ -326,20 +330,20 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     ),
     (
         {"operator": "matches", "path": "a", "value": "["},
-        [("value", "'[' is no regular expression: unterminated character set at position 1")],
+        [("value", "'[' is not a valid regular expression: unterminated character set at position 1")],
     ),
     (
         {"operator": "failed", "category": "timeot"},
-        [("category", "'timeot' is no error category; did you mean 'timeout'?")],
+        [("category", "'timeot' is not an error category; did you mean 'timeout'?")],
     ),
-    ({"operator": "failed", "code": True}, [("code", "code is a text, not True")]),
-    ({"operator": "failed", "code": ""}, [("code", "code is a text, not ''")]),
-    ({"operator": "success", "source_task": 3}, [("source_task", "source_task is a text, not 3")]),
-    ({"operator": "failed", "code": 1.5}, [("code", "code is a text, not 1.5")]),
+    ({"operator": "failed", "code": True}, [("code", "code must be a string, not True")]),
+    ({"operator": "failed", "code": ""}, [("code", "code must be a string, not ''")]),
+    ({"operator": "success", "source_task": 3}, [("source_task", "source_task must be a string, not 3")]),
+    ({"operator": "failed", "code": 1.5}, [("code", "code must be a string, not 1.5")]),
     (
         {"operator": "nothing", "conditions": [{"operator": "exists"}], "condition": {"operator": "in"}},
         [
-            ("operator", "'nothing' is no operator; did you mean 'not'?"),
+            ("operator", "'nothing' is not an operator; did you mean 'not'?"),
             ("condition.path", "'in' needs a path; write '$' for the whole value"),
             ("condition.value", "'in' needs a value to compare with"),
             ("conditions[0].path", "'exists' needs a path; write '$' for the whole value"),
@@ -355,7 +359,7 @@ def test_what_is_said_of_a_mistake(data: Any, sentences: list[tuple[str, str]]) 
 
 def test_what_is_said_of_a_value_that_is_written_as_json() -> None:
     form = {"operator": "equals", "path": "a", "value": [1, {"b": float("nan")}]}
-    sentence = "JSON has no nan: write a number that it has, or compare in Python"
+    sentence = "JSON has no nan: write a finite number, or compare in Python"
     assert all_mistakes(form, json=True) == [("value", sentence)]
     assert all_mistakes({"type": "all", "conditions": [form]}, json=True) == [
         ("conditions[0].value", sentence)
@@ -371,18 +375,18 @@ def test_what_is_said_of_too_much() -> None:
         deep = {"type": "not", "condition": deep}
     assert all_mistakes(deep) == []
     assert all_mistakes({"type": "not", "condition": deep}) == [
-        ("condition", "conditions are nested more than 100 levels deep")
+        ("condition", "conditions may be nested at most 100 levels deep")
     ]
     made = Condition.model_validate(deep)
     assert all_mistakes({"type": "any", "conditions": [made]}) == [
-        ("conditions", "conditions are nested more than 100 levels deep")
+        ("conditions", "conditions may be nested at most 100 levels deep")
     ]
     assert all_mistakes({"type": "any", "conditions": [leaf] * 9_999}) == []
     assert all_mistakes({"type": "any", "conditions": [leaf] * 10_000}) == [
-        ("conditions", "a condition may have 10,000 parts at most")
+        ("conditions", "a condition may have at most 10,000 parts")
     ]
     half = Condition.model_validate({"type": "any", "conditions": [leaf] * 4_999})
     assert all_mistakes({"type": "any", "conditions": [half, half]}) == [
-        ("conditions", "a condition may have 10,000 parts at most")
+        ("conditions", "a condition may have at most 10,000 parts")
     ]
     assert all_mistakes({"type": "any", "conditions": [half] + [leaf] * 4_999}) == []

@@ -160,7 +160,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "its own handler": lambda: text(node("a", handles_error="a")),
     "its own fallback": lambda: text(node("a", on_failure=["b"], depends_on=["b"]), node("b")),
     "handlers of each other": lambda: text(node("a", handles_error="b"), node("b", handles_error="a")),
-    "leads to itself": lambda: text(node("a", transitions=[{"to": "a"}])),
+    "routes to itself": lambda: text(node("a", transitions=[{"to": "a"}])),
     "the same id twice": lambda: text(node("a"), node("a")),
     "the same id 20,000 times": lambda: text(*[node("a")] * 20_000),
     "the same key twice": lambda: '{"tasks": [{"id": "a", "id": "b", "type": "x"}]}',

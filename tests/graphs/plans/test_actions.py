@@ -204,21 +204,21 @@ def test_a_node_that_fits_has_no_mistakes(library: Actions) -> None:
 @pytest.mark.parametrize(
     ("node", "mistake"),
     [
-        ({"type": "serch"}, "tasks[3].type: there is no action 'serch'; did you mean 'search'?"),
+        ({"type": "serch"}, "tasks[3].type: unknown action 'serch'; did you mean 'search'?"),
         ({"input": {}}, "tasks[3].input: 'search' needs 'query': write it in the input"),
         (
             {"input": {"query": "x", "topp": 3}},
-            "tasks[3].input.topp: 'topp' is no input of 'search'; did you mean 'top'?",
+            "tasks[3].input.topp: 'topp' is not an input of 'search'; did you mean 'top'?",
         ),
         (
             {"input": {"query": 5}},
-            "tasks[3].input.query: query=5 is no str: input should be a valid string",
+            "tasks[3].input.query: query=5 is not a valid str: input should be a valid string",
         ),
         (
             {"input": {"query": "x", "top": "3"}},
-            "tasks[3].input.top: top='3' is no int: input should be a valid integer",
+            "tasks[3].input.top: top='3' is not a valid int: input should be a valid integer",
         ),
-        ({"input": {"query": "x", "top": True}}, "top=True is no int"),
+        ({"input": {"query": "x", "top": True}}, "top=True is not a valid int"),
         ({"input": {"query": "x", "limits": {"most": "many"}}}, "['most']: input should be a valid integer"),
     ],
 )
@@ -235,12 +235,12 @@ def test_several_mistakes_are_all_told(library: Actions) -> None:
 
 def test_when_none_is_registered_it_says_how() -> None:
     [mistake] = said(Actions.of(None))
-    assert "there is no action 'search', for none is registered: write @action('search')" in mistake
+    assert "unknown action 'search', because none is registered: write @action('search')" in mistake
 
 
 def test_an_unknown_name_lists_what_there_is(library: Actions) -> None:
     [mistake] = said(library, type="zzz")
-    assert mistake == "tasks[3].type: there is no action 'zzz'; write one of plan, quorum, search, vote"
+    assert mistake == "tasks[3].type: unknown action 'zzz'; write one of plan, quorum, search, vote"
 
 
 def test_an_action_without_inputs_says_so() -> None:
@@ -249,7 +249,7 @@ def test_an_action_without_inputs_says_so() -> None:
     actions = Actions.of({"search": stamp})
     assert said(actions) == []
     assert said(actions, input={"x": 1}) == [
-        "tasks[3].input.x: 'x' is no input of 'search', which takes none"
+        "tasks[3].input.x: 'x' is not an input of 'search', which has no inputs"
     ]
 
 
@@ -324,7 +324,9 @@ def test_plain_json_is_left_alone(annotation: Any) -> None:
 
 
 def test_what_does_not_fit_is_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"x='steep' is no .*Depth: input should be 'shallow' or 'deep'"):
+    with pytest.raises(
+        ValueError, match=r"x='steep' is not a valid .*Depth: input should be 'shallow' or 'deep'"
+    ):
         convert(Depth, "steep")
     with pytest.raises(ValueError, match="…"):
         convert(Limits, {"most": "x" * 200})

@@ -87,13 +87,13 @@ def test_it_is_classified_as_its_first_node() -> None:
 
 
 def test_time_that_is_up_is_a_timeout() -> None:
-    made = failure_of(result(a=1), now=NOW, first=None, overdue="the 2 s of the plan were over")
+    made = failure_of(result(a=1), now=NOW, first=None, overdue="the plan timed out after 2 s")
     found = error_context(made)
     assert found is not None
     assert (found.category, found.code, found.reason) == ("timeout", "TIMEOUT", "execution_timeout")
-    assert str(made) == "the 2 s of the plan were over"
-    both = failure_of(result(a=DOWN), now=NOW, first="a", overdue="the 2 s of the plan were over")
-    assert str(both).startswith("the 2 s of the plan were over; 1 of 1 node failed")
+    assert str(made) == "the plan timed out after 2 s"
+    both = failure_of(result(a=DOWN), now=NOW, first="a", overdue="the plan timed out after 2 s")
+    assert str(both).startswith("the plan timed out after 2 s; 1 of 1 node failed")
     assert both.context is not None
     assert both.context.cause is not None
 

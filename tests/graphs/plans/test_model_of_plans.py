@@ -84,13 +84,13 @@ def test_mistakes_arrive_as_whoever_asked_wants_them() -> None:
         Plan(**wrong)
     assert told.value.mistakes == (
         Mistake("tasks[0].timeout_ms", "write a number, not '5'"),
-        Mistake("tasks[1].type", "write a text, not 1"),
+        Mistake("tasks[1].type", "write a string, not 1"),
     )
     assert isinstance(told.value, ConfigurationError)
     assert str(told.value) == (
         "the plan has 2 mistakes:\n"
         "tasks[0].timeout_ms: write a number, not '5'\n"
-        "tasks[1].type: write a text, not 1"
+        "tasks[1].type: write a string, not 1"
     )
     copied = pickle.loads(pickle.dumps(told.value))
     assert (copied.mistakes, str(copied), copied.source) == (told.value.mistakes, str(told.value), "the plan")
@@ -129,10 +129,10 @@ def test_parts_tell_all_their_mistakes() -> None:
     with pytest.raises(PlanError) as told:
         Node(id="a b", type="", cache=3, retry_policy={"max_retries": -1, "max_retrys": 1})  # type: ignore[arg-type]
     assert [str(mistake) for mistake in told.value.mistakes] == [
-        "id: 'a b' is no id: letters, digits, _ and -, a - not at the beginning; write 'a_b'",
+        "id: 'a b' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'a_b'",
         "type: is empty: write a name",
-        "retry_policy.max_retries: write how often to try again, a whole number from 0, not -1",
-        "retry_policy.max_retrys: there is no such field; did you mean 'max_retries'?",
+        "retry_policy.max_retries: write the number of retries, a whole number of at least 0, not -1",
+        "retry_policy.max_retrys: unknown field; did you mean 'max_retries'?",
         "cache: write true, false, or an object with ttl and key, not 3",
     ]
 

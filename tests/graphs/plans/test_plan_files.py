@@ -266,4 +266,4 @@ def test_the_handler_is_told_the_error() -> None:
     [handled] = told.asked["error_handler"]
     assert handled["text"] == f"{handled['error'].code}: {handled['error'].message}"
     assert done.result.nodes["llm_call"].routed_to == ("notify",)
-    assert done.result.nodes["publish"].reason == "nothing led to it: llm_call failed and led to notify"
+    assert done.result.nodes["publish"].reason == "no node routed to it: llm_call failed and routed to notify"

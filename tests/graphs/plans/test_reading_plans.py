@@ -67,8 +67,8 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("other/x.json") == [f"other/x.json: there is no such file in {tmp_path}/other"]
     assert says("zzzzzzzz.yaml") == [f"zzzzzzzz.yaml: there is no such file in {tmp_path}"]
     assert says(Path("folder.json")) == ["folder.json: is a directory: name a file in it"]
-    assert says("pipe.json") == ["pipe.json: is no ordinary file"]
-    assert says("plan.toml") == ["plan.toml: is no plan's file: its name ends in .json, .yaml, .yml"]
+    assert says("pipe.json") == ["pipe.json: is not a regular file"]
+    assert says("plan.toml") == ["plan.toml: is not a plan file: its name must end in .json, .yaml, .yml"]
     assert says("empty.json") == ['empty.json: is empty: write {"tasks": [...]}']
     assert says("empty.yaml") == ["a plan is an object with its nodes in 'tasks', not null"]
     assert says("latin.json") == ["latin.json, line 2: is not encoded in UTF-8: save it as UTF-8"]
@@ -76,8 +76,8 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("x" * 5000 + ".json")[0].endswith(": cannot be read: File name too long")
     assert says("a\0.json")[0].startswith("a\\x00.json: cannot be read: ")
     assert says("") == ['the plan: is empty: write {"tasks": [...]}']
-    assert says(Path("")) == [".: is no plan's file: its name ends in .json, .yaml, .yml"]
-    assert says(5) == ["the plan: write a plan, its data, a file or a text, not 5"]
+    assert says(Path("")) == [".: is not a plan file: its name must end in .json, .yaml, .yml"]
+    assert says(5) == ["the plan: write a plan, its data, a file's path, or a string of JSON or YAML, not 5"]
     monkeypatch.setattr(reading, "LARGEST_FILE", 10)
     assert says("plan.json") == ["plan.json: 37 bytes are more than the 10 that a plan may have"]
     assert says(ONE % "") == ["the plan: 37 characters are more than the 10 that a plan may have"]
@@ -94,43 +94,43 @@ def test_a_files_mistakes_carry_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"tasks": [}', "the plan, line 1, column 12: is no JSON: expecting value, at '}'"),
-        ('{"tasks": []', "the plan, line 1, column 13: is no JSON: expecting ',' delimiter, at the end"),
-        ('{\n "tasks": \'a\'}', "the plan, line 2, column 11: is no JSON: expecting value, at \"'a'}\""),
-        ('{"tasks": [],}', "the plan, line 1, column 13: is no JSON: illegal trailing comma before end of object, at ',}'"),
+        ('{"tasks": [}', "the plan, line 1, column 12: is not valid JSON: expecting value, at '}'"),
+        ('{"tasks": []', "the plan, line 1, column 13: is not valid JSON: expecting ',' delimiter, at the end"),
+        ('{\n "tasks": \'a\'}', "the plan, line 2, column 11: is not valid JSON: expecting value, at \"'a'}\""),
+        ('{"tasks": [],}', "the plan, line 1, column 13: is not valid JSON: illegal trailing comma before end of object, at ',}'"),
         (ONE % ', "input": {"p": "NaN", "q": NaN}', "tasks[0].input.q: write a finite number, not nan"),
         (ONE % ', "timeout_ms": -1e999', "tasks[0].timeout_ms: write a finite number, not -inf"),
-        (ONE % (', "timeout_ms": ' + "9" * 2000), "tasks[0].timeout_ms: is a number of too many digits: write it as a text"),
+        (ONE % (', "timeout_ms": ' + "9" * 2000), "tasks[0].timeout_ms: is a number with too many digits: write it as a string"),
         (ONE % ', "type": "y"', "tasks[0].type: 'type' is written more than once: write it once"),
         (ONE % ', "input": {"p": [{"x": 1, "x": 1, "x": 2}]}', "tasks[0].input.p[0].x: 'x' is written more than once: write it once"),
         ('{"name": "a", "name": "b", "tasks": [{"id": "a", "type": "x"}]}', "name: 'name' is written more than once: write it once"),
-        (ONE % (', "input": {"p": "[[", "q": ' + "[]," * 3 + "[" * 5000), "the plan, line 1, column 66: is no JSON: expecting property name enclosed in double quotes, at '[],[],[[[[[[[[[[[[[['"),
-        ("[" * 50_000 + "]" * 10, "the plan: cannot be read: it, or the program that reads it, is nested too deep"),
-        ('["]", {}, ' + "[" * 50_000, "the plan: cannot be read: it, or the program that reads it, is nested too deep"),
-        ("tasks:\n- id: a\n  type: x\n  cache: yes\n", "the plan, line 4, column 10: yes may mean true or false, or the word: write true, false or 'yes'"),
-        ("tasks:\n- id: On\n", "the plan, line 2, column 7: On may mean true or false, or the word: write true, false or 'On'"),
-        ("no: 1\n", "the plan, line 1, column 1: no may mean true or false, or the word: write true, false or 'no'"),
-        ("x: 012\n", "the plan, line 1, column 4: 012 is read differently by different YAML: write it in quotes"),
-        ("x: 1:30\n", "the plan, line 1, column 4: 1:30 is read differently by different YAML: write it in quotes"),
-        ("x: 0x1F\n", "the plan, line 1, column 4: 0x1F is read differently by different YAML: write it in quotes"),
+        (ONE % (', "input": {"p": "[[", "q": ' + "[]," * 3 + "[" * 5000), "the plan, line 1, column 66: is not valid JSON: expecting property name enclosed in double quotes, at '[],[],[[[[[[[[[[[[[['"),
+        ("[" * 50_000 + "]" * 10, "the plan: cannot be read: it, or the program that reads it, is nested too deeply"),
+        ('["]", {}, ' + "[" * 50_000, "the plan: cannot be read: it, or the program that reads it, is nested too deeply"),
+        ("tasks:\n- id: a\n  type: x\n  cache: yes\n", "the plan, line 4, column 10: yes may be a boolean or a word: write true, false or 'yes'"),
+        ("tasks:\n- id: On\n", "the plan, line 2, column 7: On may be a boolean or a word: write true, false or 'On'"),
+        ("no: 1\n", "the plan, line 1, column 1: no may be a boolean or a word: write true, false or 'no'"),
+        ("x: 012\n", "the plan, line 1, column 4: 012 has different meanings in different versions of YAML: write it in quotes"),
+        ("x: 1:30\n", "the plan, line 1, column 4: 1:30 has different meanings in different versions of YAML: write it in quotes"),
+        ("x: 0x1F\n", "the plan, line 1, column 4: 0x1F has different meanings in different versions of YAML: write it in quotes"),
         ("tasks: [{id: a, type: x, input: {p: -.inf}}]\n", "tasks[0].input.p: write a finite number, not -inf"),
         ("tasks: [{id: a, type: x, timeout_ms: 1e999}]\n", "tasks[0].timeout_ms: write a finite number, not inf"),
-        ("tasks: [{id: a, type: x, input: {p: " + "9" * 2000 + "}}]\n", "tasks[0].input.p: is a number of too many digits: write it as a text"),
-        ("1: 2\n", "the plan, line 1, column 1: 1 is no key: write a text, in quotes if need be"),
-        ("? [a]\n: 2\n", "the plan, line 1, column 3: a list is no key: write a text, in quotes if need be"),
-        ("a: *b\n", "the plan, line 1, column 4: the alias *b names nothing above it"),
-        ("a: &b [*b]\n", "the plan, line 1, column 8: the alias *b stands inside what it names"),
-        ("a: !!set {x}\n", "the plan, line 1, column 4: the tag 'tag:yaml.org,2002:set' is not read: write plain data"),
-        ("a: ! x\n", "the plan, line 1, column 4: the tag '!' is not read: write plain data"),
-        ("a: !mine x\n", "the plan, line 1, column 4: the tag '!mine' is not read: write plain data"),
+        ("tasks: [{id: a, type: x, input: {p: " + "9" * 2000 + "}}]\n", "tasks[0].input.p: is a number with too many digits: write it as a string"),
+        ("1: 2\n", "the plan, line 1, column 1: 1 is not a key: write a string, in quotes if necessary"),
+        ("? [a]\n: 2\n", "the plan, line 1, column 3: a list is not a key: write a string, in quotes if necessary"),
+        ("a: *b\n", "the plan, line 1, column 4: the alias *b has no anchor above it"),
+        ("a: &b [*b]\n", "the plan, line 1, column 8: the alias *b is inside its own anchor"),
+        ("a: !!set {x}\n", "the plan, line 1, column 4: the tag 'tag:yaml.org,2002:set' is not supported: write plain data"),
+        ("a: ! x\n", "the plan, line 1, column 4: the tag '!' is not supported: write plain data"),
+        ("a: !mine x\n", "the plan, line 1, column 4: the tag '!mine' is not supported: write plain data"),
         ("a: {<<: 5}\n", "the plan, line 1, column 9: '<<' takes an object or a list of objects"),
-        ("a: 1\n---\nb: 2\n", "the plan, line 2, column 1: a second document begins: write one plan in a file"),
-        ("a:\n\t- b\n", "the plan, line 2, column 1: is no YAML: found character that cannot start any token; indent with spaces, not tabs"),
-        ("a: [\n", "the plan, line 2, column 1: is no YAML: did not find expected node content"),
-        ("a: 'b\n", "the plan, line 2, column 1: is no YAML: found unexpected end of stream"),
-        ("a: \0\n", "the plan: is no YAML: unacceptable character #x0000: control characters are not allowed"),
-        ("a: \ud800\n", "the plan: is no YAML: 'utf-8' codec can't encode character '\\ud800' in position 3: surrogates not allowed"),
-        ("a: " + "[" * 5000, "the plan: is no YAML"),
+        ("a: 1\n---\nb: 2\n", "the plan, line 2, column 1: a second document begins here: write one plan per file"),
+        ("a:\n\t- b\n", "the plan, line 2, column 1: is not valid YAML: found character that cannot start any token; indent with spaces, not tabs"),
+        ("a: [\n", "the plan, line 2, column 1: is not valid YAML: did not find expected node content"),
+        ("a: 'b\n", "the plan, line 2, column 1: is not valid YAML: found unexpected end of stream"),
+        ("a: \0\n", "the plan: is not valid YAML: unacceptable character #x0000: control characters are not allowed"),
+        ("a: \ud800\n", "the plan: is not valid YAML: 'utf-8' codec can't encode character '\\ud800' in position 3: surrogates not allowed"),
+        ("a: " + "[" * 5000, "the plan: is not valid YAML"),
         ("just a text\n", "a plan is an object with its nodes in 'tasks', not 'just a text'"),
         ("- a\n- b\n", "a plan is an object with its nodes in 'tasks', not a list"),
     ],
@@ -139,7 +139,7 @@ def test_texts_that_are_no_plan(text: str, said: str) -> None:
     if text == "a: " + "[" * 5000:
         text, said = (
             text + "\n",
-            "the plan, line 1, column 103: is nested more than 100 levels deep: write it flatter",
+            "the plan, line 1, column 103: is nested more than 100 levels deep: reduce the nesting",
         )
     told = says(text)
     if "illegal trailing comma" in said and "property name" in told[0]:
@@ -202,7 +202,9 @@ def test_the_list_of_nodes_written_twice() -> None:
 
 def test_yaml_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_data, "LONGEST_YAML", 10)
-    assert says("tasks:\n- id: a\n") == ["the plan: 15 characters of YAML are more than 10: write it as JSON"]
+    assert says("tasks:\n- id: a\n") == [
+        "the plan: 15 characters of YAML are more than the allowed 10: use JSON"
+    ]
 
 
 def test_a_full_stack_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,13 +213,13 @@ def test_a_full_stack_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(json, "loads", full)
     assert says(ONE % "") == [
-        "the plan: cannot be read: it, or the program that reads it, is nested too deep"
+        "the plan: cannot be read: it, or the program that reads it, is nested too deeply"
     ]
 
 
 def test_json_has_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_data, "MOST_PARTS", 2)
-    assert says(ONE % "") == ["the plan: has more than 2 commas and brackets: a plan carries little data"]
+    assert says(ONE % "") == ["the plan: has more than 2 commas and brackets: refer to large data instead"]
 
 
 def test_aliases_are_what_they_stand_for() -> None:
@@ -225,13 +227,13 @@ def test_aliases_are_what_they_stand_for() -> None:
     assert says(
         "a: &a [1, 2]\n"
         + "".join(f"{b}: &{b} [*{a}, *{a}]\n" for a, b in pairwise("abcdefghijklmnopqrstuvwxyz"))
-    ) == ["the plan, line 16, column 12: has more than 200,000 values, those of its aliases counted"]
+    ) == ["the plan, line 16, column 12: has more than 200,000 values, including those of its aliases"]
 
 
 def test_yaml_without_its_fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(yaml, "CSafeLoader")
     assert read_plan("tasks:\n- id: a\n  type: x\n") == read_plan(ONE % "")
-    assert says("a: [\n")[0].startswith("the plan, line 2, column 1: is no YAML: ")
+    assert says("a: [\n")[0].startswith("the plan, line 2, column 1: is not valid YAML: ")
 
 
 scalars = (

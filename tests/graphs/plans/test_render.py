@@ -58,8 +58,8 @@ class TestBeforeARun:
         svg = plan_to_svg(shipped("confidence_branch"))
         said = texts(svg)
         assert {"kg_query", "generate_report", "manual_review", "confidence >= 0.9", "else"} <= set(said)
-        assert {"runs only if led to", "may lead to"} <= set(said)
-        assert "kg_query leads to manual_review: else" in tooltips(svg)
+        assert {"runs only if routed to", "may route to"} <= set(said)
+        assert "kg_query routes to manual_review: else" in tooltips(svg)
         assert boxes(svg) == dict.fromkeys(("kg_query", "generate_report", "manual_review"), "node waiting")
 
     def test_dependencies_handlers_and_transitions(self) -> None:
@@ -83,7 +83,7 @@ class TestBeforeARun:
             texts(svg)
         )
         assert "last (step). Sweeps up" in tooltips(svg)
-        assert "three leads to h, which also depends on three: on error" in tooltips(svg)
+        assert "three routes to h, which also depends on three: on error" in tooltips(svg)
 
     def test_mermaid(self) -> None:
         text = plan_to_mermaid(shipped("confidence_branch"))
@@ -104,7 +104,9 @@ class TestAfterARun:
         }
         said = texts(svg)
         assert {"↷", "✓", "handled · 4 attempts · 2.8 s", "503 unavailable: kg_query broke"} <= set(said)
-        assert {"led to", "gave its value to", "not taken", "failed, another node took over"} <= set(said)
+        assert {"routed to", "passed its value to", "not taken", "failed, handled by another node"} <= set(
+            said
+        )
         assert "succeeded in 9.45 s: 2 succeeded, 1 handled" in said
 
     def test_a_failure_that_nobody_handled(self) -> None:
@@ -164,7 +166,7 @@ class TestAfterARun:
         ends["n"] = NodeResult(status="succeeded", routed_to=("m",))
         known = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends), added=[node("n", "a"), node("a")])
         assert "step · added while it ran" in texts(known)
-        assert {"n depends on a", "n leads to m"} <= set(tooltips(known))
+        assert {"n depends on a", "n routes to m"} <= set(tooltips(known))
         unknown = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends))
         assert texts(unknown).count("added while it ran") == 2
         assert set(boxes(unknown)) == {"a", "z", "n", "m"}

@@ -52,12 +52,12 @@ class TestAfterSuccess:
         assert routing == Routing(("review",), "confidence is 0.1, not >= 0.9: on_failure", None, False)
         assert decided(one, fails=True, handlers=("mend",)).to == ("mend", "review")
         alone = node("a", condition=SURE, on_failure="mend")
-        why = "confidence is 0.1, not >= 0.9: on_failure names only handlers of its error"
+        why = "confidence is 0.1, not >= 0.9: on_failure has only error handlers"
         assert decided(alone, {"confidence": 0.1}, handlers=("mend",)) == Routing((), why, None, False)
 
     def test_an_answer_for_which_no_node_is_named(self) -> None:
         one = node("a", condition=SURE, on_success="b")
-        why = "confidence is 0.1, not >= 0.9: no node is named for that"
+        why = "confidence is 0.1, not >= 0.9: no node to run next"
         assert decided(one, {"confidence": 0.1}) == Routing((), why, None, False)
 
     @pytest.mark.requirement("000.06")
@@ -114,7 +114,7 @@ class TestAfterFailure:
 
     def test_nobody_handles_it(self) -> None:
         routing = decided(node("a", on_success="b"), fails=True)
-        assert routing == Routing((), "it failed (503): no node is named for that", error_at("a"), False)
+        assert routing == Routing((), "it failed (503): no node to run next", error_at("a"), False)
 
     @pytest.mark.requirement("002.30")
     @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ class TestAfterFailure:
 
     def test_the_reason_says_that_the_condition_chose_on_success(self) -> None:
         routing = decided(node("a", condition=~succeeded(), on_success="b"), fails=True)
-        assert routing.why == "it failed (503): on_success, as the condition holds"
+        assert routing.why == "it failed (503): on_success, because the condition holds"
 
 
 class TestTransitions:

@@ -150,7 +150,7 @@ def test_at_most_so_many_branches_at_a_time() -> None:
 def test_a_fan_out_needs_a_list(over: str) -> None:
     done = run(node("text", input={"value": "abc"}), node("each", map={"over": over}, depends_on="text"))
     assert done.result.nodes["each"].error is not None
-    assert "map.over: a list is needed" in done.result.nodes["each"].error.message
+    assert "map.over must be a list" in done.result.nodes["each"].error.message
     assert states(done)["each"] == "Failed"
 
 
@@ -174,7 +174,7 @@ def test_too_many_branches_are_refused_before_one_has_run() -> None:
         actions={"many": lambda: list(range(20_000)), "note": lambda: ran_anyway.append(1)},
     )
     assert done.statuses() == {"list": "succeeded", "each": "failed"}
-    assert "20,000 items, and bounds.fan_out is 10,000" in (done.state.message or "")
+    assert "20,000 items are more than the 10,000 that bounds.fan_out allows" in (done.state.message or "")
     done = run(
         node("list", input={"value": [1, 2, 3]}),
         node("each", "note", map={"over": "{{list.output}}"}, depends_on="list"),
@@ -234,11 +234,11 @@ def test_an_action_adds_nodes_to_the_plan() -> None:
     [
         (
             Inject([{"id": "x", "type": "ecko"}]),
-            "inject[0].type: there is no action 'ecko'; did you mean 'echo'?",
+            "inject[0].type: unknown action 'ecko'; did you mean 'echo'?",
         ),
         (Inject([{"id": "x"}, {"id": "y", "type": "echo", "input": {"v": 1}}]), "inject[1].input.v"),
-        (Inject([node("after")]), "is the id of"),
-        (Inject([node("x", depends_on="nobody")]), "there is no node 'nobody'"),
+        (Inject([node("after")]), "is already the id of"),
+        (Inject([node("x", depends_on="nobody")]), "unknown node 'nobody'"),
         (Inject([node("x", input={"value": "{{after.output}}"})]), "add 'after' to depends_on"),
         (Inject([node("x", depends_on="y"), node("y", depends_on="x")]), "would wait for itself"),
         (Inject([node("x")], before=("start",)), "is running already"),
@@ -271,7 +271,7 @@ def test_nodes_that_add_nodes_for_ever_are_stopped() -> None:
 
     done = run(node("n0", "more"), actions={"more": more}, bounds={"depth": 3})
     assert done.statuses() == {"n0": "succeeded", "n1": "succeeded", "n2": "succeeded", "n3": "failed"}
-    assert "bounds.depth is 3" in (done.state.message or "")
+    assert "bounds.depth allows 3" in (done.state.message or "")
 
 
 # -- plans inside plans
@@ -349,7 +349,7 @@ def test_a_plan_that_is_inside_itself_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"tasks": [node("x", "plan", input={"plan": "b.json"})]}))
     (tmp_path / "b.json").write_text(json.dumps({"tasks": [node("y", "plan", input={"plan": "a.json"})]}))
     with pytest.raises(
-        PlanError, match=r"tasks\[0\].input.plan: .*'a.json' is inside itself: a.json -> b.json -> a.json"
+        PlanError, match=r"tasks\[0\].input.plan: .*'a.json' contains itself: a.json -> b.json -> a.json"
     ):
         run_plan(tmp_path / "a.json", actions=BASIC)
 
@@ -367,7 +367,7 @@ def test_a_plan_that_makes_itself_is_stopped_by_its_depth() -> None:
     while link is not None and link.cause is not None:
         link = link.cause
     assert link is not None
-    assert "bounds.depth is 2" in link.message
+    assert "bounds.depth allows 2" in link.message
 
 
 def test_mistakes_of_a_plan_inside_are_placed_in_the_plan_around_it(tmp_path: Path) -> None:
@@ -389,11 +389,11 @@ def test_mistakes_of_a_plan_inside_are_placed_in_the_plan_around_it(tmp_path: Pa
     with pytest.raises(PlanError) as caught:
         run_plan(plan, actions=BASIC)
     x, y, z, d = caught.value.mistakes
-    assert str(x) == "tasks[1].input.plan.tasks[0].type: there is no action 'ecko'; did you mean 'echo'?"
-    assert str(y).startswith("tasks[2].input.plan: inner.json: tasks[0].type: there is no action 'ecko'")
+    assert str(x) == "tasks[1].input.plan.tasks[0].type: unknown action 'ecko'; did you mean 'echo'?"
+    assert str(y).startswith("tasks[2].input.plan: inner.json: tasks[0].type: unknown action 'ecko'")
     assert z.place == "tasks[3].input.plan"
     assert d.place == "tasks[4].input.plan.tasks[0].input.plan"
-    assert "bounds.depth is 1" in d.message
+    assert "bounds.depth allows 1" in d.message
 
 
 def test_the_action_plan_is_for_plans() -> None:
@@ -423,12 +423,12 @@ def test_no_node_begins_when_the_time_is_up() -> None:
     )
     assert done.state.is_failed()
     assert done.statuses() == {"a": "succeeded", "b": "skipped", "each": "failed"}
-    assert done.result.nodes["b"].reason == "the 0.3 s of the plan were over"
+    assert done.result.nodes["b"].reason == "the plan timed out after 0.3 s"
     message = done.state.message or ""
     assert (
-        "the 0.3 s of the plan were over, and 1 node did not begin; 1 of 3 nodes failed: 'each' (" in message
+        "the plan timed out after 0.3 s, and 1 node did not start; 1 of 3 nodes failed: 'each' (" in message
     )
-    assert "1 of 2 branches failed: each[1] (timeout: the 0.3 s of the plan were over)" in message
+    assert "1 of 2 branches failed: each[1] (timeout: the plan timed out after 0.3 s)" in message
     assert done.error is not None
     assert (done.error.category, done.error.reason) == ("timeout", "execution_timeout")
     assert not done.result.succeeded

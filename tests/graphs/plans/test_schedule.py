@@ -80,7 +80,7 @@ def test_a_handler_runs_when_its_node_fails_and_is_skipped_otherwise() -> None:
     nodes = [node("kg", on_failure="text"), node("text", handles_error="kg"), node("sum", "kg", "text")]
     good = play(nodes)
     assert good.status == {"kg": "succeeded", "text": "skipped", "sum": "succeeded"}
-    assert good.reasons == {"text": "nothing led to it: kg succeeded"}
+    assert good.reasons == {"text": "no node routed to it: kg succeeded"}
     bad = play(nodes, {"kg": ended("kg", fails=True, to=["text"])})
     assert bad.status == {"kg": "failed", "text": "succeeded", "sum": "succeeded"}
     assert bad.started == ["kg", "text", "sum"]
@@ -148,8 +148,8 @@ def test_a_skipped_router_leads_nowhere() -> None:
         "d": "skipped",
         "e": "skipped",
     }
-    assert course.reasons["b"] == "nothing led to it: a succeeded and led to c"
-    assert course.reasons["d"] == "nothing led to it: b was skipped"
+    assert course.reasons["b"] == "no node routed to it: a succeeded and routed to c"
+    assert course.reasons["d"] == "no node routed to it: b was skipped"
     assert course.reasons["e"] == "none of its dependencies produced a value: b was skipped, d was skipped"
 
 
@@ -158,7 +158,7 @@ def test_the_order_of_endings_does_not_choose_the_reason() -> None:
     ends = {"a": Ended(True), "b": ended("b", fails=True)}
     first = play(nodes, ends, lambda running: 0)
     last = play(nodes, ends, lambda running: -1)
-    assert first.reasons == last.reasons == {"c": "nothing led to it: a succeeded"}
+    assert first.reasons == last.reasons == {"c": "no node routed to it: a succeeded"}
 
 
 def test_a_long_reason_names_five() -> None:
@@ -281,7 +281,7 @@ class TestAdd:
         step = schedule.add(late, by="a")
         assert step.ready == ("n",)
         assert step.skipped == (
-            Skip("h", "nothing led to it: b failed"),
+            Skip("h", "no node routed to it: b failed"),
             Skip("m", "none of its dependencies produced a value: b failed"),
         )
 
@@ -294,21 +294,26 @@ class TestAdd:
     @pytest.mark.parametrize(
         ("nodes", "by", "before", "message"),
         [
-            ([node("b")], "a", [], "'a' adds a node 'b', but there is one of that name already"),
-            ([node("n"), node("n")], "a", [], "'a' adds a node 'n', but there is one of that name already"),
+            ([node("b")], "a", [], "'a' adds a node 'b', but a node with this id exists already"),
+            ([node("n"), node("n")], "a", [], "'a' adds a node 'n', but a node with this id exists already"),
             (
                 [node("n", "bb")],
                 "a",
                 [],
-                "node 'n' names 'bb', which is no node of the plan; did you mean 'b'?",
+                "node 'n' names 'bb', which is not a node of the plan; did you mean 'b'?",
             ),
-            ([node("n", on_success="xyz")], "a", [], "node 'n' names 'xyz', which is no node of the plan"),
-            ([node("n")], "q", [], "'q' adds nodes, but is no node of the plan"),
+            ([node("n", on_success="xyz")], "a", [], "node 'n' names 'xyz', which is not a node of the plan"),
+            ([node("n")], "q", [], "'q' adds nodes, but is not a node of the plan"),
             ([node("n")], "b", [], "'b' adds nodes, but has not run"),
-            ([node("n")], "a", ["q"], "'a' adds nodes before 'q', which is no node of the plan"),
+            ([node("n")], "a", ["q"], "'a' adds nodes before 'q', which is not a node of the plan"),
             ([node("n")], "a", ["a"], "'a' adds nodes before 'a', which is running already"),
-            ([node("n")], "a", ["done"], "'a' adds nodes before 'done', which is over already"),
-            ([node("n", on_success="b")], "a", [], "the added node 'n' leads to 'b', which runs by itself"),
+            ([node("n")], "a", ["done"], "'a' adds nodes before 'done', which has ended already"),
+            (
+                [node("n", on_success="b")],
+                "a",
+                [],
+                "the added node 'n' routes to 'b', which runs without a route",
+            ),
             ([node("n", "m"), node("m", "n")], "a", [], "'a' adds nodes that wait for each other: "),
             ([node("n", "c")], "a", ["b"], "'a' adds nodes that wait for each other: "),
             ([node("n", "h", on_failure="h")], "a", [], "'a' adds nodes that wait for each other: "),
@@ -353,7 +358,7 @@ class TestAdd:
         assert schedule.settle("o", Ended(True)) == ScheduleStep(("b",))
 
     def test_nothing_is_added_before_the_start(self) -> None:
-        with pytest.raises(ConfigurationError, match="before the plan has been started"):
+        with pytest.raises(ConfigurationError, match="before the plan has started"):
             Schedule([node("a")]).add([node("n")], by="a")
 
 
@@ -385,12 +390,12 @@ class TestStop:
 class TestMisuse:
     def test_names_must_be_those_of_nodes(self) -> None:
         with pytest.raises(
-            ConfigurationError, match="node 'a' names 'bb', which is no node of the plan; did"
+            ConfigurationError, match="node 'a' names 'bb', which is not a node of the plan; did"
         ):
             Schedule([node("a", "bb"), node("b")])
         with pytest.raises(ConfigurationError, match=r"^two nodes of the plan have the same id$"):
             Schedule([node("a"), node("a")])
-        with pytest.raises(ConfigurationError, match="'q' is no node"):
+        with pytest.raises(ConfigurationError, match="'q' is not a node"):
             Schedule([node("a")]).error_seen_by("q")
 
     def test_a_circle_is_told_and_not_waited_for(self) -> None:
@@ -408,16 +413,16 @@ class TestMisuse:
     def test_only_what_runs_can_end_and_only_once(self) -> None:
         schedule = Schedule([node("a"), node("b", "a")])
         schedule.start()
-        with pytest.raises(ConfigurationError, match="'b' cannot end, because it has not been made ready"):
+        with pytest.raises(ConfigurationError, match="'b' cannot end, because it is not ready yet"):
             schedule.settle("b", Ended(True))
         schedule.settle("a", Ended(True))
         with pytest.raises(ConfigurationError, match="'a' cannot end, because it has succeeded"):
             schedule.settle("a", Ended(True))
-        with pytest.raises(ConfigurationError, match=r"^the plan has been started already$"):
+        with pytest.raises(ConfigurationError, match=r"^the plan has already started$"):
             schedule.start()
 
     def test_a_node_leads_only_where_the_plan_says(self) -> None:
         schedule = Schedule([node("a"), node("b", "a")])
         schedule.start()
-        with pytest.raises(ConfigurationError, match="'a' leads to 'b', which the plan does not say"):
+        with pytest.raises(ConfigurationError, match="'a' routes to 'b', but the plan has no such route"):
             schedule.settle("a", ended("a", to=["b"]))

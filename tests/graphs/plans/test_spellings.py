@@ -93,20 +93,20 @@ def test_what_cannot_be_read_is_told_where_it_was_written() -> None:
             {"from_node_id": "g", "to": "a"},
         ],
     )
-    beside = "stands beside a retry_policy, which says it all: leave it out"
+    beside = "cannot be combined with a retry_policy: leave it out"
     assert found == [
-        "tasks[0].implementation: means the same as input: write the parameters in one",
+        "tasks[0].implementation: means the same as input: write only one of them",
         f"tasks[1].retries: {beside}",
         f"tasks[2].retries: {beside}",
-        "tasks[3].retries: write how often to try again, a whole number from 0, not true",
+        "tasks[3].retries: write the number of retries, a whole number of at least 0, not true",
         "tasks[5].transitions[0].from_node_id: 'a' is another node: write the transition there, "
         "or leave this out",
-        "transitions[0].from_node_id: is missing: the id of the node that it leads away from",
-        "transitions[1].from_node_id: there is no node 'z'",
+        "transitions[0].from_node_id: is missing: the id of the node that the transition leaves",
+        "transitions[1].from_node_id: unknown node 'z'",
         "transitions[4]: write an object, not 5",
         "transitions[5].from_node_id: write this transition in the node's own transitions",
         "transitions[3].priority: write a whole number, not '1'",
-        "transitions[2].to: there is no node 'nowhere'; write one of a, b, c, d, e, f, g",
+        "transitions[2].to: unknown node 'nowhere'; write one of a, b, c, d, e, f, g",
         "tasks[4].implementation: write an object, not 5",
     ]
     assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not an object"]

@@ -190,7 +190,7 @@ def test_a_lone_template_gives_the_very_value() -> None:
         ("{{a.output.zzz}}", "{{ a.output.zzz }}: a.output has no 'zzz'"),
         ("x{{a.output.items[9].b}}", "{{ a.output.items[9].b }}: a.output.items is a list of 3, and has no 9"),
         ("{{a.output.keys['no key'].x}}", "{{ a.output.keys['no key'].x }}: a.output.keys has no 'no key'; did you mean 'a key'?"),
-        ("{{a.output.text.x}}", "{{ a.output.text.x }}: a.output.text is a text, and has no 'x'"),
+        ("{{a.output.text.x}}", "{{ a.output.text.x }}: a.output.text is a string, and has no 'x'"),
         ("{{a.output.null.x}}", "{{ a.output.null.x }}: a.output.null is null, and has no 'x'"),
         ("{{a.output.n.x}}", "{{ a.output.n.x }}: a.output.n is 3, and has no 'x'"),
         ("{{a.output.empty.x}}", "{{ a.output.empty.x }}: a.output.empty has no 'x'; it is empty"),
@@ -235,20 +235,20 @@ def test_a_warning_is_said_once_and_suggestions_end() -> None:
     [
         ("{{ 1 < 'a' }}", "input: {{ 1 < 'a' }} cannot be evaluated: '<' not supported between instances of 'int' and 'str'"),
         ("{{ a.output.txt > 1 }}", "input: {{ a.output.txt > 1 }} cannot be evaluated: a.output has no 'txt'; did you mean 'text'?"),
-        ("{{ s.output > 1 }}", "input: {{ s.output > 1 }} cannot be evaluated: its node gave no value"),
-        ("{{ a.output.txt + 1 }}", "input: '+' lacks a value: a.output has no 'txt'; did you mean 'text'?"),
-        ("{{ 'a' + 1 }}", "input: '+' wants a number, not a str"),
-        ("{{ 'a' - 'b' }}", "input: '-' wants a number, not a str"),
-        ("{{ true + 1 }}", "input: '+' wants a number, not a bool"),
-        ("{{ a.output.null | round }}", "input: round wants a number, not null"),
-        ("{{ s.output | round }}", "input: round wants a number, not a missing value: its node gave no value"),
+        ("{{ s.output > 1 }}", "input: {{ s.output > 1 }} cannot be evaluated: its node has no output"),
+        ("{{ a.output.txt + 1 }}", "input: '+' has a missing value: a.output has no 'txt'; did you mean 'text'?"),
+        ("{{ 'a' + 1 }}", "input: '+' needs a number, not a str"),
+        ("{{ 'a' - 'b' }}", "input: '-' needs a number, not a str"),
+        ("{{ true + 1 }}", "input: '+' needs a number, not a bool"),
+        ("{{ a.output.null | round }}", "input: round needs a number, not null"),
+        ("{{ s.output | round }}", "input: round needs a number, not a missing value: its node has no output"),
         ("{{ 5 | length }}", "input: {{ 5 | length }} cannot be evaluated: object of type 'int' has no len()"),
-        ("{{ 5 | join }}", "input: join wants a list, not a int"),
+        ("{{ 5 | join }}", "input: join needs a list, not a int"),
         ("{{ 5 | first }}", "input: {{ 5 | first }} cannot be evaluated: 'int' object is not iterable"),
-        ("{{ a.output[a.output.items] }}", "input: what stands between brackets must be a name or a whole number"),
-        ("{{ a.output['__class' ~ '__'] }}", "input: what stands between brackets must be a name or a whole number"),
-        ("{{ a.output.x() }}", "input: {{ a.output.x() }}: templates call nothing: write a path such as kg_query.output.text, or a filter such as | upper"),
-        ("{% if %}", "input: '{%' begins a statement, which a plan's text cannot have; to write it out: {{ \"{%\" }}"),
+        ("{{ a.output[a.output.items] }}", "input: the brackets must contain a name or a whole number"),
+        ("{{ a.output['__class' ~ '__'] }}", "input: the brackets must contain a name or a whole number"),
+        ("{{ a.output.x() }}", "input: {{ a.output.x() }}: calls are not allowed in a template: write a path such as kg_query.output.text, or a filter such as | upper"),
+        ("{% if %}", "input: '{%' begins a statement, which a plan does not support; to write it literally: {{ \"{%\" }}"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_rendered(template: str, says: str) -> None:
@@ -280,7 +280,7 @@ def test_sizes_are_bounded() -> None:
         "x{{a.output.list}}",
         "x{{a.output.list | tojson}}",
     ):
-        with pytest.raises(TemplateError, match="the text has more than 1,000,000 characters"):
+        with pytest.raises(TemplateError, match="the result has more than 1,000,000 characters"):
             render(template, big)
     with pytest.raises(TemplateError, match="cannot be written as text"):
         render("x{{a.output.huge}}", big)
@@ -298,19 +298,19 @@ def test_sizes_are_bounded() -> None:
     [
         ("{{ a.output[1.5] }}", "write a name or a whole number between the brackets"),
         ("{{ a.output[true] }}", "write a name or a whole number between the brackets"),
-        ("{{ a.output is number(1) }}", "the test 'number' takes no values"),
-        ("{{ a.output is odd }}", "there is no test 'odd'; write one of boolean, defined, mapping, none, number, sequence, string, undefined"),
-        ("{{ a.output | upper(1) }}", "the filter 'upper' takes no values, without names"),
-        ("{{ a.output | join(1, 2) }}", "the filter 'join' takes at most 1 values, without names"),
-        ("{{ a.output, 1 }}", "write one value; several stand in a list [a, b]"),
-        ("{{ +a.output }}", "'+' stands between two values"),
-        ("{{ a.output.x__y }}", "'x__y': names with '__' are not looked up"),
+        ("{{ a.output is number(1) }}", "the test 'number' takes no arguments"),
+        ("{{ a.output is odd }}", "unknown test 'odd'; write one of boolean, defined, mapping, none, number, sequence, string, undefined"),
+        ("{{ a.output | upper(1) }}", "the filter 'upper' takes no arguments"),
+        ("{{ a.output | join(1, 2) }}", "the filter 'join' takes at most 1 argument, by position"),
+        ("{{ a.output, 1 }}", "write one value, or a list as in [a, b]"),
+        ("{{ +a.output }}", "'+' needs a value on each side"),
+        ("{{ a.output.x__y }}", "'x__y': names with '__' are not allowed in a template"),
         ("{{ nodes[1] }}", 'write nodes["the node\'s id"].output, with the id in quotes'),
-        ("{{ a[0] }}", "a node has no 0; write one of error, output, status"),
+        ("{{ a[0] }}", "a node has no field 0; write one of error, output, status"),
         ("{{ a }}", "write a.output, or another of error, output, status"),
-        ("{{ 1 + " + "9" * 6000 + " }}", "no expression that can be read"),
-        ("{{ 'x }}", "the braces of this text are no template: unexpected char \"'\" at 3; to write braces out: {{ \"{{\""),
-        ("{{ a.output ) }}", "the braces of this text are no template: unexpected ')'; to write braces out: {{ \"{{\""),
+        ("{{ 1 + " + "9" * 6000 + " }}", "the expression cannot be read"),
+        ("{{ 'x }}", "these braces are not a valid template: unexpected char \"'\" at 3; to write literal braces: {{ \"{{\""),
+        ("{{ a.output ) }}", "these braces are not a valid template: unexpected ')'; to write literal braces: {{ \"{{\""),
     ],
 )  # fmt: skip
 def test_what_is_said_of_a_template(template: str, says: str) -> None:
@@ -323,7 +323,7 @@ def test_what_is_missing_can_be_looked_for() -> None:
     assert render("{{ a.output.zz in a.output }}", VIEW).value is False
     assert render("{{ a.output.keys['" + "x" * 101 + "'] }}", VIEW).warnings[0].endswith("…'")
     assert expression("a.x | upper }} {{ b.y").mistakes == (
-        "{{ a.x | upper }} {{ b.y }}: no expression: write one value",
+        "{{ a.x | upper }} {{ b.y }}: invalid expression: write one value",
     )
 
 

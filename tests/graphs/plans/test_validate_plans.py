@@ -39,69 +39,69 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"condition": COMPARISON | {"operator": "gte "}}, "condition.operator: 'gte ' is no operator; did you mean 'gte'?"),
-        ({"on_sucess": ["b"]}, "on_sucess: there is no such field; did you mean 'on_success'?"),
-        ({"depends_on": ["bb"]}, "depends_on[0]: there is no node 'bb'; did you mean 'b'?"),
-        ({"depends_on": "B"}, "depends_on: there is no node 'B'; did you mean 'b'?"),
-        ({"depends_on": ["a"]}, "depends_on[0]: 'a' waits for itself: take it away"),
+        ({"condition": COMPARISON | {"operator": "gte "}}, "condition.operator: 'gte ' is not an operator; did you mean 'gte'?"),
+        ({"on_sucess": ["b"]}, "on_sucess: unknown field; did you mean 'on_success'?"),
+        ({"depends_on": ["bb"]}, "depends_on[0]: unknown node 'bb'; did you mean 'b'?"),
+        ({"depends_on": "B"}, "depends_on: unknown node 'B'; did you mean 'b'?"),
+        ({"depends_on": ["a"]}, "depends_on[0]: 'a' depends on itself: remove it"),
         ({"depends_on": 5}, "depends_on: write a node's id or a list of them, not 5"),
-        ({"depends_on": ["b", 5]}, "depends_on[1]: write a text, not 5"),
-        ({"on_failure": ["a"]}, "on_failure[0]: 'a' leads to itself: name another node, or write a retry_policy"),
-        ({"on_success": "a"}, "on_success: 'a' leads to itself: name another node"),
+        ({"depends_on": ["b", 5]}, "depends_on[1]: write a string, not 5"),
+        ({"on_failure": ["a"]}, "on_failure[0]: 'a' routes to itself: name another node, or write a retry_policy"),
+        ({"on_success": "a"}, "on_success: 'a' routes to itself: name another node"),
         ({"handles_error": "a"}, "handles_error: 'a' handles its own error: name another node, or write a retry_policy"),
-        ({"transitions": [{"to": "c"}]}, "transitions[0].to: there is no node 'c'; write one of a, b"),
+        ({"transitions": [{"to": "c"}]}, "transitions[0].to: unknown node 'c'; write one of a, b"),
         ({"transitions": [{}]}, "transitions[0].to: is missing: the id of the node that runs next"),
-        ({"transitions": [{"to_node_id": 5}]}, "transitions[0].to_node_id: write a text, not 5"),
+        ({"transitions": [{"to_node_id": 5}]}, "transitions[0].to_node_id: write a string, not 5"),
         ({"transitions": [{"to": "b", "priority": True}]}, "transitions[0].priority: write a whole number, not true"),
         ({"transitions": {"to": "b"}}, "transitions: write a list, not an object"),
         ({"transitions": [5]}, "transitions[0]: write an object, not 5"),
-        ({"trigger_rule": "all_sucess"}, "trigger_rule: 'all_sucess' is not known; did you mean 'all_success'?"),
+        ({"trigger_rule": "all_sucess"}, "trigger_rule: unknown value 'all_sucess'; did you mean 'all_success'?"),
         ({"timeout_ms": 0}, "timeout_ms: write a number above 0, not 0"),
         ({"timeout_ms": True}, "timeout_ms: write a number, not true"),
-        ({"retry_policy": {"max_retries": "3"}}, "retry_policy.max_retries: write how often to try again, a whole number from 0, not '3'"),
+        ({"retry_policy": {"max_retries": "3"}}, "retry_policy.max_retries: write the number of retries, a whole number of at least 0, not '3'"),
         ({"retry_policy": {"initial_delay_ms": -5}}, "retry_policy.initial_delay_ms: write a number of at least 0, not -5"),
         ({"retry_policy": {"jitter_fraction": "x"}}, "retry_policy.jitter_fraction: write a number, not 'x'"),
         ({"retry_policy": {"attempts": 0}}, "retry_policy.attempts: write a number of at least 1, not 0"),
         ({"retry_policy": {"max_attempts": 0}}, "retry_policy.max_attempts: write a number of at least 1, not 0"),
         ({"retry_policy": "often"}, "retry_policy: write an object such as {\"max_retries\": 3}, not 'often'"),
-        ({"retry_policy": {"backoff": {"kind": "expo"}}}, "retry_policy.backoff.kind: 'expo' is not known; write one of constant, decorrelated, exponential, linear, none, schedule"),
-        ({"retry_policy": {"backoff": {"kind": 5}}}, "retry_policy.backoff.kind: write a text, not 5"),
-        ({"retry_policy": {"by_category": {"rate_limit": {"atempts": 2}}}}, "retry_policy.by_category.rate_limit.atempts: there is no such field; did you mean 'attempts'?"),
-        ({"retry_policy": {"retryable_errors": ["rate_limits"]}}, "retry_policy.retryable_errors: there is no error category 'rate_limits'; did you mean 'rate_limit'?"),
+        ({"retry_policy": {"backoff": {"kind": "expo"}}}, "retry_policy.backoff.kind: unknown value 'expo'; write one of constant, decorrelated, exponential, linear, none, schedule"),
+        ({"retry_policy": {"backoff": {"kind": 5}}}, "retry_policy.backoff.kind: write a string, not 5"),
+        ({"retry_policy": {"by_category": {"rate_limit": {"atempts": 2}}}}, "retry_policy.by_category.rate_limit.atempts: unknown field; did you mean 'attempts'?"),
+        ({"retry_policy": {"retryable_errors": ["rate_limits"]}}, "retry_policy.retryable_errors: unknown error category 'rate_limits'; did you mean 'rate_limit'?"),
         ({"retry_policy": 1, "execution": {"retry_policy": 1}}, "execution.retry_policy: retry_policy is written here and in the node itself: write one of them"),
         ({"timeout_ms": 5, "execution": {"timeout_ms": 5}}, "execution.timeout_ms: timeout_ms is written here and in the node itself: write one of them"),
         ({"circuit": {"open_for": 5}}, 'circuit: has no name: write {"name": "llm", ...}'),
-        ({"circuit": {"name": "c", "open_fr": 5}}, "circuit.open_fr: there is no such field; did you mean 'open_for'?"),
+        ({"circuit": {"name": "c", "open_fr": 5}}, "circuit.open_fr: unknown field; did you mean 'open_for'?"),
         ({"circuit": {"name": "c", "open_for": -5}}, "circuit.open_for: write a number of at least 0, not -5"),
         ({"circuit": 5}, "circuit: write a circuit's name, or an object with its name, not 5"),
         ({"circuit": " "}, "circuit: is empty: write a name"),
-        ({"effect": "externl"}, "effect: 'externl' is no kind of effect; did you mean 'external'?"),
-        ({"effect": {"key": "k"}}, "effect: null is no kind of effect; write one of conditional, external, idempotent"),
+        ({"effect": "externl"}, "effect: 'externl' is not a kind of effect; did you mean 'external'?"),
+        ({"effect": {"key": "k"}}, "effect: null is not a kind of effect; write one of conditional, external, idempotent"),
         ({"cache": {"ttl": -1}}, "cache.ttl: write a number above 0, not -1"),
         ({"cache": "yes"}, "cache: write true, false, or an object with ttl and key, not 'yes'"),
         ({"input": 5}, "input: write an object, not 5"),
-        ({"input": {"x": {1, 2}}}, "input.x: write data that JSON knows, not a set"),
-        ({"input": {1: 2}}, "input: 1 is no key: write a text"),
+        ({"input": {"x": {1, 2}}}, "input.x: write a JSON value, not a set"),
+        ({"input": {1: 2}}, "input: 1 is not a key: write a string"),
         ({"input": {"x": float("inf")}}, "input.x: write a finite number, not inf"),
-        ({"input": {"a key": ["{{"]}}, "input['a key'][0]: the braces of this text are no template: '{{' is not followed by '}}'; to write braces out: {{ \"{{\" }}"),
-        ({"input": {"p": "{{c.output}}"}}, "input.p: {{ c.output }}: there is no node 'c'; write one of a, b"),
-        ({"depends_on": "b", "input": {"p": "{{b.outptu.x}}"}}, "input.p: {{ b.outptu.x }}: a node has no 'outptu'; did you mean 'output'?"),
-        ({"input": {"p": "{{a.output}}"}}, "input.p: 'a' looks at itself: what it gives is not there before it has run"),
-        ({"input": {"p": "{{b.output}}"}}, "input.p: 'b' need not have ended when 'a' runs: add 'b' to depends_on"),
-        ({"on_success": ["b"], "input": {"p": "{{b.output}}"}}, "input.p: 'b' runs after 'a': what it gives is not there yet"),
-        ({"cache": {"key": "{{b.output}}"}}, "cache.key: 'b' need not have ended when 'a' runs: add 'b' to depends_on"),
-        ({"condition": {"type": "exists", "path": "x", "source_task": "b"}}, "condition.source_task: 'b' need not have ended when 'a' runs: add 'b' to depends_on"),
-        ({"condition": {"type": "not", "condition": {"type": "exists", "path": "x", "source_task": "c"}}}, "condition.condition.source_task: there is no node 'c'; write one of a, b"),
-        ({"transitions": [{"to": "b", "condition": {"type": "all", "conditions": [COMPARISON | {"operator": "gt", "source_task": "b"}]}}]}, "transitions[0].condition.conditions[0].source_task: 'b' runs after 'a': what it gives is not there yet"),
+        ({"input": {"a key": ["{{"]}}, "input['a key'][0]: these braces are not a valid template: '{{' is not followed by '}}'; to write literal braces: {{ \"{{\" }}"),
+        ({"input": {"p": "{{c.output}}"}}, "input.p: {{ c.output }}: unknown node 'c'; write one of a, b"),
+        ({"depends_on": "b", "input": {"p": "{{b.outptu.x}}"}}, "input.p: {{ b.outptu.x }}: a node has no field 'outptu'; did you mean 'output'?"),
+        ({"input": {"p": "{{a.output}}"}}, "input.p: 'a' uses its own output, which does not exist before it has run"),
+        ({"input": {"p": "{{b.output}}"}}, "input.p: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
+        ({"on_success": ["b"], "input": {"p": "{{b.output}}"}}, "input.p: 'b' runs after 'a', so its output does not exist yet"),
+        ({"cache": {"key": "{{b.output}}"}}, "cache.key: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
+        ({"condition": {"type": "exists", "path": "x", "source_task": "b"}}, "condition.source_task: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
+        ({"condition": {"type": "not", "condition": {"type": "exists", "path": "x", "source_task": "c"}}}, "condition.condition.source_task: unknown node 'c'; write one of a, b"),
+        ({"transitions": [{"to": "b", "condition": {"type": "all", "conditions": [COMPARISON | {"operator": "gt", "source_task": "b"}]}}]}, "transitions[0].condition.conditions[0].source_task: 'b' runs after 'a', so its output does not exist yet"),
         ({"map": {"over": "b.output"}}, "map.over: write a list, or a template that gives one, such as {{load.output.items}}, not 'b.output'"),
-        ({"map": {"over": "{{b.output}}"}}, "map.over: 'b' need not have ended when 'a' runs: add 'b' to depends_on"),
-        ({"map": {"over": "{{item}}"}}, "map.over: {{ item }}: 'item' stands for something only in the input of a node with 'map'"),
-        ({"map": {"over": "{{ x"}}, "map.over: the braces of this text are no template: '{{' is not followed by '}}'; to write braces out: {{ \"{{\" }}"),
+        ({"map": {"over": "{{b.output}}"}}, "map.over: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
+        ({"map": {"over": "{{item}}"}}, "map.over: {{ item }}: 'item' exists only in the input of a node with 'map'"),
+        ({"map": {"over": "{{ x"}}, "map.over: these braces are not a valid template: '{{' is not followed by '}}'; to write literal braces: {{ \"{{\" }}"),
         ({"map": {"over": [0] * 10_001}}, "map.over: 10,001 items are more than the 10,000 that bounds.fan_out allows"),
         ({"map": {"over": [], "as": "b"}}, "map.as: 'b' is the id of tasks[1]: write another name"),
-        ({"map": {"over": [], "as": "state"}}, "map.as: 'state' means something else in templates: write another name"),
-        ({"map": {"over": [], "as": "my-doc"}}, "map.as: 'my-doc' is no name: write letters, digits and _, such as 'document'"),
-        ({"map": {"over": [], "as": 5}}, "map.as: write a text, not 5"),
+        ({"map": {"over": [], "as": "state"}}, "map.as: 'state' has a special meaning in templates: write another name"),
+        ({"map": {"over": [], "as": "my-doc"}}, "map.as: 'my-doc' is not a valid name: use letters, digits and _, as in 'document'"),
+        ({"map": {"over": [], "as": 5}}, "map.as: write a string, not 5"),
     ],
 )  # fmt: skip
 def test_one_mistake_in_words(fields: dict[str, Any], says: str) -> None:
@@ -111,12 +111,15 @@ def test_one_mistake_in_words(fields: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("a b", "'a b' is no id: letters, digits, _ and -, a - not at the beginning; write 'a_b'"),
-        ("-", "'-' is no id: letters, digits, _ and -, a - not at the beginning"),
+        (
+            "a b",
+            "'a b' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'a_b'",
+        ),
+        ("-", "'-' is not a valid id: use letters, digits, _ and -, but do not begin with -"),
         ("x" * 101, f"'{'x' * 59}…' is too long: an id has at most 100 characters"),
-        ("state", "'state' means something else in templates: write another id, such as 'state_1'"),
-        ("ﬁle", "'\\ufb01le' has letters that only look like others: write 'file'"),
-        (5, "write a text, not 5"),
+        ("state", "'state' has a special meaning in templates: write another id, such as 'state_1'"),
+        ("ﬁle", "'\\ufb01le' has look-alike characters: write 'file'"),
+        (5, "write a string, not 5"),
     ],
 )
 def test_ids(name: Any, says: str) -> None:
@@ -132,11 +135,11 @@ def test_right_ids_and_how_templates_call_them(name: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"intend": "x"}, "intend: there is no such field; did you mean 'intent'?"),
-        ({"bounds": {"node": 5}}, "bounds.node: there is no such field; did you mean 'nodes'?"),
+        ({"intend": "x"}, "intend: unknown field; did you mean 'intent'?"),
+        ({"bounds": {"node": 5}}, "bounds.node: unknown field; did you mean 'nodes'?"),
         ({"bounds": {"nodes": 1}}, "tasks: 2 nodes are more than the 1 that bounds.nodes allows"),
         ({"bounds": {"depth": 51}}, "bounds.depth: write a number of at most 50, not 51"),
-        ({"name": 5}, "name: write a text, not 5"),
+        ({"name": 5}, "name: write a string, not 5"),
         ({"inputs": [1]}, "inputs: write an object, not a list"),
         ({"inputs": {"x": float("nan")}}, "inputs.x: write a finite number, not nan"),
     ],
@@ -152,8 +155,8 @@ def test_the_plans_own_fields(fields: dict[str, Any], says: str) -> None:
         ({"tasks": []}, "tasks: is empty: write at least one node"),
         ({"tasks": {"a": 1}}, "tasks: write a list of nodes, not an object"),
         ({"tasks": [5]}, "tasks[0]: write a node, an object with id and type, not 5"),
-        ({"tasks": [{"id": "a"}]}, "tasks[0].type: is missing: the name of the action that it runs"),
-        ({"tasks": [{"id": "a", "kind": 5}]}, "tasks[0].kind: write a text, not 5"),
+        ({"tasks": [{"id": "a"}]}, "tasks[0].type: is missing: the name of the action to run"),
+        ({"tasks": [{"id": "a", "kind": 5}]}, "tasks[0].kind: write a string, not 5"),
         ([], "a plan is an object with its nodes in 'tasks', not a list"),
     ],
 )
@@ -178,33 +181,33 @@ def test_every_mistake_at_once_and_none_hides_another() -> None:
         intents="x",
     )
     assert says == [
-        "intents: there is no such field; did you mean 'intent'?",
-        "tasks[0].depends_on[1]: write a text, not 7",
+        "intents: unknown field; did you mean 'intent'?",
+        "tasks[0].depends_on[1]: write a string, not 7",
         "tasks[0].transitions[0].priority: write a whole number, not '1'",
         "tasks[0].transitions[2]: write an object, not 3",
-        "tasks[0].wrong: there is no such field",
-        "tasks[0].depends_on[0]: there is no node 'x'; write one of a, b c",
-        "tasks[0].depends_on[2]: there is no node 'b'; write one of a, b c",
-        "tasks[0].transitions[0].to: there is no node 'zz'; write one of a, b c",
-        "tasks[0].transitions[1].to: there is no node 'yy'; write one of a, b c",
+        "tasks[0].wrong: unknown field",
+        "tasks[0].depends_on[0]: unknown node 'x'; write one of a, b c",
+        "tasks[0].depends_on[2]: unknown node 'b'; write one of a, b c",
+        "tasks[0].transitions[0].to: unknown node 'zz'; write one of a, b c",
+        "tasks[0].transitions[1].to: unknown node 'yy'; write one of a, b c",
         "tasks[1]: write a node, an object with id and type, not 5",
-        "tasks[2].id: 'a' is the id of tasks[0] already: write another",
-        "tasks[2].on_success: there is no node 'nope'; write one of a, b c",
-        "tasks[2].input.p: {{ missing.output }}: there is no node 'missing'; write one of a, b c",
-        "tasks[3].id: is missing: the node's name: letters, digits, _ and -; templates call it so",
+        "tasks[2].id: 'a' is already the id of tasks[0]: write another id",
+        "tasks[2].on_success: unknown node 'nope'; write one of a, b c",
+        "tasks[2].input.p: {{ missing.output }}: unknown node 'missing'; write one of a, b c",
+        "tasks[3].id: is missing: the node's id, also in templates: letters, digits, _ and -",
         "tasks[4].input.p: write a finite number, not nan",
-        "tasks[4].id: 'b c' is no id: letters, digits, _ and -, a - not at the beginning; write 'b_c'",
+        "tasks[4].id: 'b c' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'b_c'",
         "tasks[4].retry_policy.attempts: write a number of at least 1, not 0",
-        "tasks[4].handles_error[0]: there is no node 'q'; write one of a, b c",
+        "tasks[4].handles_error[0]: unknown node 'q'; write one of a, b c",
     ]
 
 
 def test_circles_are_told_each_once_with_their_way() -> None:
     assert told(node("a", depends_on=["c"]), node("b", depends_on=["a"]), node("c", on_success=["a"], depends_on=["b"])) == [
-        "tasks[0].depends_on[0]: 'a' would wait for itself: a -> b -> c -> a; take one of these arrows away"
+        "tasks[0].depends_on[0]: 'a' would wait for itself: a -> b -> c -> a; remove one of these edges"
     ]  # fmt: skip
     assert told(node("a", on_failure=["b"], depends_on="b"), node("b")) == [
-        "tasks[0].depends_on: 'a' would wait for itself: a -> b -> a; take one of these arrows away"
+        "tasks[0].depends_on: 'a' would wait for itself: a -> b -> a; remove one of these edges"
     ]
     two = told(node("a", depends_on=["b", "c"]), node("b", depends_on=["a"]), node("c", depends_on=["a"]))
     assert [says.split("itself: ")[1].split(";")[0] for says in two] == ["a -> b -> a", "a -> c -> a"]
@@ -226,7 +229,7 @@ def test_looking_back_is_right_however_far() -> None:
     last = node("last", depends_on=["n49"], input={"p": "{{n0.output}} {{n3.error.code}} {{n48.status}}"})
     assert told(*chain, last) == []
     assert told(*chain, node("beside", input={"p": "{{n3.output}}"})) == [
-        "tasks[50].input.p: 'n3' need not have ended when 'beside' runs: add 'n3' to depends_on"
+        "tasks[50].input.p: 'n3' may not have ended when 'beside' runs: add 'n3' to depends_on"
     ]
 
 
@@ -243,23 +246,23 @@ def test_expressions_that_compute_have_a_bound() -> None:
         for n in range(60)
     ]
     assert [says.split(": ", 1)[1] for says in told(*many)] == [
-        "the plan has more than 10,000 expressions that compute: use actions"
+        "the plan has more than 10,000 computed expressions: compute in actions"
     ]
 
 
 def test_nodes_written_in_python_are_looked_at_too() -> None:
     right = Node(id="a", type="x", condition=path("x") > 1, on_success=("b",))
     assert told(right, Node(id="b", type="x")) == []
-    assert told(right) == ["tasks[0].on_success[0]: there is no node 'b'; write one of a"]
+    assert told(right) == ["tasks[0].on_success[0]: unknown node 'b'; write one of a"]
     assert told(Node(id="a", type="x", input={"p": {1}})) == [
-        "tasks[0].input.p: write data that JSON knows, not a set"
+        "tasks[0].input.p: write a JSON value, not a set"
     ]
     assert told(right, node("b"), bounds=Plan(tasks=[node("a")]).bounds) == []
 
 
 class Actions:
     def mistakes(self, node: Node, place: str) -> list[Mistake]:
-        return [] if node.type == "x" else [Mistake(f"{place}.type", f"there is no action {node.type!r}")]
+        return [] if node.type == "x" else [Mistake(f"{place}.type", f"unknown action {node.type!r}")]
 
 
 def test_what_actions_and_inputs_say() -> None:
@@ -274,9 +277,9 @@ def test_what_actions_and_inputs_say() -> None:
     plan = Plan(**data)
     assert plan.check() == []
     wrong = [
-        "tasks[0].input.p: there is no input 'drugs'; did you mean 'drug'?; give it, or declare it in the plan's inputs",
-        "tasks[1].condition.path: there is no input 'dose'; write one of drug; give it, or declare it in the plan's inputs",
-        "tasks[1].type: there is no action 'y'",
+        "tasks[0].input.p: unknown input 'drugs'; did you mean 'drug'?; pass it, or declare it in the plan's inputs",
+        "tasks[1].condition.path: unknown input 'dose'; write one of drug; pass it, or declare it in the plan's inputs",
+        "tasks[1].type: unknown action 'y'",
     ]  # fmt: skip
     assert [str(mistake) for mistake in plan.check(Actions(), {})] == wrong
     assert [str(mistake) for mistake in plan.check(inputs={"drugs": 1, "dose": 1})] == []
@@ -311,32 +314,32 @@ def test_very_many_mistakes_are_told_soon() -> None:
 def test_corners() -> None:
     assert Node(id="a", type="x", map={"over": (1, 2)}).map.over == [1, 2]  # type: ignore[arg-type, union-attr]
     assert Node(id="a", type="x", retry_policy=Retry(attempts=2)).retry == Retry(attempts=2)
-    assert one(**{"a key": 1}) == ["tasks[0]['a key']: there is no such field"]
+    assert one(**{"a key": 1}) == ["tasks[0]['a key']: unknown field"]
     assert one(retry_policy={"attempts": "9" * 5000})[0].startswith(
         "tasks[0].retry_policy.attempts: unable to parse"
     )
     assert one(input={"\ud800": 1}) == [
-        "tasks[0].input: has half a character in a key (a lone surrogate): write valid text"
+        "tasks[0].input: has a key with a lone surrogate (half a character): write valid Unicode"
     ]
     assert one(input={"é": "é", "n": 10**2000}) == [
-        "tasks[0].input.n: is a number of too many digits: write it as a text"
+        "tasks[0].input.n: is a number with too many digits: write it as a string"
     ]
     assert one(input={"p": "\ud800"}) == [
-        "tasks[0].input.p: has half a character (a lone surrogate): write valid text"
+        "tasks[0].input.p: contains a lone surrogate (half a character): write valid Unicode"
     ]
     assert one(input={"p": [0] * 100_001}) == [
-        "tasks[0].input.p: has more than 100,000 values: a plan names its data, and carries little of it"
+        "tasks[0].input.p: has more than 100,000 values: refer to large data instead of writing it in the plan"
     ]
     assert one(input={"p": "{{b.output}} {{b.output}}"}) == [
-        "tasks[0].input.p: 'b' need not have ended when 'a' runs: add 'b' to depends_on"
+        "tasks[0].input.p: 'b' may not have ended when 'a' runs: add 'b' to depends_on"
     ]
-    assert told(node("a"), name={1}) == ["name: write data that JSON knows, not a set"]
+    assert told(node("a"), name={1}) == ["name: write a JSON value, not a set"]
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
     assert one(input={"p": deep}, wrong=1) == [
-        "tasks[0].input.p" + "[0]" * 18 + "…: is nested more than 100 levels deep: write it flatter",
-        "tasks[0].wrong: there is no such field",
+        "tasks[0].input.p" + "[0]" * 18 + "…: is nested more than 100 levels deep: reduce the nesting",
+        "tasks[0].wrong: unknown field",
     ]
     assert read_plan(
         {"tasks": [node("a", condition={"type": "exists", "path": "inputs.x"})]}, inputs={"x": 1}
@@ -346,7 +349,7 @@ def test_corners() -> None:
         read_plan({"tasks": [node("c", wrong=1)]}, actions=Actions(), inputs={})
     own = {"type": "exists", "path": "x", "source_task": "a"}
     assert read_plan({"tasks": [node("a", condition=own)]}, inputs={})
-    assert told(node("a"), name=None) == ["name: write a text, not null"]
+    assert told(node("a"), name=None) == ["name: write a string, not null"]
     assert read_plan({"tasks": [node("a")], "intent": "é"}).intent == "é"
 
 
@@ -356,7 +359,7 @@ def test_a_pattern_that_runs_for_ever_is_refused_in_its_place() -> None:
         Plan(tasks=[{"id": "a", "type": "x", "condition": condition}])
     [mistake] = caught.value.mistakes
     assert mistake.place == "tasks[0].condition.value"
-    assert "takes for ever on a text that almost matches" in mistake.message
+    assert "takes too long on a string that almost matches" in mistake.message
 
 
 def test_only_some_patterns_that_run_for_ever_are_looked_for() -> None:

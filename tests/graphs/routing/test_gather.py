@@ -80,7 +80,9 @@ def test_too_many(mode):
     with pytest.raises(TooManyFailures) as caught:
         found.result()
     error = caught.value
-    assert str(error) == ("2 of 5 items failed, and 1 may; the first, item b: NETWORK_ERROR network: odd | 1")
+    assert str(error) == (
+        "2 of 5 items failed, but only 1 may fail; first failed item b: NETWORK_ERROR network: odd | 1"
+    )
     context = error_context(error)
     assert (context.category, context.kind, context.cause.category) == ("subtask", "transient", "network")
     assert context.details == {"failed": 2, "total": 5, "allowed": 1, "items": ["b", "d"]}

@@ -120,12 +120,12 @@ def test_rounds_that_are_used_up(mode):
     with pytest.raises(RoundsExhausted) as caught:
         looped(mode, better, path("score") >= 9, 3)
     error = caught.value
-    assert str(error) == "3 rounds were made, and it is still not done"
+    assert str(error) == "until= did not hold after 3 rounds"
     assert (error.value, len(error.iteration_history)) == ({"score": 0.75}, 3)
     context = error_context(error)
     assert (context.category, context.reason) == ("resource_exhausted", "execution_halted")
     assert context.partial_output.content == {"score": 0.75}
-    with pytest.raises(RoundsExhausted, match="1 round was made"):
+    with pytest.raises(RoundsExhausted, match="did not hold after 1 round"):
         looped(mode, better, path("score") >= 9, 1)
 
 
@@ -143,7 +143,7 @@ def test_an_error_in_a_round_is_raised_with_the_loop_around_it(mode):
     error = caught.value
     assert [made.number for made in error.iteration_history] == [1, 2, 3]
     assert [made.error is None for made in error.iteration_history] == [True, True, False]
-    assert error.__notes__ == ["prefect-resilience: it ended round 3 of step"]
+    assert error.__notes__ == ["prefect-resilience: this error ended the loop: round 3 of step"]
     context = error_context(error)
     assert (context.category, context.kind, context.reason) == ("subtask", "transient", "subtask_failure")
     assert context.message == "round 3 of step failed: NETWORK_ERROR network: no director"

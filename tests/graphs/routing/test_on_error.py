@@ -43,7 +43,7 @@ def test_it_is_skipped_when_there_is_no_error(mode):
     value, picture = drawn(body, ["kg_query", NODE], mode)
     assert value == "graph of aspirin"
     assert picture[NODE].state == "Skipped"
-    assert picture[NODE].message == "The upstream gave a value, so text_search was not needed"
+    assert picture[NODE].message == "The upstream succeeded, so text_search was not called"
     assert picture[NODE].behind == ["kg_query"]
 
 
@@ -58,7 +58,7 @@ def test_the_handler_takes_over_and_the_flow_does_not_fail(mode, seen):
     assert context.category == "timeout"
     assert picture["kg_query"].state == "TimedOut"
     assert picture[NODE].state == "Handled"
-    assert picture[NODE].message == "text_search took over: timeout: slow"
+    assert picture[NODE].message == "text_search handled the error: timeout: slow"
     assert picture["text_search"].behind == ["kg_query"]
     assert picture["text_search"].inside == [NODE]
     [event] = seen.events(
@@ -144,7 +144,7 @@ def test_an_error_in_a_handler_ends_there_and_nothing_is_lost(mode):
     assert len(calls) == 1
     [note] = error.__notes__
     masked = redact(f"NETWORK_ERROR network: no {SECRET}")
-    assert note == f"prefect-resilience: broken failed while it handled: {masked}"
+    assert note == f"prefect-resilience: broken failed while it handled the error: {masked}"
     assert SECRET not in note
     context = error_context(error)
     assert (context.code, context.cause.category) == ("LookupError", "network")
@@ -203,11 +203,11 @@ def test_what_never_ran_has_not_failed(mode):
 
     (never, ended, other), asked = in_flow(mode, body)
     assert (never[0], other[0]) == ("NotReady", "NotReady")
-    assert never[1].startswith("note was not called, since the upstream never ran: NotReady: Upstream")
-    assert other[1].startswith("note is not for this (it is for timeout): NotReady")
+    assert never[1].startswith("note was not called, because the upstream never ran: NotReady: Upstream")
+    assert other[1].startswith("note does not handle this error (it handles timeout): NotReady")
     assert ended == (
         "Cancelled",
-        "note was not called, since the upstream never ran: Cancelled: by hand",
+        "note was not called, because the upstream never ran: Cancelled: by hand",
     )
     assert asked == ["asked for", "asked for"]
     assert sorted(called) == [("cancelled", "CANCELLED"), ("cancelled", "NOT_RUN")]
@@ -265,4 +265,4 @@ def test_a_handlers_own_upstream_may_have_failed(mode):
 
     name, message = in_flow(mode, body)
     assert name == "NotReady"
-    assert message.startswith("<lambda> was to handle timeout: slow, but it never ran: NotReady")
+    assert message.startswith("<lambda> was called for timeout: slow, but it never ran: NotReady")

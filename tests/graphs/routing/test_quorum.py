@@ -78,7 +78,7 @@ def test_it_fails_as_soon_as_it_is_out_of_reach_with_every_vote_and_error(mode):
 def test_the_message_lists_the_votes():
     with pytest.raises(NoQuorum) as caught:
         quorum(lambda: 1, lambda: 1, lambda: [2], need=3)()
-    assert "3 handlers were to give the same answer" in str(caught.value)
+    assert "fewer than 3 handlers gave the same answer" in str(caught.value)
     assert {frozenset(names) for names in caught.value.votes.values()} == {frozenset(["<lambda>"])}
 
 
@@ -188,7 +188,7 @@ def test_without_a_quorum_the_handler_has_failed(mode):
         return caught.value
 
     error = in_flow(mode, body)
-    assert "failed while it handled: timeout: slow" in error.__notes__[0]
+    assert "failed while it handled the error: timeout: slow" in error.__notes__[0]
     context = error_context(error)
     assert (context.cause.code, context.cause.cause.code) == ("ZeroDivisionError", "TIMEOUT")
 

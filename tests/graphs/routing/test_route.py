@@ -186,7 +186,7 @@ def test_no_branch_for_a_value_is_an_error_that_says_so(mode):
 
     error = in_flow(mode, body)
     assert str(error) == (
-        "no branch is for a mapping of 1: none of (confidence >= 0.9) holds, and there is no otherwise"
+        "no branch matches a mapping of 1: none of (confidence >= 0.9) holds, and there is no otherwise"
     )
     assert error_context(error).category == "validation"
 
@@ -198,7 +198,7 @@ def test_a_condition_without_an_answer_fails_the_route(mode):
             routed.result()
         return caught.value
 
-    assert "prefect-resilience: it was asked for the branch 'high'" in in_flow(mode, body).__notes__
+    assert "prefect-resilience: this is the condition of the branch 'high'" in in_flow(mode, body).__notes__
 
 
 def test_an_upstream_that_never_ran_takes_no_branch(mode):
@@ -216,10 +216,10 @@ def test_an_upstream_that_never_ran_takes_no_branch(mode):
 
     never, ended, after = in_flow(mode, body)
     assert never[0] == after[0] == "NotReady"
-    assert never[1].startswith("No branch was asked, since the upstream never ran: NotReady: Upstream")
+    assert never[1].startswith("No branch was evaluated, because the upstream never ran: NotReady: Upstream")
     assert ended == (
         "Cancelled",
-        "No branch was asked, since the upstream never ran: Cancelled: by hand",
+        "No branch was evaluated, because the upstream never ran: Cancelled: by hand",
     )
     assert called == []
 
@@ -248,7 +248,7 @@ def test_a_branch_whose_own_arguments_failed_never_ran(mode):
     value, state = in_flow(mode, body)
     assert value == {"a": 1}
     assert state.name == "NotReady"
-    assert state.message.startswith("The branch <lambda> was taken, but it never ran")
+    assert state.message.startswith("The branch <lambda> was chosen, but it never ran")
 
 
 def test_tasks_keep_their_policies_and_flows_may_be_branches(mode):

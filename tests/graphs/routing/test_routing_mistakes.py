@@ -34,36 +34,38 @@ class Awaited:
 
 
 MISTAKES = {
-    "when(True, ...) was decided before the route runs": lambda: when(3 > 1, takes),
+    "when(True, ...) is a plain bool, decided before the route runs": lambda: when(3 > 1, takes),
     "when(...) needs a condition, not path('x')": lambda: when(path("x"), takes),
     "when(...) needs a condition, not <function takes": lambda: when(takes, takes),
     "when(...) needs a function or a task to run, not 'report'": lambda: when(HIGH, "report"),
     "for a constant write lambda: 3": lambda: otherwise(3),
-    "when(...): 'takes' cannot be called so: too many positional arguments": lambda: when(HIGH, takes, 1, 2),
-    "when(...): 'as_task' cannot be called so: missing a required argument: 'limit'": lambda: when(
+    "when(...): wrong arguments for 'takes': too many positional arguments": lambda: when(HIGH, takes, 1, 2),
+    "when(...): wrong arguments for 'as_task': missing a required argument: 'limit'": lambda: when(
         HIGH, as_task
     ),
-    "when(...): 'takes' cannot be called so: missing a required argument: 'found'": lambda: when(
+    "when(...): wrong arguments for 'takes': missing a required argument: 'found'": lambda: when(
         failed(), takes
     ),
     "got an unexpected keyword argument 'y'": lambda: otherwise(takes, y=1),
     "route(...) has no branch": lambda: route(1),
     "route(...) takes when(...) and otherwise(...), not <function takes": lambda: route(1, takes),
     "otherwise(takes) must be the last branch": lambda: route(1, otherwise(takes), when(HIGH, takes)),
-    "route(...) was given something that must be awaited": lambda: route(later(1), otherwise(takes)),
-    "on_error(...) was given something that must be awaited": lambda: on_error(Awaited(), lambda: 2),
-    "route is a step of a flow: call it while a @flow is running": lambda: route(1, otherwise(takes)),
-    "on_error is a step of a flow": lambda: on_error(1, lambda: 2),
-    "on_error(...): 'takes' cannot be called so: missing a required argument: 'found'": lambda: on_error(
+    "route(...) received an awaitable": lambda: route(later(1), otherwise(takes)),
+    "on_error(...) received an awaitable": lambda: on_error(Awaited(), lambda: 2),
+    "route works only in a flow run: call it while a @flow is running": lambda: route(1, otherwise(takes)),
+    "on_error works only in a flow run": lambda: on_error(1, lambda: 2),
+    "on_error(...): wrong arguments for 'takes': missing a required argument: 'found'": lambda: on_error(
         1, takes
     ),
     "on_error(...) needs a function or a task to run, not None": lambda: on_error(1, None),
-    "on_error(when=True) was decided before anything failed": lambda: on_error(1, lambda: 2, when=True),
-    "there is no error category 'ratelimit'; did you mean 'rate_limit'?": lambda: on_error(
+    "on_error(when=True) is a plain bool, decided before anything failed": lambda: on_error(
+        1, lambda: 2, when=True
+    ),
+    "unknown error category 'ratelimit'; did you mean 'rate_limit'?": lambda: on_error(
         1, lambda: 2, when="ratelimit"
     ),
-    "on_error(when=()) is for no error at all": lambda: on_error(1, lambda: 2, when=()),
-    "on_error(...): 'takes' cannot be called": lambda: on_error(1, quorum(takes, lambda: 1)),
+    "on_error(when=()) matches no error": lambda: on_error(1, lambda: 2, when=()),
+    "on_error(...): wrong arguments for 'takes'": lambda: on_error(1, quorum(takes, lambda: 1)),
     "quorum(...) needs handlers": quorum,
     "quorum(...) needs functions or tasks, not 1": lambda: quorum(takes, 1),
     "quorum(need=3) with 2 handlers: write a number from 1 to 2": lambda: quorum(takes, takes, need=3),
@@ -75,15 +77,15 @@ MISTAKES = {
     "gather(allow_failures=-1)": lambda: gather([], -1),
     "gather(allow_failures=1.5): write a share from 0.0 to 1.0": lambda: gather([], 1.5),
     "gather(allow_failures=nan)": lambda: gather([], float("nan")),
-    "gather(...) was given something that must be awaited": lambda: gather([later(1)]),
+    "gather(...) received an awaitable": lambda: gather([later(1)]),
     "iterate(until=True)": lambda: iterate(takes, 3 > 1, 3),
     "iterate(progress='score'): write a function": lambda: iterate(takes, HIGH, 3, "score"),
-    "iterate(max_rounds=0): write a whole number from 1": lambda: iterate(takes, HIGH, 0),
+    "iterate(max_rounds=0): write a whole number of at least 1": lambda: iterate(takes, HIGH, 0),
     "iterate(max_rounds=True)": lambda: iterate(takes, HIGH, True),
     "iterate(patience=0)": lambda: iterate(takes, HIGH, 3, patience=0),
     "iterate(step=later) is async: write await aiterate(...)": lambda: iterate(later, HIGH, 3),
     "iterate(until=later) is async": lambda: iterate(takes, later, 3),
-    "iterate(step): 'as_task' cannot be called so": lambda: iterate(as_task, HIGH, 3),
+    "iterate(step): wrong arguments for 'as_task'": lambda: iterate(as_task, HIGH, 3),
     "iterate(step) needs a function or a task": lambda: iterate("step", HIGH, 3),
 }
 
@@ -102,7 +104,7 @@ def test_a_branch_that_needs_a_value_is_refused_when_there_is_none():
     @flow
     def scenario():
         routed = route(ValueError("bad"), when(failed() | (path("x") > 1), takes))
-        with pytest.raises(ConfigurationError, match="'takes' cannot be called so: missing"):
+        with pytest.raises(ConfigurationError, match="wrong arguments for 'takes': missing"):
             routed.result()
 
     scenario()

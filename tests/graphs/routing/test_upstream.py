@@ -95,7 +95,7 @@ def test_what_is_too_large_to_compare_is_not_the_same():
 
 @pytest.mark.api
 def test_a_step_that_was_cancelled_ends_the_loop():
-    with pytest.raises(RuntimeError, match="did not run: Cancelled: by hand"):
+    with pytest.raises(RuntimeError, match="never ran: Cancelled: by hand"):
         iterate(task(lambda: Cancelled(message="by hand"), name="step"), bool, 3)
 
 

@@ -26,7 +26,7 @@ def forgotten(own_store):
     [
         ({"objective": 1}, "ErrorBudget(objective=1): write less than 1"),
         ({"objective": "99%"}, "ErrorBudget(objective='99%'): write a number"),
-        ({"window": "7 weeks"}, "ErrorBudget(window): '7 weeks' is no duration"),
+        ({"window": "7 weeks"}, "ErrorBudget(window): '7 weeks' is not a duration"),
         ({"window": 1}, "ErrorBudget(window=1.0): write at least 60"),
         ({"windw": "7d"}, "did you mean 'window'?"),
         ({"minimum_runs": 0}, "minimum_runs"),
@@ -45,7 +45,7 @@ def test_the_option_takes_a_budget_json_or_an_objective():
     assert ErrorBudget.of(None) is None
     assert ErrorBudget(window=timedelta(hours=6)).window == 6 * 3_600
     assert ErrorBudget.model_validate_json(ErrorBudget(name="x").model_dump_json()) == ErrorBudget(name="x")
-    with pytest.raises(ConfigurationError, match="error_budget='99%' is no budget"):
+    with pytest.raises(ConfigurationError, match="error_budget='99%' is not an error budget"):
         resilient_task(error_budget="99%")(lambda: 1)
     with pytest.raises(ConfigurationError, match="has no name"):
         ErrorBudget().status()

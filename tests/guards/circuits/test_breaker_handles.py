@@ -60,7 +60,7 @@ def test_a_policy_goes_through_json(store: Any) -> None:
         ({"failure_threshold": 1.5}, "whole number"),
         ({"probes": -1}, "at least 1"),
         ({"open_for": -1}, "at least 0"),
-        ({"open_for": float("nan")}, "no duration"),
+        ({"open_for": float("nan")}, "not a duration"),
         ({"probe_lease": 0}, "more than 0"),
         ({"slow_call": 0}, "more than 0"),
         ({"failure_rate": 0}, "more than 0"),
@@ -74,9 +74,9 @@ def test_a_policy_goes_through_json(store: Any) -> None:
         ({"name": ""}, "needs a name"),
         ({"name": "  "}, "needs a name"),
         ({"name": "a{b"}, "braces"),
-        ({"name": "a{}"}, "names no parameter"),
+        ({"name": "a{}"}, "is not a parameter"),
         ({"store": "postgre"}, "sqlite:///"),
-        ({"store": 5}, "no store"),
+        ({"store": 5}, "not a store"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_sentence(wrong: dict[str, Any], words: str) -> None:

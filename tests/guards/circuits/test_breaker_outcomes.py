@@ -134,7 +134,7 @@ def test_an_open_circuit_refuses_at_once_and_says_why(
 ) -> None:
     trip(breaker, http_error(503))
     with pytest.raises(
-        CircuitOpenError, match=r"'service' refuses calls for 30\.0 s.*answered 503"
+        CircuitOpenError, match=r"'service' rejects calls for 30\.0 s.*answered 503"
     ) as caught:
         breaker.call(pytest.fail, "the call was made")
     assert caught.value.name == "service"
@@ -230,7 +230,7 @@ def test_late_failures_do_not_reopen_it(breaker: CircuitBreaker) -> None:
 def test_commands_hold_at_once(breaker: CircuitBreaker, store: Any, transitions: list[Transition]) -> None:
     breaker.force_open("maintenance")
     assert breaker.state == "forced_open"
-    with pytest.raises(CircuitOpenError, match=r"until it is closed by hand.*maintenance") as caught:
+    with pytest.raises(CircuitOpenError, match=r"until it is closed manually.*maintenance") as caught:
         breaker.call(int)
     assert caught.value.retry_in is None
     breaker.disable()

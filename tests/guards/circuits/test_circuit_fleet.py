@@ -270,7 +270,7 @@ def test_a_file_in_trouble_stops_nobody(
             breaker.call(fail)
     with pytest.raises(CircuitOpenError):
         breaker.call(int)
-    warnings = [r for r in caplog.records if "cannot be reached" in r.message]
+    warnings = [r for r in caplog.records if "is unavailable" in r.message]
     if trouble == "deleted":
         # It is made anew, so that nothing was missed.
         assert (notices, warnings) == ([], [])

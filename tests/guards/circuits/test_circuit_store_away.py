@@ -50,7 +50,7 @@ def test_calls_go_on_and_it_is_said_once(
         assert breaker.call(lambda: "called") == "called"
     assert [(n.available, n.reason) for n in notices] == [(False, "the store is away")]
     assert [r.name for r in caplog.records] == ["prefect_resilience.circuits"]
-    assert "go on with what this process knows" in caplog.text
+    assert "continue with the state in this process" in caplog.text
     rested()
     breaker.call(int)
     assert len(notices) == 1
@@ -288,7 +288,7 @@ def test_a_document_that_others_keep_changing_stops_nobody(store: Any) -> None:
     swap = store.swap
     store.swap = lambda *args, **kwargs: 0
     assert breaker.call(int) == 0
-    with pytest.raises(StoreUnavailable, match="others"):
+    with pytest.raises(StoreUnavailable, match="too many concurrent changes"):
         breaker.reset()
     store.swap = swap
     assert breaker.snapshot().window_calls == 2

@@ -139,6 +139,6 @@ def test_a_probe_of_an_earlier_period_keeps_its_place() -> None:
 
 def test_probes_that_were_all_slow_do_not_close_it() -> None:
     bench = Bench(slow_call=1).opened().does(Tick(), after=30).probed("S").probed("S")
-    assert (bench["state"], bench["reason"]) == ("open", "its probes were slow")
+    assert (bench["state"], bench["reason"]) == ("open", "the probes were slow")
     assert bench["unanswered"], "slow answers are none"
     assert bench.looked("S", "s")["state"] == "closed"

@@ -264,7 +264,7 @@ def test_a_service_that_answers_some_probes_is_not_counted_as_unanswered() -> No
 
 def test_slow_probes_add_up() -> None:
     bench = Bench(slow_call=1.0, success_threshold=2).opened().looked("S", "S")
-    assert (bench["state"], bench["reason"], bench["unanswered"]) == ("open", "its probes were slow", 1)
+    assert (bench["state"], bench["reason"], bench["unanswered"]) == ("open", "the probes were slow", 1)
 
 
 def test_counts_begin_anew_with_every_state() -> None:

@@ -73,7 +73,11 @@ def test_opened() -> None:
 
 def test_half_open() -> None:
     document, changes = lived(HALF_OPEN)
-    assert changes == [EnteredState("open", "half_open", NOW + 30, "its time is up", 3, None, "503")]
+    assert changes == [
+        EnteredState(
+            "open", "half_open", NOW + 30, "open period elapsed; waiting for a probe", 3, None, "503"
+        )
+    ]
     assert document["leases"] == {"p": [NOW + 30, NOW + 90]}
     assert (document["state"], document["opened_at"], document["retry_at"]) == ("half_open", NOW, None)
     assert (document["successes"], document["slow_successes"], document["updated_at"]) == (0, 0, NOW + 30)
@@ -88,7 +92,7 @@ def test_a_slow_probe_is_counted() -> None:
 def test_slow_probes_open_it() -> None:
     document, changes = lived([*HALF_OPEN, (31, Record(runs=(("S", 2),), generation=3, owner="p"))])
     assert changes == [
-        EnteredState("half_open", "open", NOW + 31, "its probes were slow", 4, NOW + 46, "503"),
+        EnteredState("half_open", "open", NOW + 31, "the probes were slow", 4, NOW + 46, "503"),
     ]
     assert (document["openings"], document["opened_at"]) == (2, NOW + 31)
 
@@ -96,7 +100,10 @@ def test_slow_probes_open_it() -> None:
 def test_half_of_the_probes_slow_is_not_all() -> None:
     runs = (("s", 1), ("S", 1))
     document, changes = lived([*HALF_OPEN, (31, Record(runs=runs, generation=3, owner="p"))])
-    assert (document["state"], [change.reason for change in changes]) == ("closed", ["it has recovered"])
+    assert (document["state"], [change.reason for change in changes]) == (
+        "closed",
+        ["the service has recovered"],
+    )
 
 
 @pytest.mark.parametrize("outcome", ["f", "F"])
@@ -122,13 +129,15 @@ def test_a_success_in_between_ends_the_pause_that_was_asked_for() -> None:
 
 def test_recovered() -> None:
     document, changes = lived([*HALF_OPEN, (31, Record(runs=(("s", 2),), generation=3, owner="p"))])
-    assert changes == [EnteredState("half_open", "closed", NOW + 31, "it has recovered", 4, None, "503")]
+    assert changes == [
+        EnteredState("half_open", "closed", NOW + 31, "the service has recovered", 4, None, "503")
+    ]
     assert document == {
         **new(),
         "generation": 4,
         "openings": 1,
         "opened_at": NOW,
-        "reason": "it has recovered",
+        "reason": "the service has recovered",
         "last_error": "503",
         "history": [
             [2, NOW, "open", NOW + 30],

@@ -35,13 +35,13 @@ def test_mistakes(make, says) -> None:
     ("options", "says"),
     [
         ({"decompose": split_list("itms")}, "did you mean 'items'"),
-        ({"decompose": split_list("items"), "effect": "external"}, "several calls of one"),
-        ({"decompose": split_list("items"), "effect": Effect(kind="idempotent", key="x")}, "several calls"),
+        ({"decompose": split_list("items"), "effect": "external"}, "splits one call into several"),
+        ({"decompose": split_list("items"), "effect": Effect(kind="idempotent", key="x")}, "one call into several"),
         ({"decompose": {"split": {"kind": "list", "parameter": "items"}, "merge": "conct"}}, "'concat'"),
-        ({"decompose": Decompose(lambda wrong: [])}, "split= needs 'wrong'"),
+        ({"decompose": Decompose(lambda wrong: [])}, "split= needs the parameter 'wrong'"),
         ({"decompose": Decompose(split_list("items"), merge=lambda: 1)}, "write def merge"),
-        ({"decompose": Decompose(split_list("items"), merge=lambda r, x: 1)}, "merge= needs 'x'"),
-        ({"decompose": 5}, "is no decomposition"),
+        ({"decompose": Decompose(split_list("items"), merge=lambda r, x: 1)}, "merge= needs the parameter 'x'"),
+        ({"decompose": 5}, "is not a decomposition"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_at_decoration(options, says):

@@ -109,7 +109,7 @@ def test_over_the_bound_it_ends_with_a_clear_error_that_holds_the_parts_already_
         "decomposed into 2 parts at depth 1 of at most 2, of which 1 is done: part 2 failed:"
     )
     assert (context.cause.nesting_depth, context.cause.cause.nesting_depth) == (1, 2)
-    assert "not split again: depth 2 is the bound" in context.cause.cause.message
+    assert "not split again: max_depth=2 is reached" in context.cause.cause.message
     assert any("of which 1 is done" in note for note in caught.value.__notes__)
     assert context == error_context(cloudpickle.loads(cloudpickle.dumps(caught.value)))
 
@@ -140,7 +140,7 @@ def test_a_fallback_answers_for_the_part_that_is_still_too_big(mode):
         return [item * 10 for item in items]
 
     def short(items, error):
-        assert error.details["decomposition"]["why"] == "not split again: depth 1 is the bound"
+        assert error.details["decomposition"]["why"] == "not split again: max_depth=1 is reached"
         return [sum(items)]
 
     halves = Decompose(lambda items: [items[:1], items[1:]], max_depth=1)
@@ -260,9 +260,12 @@ def test_what_cannot_be_split_fails_as_it_was(mode):
         raise KeyError("no split")
 
     for decompose, why in (
-        (split_list("items"), "there is no smaller part"),
+        (split_list("items"), "cannot be split into smaller parts"),
         (Decompose(wrong), "split failed: KeyError"),
-        (Decompose(lambda items: ({} for _ in range(2_000))), "2000 parts are too many"),
+        (
+            Decompose(lambda items: ({} for _ in range(2_000))),
+            "the split returned 2000 parts; at most 1000 are allowed",
+        ),
     ):
         with pytest.raises(ResourceExhausted, match="turns exhausted: 5 used of 5") as caught:
             mode.value(mode.task(work, decompose=decompose), [1])

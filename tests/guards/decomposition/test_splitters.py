@@ -81,9 +81,9 @@ def test_other_things_that_can_be_split():
     assert split_list("x").of((1, 2, 3)) == [(1,), (2, 3)]
     assert split_list("x").of({"a": 1, "b": 2}) == [{"a": 1}, {"b": 2}]
     assert split_list("x").of(range(4)) == [range(2), range(2, 4)]
-    with pytest.raises(TypeError, match="can be sliced, not for a generator"):
+    with pytest.raises(TypeError, match="can be sliced, not a generator"):
         split_list("x").of(n for n in range(3))
-    with pytest.raises(TypeError, match="not for a list: write split_list"):
+    with pytest.raises(TypeError, match="not a list: use split_list"):
         split_text("x").of([1])
 
 
@@ -105,7 +105,7 @@ def test_a_splitter_of_ones_own():
     class Halves(Split):
         pass
 
-    with pytest.raises(NotImplementedError, match=r"Halves must say .* of\(value\)"):
+    with pytest.raises(NotImplementedError, match=r"Halves cannot split .* of\(value\)"):
         Halves(parameter="x").of("ab")
 
 

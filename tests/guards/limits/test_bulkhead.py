@@ -311,7 +311,7 @@ def test_the_refusal_can_be_pickled_and_tried_again():
     error = pickle.loads(pickle.dumps(BulkheadFullError("llm", 4, 1.5)))
     assert isinstance(error, ResilienceError)
     assert (error.name, error.max_concurrent, error.waited) == ("llm", 4, 1.5)
-    assert str(error) == "bulkhead 'llm' is full: all 4 places stayed taken for 1.5 s"
+    assert str(error) == "bulkhead 'llm' is full: all 4 places stayed in use for 1.5 s"
     info = classify(error)
     assert info.category == "unavailable"
     assert info.retryable
@@ -331,14 +331,14 @@ async def an_async_function():
         (lambda: Bulkhead(2, max_wait=-1), "Bulkhead(max_wait=-1): write at least 0"),
         (
             lambda: Bulkhead(2, max_wait="soon"),
-            "Bulkhead(max_wait): 'soon' is no duration: write 30 (seconds)",
+            "Bulkhead(max_wait): 'soon' is not a duration: write 30 (seconds)",
         ),
         (lambda: Bulkhead(2, maxwait=1), "no option 'maxwait'; did you mean 'max_wait'?"),
         (lambda: Bulkhead(2, name="{"), "the braces in the limit name '{' do not match"),
-        (lambda: Bulkhead(2, name="{}"), "names no parameter"),
+        (lambda: Bulkhead(2, name="{}"), "is not a parameter"),
         (lambda: Bulkhead(2, name=" "), "a limit needs a name"),
         (lambda: Bulkhead(2, name="a:{b}").call(int), "is a template: call .bind({'b': ...}) first"),
-        (lambda: Bulkhead(2, name="a:{b}").bind({}), "there is no parameter 'b'"),
+        (lambda: Bulkhead(2, name="a:{b}").bind({}), "unknown parameter 'b'"),
         (lambda: Bulkhead(2, name="a:{b}")(lambda: 1), "has no parameter 'b'"),
         (lambda: Bulkhead(2).call(an_async_function), "is async: write `await limit.acall(...)`"),
         (lambda: Bulkhead(2).call(lambda: an_async_function()), "is async: write `await limit.acall(...)`"),
@@ -363,7 +363,7 @@ def test_a_block_that_ends_in_another_context_says_so():
     bulkhead = Bulkhead(1)
     context = contextvars.copy_context()
     context.run(bulkhead.__enter__)
-    with pytest.raises(RuntimeError, match="another context"):
+    with pytest.raises(RuntimeError, match="a different context"):
         bulkhead.__exit__(None, None, None)
     context.run(bulkhead.__exit__, None, None, None)
 

@@ -92,8 +92,8 @@ async def test_when_all_fail_the_first_error_tells_of_the_others():
         await Hedge(after=30, max=2).acall(script)
     assert caught.value is first
     notes = "\n".join(first.__notes__)
-    assert "hedged call 2 failed, too: KeyError('second')" in notes
-    assert "hedged call 3 failed, too: OSError" in notes
+    assert "hedged call 2 failed too: KeyError('second')" in notes
+    assert "hedged call 3 failed too: OSError" in notes
     assert "hunter2" not in notes
 
 
@@ -136,7 +136,7 @@ def fetch():
 
 async def test_a_sync_function_is_refused_before_it_is_called():
     with pytest.raises(
-        ConfigurationError, match=r"fetch is no async function.*write `async def fetch\(\.\.\.\)`"
+        ConfigurationError, match=r"fetch is not an async function.*write `async def fetch\(\.\.\.\)`"
     ):
         await Hedge(after=1).acall(fetch)
 

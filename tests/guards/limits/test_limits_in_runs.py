@@ -326,8 +326,8 @@ def test_an_api_that_is_away_is_said_once_and_the_limit_holds_here(name, caplog,
     assert in_run(body) == 0
     said = [record.getMessage() for record in caplog.records if record.name == "prefect_resilience.limits"]
     assert [text.split(":")[0] for text in said if f"bulkhead:{name}" in text] == [
-        "Prefect's API cannot be asked about the limit 'bulkhead",
-        "Prefect's API answers again",
+        "Prefect's API is unavailable for the limit 'bulkhead",
+        "Prefect's API is available again",
     ]
 
 

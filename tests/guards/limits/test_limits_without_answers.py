@@ -195,9 +195,9 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     (level, alone), (_, again) = said_about(caplog, name)
     assert level == "WARNING"
     assert re.match(
-        f"Prefect's API cannot be asked about the limit '{shared}', for \\d+ s now. Until ", alone
+        f"Prefect's API is unavailable for the limit '{shared}' \\(no answer for \\d+ s\\). Until ", alone
     )
-    assert again.startswith(f"Prefect's API answers again: the limit '{shared}' is shared again, after ")
+    assert again.startswith(f"Prefect's API is available again: the limit '{shared}' is shared again, after ")
 
 
 def test_an_api_that_says_no_is_not_waited_for(proxy, name, caplog):
@@ -212,8 +212,8 @@ def test_an_api_that_says_no_is_not_waited_for(proxy, name, caplog):
     assert behind(proxy, body) < line.SERVER_SECONDS / 2
     said = [text for _, text in said_about(caplog, name)]
     assert [text.partition(". ")[0] for text in said] == [
-        f"Prefect's API cannot be asked about the limit 'bulkhead:{name}'",
-        f"Prefect's API cannot be asked about the limit 'rate-limit:{name}'",
+        f"Prefect's API is unavailable for the limit 'bulkhead:{name}'",
+        f"Prefect's API is unavailable for the limit 'rate-limit:{name}'",
     ]
 
 

@@ -73,7 +73,7 @@ def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, mo
     api.busy = api.asked + 1
     assert call(max_wait=30) == "a place"  # who may wait for longer than the others does
     assert levels(caplog) == ["WARNING", "INFO"]
-    assert "is shared again, after 0 s in this process alone" in caplog.text
+    assert "is shared again, after 0 s in this process only" in caplog.text
 
 
 def test_what_is_not_worth_waiting_for_is_not_waited_for(caplog):
@@ -87,7 +87,7 @@ def test_what_is_not_worth_waiting_for_is_not_waited_for(caplog):
             drive(answered("forbidden", lambda: limit.ask(int), came, 30))
     assert time.monotonic() - came < 10
     assert levels(caplog) == ["WARNING"]
-    assert "cannot be asked about the limit 'forbidden'. Until it answers" in caplog.text
+    assert "is unavailable for the limit 'forbidden'. Until it answers" in caplog.text
 
 
 def test_an_outage_that_nobody_has_seen_for_long_begins_anew(monkeypatch):

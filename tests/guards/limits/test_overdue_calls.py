@@ -61,11 +61,11 @@ def test_a_refusal_says_that_overdue_calls_hold_the_places(service):
     with pytest.raises(AttemptTimeout):
         bulkhead.call(within, service)
     bulkhead.call(int)
-    with bulkhead, pytest.raises(BulkheadFullError, match="; an overdue call holds a place until") as one:
+    with bulkhead, pytest.raises(BulkheadFullError, match="; an abandoned call holds a place until") as one:
         bulkhead.call(int)
     with pytest.raises(AttemptTimeout):
         bulkhead.call(within, service)
-    with pytest.raises(BulkheadFullError, match="; 2 overdue calls hold places until they really end") as two:
+    with pytest.raises(BulkheadFullError, match="; 2 abandoned calls hold places until they end") as two:
         bulkhead.call(int)
     assert (one.value.overdue, two.value.overdue) == (1, 2)
     assert pickle.loads(pickle.dumps(two.value)).overdue == 2
@@ -89,9 +89,9 @@ def test_without_a_max_wait_the_wait_behind_overdue_calls_is_bounded(service, mo
     bulkhead = Bulkhead(1)
     with pytest.raises(AttemptTimeout):
         bulkhead.call(within, service)
-    with pytest.raises(BulkheadFullError, match="an overdue call holds"):
+    with pytest.raises(BulkheadFullError, match="an abandoned call holds"):
         bulkhead.call(int)
-    with pytest.raises(BulkheadFullError, match="an overdue call holds"):
+    with pytest.raises(BulkheadFullError, match="an abandoned call holds"):
         asyncio.run(bulkhead.acall(int))
 
 
@@ -212,7 +212,7 @@ def test_a_place_that_cannot_be_given_back_is_told_and_the_others_are(service, c
     leave(given_back.set)
     service.go_on.set()
     assert given_back.wait(20)
-    wait_until(lambda: "could not be given back" in caplog.text)
+    wait_until(lambda: "could not be released" in caplog.text)
 
 
 def test_the_sequence_may_be_driven_in_another_context_than_it_began_in():

@@ -71,7 +71,7 @@ def test_a_thread_of_a_cancelled_coroutine_holds_its_place(service, start, how):
             calling.cancel()
         with pytest.raises((asyncio.CancelledError, TimeoutError, asyncio.TimeoutError)):
             await calling
-        with pytest.raises(BulkheadFullError, match="an overdue call holds a place"):
+        with pytest.raises(BulkheadFullError, match="an abandoned call holds a place"):
             await bulkhead.acall(int)
         service.go_on.set()
         patient = Bulkhead.model_validate({**bulkhead.model_dump(), "max_wait": 20})

@@ -68,13 +68,13 @@ def test_a_retry_behind_its_own_overdue_call_waits_for_max_wait_and_says_why(ser
 
     @flow
     def once():
-        with pytest.raises(BulkheadFullError, match="an overdue call holds a place until it really ends"):
+        with pytest.raises(BulkheadFullError, match="an abandoned call holds a place until it ends"):
             hangs()
 
     @flow
     async def aonce():
         try:
-            with pytest.raises(BulkheadFullError, match="an overdue call holds a place until it really ends"):
+            with pytest.raises(BulkheadFullError, match="an abandoned call holds a place until it ends"):
                 await ahangs()
         finally:
             service.go_on.set()  # the loop waits for its threads when it ends

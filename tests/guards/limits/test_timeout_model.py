@@ -64,14 +64,14 @@ def test_it_goes_through_json_pickle_and_a_set():
     [
         ({}, r"write Timeout\(30\)"),
         ({"total": None, "idle": None}, r"write Timeout\(30\)"),
-        ({"total": 0}, "0 is no time above 0"),
-        ({"total": -1}, "-1 is no time above 0"),
-        ({"total": math.nan}, "nan is no time above 0"),
+        ({"total": 0}, "0 is not a duration above 0"),
+        ({"total": -1}, "-1 is not a duration above 0"),
+        ({"total": math.nan}, "nan is not a duration above 0"),
         ({"total": math.inf}, "timeout=None"),
-        ({"idle": 0}, r"Timeout\(idle\): 0 is no time above 0"),
-        ({"total": True}, "True is no time"),
-        ({"total": "soon"}, "'soon' is no time"),
-        ({"total": 1, "mode": "fork"}, "there is no 'fork'; write one of auto, process, thread"),
+        ({"idle": 0}, r"Timeout\(idle\): 0 is not a duration above 0"),
+        ({"total": True}, "True is not a duration"),
+        ({"total": "soon"}, "'soon' is not a duration"),
+        ({"total": 1, "mode": "fork"}, "unknown value 'fork'; write one of auto, process, thread"),
         ({"total": 1, "mode": []}, "write one of auto, process, thread"),
         ({"total": 1, "timeout_ms": 1}, "one of them"),
         ({"timeout_ms": -5}, "above 0"),
@@ -116,7 +116,7 @@ def test_the_seeds_operations():
 def test_idle_needs_a_generator(fn):
     Timeout(3).check_for(fn)
     Timeout(3, mode="process").check_for(fn)
-    with pytest.raises(ConfigurationError, match=r"no generator.*Timeout\(total"):
+    with pytest.raises(ConfigurationError, match=r"not a generator.*Timeout\(total"):
         Timeout(3, idle=1).check_for(fn)
 
 

@@ -114,7 +114,7 @@ def test_fences_inside_of_texts_and_several_blocks():
 def test_what_is_told_of_an_object_where_an_array_was_promised():
     error = broken("array", '{"a": 1}')
     assert (error.expected_type, error.actual_type, error.original_output) == ("array", "object", '{"a": 1}')
-    assert str(error) == "the output was promised to be of type 'array', and is of type 'object'"
+    assert str(error) == "expected an output of type 'array', got 'object'"
     info = classify(error)
     assert (info.category, info.reason, info.retryable) == ("validation", "output_format_failure", False)
     assert info.details == {
@@ -147,7 +147,7 @@ def test_a_schema_says_where_it_is_wrong():
         ("/items/0/score", "maximum"),
         ("/items/11/score", "type"),
     ]
-    assert str(error).startswith("the object that came out is not as promised: at /a~1b: 1.5 is not of type")
+    assert str(error).startswith("the object does not match expect=: at /a~1b: 1.5 is not of type")
     assert broken(SCHEMA, {}).violations[0]["message"] == "'items' is a required property"
 
 
@@ -172,7 +172,7 @@ def test_python_objects_are_looked_at_as_json():
 def test_other_drafts_and_nothing_from_the_network():
     old = {"$schema": "http://json-schema.org/draft-04/schema#", "maximum": 5, "exclusiveMaximum": True}
     assert broken(old, 5).violations
-    with pytest.raises(ConfigurationError, match=r"a \$ref to nothing"):
+    with pytest.raises(ConfigurationError, match=r"an unknown \$ref"):
         kept({"$ref": "http://127.0.0.1:9/schema.json"}, {})
 
 
@@ -238,12 +238,12 @@ def test_the_error_travels():
     ("what", "says"),
     [
         ("arrray", "did you mean 'array'"),
-        ({"type": "arrray"}, "is no JSON Schema: /type"),
-        ({"$ref": "#/$defs/nothing"}, "leads nowhere"),
-        ({"allOf": [{"$ref": "#/allOf/3"}]}, "leads nowhere"),
-        (5, "is no promise"),
-        (["array"], "is no promise"),
-        (Odd, "nothing that pydantic can validate"),
+        ({"type": "arrray"}, "is not a JSON Schema: /type"),
+        ({"$ref": "#/$defs/nothing"}, "with an unknown "),
+        ({"allOf": [{"$ref": "#/allOf/3"}]}, "with an unknown "),
+        (5, "cannot be checked"),
+        (["array"], "cannot be checked"),
+        (Odd, "not a type for pydantic"),
     ],
 )
 def test_what_cannot_be_promised(what, says):
@@ -254,17 +254,17 @@ def test_what_cannot_be_promised(what, says):
 def test_mistakes_of_expect():
     with pytest.raises(ConfigurationError, match="attempts=1"):
         Expect("array", repair=True, attempts=1)
-    with pytest.raises(ConfigurationError, match="write one of them"):
+    with pytest.raises(ConfigurationError, match="only once"):
         Expect(Expect("array"))
     assert kept({"$defs": {"a/b": {}}, "$ref": "#/$defs/a~1b"}, "1") == "1"
-    with pytest.raises(ConfigurationError, match=r"a \$ref to nothing"):
+    with pytest.raises(ConfigurationError, match=r"an unknown \$ref"):
         kept({"$id": "urn:x", "$ref": "#/nowhere"}, 1)
 
 
 def test_names_of_promises():
     assert broken({"type": ["array", "null"]}, 5).expected_type == "array or null"
     assert broken({"title": "A plan", "required": ["a"]}, {}).expected_type == "A plan"
-    assert broken({"enum": [1]}, 2).expected_type == "what the schema says"
+    assert broken({"enum": [1]}, 2).expected_type == "JSON Schema"
     assert kept({"anyOf": [{"type": "array", "items": {"$ref": "#/anyOf/1"}}, {"type": "null"}]}, [None])
 
 

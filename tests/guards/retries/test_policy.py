@@ -166,7 +166,7 @@ def test_the_spellings_of_json(written, meant):
         ({"attempts": 3, "max_attempts": 3}, "write one of them"),
         ({"attempts": 3, "max_retries": 3}, "write one of them"),
         ({"retry_on": ["rate_limits"]}, "did you mean 'rate_limit'"),
-        ({"retry_on": [3.5]}, "names no error"),
+        ({"retry_on": [3.5]}, "does not name an error"),
         ({"by_category": {"rate_limits": 3}}, "by_category"),
         ({"max_elapsed": -1}, "max_elapsed"),
         ({"backoff": Backoff(), "initial_delay_ms": 5}, "inside the backoff"),

@@ -20,7 +20,7 @@ def test_the_last_attempt(attempts: int, why: str) -> None:
 
 def test_an_attempt_to_come() -> None:
     policy = Retry(attempts=3, backoff=Backoff.constant(initial=2, jitter=0))
-    assert policy.decide(ERROR, 1) == Verdict(True, 2.0, "503 may pass: attempt 2 of 3")
+    assert policy.decide(ERROR, 1) == Verdict(True, 2.0, "503 is retryable: attempt 2 of 3")
 
 
 def test_what_is_left_out_is_the_beginning_and_the_middle() -> None:
@@ -59,8 +59,8 @@ def test_a_server_that_asks_for_the_cap_gets_it_and_for_more_does_not() -> None:
     def asked(seconds: float) -> Verdict:
         return policy.decide(ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429", retry_after=seconds), 1)
 
-    assert asked(60) == Verdict(True, 60, "429 may pass: attempt 2 of 3")
-    assert asked(1) == Verdict(True, 2, "429 may pass: attempt 2 of 3")
+    assert asked(60) == Verdict(True, 60, "429 is retryable: attempt 2 of 3")
+    assert asked(1) == Verdict(True, 2, "429 is retryable: attempt 2 of 3")
     why = "the server asks to wait 61 s, more than retry_after_cap=60 s"
     assert asked(61) == Verdict(False, 0.0, why)
 
@@ -72,8 +72,8 @@ def test_a_delay_of_less_than_a_second_stays_one() -> None:
 
 def test_the_time_may_be_used_to_its_end_and_no_further() -> None:
     policy = Retry(attempts=9, max_elapsed=10, backoff=Backoff.constant(initial=4, jitter=0))
-    assert policy.decide(ERROR, 1, elapsed=6) == Verdict(True, 4, "503 may pass: attempt 2 of 9")
-    why = "waiting 4 s would pass max_elapsed=10 s"
+    assert policy.decide(ERROR, 1, elapsed=6) == Verdict(True, 4, "503 is retryable: attempt 2 of 9")
+    why = "waiting 4 s would exceed max_elapsed=10 s"
     assert policy.decide(ERROR, 1, elapsed=6.1) == Verdict(False, 0.0, why)
 
 

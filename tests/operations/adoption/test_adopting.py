@@ -283,16 +283,16 @@ def test_a_policy_with_as_many_attempts(options: str, policy: str):
 
 
 DANGERS = {
-    "httpx.post('u', json=order)": "httpx.post() is sent again by each retry",
-    "session.request('POST', 'u')": "session.request() is sent again by each retry",
-    "cursor.execute('  INSERT INTO t VALUES (1)')": "cursor.execute() is sent again by each retry",
-    "openai.OpenAI()": "OpenAI() repeats calls twice by itself",
-    "anthropic.AsyncAnthropic(max_retries=3)": "AsyncAnthropic() repeats calls twice by itself",
-    "tenacity.Retrying()(print)": "tenacity.Retrying() repeats calls that the task's retries repeat again",
-    "requests.adapters.HTTPAdapter(max_retries=3)": "max_retries=3 repeats calls inside",
-    "httpx.HTTPTransport(retries=2)": "retries=2 repeats calls inside",
-    "requests.get('u')": "requests.get() without timeout= may wait for ever",
-    "while True: time.sleep(1)": "time.sleep() in a loop: its repeats are neither counted nor seen",
+    "httpx.post('u', json=order)": "each retry repeats httpx.post()",
+    "session.request('POST', 'u')": "each retry repeats session.request()",
+    "cursor.execute('  INSERT INTO t VALUES (1)')": "each retry repeats cursor.execute()",
+    "openai.OpenAI()": "OpenAI() retries calls twice",
+    "anthropic.AsyncAnthropic(max_retries=3)": "AsyncAnthropic() retries calls twice",
+    "tenacity.Retrying()(print)": "tenacity.Retrying() retries inside the task's retries",
+    "requests.adapters.HTTPAdapter(max_retries=3)": "max_retries=3 retries calls in addition",
+    "httpx.HTTPTransport(retries=2)": "retries=2 retries calls in addition",
+    "requests.get('u')": "requests.get() without timeout= may wait forever",
+    "while True: time.sleep(1)": "time.sleep() in a loop: such retries are neither counted nor visible",
 }
 HARMLESS = [
     "httpx.get('u')",
@@ -326,7 +326,7 @@ def test_what_is_not(body: str):
 @pytest.mark.parametrize("caught", ["", " Exception", " BaseException"])
 def test_an_error_that_nobody_hears_of(caught: str):
     [danger] = dangers_of(f"try: pass\n    except{caught}: pass")
-    assert danger.says == f"except{caught}: without raise hides each error: nothing is retried"
+    assert danger.says == f"except{caught}: without raise hides all errors; nothing is retried"
 
 
 def test_what_is_not_repeated_may_send():

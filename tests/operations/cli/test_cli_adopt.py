@@ -53,7 +53,7 @@ def test_it_shows_a_diff_and_changes_nothing(project, cli):
     assert "-@task\n+@resilient_task(retries=0)\n" in done.out
     assert RETRY in " ".join(done.out.split())
     assert EFFECT in done.out
-    assert "2 tasks would become resilient; 1 danger; nothing was changed: --write does it" in done.out
+    assert "2 tasks would become resilient; 1 danger; nothing was changed: add --write" in done.out
     assert (project / "pay.py").read_text() == BEFORE
 
 
@@ -61,7 +61,7 @@ def test_it_writes_when_it_is_asked_to(project, cli):
     assert "2 tasks became resilient; 1 danger\n" in cli("adopt", "flows", "--write").out
     assert (project / "pay.py").read_text() == AFTER
     assert (project / ".venv" / "installed.py").read_text() == BEFORE
-    assert cli("adopt", "flows").out == "There are no plain Prefect tasks.\n"
+    assert cli("adopt", "flows").out == "No plain Prefect tasks found.\n"
 
 
 def test_as_json(project, cli):

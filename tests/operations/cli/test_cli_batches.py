@@ -144,7 +144,7 @@ def test_without_the_api_effects_alone_say_what_is_open(batches: str, cli: Any) 
     assert [one["batch_id"] for one in done.json] == ["in-doubt"]
     assert done.code == 0
     assert done.err.startswith(
-        "How flow runs ended is unknown, and only effects say what is open: the Prefect"
+        "How flow runs ended is unknown, so batches are open only by their effects: the Prefect"
     )
 
 
@@ -152,7 +152,7 @@ def test_why_there_is_nothing_to_do(batches: str, cli: Any) -> None:
     assert "nothing to do: its flow run completed" in cli("batches", "show", "all-done").out
     cli("batches", "recover", batches)
     shown = " ".join(cli("batches", "show", batches).out.split())
-    assert "is AwaitingRetry and waits for a worker already" in shown
+    assert "is AwaitingRetry and already waits for a worker" in shown
 
 
 def test_nothing_is_there(environment: None, cli: Any) -> None:
@@ -165,7 +165,7 @@ def test_nothing_is_there(environment: None, cli: Any) -> None:
 def test_show(batches: str, cli: Any) -> None:
     done = cli("batches", "show", "in-doubt")
     assert done.code == 0, done
-    assert "manual_only, by a person" in done.out
+    assert "manual_only, not automatic" in done.out
     assert "? unknown" in done.out
     assert '"m-flight"' in done.out
     assert KEY not in done.out
@@ -192,7 +192,7 @@ def test_recover(batches: str, cli: Any) -> None:
         assert client.read_flow_run(batches).state.name == "AwaitingRetry"
     again = cli("batches", "recover", batches)
     assert again.code == 1
-    assert "waits for a worker already" in " ".join(again.out.split())
+    assert "already waits for a worker" in " ".join(again.out.split())
     assert "add --yes" in cli("batches", "recover", batches, "--force").sentence
     assert cli("batches", "recover", batches, "--strategy", "restart", "--force", "--yes").code == 0
     told = cli("batches", "recover", "in-doubt")
@@ -204,13 +204,13 @@ def test_recover(batches: str, cli: Any) -> None:
 @pytest.mark.requirement("004.03")
 def test_settle(batches: str, cli: Any) -> None:
     words = ("batches", "settle", "in-doubt", "doubt-hotel", "done")
-    assert "is no JSON" in cli(*words, "--result", "m-1").sentence
+    assert "is not JSON" in cli(*words, "--result", "m-1").sentence
     done = cli(*words, "--result", '"m-1"', "--external-id", "m-1", "--reason", "asked", "--json")
     assert (done.json["state"], done.json["result"], done.json["external_id"]) == ("done", "m-1", "m-1")
     assert "not in doubt" in cli(*words).sentence
     with batch("more"):
         trip("doubt")
-    assert "may be done again" in cli("batches", "settle", "more", "doubt", "not-done").out
+    assert "so the next run may do it" in cli("batches", "settle", "more", "doubt", "not-done").out
     assert "did you mean 'doubt'" in cli("batches", "settle", "more", "dout", "done").sentence
 
 
@@ -243,7 +243,7 @@ def test_without_the_api_nobody_says_that_a_flow_run_does_not_exist(batches: str
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
         said = cli("batches", "show", nobody).sentence
         assert f"The ledger has no batch '{nobody}'. Whether a flow run has that id is unknown" in said
-        assert "could not be asked" in cli("batches", "recover", nobody).sentence
+        assert "is unavailable" in cli("batches", "recover", nobody).sentence
         assert "Did you mean 'in-doubt'?" in cli("batches", "show", "in-doub").sentence
         assert cli("batches", "show", "in-doubt").code == 0
 
@@ -257,14 +257,14 @@ def stored() -> dict[str, int]:
 @pytest.mark.smoke
 @pytest.mark.requirement("004.19")
 def test_rollback(batches: str, cli: Any) -> None:
-    assert "would be undone" in cli("batches", "rollback", "all-done", "--dry-run").out
+    assert "would be rolled back" in cli("batches", "rollback", "all-done", "--dry-run").out
     assert "add --yes" in cli("batches", "rollback", "all-done").sentence
     assert undone == []
     nowhere = cli("batches", "rollback", "all-done", "--to", "nowhere", "--yes").sentence
     assert "no savepoint 'nowhere'" in nowhere
     assert cli("batches", "recover", "all-done", "--rollback-to", "nowhere", "--yes").sentence == nowhere
     both = cli("batches", "recover", "all-done", "--rollback-to", "nowhere", "--strategy", "abandon")
-    assert "exclude each other" in both.sentence
+    assert "cannot be combined" in both.sentence
     done = cli("batches", "rollback", "all-done", "--yes", "--reason", "called off")
     assert done.code == 0, done
     assert undone == ["train", "car"]
@@ -278,13 +278,14 @@ def test_a_rollback_says_what_stays_done(batches: str, cli: Any) -> None:
         trip("bus")
         send("postcard")
     dry = " ".join(cli("batches", "rollback", "half", "--dry-run").out.split())
-    assert "half would be undone in part (compensate): a rollback was asked for; to undo: 'bus'; " in dry
-    assert "not to be undone: 'postcard' (it has no compensation)." in dry
+    assert "half would be rolled back in part (compensate): a rollback was requested; " in dry
+    assert "to compensate: 'bus'; " in dry
+    assert "not to compensate: 'postcard' (it has no compensation)." in dry
     assert (undone, batch_status("half").audit) == ([], ())
     done = cli("batches", "rollback", "half", "--yes")
-    said = "undone: 'bus'; not undone: 'postcard' (it has no compensation)."
+    said = "compensated: 'bus'; not compensated: 'postcard' (it has no compensation)."
     assert (done.code, said in " ".join(done.out.split())) == (0, True), done
-    assert batch_status("half").audit[-1].why == f"a rollback was asked for; {said[:-1]}"
+    assert batch_status("half").audit[-1].why == f"a rollback was requested; {said[:-1]}"
     again = cli("batches", "rollback", "half", "--yes", "--json").json
     assert again["not_undone"] == [{"key": "postcard", "how": "skipped", "why": "it has no compensation"}]
 
@@ -297,9 +298,9 @@ def test_a_rollback_that_undoes_nothing_does_not_say_that_it_did(batches: str, c
         done = cli("batches", "rollback", "posted", *more)
         out = " ".join(done.out.split())
         assert done.code == (0 if more == ["--dry-run"] else 1)
-        assert "waits for a person" in out
+        assert "needs a person" in out
         assert "and 1 more" in out
-        assert "Not undone: 'a' (it has no compensation)." in out
+        assert "Not compensated: 'a' (it has no compensation)." in out
     assert "unknown: there is no verify to ask" in " ".join(
         cli("batches", "rollback", "in-doubt", "--dry-run").out.split()
     )
@@ -309,14 +310,14 @@ def test_a_rollback_that_undoes_nothing_does_not_say_that_it_did(batches: str, c
 def test_giving_a_compensation_up(batches: str, cli: Any) -> None:
     words = ("batches", "settle", "all-done")
     kept = cli(*words, "car", "kept", "--reason", "no refund")
-    assert (kept.code, "car stays done, and no rollback will undo it" in kept.out) == (0, True), kept
-    assert "a later run of the batch may do it anew" in " ".join(cli(*words, "train", "undone").out.split())
+    assert (kept.code, "car stays done, and no rollback will compensate it" in kept.out) == (0, True), kept
+    assert "a later run of the batch may repeat it" in " ".join(cli(*words, "train", "undone").out.split())
     done = cli("batches", "rollback", "all-done", "--yes")
     assert done.code == 0, done
     assert undone == []
     listed = cli("batches", "show", "all-done", "--json").json["effects"]
     assert [(one["key"], one["state"]) for one in listed] == [("car", "done"), ("train", "compensated")]
-    assert "go with 'done' alone" in cli(*words, "car", "kept", "--external-id", "x").sentence
+    assert "are only for the answer 'done'" in cli(*words, "car", "kept", "--external-id", "x").sentence
 
 
 @pytest.mark.requirement("004.15")
@@ -324,7 +325,7 @@ def test_what_is_archived_can_be_read(batches: str, cli: Any) -> None:
     savepoint("before-lunch", batch_id="all-done")
     live = cli("batches", "show", "all-done", "--json").json
     assert live["archived"] is None
-    assert "is archived: leave --archived out" in cli("batches", "show", "all-done", "--archived").sentence
+    assert "has no archived records" in cli("batches", "show", "all-done", "--archived").sentence
     assert cli("batches", "list", "--archived", "--json").json == []
     prune(timedelta())
     assert [one["batch_id"] for one in cli("batches", "list", "--json", *NO_RUNS).json] == ["in-doubt"]
@@ -336,7 +337,7 @@ def test_what_is_archived_can_be_read(batches: str, cli: Any) -> None:
     assert all(one["archived_at"] for one in listed)
     table = cli("batches", "list", "--archived").out
     assert "- archived" in table
-    assert "exclude each other" in cli("batches", "list", "--archived", "--open").sentence
+    assert "cannot be combined" in cli("batches", "list", "--archived", "--open").sentence
     kept = cli("batches", "show", "all-done", "--json").json
     assert kept["effects"] == live["effects"]
     assert (kept["hint"], kept["archived"]["why"], kept["archived"]["savepoints"]) == (
@@ -353,7 +354,7 @@ def test_what_is_archived_can_be_read(batches: str, cli: Any) -> None:
         True,
     ), card
     assert (
-        "has no effects any more: it is archived"
+        "has no effects in the ledger: it was archived"
         in cli("batches", "settle", "all-done", "car", "done").sentence
     )
 
@@ -363,24 +364,24 @@ def test_what_is_archived_is_neither_restarted_nor_rolled_back(batches: str, cli
     restart = ("batches", "recover", batches, "--strategy", "restart")
     refused = cli(*restart)
     out = " ".join(refused.out.split())
-    assert (refused.code, "left the ledger for the archive" in out) == (1, True), refused
-    assert "a restart would do them again" in out
+    assert (refused.code, "moved to the archive" in out) == (1, True), refused
+    assert "a restart would repeat them" in out
     assert cli("batches", "rollback", "all-done", "--yes").code == 1
     assert undone == []
-    assert "left the ledger" in " ".join(cli("batches", "recover", "all-done").out.split())
+    assert "moved to the archive" in " ".join(cli("batches", "recover", "all-done").out.split())
     assert cli(*restart, "--force", "--yes").code == 0
 
 
 @pytest.mark.requirement("004.09")
 def test_abandon_and_prune(batches: str, cli: Any) -> None:
-    assert "would be given up" in cli("batches", "abandon", "in-doubt", "--dry-run").out
+    assert "would be abandoned" in cli("batches", "abandon", "in-doubt", "--dry-run").out
     assert "add --yes" in cli("batches", "abandon", "in-doubt").sentence
     done = cli("batches", "abandon", "in-doubt", "--yes", "--reason", "done by hand")
     assert (done.code, "still in doubt: 'doubt-hotel'" in " ".join(done.out.split())) == (0, True), done
     assert "- abandoned" in cli("batches", "list", "--limit", "1000").out
     forgot = cli("batches", "abandon", "in-doubt", "--yes", "--forget-doubts", "--json").json
     assert forgot["action"] == "abandoned"
-    assert forgot["why"].endswith("the batch is ready: another run of it does what was never done")
+    assert forgot["why"].endswith("another run of the batch does the effects that are missing")
     assert [one.key for one in batch_status("in-doubt").effects] == ["flight"]
     assert "0 batches would be archived" in cli("batches", "prune", "--older-than", "1d", "--dry-run").out
     words = ("batches", "prune", "--older-than", "2100-01-01T00:00")

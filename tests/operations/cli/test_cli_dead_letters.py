@@ -89,8 +89,8 @@ def test_list_narrows(letters: Any, cli: Any) -> None:
     assert "The 1 newest of 3 dead letters" in cli("dead-letters", "list", "--limit", "1").out
     unknown = f"unknown-{uuid4()}"  # the server knows tasks of other tests too
     said = cli("dead-letters", "list", "--task", unknown).sentence
-    assert f"No dead letter is of a task or flow '{unknown}'" in said
-    assert "--since 'soon' is no time" in cli("dead-letters", "list", "--since", "soon").sentence
+    assert f"There is no dead letter of a task or flow '{unknown}'" in said
+    assert "--since 'soon' is not a time" in cli("dead-letters", "list", "--since", "soon").sentence
     assert "1 or more" in cli("dead-letters", "list", "--limit", "0").sentence
     assert "memory of one process" in cli("dead-letters", "list", "--store", "memory://").sentence
 
@@ -106,12 +106,12 @@ def test_show(letters: Any, cli: Any) -> None:
     shown = cli("dead-letters", "show", letters[0].id, "--json").json
     assert shown["parameters"]["message"] == "one"
     assert shown["error"]["category"] == "network"
-    assert "there is no dead letter 'x'" in cli("dead-letters", "show", "x").sentence.lower()
+    assert "dead letter 'x' not found" in cli("dead-letters", "show", "x").sentence.lower()
 
 
 @pytest.mark.smoke
 def test_replay(letters: Any, cli: Any) -> None:
-    assert "say which letters" in cli("dead-letters", "replay").sentence.lower()
+    assert "choose the letters" in cli("dead-letters", "replay").sentence.lower()
     assert "add --yes" in cli("dead-letters", "replay", "--all").sentence
     dry = cli("dead-letters", "replay", "--task", "send", "--dry-run")
     assert (dry.code, got) == (0, [])
@@ -125,7 +125,7 @@ def test_replay(letters: Any, cli: Any) -> None:
     skipped = cli("dead-letters", "replay", letters[2].id)
     assert skipped.code == 1
     assert "--set key=..." in " ".join(skipped.out.split())
-    assert "no such dead letters" in cli("dead-letters", "replay", "--task", "send").out
+    assert "No matching dead letters" in cli("dead-letters", "replay", "--task", "send").out
 
 
 def test_replay_with_what_was_left_out(letters: Any, cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +154,10 @@ def test_what_is_left_to_a_flow_run(letters: Any, cli: Any) -> None:
     said = " ".join(done.out.split())
     assert "is Running: it may make the call itself" in said
     assert "2 letters: 2 skipped" in said
-    assert "2 letters were left to a flow run that goes on" in said
+    assert "2 letters were skipped: the flow run is running" in said
     told = cli("dead-letters", "replay", letters[0].id, "--json")
     assert (told.code, told.json["outcomes"][0]["reason"], got) == (0, "run_goes_on", [])
-    assert "1 letter was left to" in cli("dead-letters", "replay", letters[0].id).out
+    assert "1 letter was skipped: the flow run" in cli("dead-letters", "replay", letters[0].id).out
     assert cli("dead-letters", "replay", "--task", "send", "--limit", "1", "--force").code == 0
     assert got == []
     assert cli("dead-letters", "replay", letters[0].id, "--force").code == 0
@@ -193,14 +193,14 @@ def test_passes_and_settled_letters(environment: None, cli: Any) -> None:
 
 
 def test_purge(letters: Any, cli: Any, tmp_path: Path) -> None:
-    assert "nothing to remove" in cli("dead-letters", "purge", "--older-than", "1s").out
+    assert "nothing to purge" in cli("dead-letters", "purge", "--older-than", "1s").out
     cli("dead-letters", "replay", letters[0].id)
     archive = tmp_path / "letters.jsonl"
     words = ("dead-letters", "purge", "--older-than", "2100-01-01T00:00", "--archive", str(archive))
-    assert "1 dead letter would be removed" in cli(*words, "--dry-run").out
+    assert "1 dead letter would be purged" in cli(*words, "--dry-run").out
     assert "add --yes" in cli(*words).sentence
     nowhere = cli(*words[:-1], str(tmp_path / "no" / "x"), "--yes").sentence
-    assert "cannot be written, so nothing was removed" in nowhere
+    assert "cannot be written, so nothing was purged" in nowhere
     assert "1 dead letter was removed" in cli(*words, "--yes").out
     (line,) = archive.read_text().splitlines()
     assert json.loads(line)["contents"]["parameters"]["message"] == "one"

@@ -94,5 +94,5 @@ def test_an_api_that_is_away_changes_nothing(circuit: str, cli: Any) -> None:
         done = cli("circuits", "open", circuit, "--reason", "they said so")
     assert done.code == 0
     assert "1 circuit opened" in done.out
-    assert done.err.startswith("It is done, but no event tells of it: the Prefect API did not take it (")
+    assert done.err.startswith("Done, but the event was not sent: the Prefect API did not accept it (")
     assert cli("circuits", "show", circuit, "--json").json["state"] == "forced_open"

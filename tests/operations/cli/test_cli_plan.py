@@ -64,7 +64,7 @@ RAN = {
     "nodes": {
         "look": {"status": "succeeded", "attempts": 2, "routed_to": ["report"]},
         "report": {"status": "succeeded", "attempts": 1},
-        "review": {"status": "skipped", "reason": "nothing led to it"},
+        "review": {"status": "skipped", "reason": "no node routed to it"},
     },
 }
 
@@ -108,7 +108,7 @@ def fed(cli: Any, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[
 def test_a_right_plan_has_no_mistakes(cli: Any) -> None:
     done = cli("plan", "validate", "good.json")
     assert (done.code, done.out) == (0, "good.json: no mistakes, 3 nodes\n")
-    assert done.err.startswith("Types and inputs of the nodes were not checked: name their modules with")
+    assert done.err.startswith("Types and inputs of the nodes were not checked: add the modules of their")
     done = cli("plan", "validate", "good.json", "--actions", "plan_steps.py")
     assert (done.code, done.out, done.err) == (0, "good.json: no mistakes, 3 nodes\n", "")
 
@@ -118,11 +118,11 @@ def test_every_mistake_of_every_file_has_its_place(cli: Any, folder: Path) -> No
     assert done.code == 1
     said = [re.sub(r"; did you mean '(good|wrong).*", "", line) for line in done.out.splitlines()]
     assert said == [
-        "wrong.json: tasks[0].condition.operator: 'gte ' is no operator; did you mean 'gte'?",
-        "wrong.json: tasks[1].depends_on[0]: there is no node 'aa'; did you mean 'a'?",
+        "wrong.json: tasks[0].condition.operator: 'gte ' is not an operator; did you mean 'gte'?",
+        "wrong.json: tasks[1].depends_on[0]: unknown node 'aa'; did you mean 'a'?",
         "good.json: no mistakes, 3 nodes",
         f"xyz.yaml: there is no such file in {folder}",
-        "no: is no plan's file: its name ends in .json, .yaml, .yml",
+        "no: is not a plan file: its name must end in .json, .yaml, .yml",
     ]
 
 
@@ -136,8 +136,8 @@ def test_types_and_inputs_are_checked_with_actions(cli: Any, folder: Path) -> No
     assert done.code == 1
     assert done.err == ""
     assert done.out.splitlines() == [
-        "types.json: tasks[0].type: there is no action 'look_upp'; did you mean 'look_up'?",
-        "types.json: tasks[1].input.durg: 'durg' is no input of 'look_up'; did you mean 'drug'?",
+        "types.json: tasks[0].type: unknown action 'look_upp'; did you mean 'look_up'?",
+        "types.json: tasks[1].input.durg: 'durg' is not an input of 'look_up'; did you mean 'drug'?",
         "types.json: tasks[1].input: 'look_up' needs 'drug': write it in the input",
     ]
 
@@ -173,7 +173,7 @@ def test_what_is_no_plan_is_one_mistake_in_a_line(fed: Any, data: str | bytes) -
     done = fed(data, "plan", "validate", "-")
     assert done.code == 1
     assert "Traceback" not in done.err
-    assert "this is a mistake in" not in done.err
+    assert "this is a bug in" not in done.err
     assert all(line.startswith("stdin: ") for line in done.out.splitlines())
     assert done.out.count("\n") == 1
 
@@ -201,7 +201,7 @@ def test_a_picture_of_a_plan(cli: Any, folder: Path) -> None:
 
 def test_a_picture_goes_into_a_file_by_its_name(cli: Any, folder: Path) -> None:
     done = cli("plan", "graph", "good.json", "--output", "good.svg")
-    assert (done.code, done.out, done.err) == (0, "", "The picture is in good.svg.\n")
+    assert (done.code, done.out, done.err) == (0, "", "Wrote good.svg\n")
     ElementTree.fromstring((folder / "good.svg").read_text(encoding="utf-8"))
     assert cli("plan", "graph", "good.json", "--output", "good.mmd", "--json").json == {
         "format": "mermaid",
@@ -281,16 +281,16 @@ def test_that_there_are_no_actions_is_said(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("plan validate", "Name the plans to check"),
+        ("plan validate", "Pass the plans to check"),
         ("plan validte good.json", 'Did you mean "validate"?'),
         ("plan validate good.json --actions nowhere", "there is no module 'nowhere'"),
         ("plan graph missing.json", "missing.json: there is no such file"),
         ("plan graph good.json --format png", "--format"),
         ("plan graph good.json --output no/such/folder.svg", "cannot be written: no such file or directory"),
-        ("plan graph good.json --result good.json", "is no result of a plan"),
+        ("plan graph good.json --result good.json", "is not the result of a plan"),
         ("plan graph - --result -", "Stdin can be the plan or its result"),
         ("plan run missing.json", "missing.json: there is no such file"),
-        ("plan run good.json --input aspirin", "--input 'aspirin' is no name=value"),
+        ("plan run good.json --input aspirin", "--input 'aspirin' must be name=value"),
         ("plan run good.json --inputs [1]", "--inputs must be a JSON object"),
         ("plan run good.json --actions plan_stpes", "no module 'plan_stpes'"),
         ("plan run", "FILE"),
@@ -305,7 +305,7 @@ def test_a_mistake_is_one_sentence(cli: Any, words: str, says: str) -> None:
 def test_a_result_of_another_plan_is_refused(cli: Any, folder: Path) -> None:
     (folder / "other.json").write_text(json.dumps({"succeeded": True, "nodes": {"x": {"status": "skipped"}}}))
     done = cli("plan", "graph", "good.json", "--result", "other.json")
-    assert "--result other.json is that of another plan" in done.sentence
+    assert "--result other.json is the result of another plan" in done.sentence
 
 
 def test_a_plan_that_is_wrong_is_not_run(cli: Any) -> None:
@@ -320,7 +320,7 @@ def test_a_plan_that_is_wrong_is_not_run(cli: Any) -> None:
 def test_a_plan_without_actions_is_not_run(cli: Any) -> None:
     done = cli("plan", "run", "good.json")
     assert (done.code, done.out) == (1, "")
-    assert "good.json: tasks[0].type: there is no action 'look_up', for none is registered" in done.err
+    assert "good.json: tasks[0].type: unknown action 'look_up', because none is registered" in done.err
 
 
 def test_an_input_that_the_plan_does_not_have(cli: Any, folder: Path) -> None:
@@ -328,7 +328,7 @@ def test_an_input_that_the_plan_does_not_have(cli: Any, folder: Path) -> None:
     assert done.sentence == "The plan has no input 'durg'; did you mean 'drug'?"
     (folder / "none.json").write_text('{"tasks": [{"id": "a", "type": "write", "input": {"text": "x"}}]}')
     done = cli("plan", "run", "none.json", "--actions", "plan_steps.py", "--inputs", '{"drug": 1}')
-    assert done.sentence == "The plan has no input 'drug', nor any other"
+    assert done.sentence == "The plan has no input 'drug'; it has no inputs"
 
 
 def test_an_input_that_the_plan_needs(cli: Any, folder: Path) -> None:
@@ -345,7 +345,7 @@ def test_an_api_that_is_away(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.out == ""
     said = done.err.splitlines()[-1]
     assert said.startswith("The Prefect API cannot be used (Failed to reach API at http://127.0.0.1:9/api/)")
-    assert "PREFECT_API_URL (http://127.0.0.1:9/api) is right" in said
+    assert "PREFECT_API_URL (http://127.0.0.1:9/api) is correct" in said
 
 
 def test_help_has_examples(cli: Any) -> None:

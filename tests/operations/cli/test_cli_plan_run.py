@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,12 +18,14 @@ from prefect.settings import get_current_settings
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanResult
+from tests.docs.pages import DOCS, blocks
+from tests.docs.reading import Reader
 from tests.operations.cli.conftest import COMMAND
 from tests.operations.cli.test_cli_watch import Terminal
 
 pytestmark = pytest.mark.api
 
-DOCS = Path(__file__).parents[3] / "docs" / "plans.md"
+PAGE = DOCS / "plans.md"
 STEPS = """
 from prefect_resilience.graphs.plans.actions import action
 
@@ -162,7 +163,7 @@ def test_mistakes_in_a_plan_inside_the_plan(cli: Any, folder: Path) -> None:
     (folder / "outer.json").write_text(json.dumps(outer))
     done = cli("plan", "run", "outer.json", "--actions", "run_steps.py")
     assert (done.code, done.out) == (1, "")
-    said = "outer.json: tasks[0].input.plan: inner.json: tasks[0].type: there is no action 'tel'"
+    said = "outer.json: tasks[0].input.plan: inner.json: tasks[0].type: unknown action 'tel'"
     assert any(line.startswith(said) for line in done.err.splitlines()), done.err
 
 
@@ -186,42 +187,12 @@ def test_a_bar_in_a_terminal_is_not_torn(api: None) -> None:
 # -- the documentation
 
 
-def blocks() -> Iterator[tuple[str, str, str]]:
-    """(language, the name of the file that it is, its text) of every block of code."""
-    pattern = r"(?:^`([\w.]+)`:\n\n)?^```(\w+)\n(.*?)^```$"
-    for found in re.finditer(pattern, DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-        name, language, text = found.groups()
-        yield language, name or "", text
-
-
 def test_the_documentation_does_as_it_says(cli: Any, folder: Path) -> None:
-    seen = out = ""
-    for language, name, text in blocks():
-        if name:
-            (folder / name).write_text(text)
-        elif language == "python":
-            exec(compile(text, str(DOCS), "exec"), {"__name__": "documentation"})
-        elif language == "text":
-            assert text in out
-        elif language == "json":
-            assert Plan.from_text(text).tasks
-        else:
-            assert language == "sh", f"what is a block of {language} without a name?"
-            out = "".join(shell(line, cli, folder) for line in text.splitlines())
-        seen += f"{language} "
-    assert seen.split().count("sh") >= 5
+    reader = Reader(folder, cli)
+    reader.follow(PAGE, every_command=True)
+    assert reader.compared > 5
+    for block in blocks(PAGE):
+        if block.language == "json" and not block.file:
+            assert Plan.from_text(block.text).tasks
     assert PlanResult.model_validate_json((folder / "result.json").read_text()).succeeded
     assert "<svg" in (folder / "research.svg").read_text()
-
-
-def shell(line: str, cli: Any, folder: Path) -> str:
-    """A line of the documentation as a shell runs it: a command, where its output goes, and how it exits."""
-    words, _, comment = line.partition("#")
-    words, _, file = words.partition(" > ")
-    program, *arguments = shlex.split(words)
-    assert program == "prefect-resilience"
-    done = cli(*arguments)
-    assert done.code == (1 if "exits with 1" in comment else 0), f"{line}\n{done.out}{done.err}"
-    if file:
-        (folder / file.strip()).write_text(done.out)
-    return str(done.out)

@@ -43,13 +43,13 @@ def test_one_input_goes_over_that_of_all() -> None:
 @pytest.mark.parametrize(
     ("pairs", "text", "says"),
     [
-        (["aspirin"], None, "--input 'aspirin' is no name=value, as in --input drug=aspirin"),
-        (["=3"], None, "--input '=3' is no name=value"),
-        (["a=1", "a=2"], None, "--input a=... is written twice"),
-        ([], "{", "--inputs is no JSON (Expecting property name"),
+        (["aspirin"], None, "--input 'aspirin' must be name=value, as in --input drug=aspirin"),
+        (["=3"], None, "--input '=3' must be name=value"),
+        (["a=1", "a=2"], None, "--input a=... is given twice"),
+        ([], "{", "--inputs is not JSON (Expecting property name"),
         ([], "[1]", '--inputs must be a JSON object, as in \'{"drug": "aspirin"}\', not list'),
-        ([], '{"a": Infinity}', "--inputs is no JSON (Infinity is no JSON)"),
-        ([], "[" * 100_000, "--inputs is no JSON (it is nested too deeply)"),
+        ([], '{"a": Infinity}', "--inputs is not JSON (Infinity is not JSON)"),
+        ([], "[" * 100_000, "--inputs is not JSON (it is nested too deeply)"),
     ],
 )
 def test_a_bad_input_is_one_sentence(pairs: list[str], text: str | None, says: str) -> None:
@@ -92,7 +92,7 @@ def test_a_file_sees_its_neighbours_and_is_loaded_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "says"),
     [
-        ("no_such_steps", None, "--actions no_such_steps: there is no module 'no_such_steps', neither"),
+        ("no_such_steps", None, "--actions no_such_steps: there is no module 'no_such_steps', installed"),
         ("no_such_steps.py", None, "--actions no_such_steps.py: there is no such file"),
         ("steps/", None, "--actions steps/: there is no such file"),
         ("prefect_resilience.graphs.plans.actoins", None, "has no module 'actoins'; did you mean 'actions'?"),
@@ -100,10 +100,10 @@ def test_a_file_sees_its_neighbours_and_is_loaded_once(folder: Path) -> None:
         ("odd_b.py", "\nfrom json import nonsense\n", "cannot import name 'nonsense' from 'json'"),
         ("odd_b.py", "\nfrom json import nonsense\n", "(line 2 of "),
         ("odd_c", "1 / 0\n", "it cannot be imported: ZeroDivisionError: division by zero (line 1 of "),
-        ("odd_d", "def broken(:\n", "it is no Python: "),
+        ("odd_d", "def broken(:\n", "it is not valid Python: "),
         ("odd_e", "import sys\nsys.exit(3)\n", "it cannot be imported: SystemExit: 3 (line 2 of "),
         ("odd_f.txt/x", "", "there is no such file"),
-        ("json.py", "SEEN = 1\n", "a module 'json' is loaded already from somewhere else; rename the file"),
+        ("json.py", "SEEN = 1\n", "another module 'json' is already loaded: rename the file"),
     ],
 )
 def test_a_module_that_cannot_be_imported_says_why(
@@ -120,7 +120,7 @@ def test_a_module_that_cannot_be_imported_says_why(
 def test_a_file_that_is_no_python(folder: Path) -> None:
     (folder / "steps").mkdir()
     (folder / "steps" / "steps.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match=r"steps/steps\.json is no Python file"):
+    with pytest.raises(ConfigurationError, match=r"steps/steps\.json is not a Python file"):
         import_actions(["steps/steps.json"])
 
 
@@ -160,7 +160,7 @@ RESULT = PlanResult(
         "ask": NodeResult(
             status="handled", error=ERROR, attempts=4, duration=1.234, reason="it failed: to other"
         ),
-        "a-node-of-a-name-that-goes-on-and-on": NodeResult(status="skipped", reason="nobody led to it"),
+        "a-node-of-a-name-that-goes-on-and-on": NodeResult(status="skipped", reason="no node routed to it"),
         "other": NodeResult(status="succeeded", attempts=1, duration=0.0351),
         "last": NodeResult(status="failed", attempts=1, error=ERROR, duration=600.0),
     },

@@ -79,7 +79,7 @@ def folder(shop: str, environment: None, tmp_path: Path, monkeypatch: pytest.Mon
 NOBODY = "No batch or flow run 'invoice'. Did you mean 'invoices'?"
 NO_CIRCUIT = "There is no circuit 'llm:primry'; did you mean 'llm:primary'?"
 NO_TASK = (
-    f"No dead letter is of a task or flow 'send-invioce-{MARK}', and no run of one is known. "
+    f"There is no dead letter of a task or flow 'send-invioce-{MARK}', and no run of it. "
     f"Did you mean '{LOST}'?"
 )
 
@@ -181,7 +181,7 @@ def test_a_task_that_went_well_has_no_letters_and_that_is_no_error(cli: Any, sho
         goes_well()
 
     working()
-    until(lambda: "no run of one" not in cli("dead-letters", "list", "--task", well).err)
+    until(lambda: "no run of it" not in cli("dead-letters", "list", "--task", well).err)
     done = cli("dead-letters", "replay", "--task", well)
     assert (done.code, "nothing to replay" in done.out) == (0, True), done
 
@@ -189,5 +189,5 @@ def test_a_task_that_went_well_has_no_letters_and_that_is_no_error(cli: Any, sho
 def test_the_functions_say_the_same(shop: str) -> None:
     with pytest.raises(ConfigurationError, match=f"Did you mean '{LOST}'"):
         dead_letters.replay(task=f"send-invioce-{MARK}", store=shop)
-    with pytest.raises(ConfigurationError, match="no error category 'timout'; did you mean 'timeout'"):
+    with pytest.raises(ConfigurationError, match="unknown error category 'timout'; did you mean 'timeout'"):
         replay_dead_letters(categories=["timout"])

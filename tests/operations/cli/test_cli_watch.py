@@ -114,9 +114,9 @@ def test_watch_outlives_an_outage(circuits: str, tmp_path: Path, started: Any) -
     assert len(json.loads(watch.stdout.readline())) == 4
     now_leads_to(tmp_path / "gone")
     said = watch.stderr.readline()
-    assert said.startswith(f"The store sqlite:///{place}/fleet.db does not answer ("), said
+    assert said.startswith(f"The store sqlite:///{place}/fleet.db is unavailable ("), said
     now_leads_to(tmp_path)
-    assert watch.stderr.readline() == "The store answers again.\n"
+    assert watch.stderr.readline() == "The store is available again.\n"
     watch.send_signal(signal.SIGINT)
     assert watch.wait(WAIT) == 0
     assert {len(json.loads(line)) for line in watch.stdout.read().splitlines()} == {4}
@@ -128,7 +128,7 @@ def test_watching_a_store_that_stays_away_is_wrong(tmp_path: Path, cli: Any) -> 
         "circuits", "watch", "--count", "2", "--interval", "0.1", "--store", f"sqlite:///{tmp_path}/folder"
     )
     assert done.code == 1
-    assert " ".join(done.out.split()).count("does not answer (unable to open database file)") == 2
+    assert " ".join(done.out.split()).count("is unavailable (unable to open database file)") == 2
 
 
 def test_watch_on_a_terminal_is_drawn_in_place(circuits: str, terminal: Any) -> None:

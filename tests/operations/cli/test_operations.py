@@ -80,14 +80,14 @@ def test_the_other_actions(circuits: str) -> None:
     assert set_circuit("orders", "disable")["state"] == "disabled"
     assert set_circuit("orders", "close")["reason"] == "closed by flow run 'close: orders'"
     assert set_circuit("llm:primary", "reset", "it is morning")["state"] == "closed"
-    assert "**Why:** nobody said" in artifact("circuit-orders")["data"]
+    assert "**Reason:** no reason given" in artifact("circuit-orders")["data"]
 
 
 @pytest.mark.smoke
 def test_reset_circuits(circuits: str) -> None:
     assert len(reset_circuits("morning")) == 4
     assert {circuit.state for circuit in get_circuits(circuits)} == {"closed"}
-    assert "Circuits that were reset: 4" in artifact("circuits-reset")["data"]
+    assert "Circuits reset: 4" in artifact("circuits-reset")["data"]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +97,9 @@ def test_reset_circuits(circuits: str) -> None:
         ({"name": "ordrs", "action": "reset", "create": True}, "did you mean 'orders'"),
         (
             {"name": "orders", "action": "close", "until": "2999-01-01T00:00:00Z"},
-            "goes with action='open' alone",
+            "is only for action='open'",
         ),
-        ({"name": "orders", "action": "open", "until": "2020-01-01T00:00:00"}, "is over"),
+        ({"name": "orders", "action": "open", "until": "2020-01-01T00:00:00"}, "is in the past"),
     ],
 )
 def test_a_mistake_fails_the_run_and_changes_nothing(

@@ -65,7 +65,7 @@ def test_what_cannot_be_meant_is_one_sentence(url: str) -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=rf"cannot listen on 127.0.0.1:{port} \("):
             dashboard(port=port)
-    with pytest.raises(ConfigurationError, match="--port 70000 must be 0 to 65535"):
+    with pytest.raises(ConfigurationError, match="--port 70000 must be from 0 to 65535"):
         dashboard(port=70_000)
     with pytest.raises(ConfigurationError, match="the memory of one process"):
         dashboard(store="memory://x")

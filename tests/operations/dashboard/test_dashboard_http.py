@@ -147,8 +147,8 @@ async def test_what_an_order_did_is_shown_at_once(url: str, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
-        ({"name": "llm:primary", "action": "open"}, 409, "Say why"),
-        ({"name": "llm:primary", "action": "close", "minutes": 5}, 409, "Only an opening has an end"),
+        ({"name": "llm:primary", "action": "open"}, 409, "Write a reason"),
+        ({"name": "llm:primary", "action": "close", "minutes": 5}, 409, "The option minutes is only for"),
         ({"name": "lm:primary", "action": "close"}, 409, "There is no circuit 'lm:primary'"),
         ({"name": "x", "action": "explode"}, 422, "action: "),
         ({"name": "x", "action": "open", "reason": "y", "minutes": "inf"}, 422, "minutes: "),
@@ -247,7 +247,7 @@ async def test_a_store_that_does_not_answer_is_said_to_whoever_pressed(tmp_path:
     async with browsing(make_app(Gate("right"), url, url)) as browser:
         answer = await browser.post("/circuits", json={"name": "c", "action": "close"})
         assert answer.status_code == 503
-        assert answer.json()["error"].startswith("The store does not answer")
+        assert answer.json()["error"].startswith("The store is unavailable")
 
 
 async def test_which_letters_must_be_said(app: Starlette, browser: httpx.AsyncClient) -> None:
@@ -255,8 +255,8 @@ async def test_which_letters_must_be_said(app: Starlette, browser: httpx.AsyncCl
         answer = await browser.post("/letters/replay", json={})
         assert answer.status_code == 200
         await page.until(lambda p: p.row("summary", "replay").get("ended"))
-        assert page.row("summary", "replay")["said"].startswith("Say which letters")
-    assert (await browser.post("/letters/stop", json={})).json()["error"] == "No replay goes on"
+        assert page.row("summary", "replay")["said"].startswith("Choose the letters")
+    assert (await browser.post("/letters/stop", json={})).json()["error"] == "No replay is running"
 
 
 def test_hosts_of_the_tests_are_those_of_the_gate() -> None:

@@ -53,7 +53,7 @@ async def test_a_letter_and_then_the_others_of_its_task(
         await page.until(lambda p: p.row("tasks", "send_invoice").get("waiting") == 2)
         assert (await browser.post("/letters/replay", json={"task": "send_invoice"})).status_code == 200
         busy = await browser.post("/letters/replay", json={"task": "send_invoice"})
-        assert busy.json()["error"].startswith("A replay goes on already")
+        assert busy.json()["error"].startswith("A replay is already running")
         await page.until(lambda p: (ended(p) or {}).get("said") == "2 letters: 2 replayed")
         await page.until(lambda p: not p.parts["letters"])
     assert (tmp_path / "sent").read_text().splitlines() == ["3", "1", "2"]
@@ -77,7 +77,7 @@ async def test_a_replay_that_fails_says_why_and_one_that_is_stopped_goes_on_late
         assert said.endswith("the shop is closed")
         monkeypatch.setenv("SHOP", str(tmp_path / "sent"))
         await browser.post("/letters/replay", json={"task": "send_invoice"})
-        assert (await browser.post("/letters/stop", json={})).json()["said"].startswith("The replay ends")
+        assert (await browser.post("/letters/stop", json={})).json()["said"].startswith("The replay stops")
         await page.until(lambda p: (ended(p) or {}).get("said") == "Stopped after 1 of 5 letters")
         await page.until(lambda p: p.row("tasks", "send_invoice")["waiting"] == 4)
     assert (tmp_path / "sent").read_text().splitlines() == ["0"]

@@ -87,7 +87,7 @@ def test_a_project_is_examined_to_the_end(project: Callable[..., Path], doctor: 
     assert {"versions", "store", "server", "events", "workers", "installation"} <= set(told["checks"])
     assert "said by a module" in err
     missing = [one for one in told["findings"] if one["check"] == "blocks"]
-    assert "there is no block resilience-policy/llm-default" in missing[0]["says"]
+    assert "block resilience-policy/llm-default not found" in missing[0]["says"]
     # One thing, found by two checks, is told once.
     assert len([one for one in told["findings"] if one["check"] == "timeouts"]) == 1
     results = [one["says"] for one in told["findings"] if one["check"] == "results"]
@@ -96,7 +96,7 @@ def test_a_project_is_examined_to_the_end(project: Callable[..., Path], doctor: 
     code, out, _ = doctor(str(file.parent))
     assert code == 1
     assert "→ Write strict=True" in out
-    assert "things are wrong" in out
+    assert "problems found by" in out
 
 
 def test_a_folder_whose_files_name_a_policy_that_no_block_has(project: Callable[..., Path]):
@@ -104,7 +104,7 @@ def test_a_folder_whose_files_name_a_policy_that_no_block_has(project: Callable[
     (found,) = [one for one in examine([str(file.parent)]).findings if one.check == "blocks"]
     line = file.read_text().split('policy="of-a-folder"')[0].count("\n") + 1
     assert (found.where, found.level) == (f"{file}:{line}", "wrong")
-    assert "there is no block resilience-policy/of-a-folder" in found.says
+    assert "block resilience-policy/of-a-folder not found" in found.says
     twice = examine([str(file.parent), str(file)]).findings
     assert len([one for one in twice if one.check == "blocks"]) == 1
     ResiliencePolicy(timeout=3).save("of-a-folder")
@@ -122,8 +122,8 @@ def test_what_is_not_installed_is_told_until_it_is(
     # Somebody who has just begun did nothing wrong.
     code, out, _ = doctor()
     assert code == 0
-    assert "No things are wrong, 1 to note" in " ".join(out.split())
-    assert "Run `prefect-resilience install --webhook URL` when you want them" in " ".join(out.split())
+    assert "checks passed, with 1 note." in " ".join(out.split())
+    assert "Run `prefect-resilience install --webhook URL` to install them" in " ".join(out.split())
     install(webhook="http://127.0.0.1:9/")
     # What is missing of what was installed is.
     (gone,) = client.read_automations_by_name("prefect-resilience: recover failed runs")
@@ -140,12 +140,12 @@ def test_what_is_not_installed_is_told_until_it_is(
     )
     code, out, _ = doctor()
     assert code == 0
-    assert "No things are wrong" in out
+    assert "checks passed" in out
     (known,) = client.read_automations_by_name("prefect-resilience: recover crashed runs")
     client.pause_automation(known.id)
     diagnosis = examine()
     assert diagnosis.healthy
-    assert [one.says for one in diagnosis.findings if one.check == "automations"] == ["it is switched off"]
+    assert [one.says for one in diagnosis.findings if one.check == "automations"] == ["it is disabled"]
 
 
 def test_a_policy_that_is_there_but_cannot_be_meant(project: Callable[..., Path]):
@@ -161,7 +161,7 @@ def test_a_server_that_is_away(doctor: Callable[..., Any]):
         code, out, _ = doctor("--json")
     assert code == 1
     (found,) = [one for one in json.loads(out)["findings"] if one["check"] == "server"]
-    assert "does not answer" in found["says"]
+    assert "is unavailable" in found["says"]
     with temporary_settings({PREFECT_API_URL: None}):
         (found,) = [one for one in examine().findings if one.check == "server"]
     assert "no Prefect server is configured" in found.says
@@ -185,7 +185,7 @@ def test_events_that_do_not_arrive(client: SyncPrefectClient, monkeypatch: pytes
     monkeypatch.setattr(server, "_send", lambda *_: None)
     monkeypatch.setattr(server, "EVENT_ARRIVES", 0.0)
     (found,) = server.events(client)
-    assert "no automation acts" in found.says
+    assert "automations do not run" in found.says
 
 
 @pytest.mark.parametrize("skew", [-60.0, 60.0])
@@ -210,7 +210,7 @@ def test_an_automation_whose_deployment_is_gone(client: SyncPrefectClient):
     ("target", "says"),
     [
         ("no/such/folder", "There is no file or folder 'no/such/folder'"),
-        ("no_such_module", "there is no module 'no_such_module', neither installed nor in"),
+        ("no_such_module", "there is no module 'no_such_module', installed or in"),
         ("broken.py", "cannot be imported: ZeroDivisionError"),
     ],
 )

@@ -39,8 +39,8 @@ def said(findings: Any) -> dict[str, tuple[str, str]]:
         ({"policy": "allkeys-lru"}, "maxmemory-policy", "wrong", "Redis deletes records of effects"),
         ({"policy": "volatile-ttl"}, "maxmemory-policy", "wrong", "it is volatile-ttl"),
         ({"policy": None}, "maxmemory-policy", "note", "is unknown: it allows neither CONFIG nor INFO"),
-        ({"appendfsync": "no"}, "persistence", "wrong", "loses the last half minute"),
-        ({"appendfsync": "everysec"}, "persistence", "note", "loses up to a second"),
+        ({"appendfsync": "no"}, "persistence", "wrong", "loses up to 30 seconds of records"),
+        ({"appendfsync": "everysec"}, "persistence", "note", "loses up to 1 second"),
         ({"appendonly": False}, "persistence", "wrong", "it keeps snapshots only"),
         ({"appendonly": False, "snapshots": False}, "persistence", "wrong", "a restart loses the ledger"),
         ({"appendonly": False, "snapshots": None, "saved": True}, "persistence", "wrong", "snapshots only"),
@@ -48,9 +48,9 @@ def said(findings: Any) -> dict[str, tuple[str, str]]:
             {"appendonly": False, "snapshots": None, "saved": False},
             "persistence",
             "note",
-            "it has no append-only file, and whether it keeps anything over a restart is unknown",
+            "it has no append-only file, and whether its data survive a restart is unknown",
         ),
-        ({"appendonly": None}, "persistence", "note", "whether it keeps anything over a restart is unknown"),
+        ({"appendonly": None}, "persistence", "note", "whether its data survive a restart is unknown"),
     ],
 )
 def test_a_redis_that_may_lose_records(facts: dict[str, Any], part: str, level: str, says: str) -> None:
@@ -83,13 +83,13 @@ def test_circuits_alone_may_be_forgotten() -> None:
 @pytest.mark.parametrize(
     ("facts", "part", "level", "says"),
     [
-        ({"in_recovery": True}, "replica", "wrong", "it takes no writes"),
-        ({"synchronous_commit": "off"}, "synchronous_commit", "wrong", "may be done again"),
-        ({"fsync": "off"}, "fsync", "wrong", "may be done again"),
+        ({"in_recovery": True}, "replica", "wrong", "it rejects writes"),
+        ({"synchronous_commit": "off"}, "synchronous_commit", "wrong", "may be repeated"),
+        ({"fsync": "off"}, "fsync", "wrong", "may be repeated"),
         ({"announced": 1, "first": (7, 9)}, "pooler", "wrong", "transaction mode"),
         ({"announced": 1, "second": (8, 9)}, "pooler", "wrong", "transaction mode"),
         ({"announced": 1, "second": (7, 7)}, "pooler", "wrong", "transaction mode"),
-        ({"announced": 1}, "pooler", "note", "every connection had a server process of its own"),
+        ({"announced": 1}, "pooler", "note", "every connection had its own server process"),
     ],
 )
 def test_a_postgresql_that_does_not_keep_its_word(

@@ -19,8 +19,8 @@ def test_here_everything_fits():
     ("package", "version", "says"),
     [
         ("prefect", "3.7.9", "it is 3.7.9, and prefect-resilience needs prefect<4,>=3.8"),
-        ("fastapi", "0.152.0", "Prefect's listings answer 422"),
-        ("prefect", "3.10.0", "it was not tried: the tests passed with 3.8, 3.9"),
+        ("fastapi", "0.152.0", "Prefect's list requests return 422"),
+        ("prefect", "3.10.0", "it is untested: the tests passed with 3.8, 3.9"),
         ("redis", None, "it is not installed, and prefect-resilience needs redis>=5"),
         ("redis", "4.6.0", "it is 4.6.0"),
     ],
@@ -33,7 +33,7 @@ def test_versions_that_clash(monkeypatch: pytest.MonkeyPatch, package: str, vers
     assert found.check == "versions"
     assert package in found.where
     assert says in found.says
-    assert "pip install" in found.mend or found.mend.endswith("else take prefect 3.9.")
+    assert "pip install" in found.mend or found.mend.endswith("otherwise use prefect 3.9.")
 
 
 def test_a_driver_is_needed_only_for_a_store_of_its_kind(monkeypatch: pytest.MonkeyPatch):
@@ -45,10 +45,10 @@ def test_a_driver_is_needed_only_for_a_store_of_its_kind(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("redis://:hunter2secret@127.0.0.1:9/0", "it does not answer"),
-        ("sqlite:////dev/null/fleet.db", "it does not answer"),
+        ("redis://:hunter2secret@127.0.0.1:9/0", "it is unavailable"),
+        ("sqlite:////dev/null/fleet.db", "it is unavailable"),
         ("memory://", "it is the memory of one process"),
-        ("mongodb://x", "no store is known for the URL"),
+        ("mongodb://x", "no store has URLs such as 'mongodb://x'"),
     ],
 )
 def test_a_store_that_will_not_do(monkeypatch: pytest.MonkeyPatch, url: str, says: str):
@@ -86,7 +86,7 @@ def test_circuits_that_were_set_by_hand_are_noted():
     flush_all()
     found = {one.where: one for one in environment.circuits()}
     assert set(found) == {"kg", "orders"}
-    assert "disabled by hand: it trips on test data" in found["kg"].says
+    assert "disabled: it trips on test data" in found["kg"].says
     assert all(one.level == "note" for one in found.values())
     forget_circuits()
 

@@ -166,7 +166,7 @@ def test_a_killed_run_is_recovered_until_the_cap_which_is_told(
     # Killed each time, it is recovered as often as its policy says, and then a person is told why.
     (told,) = wait_for(lambda: webhook.about(str(always)), 200)
     assert "needs a person" in told["subject"]
-    assert "it was recovered once and ended badly again" in told["body"]
+    assert "it was recovered once and failed again" in told["body"]
     assert client.read_flow_run(always).state.is_crashed()
     assert len(list((tmp_path / "always").glob("died-*"))) == 2
     outcomes = [entry.outcome for entry in batch_status(str(always)).audit]
@@ -246,7 +246,7 @@ def test_an_alert_names_the_budget_that_burns(
     lines = dict(line.split(": ", 1) for line in alert["body"].splitlines())
     assert lines["Why"].startswith("it burns 10.0 times too fast in the last")
     assert datetime.fromisoformat(lines["Since"].replace("Z", "+00:00")) <= datetime.now(UTC)
-    assert lines["Runs"] == "10 of 10 failed in the last 7 days, 90 % must go well"
+    assert lines["Runs"] == "10 of 10 failed in the last 7 days, 90 % must succeed"
     assert lines["Left of the budget"] == "-900.0 %"
     assert lines["Burn rates"].endswith("10.0 in 7d")
     ui = server["PREFECT_API_URL"].removesuffix("/api")

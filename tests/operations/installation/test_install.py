@@ -114,7 +114,7 @@ def test_an_automation_that_was_deleted_comes_back_alone(installed: None, client
 
 def test_an_automation_that_was_switched_off_stays_off(installed: None, client: SyncPrefectClient):
     client.pause_automation(automation(client, RECOVER).id)
-    assert of(install(), RECOVER).model_dump()["why"] == "somebody switched it off"
+    assert of(install(), RECOVER).model_dump()["why"] == "disabled by a person"
     # It is brought up to date nevertheless: here, its deployment is another one.
     client.delete_deployment(client.read_deployment_by_name("recover-batch/prefect-resilience").id)
     assert of(install(), RECOVER).action == "changed"
@@ -251,7 +251,7 @@ def test_uninstalling_leaves_what_is_somebody_elses(installed: None, client: Syn
     ("options", "says"),
     [
         ({"webhook": WEBHOOK, "notification_block": "a/b"}, "both a webhook and a notification block"),
-        ({"webhook": "night"}, "the webhook is no URL: write http://... or https://..."),
+        ({"webhook": "night"}, "the webhook is not a URL: write http://... or https://..."),
         ({"notification_block": "night"}, "write slug/name, as in slack-webhook/night"),
         ({"notification_block": "slack-webhook/nobody"}, "there is no block 'slack-webhook/nobody'"),
     ],
@@ -266,7 +266,7 @@ def test_a_server_that_is_away_or_refuses_is_one_sentence():
         install(work_pool="prefect-pool")
     with (
         temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}),
-        pytest.raises(ApiUnavailable, match=r"could not be asked .*: start a server"),
+        pytest.raises(ApiUnavailable, match=r"is unavailable .*: start a server"),
     ):
         install()
 
@@ -291,12 +291,12 @@ def test_the_command_prints_a_row_for_each_thing(capsys: pytest.CaptureFixture[s
     code, out, _ = run("--json")
     assert {row["action"] for row in json.loads(out)} == {"unchanged"}
     code, out, _ = run("--uninstall", "--dry-run")
-    assert "nothing was done, for this was a dry run" in out
+    assert "dry run, nothing was changed" in out
     code, _, err = run("--uninstall", "--webhook", WEBHOOK)
     assert code == 1
-    assert "--uninstall goes with" in err
+    assert "--uninstall can be combined only with" in err
     code, out, _ = run("--uninstall")
     assert "removed" in out
     code, out, _ = run("--uninstall")
     # A policy that somebody wrote keeps its block's type.
-    assert "nothing to take away" in out or "kept" in out
+    assert "nothing to remove" in out or "kept" in out

@@ -197,7 +197,7 @@ def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
     assert made.effects.in_doubt is None
     said = " ".join(made.unknown)
     assert "no events of this period" in said
-    assert "the store does not answer" in said
+    assert "the store is unavailable" in said
     assert "| failed attempts | unknown |" in markdown_of(made)
 
 
@@ -266,7 +266,7 @@ def test_the_command_says_the_same(at_the_day, capsys, tmp_path):
     assert "behind" in shown
     with pytest.raises(ConfigurationError, match="cannot be written"):
         app(["report", "--html", str(tmp_path / "no" / "r.html")], exit_on_error=False)
-    with pytest.raises(ConfigurationError, match="--since 'soon' is no time"):
+    with pytest.raises(ConfigurationError, match="--since 'soon' is not a time"):
         app(["report", "--since", "soon"], exit_on_error=False)
 
 

@@ -166,7 +166,7 @@ def test_it_may_name_another_circuit():
             {"circuit": {"success_threshold": 4}},
             "CircuitBreaker('kg'): probe_calls=3 is less than success_threshold=4",
         ),
-        ({}, {"circuit": "llm:{provder}"}, "no parameter of 'ask'; did you mean 'provider'?"),
+        ({}, {"circuit": "llm:{provder}"}, "not a parameter of 'ask'; did you mean 'provider'?"),
         ({"fallback": [archive]}, {"fallback": ["archiv"]}, "no fallback 'archiv'; did you mean 'archive'?"),
         ({}, {"fallback": ["archive"]}, "write an import path, as in my_team.answers:from_archive"),
         ({}, {"fallback": ["no.such.module:answer"]}, "'no.such.module:answer' cannot be imported here"),
@@ -190,5 +190,5 @@ def test_what_cannot_be_meant_for_this_task_is_one_sentence(
 
 @pytest.mark.parametrize("name", ["", 3, object()])
 def test_a_policy_is_a_name(name: Any):
-    with pytest.raises(ConfigurationError, match="names no block: write the name of a ResiliencePolicy"):
+    with pytest.raises(ConfigurationError, match="is not a name: write the name of a ResiliencePolicy"):
         resilient_task(policy=name)(archive)

@@ -55,12 +55,12 @@ def test_it_is_a_flow_with_the_users_own_parameters():
     ("options", "said"),
     [
         ({"retires": 2}, "a resilient flow has no option 'retires'; did you mean 'retries'?"),
-        ({"recovery": "later"}, "recovery='later' is no way to recover"),
+        ({"recovery": "later"}, "recovery='later' is not a recovery"),
         ({"recovery": {"attempts": -1}}, "RecoveryPolicy(attempts=-1)"),
-        ({"batch": "b-{m}"}, "batch 'b-{m}' names 'm', which is no parameter of 'month'"),
+        ({"batch": "b-{m}"}, "batch 'b-{m}' names 'm', which is not a parameter of 'month'"),
         ({"batch": ""}, "a batch needs a name"),
-        ({"dead_letter": 1}, "dead_letter=1 is neither yes nor no"),
-        ({"summary": "no"}, "summary='no' is neither yes nor no"),
+        ({"dead_letter": 1}, "dead_letter=1 is not a boolean"),
+        ({"summary": "no"}, "summary='no' is not a boolean"),
     ],
 )
 def test_mistakes_are_told_at_decoration(options, said):
@@ -70,9 +70,9 @@ def test_mistakes_are_told_at_decoration(options, said):
 
 
 def test_what_is_a_flow_already_is_wrapped():
-    with pytest.raises(ConfigurationError, match="is a flow already"):
+    with pytest.raises(ConfigurationError, match="is already a flow"):
         resilient_flow(flow(month))
-    with pytest.raises(ConfigurationError, match="is resilient already"):
+    with pytest.raises(ConfigurationError, match="is already resilient"):
         ResilientFlow.wrap(resilient_flow(month))
     with pytest.raises(ConfigurationError, match="needs a Prefect flow"):
         ResilientFlow.wrap(month)

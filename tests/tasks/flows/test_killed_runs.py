@@ -109,7 +109,7 @@ def test_a_killed_run_has_its_summary_and_its_hint(tmp_path, store, left):
     assert "ended **Crashed**" in text
     assert "**restart\\_from\\_last\\_external**: its run crashed" in text
     assert f"prefect-resilience batches recover {run.id}" in text
-    assert "The automation does this by itself" in text
+    assert "The automation does this" in text
     assert "1 retried (2 retries)" in text
     assert "NETWORK\\_ERROR network: no line (x2)" in text
     assert "## Dead letters" in text

@@ -128,7 +128,7 @@ def test_refusals_are_counted_by_circuit_and_task():
         happening("run.failed", "it", 3, category="circuit_open"),
         happening("run.failed", "it", 4, category="auth"),
     ]
-    rows = table(seen(happenings=events), "Refused by a circuit").rows
+    rows = table(seen(happenings=events), "Rejected by a circuit").rows
     assert rows == (("llm:a", "ask", "2"), ("?", "it", "1"))
 
 
@@ -138,7 +138,7 @@ def test_replaced_ones_are_told_once_from_either_source():
     used = happening(
         "fallback.used", task_run_id="a", to="cached", degraded=True, code="X", category="timeout"
     )
-    rows = table(seen(by_event, by_state, happenings=[used]), "Replaced by a fallback").rows
+    rows = table(seen(by_event, by_state, happenings=[used]), "Answered by a fallback").rows
     assert rows == (("a", "cached", "yes", "X timeout"), ("b", "", "yes", "Degraded it is"))
 
 
@@ -149,9 +149,9 @@ def test_replayed_and_doubtful_effects():
         happening("effect.in-doubt", "invoice:2", why="it was cut off"),
     ]
     found = seen(sent, happenings=events)
-    assert table(found, "Done before, and not done again").rows == (("invoice:1", "s", "m-1"),)
+    assert table(found, "Replayed: done before, not repeated").rows == (("invoice:1", "s", "m-1"),)
     assert table(found, "In doubt").rows == (("invoice:2", "it was cut off"),)
-    assert table(seen(sent), "Done before, and not done again").rows == (("", "s", ""),)
+    assert table(seen(sent), "Replayed: done before, not repeated").rows == (("", "s", ""),)
 
 
 def test_circuits_letters_and_stores():
@@ -161,7 +161,7 @@ def test_circuits_letters_and_stores():
         happening("store.unavailable", "sqlite", reason="locked"),
     ]
     titles = [one.title for one in tables_of(story(seen(happenings=events)))]
-    assert titles == ["Circuits that moved", "Dead letters", "Stores that did not answer"]
+    assert titles == ["Circuit changes", "Dead letters", "Unavailable stores"]
     text = markdown(story(seen(happenings=events)))
     assert "closed → open" in text
     assert "`prefect-resilience dead-letters replay l-1`" in text
@@ -260,7 +260,7 @@ def test_how_to_go_on_is_told_with_its_commands():
 
 def test_what_was_completed_is_told_after_a_failure_alone():
     found = seen(FINE, outputs={f"t{n}": {"n": n} for n in range(25)}, outputs_left_out=3)
-    assert "What had been completed" not in markdown(story(found))
+    assert "Completed task runs" not in markdown(story(found))
     text = markdown(story(found, state_type="FAILED", state="Failed"))
     assert '| `t0` | `{"n": 0}` |' in text
     assert "and 8 more." in text

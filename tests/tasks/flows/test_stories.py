@@ -154,10 +154,10 @@ def test_each_pass_has_a_row_with_who_started_it_and_how_it_ended():
 
 def test_tables_tell_what_the_calls_of_the_last_pass_came_to():
     told = {table.title: table.rows for table in tables_of(etl())}
-    assert set(told) == {"Retried", "Replaced by a fallback", "Circuits that moved", "Dead letters"}
+    assert set(told) == {"Retried", "Answered by a fallback", "Circuit changes", "Dead letters"}
     assert [one[0] for one in told["Retried"]] == ["page 4"]
     assert [one[0] for one in told["Dead letters"]] == ["l-2"], "once, and none that was settled"
-    assert len(told["Circuits that moved"]) == 3
+    assert len(told["Circuit changes"]) == 3
 
 
 def test_a_run_of_several_passes_is_always_worth_telling():
@@ -289,7 +289,7 @@ def test_what_the_api_knows_and_what_was_noted_here_become_one():
         (Start("automation", "on a file"), "an automation, on a file"),
         (Start("recovery", "root@box", "it is\ntime"), "a recovery by root@box: it is time"),
         (Start("recovery"), "a recovery"),
-        (Start("parent"), "the flow run around it"),
+        (Start("parent"), "its parent flow run"),
     ],
 )
 def test_who_started_a_pass_in_words(start, said):
@@ -300,7 +300,7 @@ def test_ends_that_nobody_reported_and_passes_that_go_on():
     found = passes_of([state("Running", 0), state("Pending", 5), state("Running", 6)])
     told = Story(FACTS, tuple(PassSeen(one, PassFacts()) for one in found))
     rows = cells(markdown(told), "Passes")
-    assert [row[3] for row in rows] == ["unknown: nobody reported its end", "it goes on"]
+    assert [row[3] for row in rows] == ["unknown: its end was not reported", "still running"]
     assert [row[4] for row in rows] == ["", ""]
     assert "![" not in markdown(told), "nothing is there to be drawn"
 

@@ -107,10 +107,10 @@ def test_a_run_in_which_much_happened_says_so(mode, left):
         ["`plain`", "2"],
     ]
     assert "NETWORK\\_ERROR network: no line (x2)" in text
-    assert section(text, "Refused by a circuit") == [["`svc:a`", "away", "1"]]
-    assert section(text, "Replaced by a fallback")[0][1:3] == ["value", "yes"]
-    assert section(text, "Done before, and not done again")[0][1] == "sent 1"
-    assert section(text, "Circuits that moved")[0][1:3] == ["svc:a", "closed → open"]
+    assert section(text, "Rejected by a circuit") == [["`svc:a`", "away", "1"]]
+    assert section(text, "Answered by a fallback")[0][1:3] == ["value", "yes"]
+    assert section(text, "Replayed: done before, not repeated")[0][1] == "sent 1"
+    assert section(text, "Circuit changes")[0][1:3] == ["svc:a", "closed → open"]
     svg = picture(text)
     assert "circuit svc:a" in svg
     assert "steady" in svg
@@ -148,7 +148,7 @@ def test_plain_flows_and_tasks_with_the_hooks(mode, left):
     state = ran(mode, flow(**hooks)(mode.function(lambda: plain([]))))
     text = left.summary(run_id_of(state))
     assert "1 task run, 1 retried (1 retry)." in text
-    assert "How to go on" not in text
+    assert "How to continue" not in text
 
     def fails():
         raise ConnectionError("no line")
@@ -237,7 +237,9 @@ def test_a_slow_api_is_not_asked_for_ever(left, monkeypatch):
 
     text = left.summary(run_id_of(work(return_state=True)))
     assert "when it was run for the 2nd time: 2 task runs, 2 retried (2 retries)" in text
-    assert "The Prefect API did not answer in time: this is what the process itself noted." in text
+    assert (
+        "The Prefect API did not answer in time: this summary has only the records of this process." in text
+    )
 
 
 @resilient_task(retry=QUICK)
@@ -324,7 +326,7 @@ def test_an_inner_flow_is_not_recovered_by_itself(left):
     inner_id = outer()
     with get_client(sync_client=True) as client:
         assert RECOVERY_TAG not in client.read_flow_run(inner_id).tags
-    assert "How to go on" not in left.summary(inner_id)
+    assert "How to continue" not in left.summary(inner_id)
 
 
 def test_without_a_store_there_is_a_summary_still(left, monkeypatch):
@@ -337,7 +339,7 @@ def test_without_a_store_there_is_a_summary_still(left, monkeypatch):
     state = work(return_state=True)
     text = left.summary(run_id_of(state))
     assert "ended **Failed**" in text
-    assert "How to go on" not in text
+    assert "How to continue" not in text
 
 
 def test_recovery_none_says_nothing(left):
@@ -349,7 +351,7 @@ def test_recovery_none_says_nothing(left):
     def hinted():
         raise ConnectionError("no line")
 
-    assert "How to go on" not in left.summary(run_id_of(work(return_state=True)))
+    assert "How to continue" not in left.summary(run_id_of(work(return_state=True)))
     state = hinted(return_state=True)
     assert set(left.by(run_id_of(state))) == {f"recovery-hint-{run_id_of(state)}"}
 

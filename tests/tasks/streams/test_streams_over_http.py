@@ -309,7 +309,7 @@ def test_a_fallback_s_stream_gives_way_before_its_first_chunk_and_never_after(mo
     assert got == ["a"]
     assert isinstance(error, LookupError)
     assert error_context(error).partial_output.content == "a"
-    assert any("stands_in stood in, after: 503" in note for note in error.__notes__)
+    assert any("fallback 'stands_in' was used, after: 503" in note for note in error.__notes__)
     assert streaming.calls == 4
     made = reading(mode, streaming.url, retry=None, fallback=broken([]))
     got, error = read(mode, made)
@@ -353,8 +353,8 @@ def test_mistakes():
         def word():
             return "one"
 
-    with pytest.raises(ConfigurationError, match="restart_stream='yes' is neither yes nor no"):
+    with pytest.raises(ConfigurationError, match="restart_stream='yes' is not a boolean"):
         resilient_task(restart_stream="yes")(words)
-    with pytest.raises(ConfigurationError, match="'words' is a generator, whose chunks are not kept"):
+    with pytest.raises(ConfigurationError, match="'words' is a generator: its chunks are not kept"):
         resilient_task(fallback=Fallback.last_known_good())(words)
     assert resilient_task(restart_stream=True)(words).with_options(name="x").guard.restart_stream

@@ -49,7 +49,7 @@ WITHIN = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """How many task runs of a flow run were set to Crashed, and how many of those left behind remain."""
+    """How many task runs of a flow run were set to Crashed, and how many unfinished ones remain."""
 
     closed: int = 0
     remaining: int = 0
@@ -103,9 +103,11 @@ def close_after_recovery(flow_run_id: UUID) -> None:
             run = client.read_flow_run(flow_run_id)
             done = close_left_behind(client, run, only_crashed=True)
         if done.closed:
-            logger.info("%s task runs that a crash left behind are Crashed now", done.closed)
+            logger.info("Set %s unfinished task runs of a crashed flow run to Crashed", done.closed)
     except Exception as failure:  # noqa: BLE001 - the recovery itself has succeeded
-        logger.warning("Task runs that a crash left behind could not be closed: %s", redact(repr(failure)))
+        logger.warning(
+            "Unfinished task runs of a crashed flow run could not be closed: %s", redact(repr(failure))
+        )
 
 
 _UNFINISHED_TASK_RUNS = {

@@ -144,7 +144,7 @@ def asks_for_recovery(batch_id: str) -> bool:
 def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str | None]:
     """Reschedule the same flow run at `at` (seconds since the epoch; None: now).
 
-    Returns why the API refused, and the id of the new state. Raises ApiUnavailable.
+    Returns why the API rejected it, and the id of the new state. Raises ApiUnavailable.
     """
     moment = None if at is None else datetime.fromtimestamp(at, UTC)
     with _asking() as client:
@@ -163,7 +163,7 @@ def _asking() -> Generator[SyncPrefectClient, None, None]:
     except ObjectNotFound:
         raise
     except Exception as error:
-        raise ApiUnavailable(f"the Prefect API could not be asked: {redact(repr(error))}") from error
+        raise ApiUnavailable(f"the Prefect API is unavailable: {redact(repr(error))}") from error
 
 
 def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
@@ -228,7 +228,7 @@ def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
 
 # The state of a batch: its effects, its run and its earlier recoveries.
 
-_UNKNOWN_END = "the Prefect API could not be asked how its run ended"
+_UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown"
 
 
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:

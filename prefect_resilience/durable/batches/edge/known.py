@@ -197,7 +197,7 @@ def _times(saga: dict[str, Any] | None) -> Iterator[float]:
 def _seconds(older_than: datetime | timedelta, now: float) -> float:
     if isinstance(older_than, timedelta):
         if older_than < timedelta():
-            raise ConfigurationError(f"older_than={older_than} must be a span before now, not after it")
+            raise ConfigurationError(f"older_than={older_than} must not be negative: write a span before now")
         return now - older_than.total_seconds()
     moment = older_than if older_than.tzinfo else older_than.replace(tzinfo=UTC)
     return moment.timestamp()
@@ -224,7 +224,7 @@ def reopen(
     now = ledger.store.now()
     change_batch(ledger, batch_id, lambda document: reopened_batch(document, batch_id, known, now))
     audit = Audit(ledger, batch_id)
-    why = f"the {known} effects that the ledger has are all that count"
+    why = f"only the {known} effects in the ledger count from now on"
     entry = audit.entry(said(by) or who(), "reopen", reason, outcome="settled", why=why)
     audit.settled(entry)
     emit("batch.reopened", "batch", batch_id, {"effects": known, "by": entry.by, "reason": entry.reason})

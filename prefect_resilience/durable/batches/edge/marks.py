@@ -83,7 +83,7 @@ class PrefectMarks:
     def leave(self, token: str) -> None:
         if self.root is None:
             return
-        with _asking("the batch's mark on its flow run") as client:
+        with _asking("the mark of the batch on its flow run") as client:
             client.update_flow_run_labels(self.root, {self._label: token})
 
     def completed(self) -> dict[str, float]:

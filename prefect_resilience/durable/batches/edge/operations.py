@@ -40,9 +40,9 @@ def recover_batch(
     Args:
         batch_id: The id of a flow run, or of a batch with a name. In an automation: {{ flow_run.id }}.
         strategy: auto follows the batch's hint, as far as the policy allows. restart runs it again whatever
-            the hint is; compensate undoes the done effects; abandon gives it up.
+            the hint is; compensate rolls back the done effects; abandon gives it up.
         reason: Why, for the audit log.
-        to: With compensate: the savepoint, or the other batch, since which everything is undone.
+        to: With compensate: the savepoint, or the other batch, after which everything is rolled back.
         dry_run: Only report the action.
         force: Recover even if the run seems to be running. Use it only if its process is certainly gone.
         policy: How often auto recovers in a row, with which delays, and its action after permanent errors.
@@ -50,7 +50,9 @@ def recover_batch(
             recovery:auto. The automation for crashes uses it.
     """
     if only_if_asked and not asks_for_recovery(batch_id):
-        why = "neither its flow nor its deployment says that it may be recovered by itself"
+        why = (
+            'automatic recovery is off: its flow has no recovery="auto", its deployment no tag recovery:auto'
+        )
         get_run_logger().info("Batch %r: nothing: %s", batch_id, why)
         return {"batch_id": batch_id, "action": "nothing", "why": why}
     if only_if_asked:
@@ -102,14 +104,14 @@ def settle_effect(
         batch_id: The id of a flow run, or of a batch with a name.
         key: The effect, as `prefect-resilience batches show` prints it.
         answer: done: it took place, and is not repeated. not_done: it did not, and may be done. For an effect
-            that a rollback could not compensate: undone: a person undid it. kept: it stays done, and no
-            rollback tries to undo it any more.
+            that a rollback could not compensate: `undone`: a person compensated it. kept: it stays done, and
+            no rollback tries to compensate it any more.
         result: With done: the value that its task returns from now on.
         external_id: With done: its id at the receiver.
         reason: How you know, for the audit log.
     """
     after = settling.settle(batch_id, key, answer, result, external_id, reason=reason)
-    get_run_logger().info("%r of batch %r is %s now", key, batch_id, after.state)
+    get_run_logger().info("Effect %r in batch %r is now %s", key, batch_id, after.state)
     return after.state
 
 
@@ -148,7 +150,9 @@ def close_task_runs(
     done = closing.close_all(timedelta(minutes=older_than_minutes), limit, dry_run=dry_run)
     log = get_run_logger()
     for flow_run_id, one in done.items():
-        log.info("Flow run %s: %d task runs closed, %d remain", flow_run_id, one.closed, one.remaining)
+        log.info(
+            "Flow run %s: %d task runs set to Crashed, %d remain", flow_run_id, one.closed, one.remaining
+        )
     return sum(one.remaining if dry_run else one.closed for one in done.values())
 
 
@@ -166,7 +170,7 @@ def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_
     """
     found = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
     for one in found:
-        get_run_logger().warning("Flow run %r (%s) sends no heartbeats any more", one.name, one.id)
+        get_run_logger().warning("Flow run %r (%s) stopped sending heartbeats", one.name, one.id)
     return len(found)
 
 

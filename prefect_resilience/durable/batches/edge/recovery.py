@@ -1,7 +1,7 @@
 """Recovers a batch whose run failed or crashed: the same flow run runs again, without repeating done effects.
 
     claim ──> look ──> decide ──> record ──> act ──> record the outcome
-      └─ another recovery has it: refused
+      └─ another recovery has it: rejected
 
 If the process dies in between, the next recovery takes the claim and looks again. A run that already waits
 for a worker is not scheduled a second time.
@@ -78,7 +78,7 @@ def recover(
             applied at once: "restart", or one of the hint's strategies.
         reason: Why, for the audit log.
         dry_run: Only report the action; nothing is written anywhere.
-        to: With "compensate": the savepoint, or the other batch, since which everything is undone;
+        to: With "compensate": the savepoint, or the other batch, after which everything is rolled back;
             default: everything.
         force: Recover even if the run seems to be running (its process is certainly gone), or waits for its
             scheduled time (it must run at once). Even if that is wrong, no effect is repeated.
@@ -94,7 +94,7 @@ def recover(
     return _recover(batch_id, asked, reason, dry_run, by, store)
 
 
-READY = "; the batch is ready: another run of it does what was never done"
+READY = "; another run of the batch does the effects that are missing"
 
 
 def abandon(
@@ -140,7 +140,7 @@ def _recover(
     audit = Audit(ledger, seen.batch_id)
     entry = audit.claim(by or who(), asked.strategy, reason)
     if entry is None:
-        why = "somebody else is recovering it at this moment"
+        why = "another recovery of it is in progress"
         return _final(decided(seen, None, "refused", why), audit.entries())
     try:
         seen = _settled(ledger, seen.batch_id, asked)
@@ -168,7 +168,7 @@ def _carry_out(
     if report.action == "rescheduled":
         assert seen.run is not None
         if not audit.begin_restart(_entry(entry, report, outcome="started")):
-            return decided(seen, report.strategy, "refused", "somebody else took over the recovery"), None
+            return decided(seen, report.strategy, "refused", "another recovery has taken over"), None
         message = RECOVERED.format(by=entry.by, why=report.why)
         refused, state_id = run_again(seen.run.id, report.next_at, message)
         if refused is not None:
@@ -225,5 +225,5 @@ def _final(report: RecoveryReport, audit: tuple[AuditEntry, ...], *, dry_run: bo
 
 def _known(strategy: str) -> str:
     if strategy not in ASKED:
-        raise ConfigurationError(f"strategy={strategy!r} is no way to recover{nearest(str(strategy), ASKED)}")
+        raise ConfigurationError(f"unknown strategy {strategy!r}{nearest(str(strategy), ASKED)}")
     return strategy

@@ -38,8 +38,8 @@ PERSON = "person: "
 ANSWERS = {
     "done": "was done",
     "not_done": "was not done",
-    "undone": "is undone",
-    "kept": "stays done, and its compensation is given up",
+    "undone": "was compensated by a person",
+    "kept": "stays done, and is not compensated",
 }
 
 
@@ -60,8 +60,8 @@ def settle(
         answer: "done": it took place, and is not repeated; a repeated "done" may replace its result. For an
             effect that is recorded as done, but whose task was renamed or removed, "done" lets later runs
             continue. "not_done": it did not take place, and may be done. For an effect that a rollback could
-            not compensate, or must not: "undone": a person undid it, and a later run may do it again; "kept":
-            it stays done, and no rollback tries to undo it any more.
+            not compensate, or must not: `undone`: a person compensated it, and a later run may repeat it;
+            "kept": it stays done, and no rollback tries to compensate it any more.
         result: With "done": the value that the task returns from now on, as JSON. The task's return type
             converts it; None is returned as it is.
         external_id: With "done": its id at the receiver.
@@ -95,9 +95,9 @@ def settle(
 
 def _check(answer: str, result: Any, external_id: str | None) -> None:
     if answer not in ANSWERS:
-        raise ConfigurationError(f"answer={answer!r} settles nothing{nearest(str(answer), ANSWERS)}")
+        raise ConfigurationError(f"unknown answer {answer!r}{nearest(str(answer), ANSWERS)}")
     if answer != "done" and (result is not None or external_id is not None):
-        raise ConfigurationError("a result and an external_id go with 'done' alone: leave them out")
+        raise ConfigurationError("a result and an external_id are only for the answer 'done': leave them out")
     if pack_told(result) is None:
         raise ConfigurationError(
             f"result={result!r:.60} must be plain JSON of at most a million bytes, as in {{'id': 'm-1'}}"
@@ -147,12 +147,12 @@ def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any]
 
 
 def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
-    """Record whether the effect was undone. Settles its compensation too, if that is in doubt."""
+    """Record whether the effect was compensated. Settles its compensation too, if that is in doubt."""
     key = effect["key"]
     if not isinstance(_standing(log, effect), Undoing | AlreadyDone) or effect.get("compensation") is None:
         raise ConfigurationError(
-            f"the effect {key!r} of batch {log.batch_id!r} has no compensation that could be given up: "
-            f"{answer!r} is for what is done and can be undone"
+            f"the effect {key!r} of batch {log.batch_id!r} has no compensation: {answer!r} is only for "
+            f"an effect that is done and can be compensated"
         )
     own = log.effect(key_of_undoing(effect, log.batch_id))
     if own is not None:
@@ -164,7 +164,7 @@ def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str)
 def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str) -> None:
     stands = _standing(log, own)
     if isinstance(stands, AlreadyDone) and answer == "kept":
-        raise ConfigurationError(f"{own['key']!r} took place: rollback() writes down that it is undone")
+        raise ConfigurationError(f"{own['key']!r} took place: call rollback(), which records it")
     if isinstance(stands, Ask):
         given = Done(pack_told(None)) if answer == "undone" else NotDone()
         log.ledger.verified(log.place_of(own), Verified(stands.claim, given, by=PERSON + person))
@@ -173,7 +173,7 @@ def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person:
 def _nothing_to_settle(log: SagaLog, key: str) -> str:
     found = log.effect(key)
     known = "gone" if found is None else found["state"]
-    say = "say 'undone' or 'kept'" if known == "compensating" else "there is nothing to settle"
+    say = "answer `undone` or `kept`" if known == "compensating" else "there is nothing to settle"
     return f"the effect {key!r} of batch {log.batch_id!r} is {known} and not in doubt: {say}"
 
 
@@ -182,6 +182,6 @@ def _no_such(ledger: Ledger, batch_id: str, key: str) -> str:
     if not keys:
         check_known(ledger, batch_id)
         gone = batch_status(batch_id, archived=True, store=ledger.store).archived
-        return f"batch {batch_id!r} has no effects" + (" any more: it is archived" if gone else "")
+        return f"batch {batch_id!r} has no effects" + (" in the ledger: it was archived" if gone else "")
     close = difflib.get_close_matches(key, keys, n=1) or sorted(keys)[:KEYS_SHOWN]
     return f"there is no effect {key!r} in batch {batch_id!r}{nearest(key, close)}"

@@ -92,7 +92,7 @@ class BatchStatus:
 
     @cached_property
     def hint(self) -> RecoveryHint | None:
-        """How to go on with the batch, and why; None if there is nothing to recover, or it is archived.
+        """How to continue the batch, and why; None if there is nothing to recover, or it is archived.
 
         It is computed at the first access and asks the Prefect API for the state of the run. Without the API,
         the effects alone decide. Raises StoreUnavailable.

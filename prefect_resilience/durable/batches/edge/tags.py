@@ -97,8 +97,8 @@ def current_batch() -> str:
         return batch_of(task.task_run)
     if flow is None or flow.flow_run is None:
         raise ConfigurationError(
-            'there is no run here that a batch could belong to: name it, as in rollback("invoices-2026-11"), '
-            'or write `with batch("invoices-2026-11"):` around it'
+            'this code runs in no flow run and no batch: name the batch, as in rollback("invoices-2026-11"), '
+            'or call it inside `with batch("invoices-2026-11"):`'
         )
     return _asked(partial(_of_flow_run, flow.flow_run))
 
@@ -223,7 +223,7 @@ def _asked(find: Callable[[], T]) -> T:
         return find()
     except Exception as error:
         raise StoreUnavailable(
-            f"the root flow run, which is the batch, could not be found out: {redact(repr(error))}"
+            f"the root flow run, which identifies the batch, could not be read: {redact(repr(error))}"
         ) from error
 
 

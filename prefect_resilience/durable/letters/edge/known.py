@@ -1,6 +1,6 @@
 """The letters of the configured store, and what Prefect knows of a letter's flow runs and replays.
 
-A flow run that is started again makes its calls again. A replay at the same time would make the same call
+A flow run that is started again repeats its calls. A replay at the same time would make the same call
 twice. So a letter is left to an active flow run, and it is settled if its call has succeeded there.
 """
 
@@ -52,7 +52,7 @@ def left_to_its_run(
         since = report.completed_since(letter, runs) if letter.status == "waiting" else []
         done = next((run for run in since if _made(letter, run)), None)
     except Exception as error:  # noqa: BLE001 - any failure of the API
-        unknown = "the Prefect API could not be asked whether its flow run goes on, so it was left alone"
+        unknown = "the Prefect API is unavailable, so it is unknown whether its flow run is active"
         return None if despite_run else _skipped(letter, f"{unknown}: {error!r}", "api_unavailable")
     if done is not None:
         return _settled(queue, letter, done, dry_run)
@@ -189,7 +189,7 @@ def known_end(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | Non
             return None
     if state is None or not (state.is_completed() or state.is_failed()):
         return None
-    ended = f"the replay that was cut off had ended: {state.name}"
+    ended = f"the interrupted replay has ended: {state.name}"
     queue.resolve(letter.id, "replayed" if state.is_completed() else "failed", ended)
     return outcome_of(letter, "replayed", ended, run_id) if state.is_completed() else None
 
@@ -235,9 +235,9 @@ def check_task(queue: DeadLetterQueue, task: str | None) -> None:
         return
     known = sorted(names)
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    hint = f"Did you mean {near!r}?" if near else f"Letters are of {', '.join(known[:LISTED])}{more}."
-    unseen = "" if ran is None else ", and no run of one is known"
-    raise ConfigurationError(f"no dead letter is of a task or flow {task!r}{unseen}. {hint}")
+    hint = f"Did you mean {near!r}?" if near else f"There are letters of {', '.join(known[:LISTED])}{more}."
+    unseen = "" if ran is None else ", and no run of it"
+    raise ConfigurationError(f"there is no dead letter of a task or flow {task!r}{unseen}. {hint}")
 
 
 def _has_run(task: str) -> bool | None:

@@ -87,11 +87,11 @@ def replay(
     progress: Progress | None = None,
     store: StoreReference = None,
 ) -> ReplayReport:
-    """Make the calls of dead letters again, the oldest first, in a flow run `replay-dead-letters`.
+    """Repeat the calls of dead letters, the oldest first, in a flow run `replay-dead-letters`.
 
-    Each call is made in its letter's batch: an effect that is done there is not done again. A letter has one
+    Each call is made in its letter's batch: an effect that is done there is not repeated. A letter has one
     replay at a time, and is replayed with success only once. After an interruption, call `replay` again to
-    continue; a letter that was cut off is replayed only if no side effect can happen twice (see `force`).
+    continue; an interrupted letter is replayed only if no side effect can happen twice (see `force`).
 
     A letter is skipped, and keeps waiting, while its flow run is active, waits for a retry or is being
     recovered: that run may make the call itself. If the call has succeeded there, the letter is settled.
@@ -102,9 +102,9 @@ def replay(
         dry_run: Only report the calls. Nothing is called, and no flow run is made.
         rate: The maximum number of letters per second.
         limit: The maximum number of letters.
-        force: Also letters in doubt, whose last replay was cut off at an unknown point; and a single letter
-            that is named by its id, although its flow run is active or unknown. Their calls may then happen
-            twice, unless they have an `effect=`.
+        force: Also letters in doubt, whose last replay was interrupted at an unknown point; and a single
+            letter that is named by its id, although its flow run is active or unknown. Their calls may then
+            happen twice, unless they have an `effect=`.
         values: The values left out of letters, by path: {"api_key": "...", "order.card.number": "..."}.
         lease: Seconds without a renewal after which a replay counts as dead. A replay on this machine whose
             process is dead counts as dead at once.
@@ -178,9 +178,7 @@ def choose(
             check_task(queue, task)
         return found
     if status is not None or task is not None or since is not None:
-        raise ConfigurationError(
-            "say which letters to replay: either by their ids, or by status, task and since"
-        )
+        raise ConfigurationError("choose the letters either by their ids, or by status, task and since")
     named = [letters] if isinstance(letters, str | DeadLetter) else list(letters)
     ids = {one.id if isinstance(one, DeadLetter) else one for one in named}
     return [queue.get(letter_id) for letter_id in sorted(ids)][:limit]
@@ -202,7 +200,7 @@ def replay_dead_letters(
     lease: float = 60.0,
     categories: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Make the calls of dead letters again, the oldest first. After an interruption, a new run continues.
+    """Repeat the calls of dead letters, the oldest first. After an interruption, a new run continues.
 
     Args:
         letters: Ids; all waiting letters when left out.
@@ -211,9 +209,9 @@ def replay_dead_letters(
         rate: The maximum number of letters per second.
         limit: The maximum number of letters.
         dry_run: Only report the calls; make none.
-        force: Also letters in doubt, whose last replay was cut off at an unknown point; and a single letter
-            that is named by its id, although its flow run is active or unknown. Their calls may then happen
-            twice, unless they have an `effect=`.
+        force: Also letters in doubt, whose last replay was interrupted at an unknown point; and a single
+            letter that is named by its id, although its flow run is active or unknown. Their calls may then
+            happen twice, unless they have an `effect=`.
         secrets: The Secret blocks with the values left out of letters, by the values' paths:
             {"api_key": "my-block"}.
         lease: Seconds without a renewal after which a replay counts as dead.
@@ -270,7 +268,7 @@ def _check_categories(categories: Iterable[str]) -> None:
     known = [category.value for category in ErrorCategory]
     for one in categories:
         if one not in known:
-            raise ConfigurationError(f"there is no error category {one!r}{nearest(one, known)}")
+            raise ConfigurationError(f"unknown error category {one!r}{nearest(one, known)}")
 
 
 def _secret(block: str) -> str:

@@ -1,4 +1,4 @@
-"""Replaying dead letters: the same call again, in the same batch. A letter has one replay at a time.
+"""Replaying dead letters: the same call, in the same batch. A letter has one replay at a time.
 
 A letter is claimed right before its call, under the id of the replay's run. A replay that is cut off leaves
 its letter in doubt. Without `force`, such a letter is replayed only if no side effect can happen twice: the
@@ -170,7 +170,7 @@ def _checked(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> Le
 
 
 def _not_free(how: Replaying, letter: DeadLetter, why: str | None = None) -> LetterOutcome:
-    why = why or refusal(letter, how.queue.now(), despite_doubt=False) or "it is gone"
+    why = why or refusal(letter, how.queue.now(), despite_doubt=False) or "it no longer exists"
     return outcome_of(letter, "skipped", why, reason="settled" if letter.status == "settled" else None)
 
 
@@ -180,13 +180,13 @@ def _prepared(how: Replaying, letter: DeadLetter) -> _PreparedCall:
     subject = None if deployed else how.finder.subject(letter.source, letter.key)
     kind: type[Any] = Task if letter.kind == "task" else Flow
     if not deployed and not isinstance(subject, kind):
-        raise DeadLetterError(f"{letter.source} is no {letter.kind} any more")
+        raise DeadLetterError(f"{letter.source} is no longer a {letter.kind}")
     reader = Reader(
         values=how.values, find_module=how.finder.modules_of(letter.source), load_block=load_block
     )
     contents = letter.contents
     if not contents.parameters and letter.size > 2:
-        raise DeadLetterError("its parameters are gone")
+        raise DeadLetterError("its parameters are no longer stored")
     parameters = reader.parameters(contents.parameters)
     if reader.missing:
         raise DeadLetterError(_missing(reader))
@@ -199,12 +199,12 @@ def _missing(reader: Reader) -> str:
     names = ", ".join(one.path for one in reader.missing)
     why = {
         "secret": "secrets are left out of letters",
-        "too large": "it was too large to be kept",
-        "too deep": "it was nested too deep to be kept",
+        "too large": "it was too large to be stored",
+        "too deep": "it was nested too deep to be stored",
         "inside itself": "it contains itself",
-        "unknown kind": f"a {first.type} cannot be kept as JSON",
+        "unknown kind": f"a {first.type} cannot be stored as JSON",
     }[first.why]
-    return f"it needs {names}, for {why}: give it, as in --set {first.path}=..."
+    return f"it needs {names}, because {why}: pass the value, as in --set {first.path}=..."
 
 
 def load_block(name: str) -> Any:
@@ -259,7 +259,7 @@ def _replay_claimed(
     except BaseException as error:
         # Cut off, for example by Ctrl-C: it is unknown how far the call got.
         with suppress(StoreUnavailable):
-            how.queue.settle(letter.id, token, "in_doubt", redact(f"cut off by {error!r}"))
+            how.queue.settle(letter.id, token, "in_doubt", redact(f"interrupted by {error!r}"))
         raise
     ended = "replayed" if outcome.result == "replayed" else "failed"
     how.queue.settle(letter.id, token, ended, outcome.message)
@@ -375,5 +375,5 @@ def _run_deployment(letter: DeadLetter, parameters: dict[str, Any]) -> LetterOut
                 idempotency_key=key,
             )
         except ObjectNotFound:
-            return outcome_of(letter, "failed", f"there is no deployment {letter.deployment_id} any more")
+            return outcome_of(letter, "failed", f"deployment {letter.deployment_id} no longer exists")
     return outcome_of(letter, "replayed", f"{RUN_CREATED}: {run.name}", str(run.id))

@@ -58,12 +58,12 @@ class Compensating:
     finder: Finder = field(default_factory=lambda: _finder())
 
     def undone(self, effect: EffectDocument) -> Steps[CompensationOutcome]:
-        """Undo one fenced effect, and record the outcome."""
+        """Compensate one fenced effect, and record the outcome."""
         key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
             yield Blocking(self.log.decide, (effect, undo.undone))
-            return CompensationOutcome("already", "by a rollback that was cut off")
+            return CompensationOutcome("already", "by an interrupted rollback")
         try:
             yield from self._call(effect, key)
         except StoreUnavailable:
@@ -75,19 +75,19 @@ class Compensating:
 
     def resolved(self, effect: EffectDocument) -> Steps[str]:
         """Ask the receiver about an effect in doubt; "" if its outcome is known now, else the reason."""
-        said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known of the call"}
+        said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
         why = f"{said['code']}: {said['message']}"
         recorded: dict[str, Any] = effect.get("compensation") or {}
         source = recorded.get("verify")
         if source is None:
-            return f"{why}; there is no verify that a rollback could ask"
+            return f"{why}; there is no verify to ask"
         try:
             verify = find(source, self.finder)
             arguments = verify_arguments(effect, verify, reader_of(effect, self.finder, _load_block))
             key = sent_key(effect["key"], generation_of(effect))
             answer: Any = yield self._command(verify, (key,), arguments)
         except Exception as error:  # noqa: BLE001 - the outcome then stays unknown
-            return f"{why}; asking verify failed: {_brief(error)}"
+            return f"{why}; verify failed: {_brief(error)}"
         if isinstance(answer, Done):
             answer = Done(_packed(answer.result), answer.external_id)
         elif not isinstance(answer, NotDone):
@@ -135,15 +135,15 @@ class Compensating:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
             yield Blocking(self.log.decide, (effect, undo.undone))
-            return CompensationOutcome("compensated", f"and then: {_brief(error)}")
+            return CompensationOutcome("compensated", f"but then: {_brief(error)}")
         said = {"code": classify(error).code, "message": _brief(error)}
         if own is None or own["state"] == "failed":
             yield Blocking(self.log.decide, (effect, partial(undo.still_done, error=said)))
-            return CompensationOutcome("failed", f"{_brief(error)}; it is certainly not undone")
+            return CompensationOutcome("failed", f"{_brief(error)}; the effect is not compensated")
         yield Blocking(self.log.decide, (effect, partial(undo.doubted, error=said)))
         if isinstance(error, InDoubt):
             return CompensationOutcome("in_doubt", redact(error.why))
-        return CompensationOutcome("failed", f"{_brief(error)}; whether it is undone is unknown")
+        return CompensationOutcome("failed", f"{_brief(error)}; whether the effect is compensated is unknown")
 
 
 def key_of_undoing(effect: EffectDocument, batch_id: str) -> str:
@@ -170,7 +170,7 @@ def _brief(error: BaseException) -> str:
 
 def _packed(value: Any) -> dict[str, Any]:
     """The result that `verify` returned, packed for the compensation."""
-    packed = pack_told(value) or {"as": "lost", "why": "a rollback learned it from verify, and it is no JSON"}
+    packed = pack_told(value) or {"as": "lost", "why": "verify returned it to a rollback, and it is not JSON"}
     return with_result(packed, value)
 
 
@@ -193,7 +193,7 @@ class _Here(OutsideRuns):
         return self.opened
 
     def keep(self, reference: str, value: Any) -> str | None:
-        return "nobody asks for the result of a compensation"
+        return "the result of a compensation is not used"
 
 
 # -- Prefect, for compensations and parameters that need it

@@ -1,4 +1,4 @@
-"""Sagas: a rollback undoes the effects of a batch in reverse order, to its beginning or to a savepoint.
+"""Sagas: a rollback compensates the effects of a batch in reverse order, to its beginning or to a savepoint.
 
     try:
         book_flight(trip); savepoint("booked"); charge(trip)
@@ -88,7 +88,7 @@ async def arollback(
 
 
 def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | None = None) -> float:
-    """Set a savepoint of a batch: `rollback(to=name)` undoes the effects that are done after it.
+    """Set a savepoint of a batch: `rollback(to=name)` compensates the effects that are done after it.
 
     If another run of the batch sets it again, it stays where it was. A rollback to an earlier point removes
     it. Returns its time, in seconds since the epoch by the store's clock. Raises InDoubt if a rollback of the
@@ -105,12 +105,12 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
     if isinstance(marked, undo.Busy):
         raise EffectBusy(f"savepoint:{name}", batch_id, 0.0)
     if isinstance(marked, undo.Interrupted):
-        raise InDoubt(f"savepoint:{name}", batch_id, "a rollback was cut off: rollback() finishes it")
+        raise InDoubt(f"savepoint:{name}", batch_id, "a rollback was interrupted: rollback() finishes it")
     return marked
 
 
 def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
-    """What `rollback` would undo, and what it would not; nothing is changed.
+    """What `rollback` would compensate, and what it would not; nothing is changed.
 
     Raises ConfigurationError for an unknown savepoint or batch, and StoreUnavailable.
     """
@@ -123,7 +123,7 @@ def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Ou
 
 
 def _no_savepoint(batch_id: str, to: str | None, names: tuple[str, ...]) -> ConfigurationError:
-    known = nearest(str(to), names) if names else "; it has none"
+    known = nearest(str(to), names) if names else "; it has no savepoints"
     return ConfigurationError(
         f"batch {batch_id!r} has no savepoint {to!r}{known}, and no other batch has that id"
     )
@@ -137,7 +137,7 @@ def _rollback(
     batch_id = _batch(batch_id)
     if now is not None and now.batch_id == batch_id:
         raise ConfigurationError(
-            f"the effect {now.key!r} rolls back the batch that it belongs to, and is not over: "
+            f"the effect {now.key!r} rolls back its own batch while it is in progress: "
             f"call rollback() in the flow"
         )
     return _Rollback(batch_id, to, store, max_wait, asynchronous, named)
@@ -219,7 +219,7 @@ class _Rollback:
             yield from slept(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
         for effect in left:
-            why = asked.get(effect["claim"], "somebody is still at it")
+            why = asked.get(effect["claim"], "it is still in progress")
             if why:
                 self._note(effect, CompensationOutcome("in_doubt", why))
 
@@ -256,8 +256,8 @@ class _Rollback:
 
 _TOLD = {
     "compensated": (logging.INFO, "Compensated", "effect.compensated"),
-    "failed": (logging.ERROR, "Not compensated, a person must see to it", "effect.compensation-failed"),
-    "in_doubt": (logging.ERROR, "In doubt, a person must see to it", "effect.in-doubt"),
+    "failed": (logging.ERROR, "Not compensated, a person must act", "effect.compensation-failed"),
+    "in_doubt": (logging.ERROR, "In doubt, a person must act", "effect.in-doubt"),
 }
 """For each outcome: the level and the beginning of the log line, and the event."""
 

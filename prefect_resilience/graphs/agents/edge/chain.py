@@ -56,8 +56,10 @@ class AgentChain:
         result = chain.call("a bridge")            # await chain.acall(...) for async agents
         result.value, result.answered_by, result.degraded
 
-    agent, fallbacks: names of agents, registered by `@agent` or in `agents={"builder": build, ...}`. A
-        fallback may also be a function, a task, a `Fallback` or, as the last one, a `Person`.
+    agent: the name of the first agent, registered by `@agent` or given in `agents`.
+    fallbacks: the next ones, in order: names of agents, functions, tasks, `Fallback`s or, as the last one, a
+        `Person`.
+    agents: functions by their names, for agents that are not registered: `{"builder": build}`.
     notify: gets a `Notice` when no step answered: a notification block, the name of a saved one, or a
         function.
 
@@ -99,7 +101,9 @@ class AgentChain:
         self._memories = Memories()
         first = self._found(steps[0], given)
         if not isinstance(first, Agent):
-            raise ConfigurationError(f"the chain {name!r} begins with {first!r}: a person is its last step")
+            raise ConfigurationError(
+                f"the chain {name!r} begins with {first!r}: a person can only be the last step"
+            )
         found = [self._found(step, given) for step in steps[1:]]
         self._check(first, found)
         self._first = AgentStep(first, [self._fallback(step, first.name) for step in found], self._memories)
@@ -115,7 +119,7 @@ class AgentChain:
             name = getattr(step, "name", None) or getattr(step, "__name__", type(step).__name__)
             return self.registry.made(name, step)
         raise ConfigurationError(
-            f"{step!r} is no step of a chain: write a name that @{self.registry.kind} registered, "
+            f"{step!r} is not a step of a chain: write a name that @{self.registry.kind} registered, "
             f"a function, a Fallback or a Person"
         )
 
@@ -123,13 +127,11 @@ class AgentChain:
         names = [first.name, *(step.name for step in rest)]
         for name in names:
             if names.count(name) > 1:
-                raise ConfigurationError(
-                    f"the chain {self.name!r} asks {name!r} twice: leave one of them out"
-                )
+                raise ConfigurationError(f"the chain {self.name!r} has {name!r} twice: remove one of them")
         for step in rest[:-1]:
             if isinstance(step, Person):
                 raise ConfigurationError(
-                    f"the chain {self.name!r} has steps after {step.name!r}: a person is the last step"
+                    f"the chain {self.name!r} has steps after {step.name!r}: a person must be the last step"
                 )
 
     def _fallback(self, step: Agent | Person | Fallback, first: str) -> Fallback:
@@ -187,11 +189,13 @@ class AgentChain:
             details = {**context.details, "chain": self.name, "asked": said}
             attach_context(error, context.model_copy(update={"details": details}))
         if self.notify is not None:
-            notice = notice_of(self.name, f"{self.name}: nobody answered", errors)
+            notice = notice_of(self.name, f"{self.name}: no step answered", errors)
             trouble = yield Blocking(tell, (self.notify, notice))
             if trouble:
                 add_note(error, f"prefect-resilience: {trouble}")
-        add_note(error, redact(f"prefect-resilience: nobody of the chain {' -> '.join(self.steps)} answered"))
+        add_note(
+            error, redact(f"prefect-resilience: no step of the chain {' -> '.join(self.steps)} answered")
+        )
         return here.person_needed
 
     def _in_order(self, by_name: dict[str, V]) -> dict[str, V]:
@@ -209,7 +213,8 @@ class ProviderChain(AgentChain):
             last_known_good=3600, degraded="The assistant is not available at the moment.", notify=tell_us,
         )
 
-    name: of the chain. providers: names that `@provider` registered, or a mapping of names to functions.
+    name: the chain's name.
+    providers: names that `@provider` registered, or a mapping of names to functions.
     last_known_good: the greatest age, in seconds, of an earlier answer of the first provider to the same
         call; True for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
     degraded: the last answer: a text or any other value, or a function of the call's arguments (and `error`).
@@ -236,7 +241,7 @@ class ProviderChain(AgentChain):
             given = cast("Mapping[str, Any]", providers)
         steps: list[Any] = _listed(cast("Iterable[StepOption]", providers))
         if not steps:
-            raise ConfigurationError(f"the chain {name!r} has no providers: name one at least")
+            raise ConfigurationError(f"the chain {name!r} has no providers: name at least one")
         if last_known_good is not None:
             steps.append(Fallback.last_known_good(None if last_known_good is True else last_known_good))
         if isinstance(degraded, Fallback):
@@ -250,5 +255,5 @@ class ProviderChain(AgentChain):
 
 def _listed(steps: Iterable[StepOption]) -> list[StepOption]:
     if isinstance(steps, str):
-        raise ConfigurationError(f"the steps of a chain are a list: write [{steps!r}]")
+        raise ConfigurationError(f"the steps of a chain must be a list: write [{steps!r}]")
     return list(steps)

@@ -1,4 +1,4 @@
-"""A person as the last step of a chain."""
+"""People: approvals, typed answers, and a person as the last step of a chain."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, cast
+from uuid import uuid4
 
 from prefect.blocks.abstract import NotificationBlock
-from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext
-from prefect.exceptions import FlowPauseTimeout
-from prefect.flow_runs import apause_flow_run
-from prefect.input import RunInput
-from prefect.input.run_input import run_input_subclass_from_type
 from prefect.runtime import flow_run
 from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
-from pydantic import BaseModel, create_model
+from typing_extensions import TypeVar
 
+from prefect_resilience.base.durations import Duration, seconds_of
+from prefect_resilience.base.naming import digest
+from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.agents.trace import PersonNeeded, Trace, trace
+from prefect_resilience.graphs.agents.edge.asking import POLL_SECONDS, Approval, Question
+from prefect_resilience.graphs.agents.trace import NotAnswered, PersonNeeded, Rejected, Trace, trace
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.agents")
 
@@ -36,6 +37,7 @@ plain or async."""
 class Notice:
     """A notification for people; secrets are masked.
 
+    `chain` is the name of the chain, or of the person who is asked alone.
     `errors` has the ErrorContext of each failed step, by name, in their order. `url` is the page of the flow
     run, None outside of a run.
 
@@ -102,24 +104,23 @@ async def _awaited(answer: Any) -> Any:
     return await answer
 
 
-POLL_SECONDS = 10.0
-
-
 @dataclass(frozen=True)
 class Person:
-    """A person as the last step of a chain, to answer if no agent can.
+    """A person who answers a question in the Prefect UI: alone, or as the last step of a chain.
 
+        Person("operator", answer=Spec, timeout=3600).ask("Which machine replaces db-7?")
         AgentChain("builder", ["builder-simple", Person("manual-mode", answer=Spec, timeout=3600)])
 
-    A flow run is paused, and its page in the Prefect UI has a form for the answer. Outside of a flow run, and
-    if there is no answer in time, the chain raises `PersonNeeded`. In both cases `notify` gets a `Notice`.
+    The flow run is paused, and its page in the Prefect UI has a form for the answer. `ask` needs a flow run.
+    A chain outside of a flow run, or without an answer in time, raises `PersonNeeded`.
 
+    name: of the person or the role.
     answer: the pydantic model, or the type, of the answer in the form.
-    question: the text above the form, a template over the call's arguments, as in "Please build {spec}". The
-        agents' errors are listed below it.
+    question: the text above the form in a chain, a template over the call's arguments, as in "Please build
+        {spec}". The agents' errors are listed below it.
     timeout: the seconds that the run waits for an answer. poll_interval: the seconds between two polls.
     notify: a notification block, the name of a saved one, or a function of the `Notice`.
-    degraded: whether the run ends `Degraded` after this answer.
+    degraded: whether the run ends `Degraded` after this answer, in a chain.
     """
 
     name: str = "a person"
@@ -148,6 +149,102 @@ class Person:
         """The same person under the name that a chain uses."""
         return replace(self, name=name)
 
+    def ask(self, question: str) -> Any:
+        """Pause the flow run until the question is answered, and return the answer.
+
+        The question is a task run of its own, named after the question. An answer counts for the whole flow
+        run: a retry or a recovery uses it, and does not repeat the question. Raises `NotAnswered` after
+        `timeout`, and ConfigurationError outside of a flow run.
+        """
+        return self._alone(question, isasync=False)()
+
+    async def aask(self, question: str) -> Any:
+        """As `ask`, without blocking the event loop."""
+        return await self._alone(question, isasync=True)()
+
+    def _alone(self, question: str, *, isasync: bool) -> Task[[], Any]:
+        here = FlowRunContext.get()
+        if here is None:
+            raise ConfigurationError(
+                f"there is no flow run that could wait for the answer to {question!r}: ask inside of a @flow"
+            )
+        asked, seen = redact(question), here.observed_flow_pauses
+        key = digest(f"{self.name}\n{asked}")
+        seen[key] = seen.get(key, 0) + 1  # the same text once more is another question
+        announce = None if self.notify is None else partial(self._announce, self.notify, asked)
+        return self.waiting(asked, f"{key}-{seen[key]}", announce).task(self.name, asked, isasync=isasync)
+
+    def _announce(self, notify: Notify, asked: str) -> None:
+        tell(notify, notice_of(self.name, f"{self.name}: {one_line(asked)}", {}, asked))
+
+    def waiting(self, text: str, key: str, announce: Callable[[], Any] | None = None) -> Question:
+        """The question with the form and the times of this person."""
+        return Question(text, key, self.answer, self.timeout, self.poll_interval, announce)
+
+
+A = TypeVar("A", bound=Approval, default=Approval)
+
+
+def approve(
+    question: str,
+    *,
+    timeout: Duration = 3600,
+    notify: Notify | None = None,
+    name: str = "approve",
+    answer: type[A] = Approval,  # pyright: ignore[reportArgumentType]
+    required: bool = False,
+    poll_interval: Duration = POLL_SECONDS,
+) -> A:
+    """Pause the flow run until a person approves or rejects, and return the `Approval`.
+
+        if approve("Send the report to 1,204 customers?", timeout="8h"):
+            send_report()
+
+    question: the text above the form in the Prefect UI, also the name of the task run.
+    timeout: how long the run waits for the answer: seconds, or a duration such as "8h".
+    notify: gets a `Notice` with the question and the URL of the run: a notification block, the name of a
+        saved one, or a function.
+    name: the name of the task, such as the role of the person.
+    answer: `Approval`, or a subclass of it with more fields for the form.
+    required: a rejection raises `Rejected`.
+    poll_interval: the time between two polls of the Prefect API, in seconds.
+
+    An answer counts for the whole flow run: a retry or a recovery uses it, and does not repeat the question.
+    Raises `NotAnswered` after `timeout`, and ConfigurationError outside of a flow run.
+    """
+    approver = _approver(name, answer, timeout, poll_interval, notify)
+    return _decided(approver.ask(question), question, required)
+
+
+async def aapprove(
+    question: str,
+    *,
+    timeout: Duration = 3600,
+    notify: Notify | None = None,
+    name: str = "approve",
+    answer: type[A] = Approval,  # pyright: ignore[reportArgumentType]
+    required: bool = False,
+    poll_interval: Duration = POLL_SECONDS,
+) -> A:
+    """As `approve`, without blocking the event loop."""
+    approver = _approver(name, answer, timeout, poll_interval, notify)
+    return _decided(await approver.aask(question), question, required)
+
+
+def _approver(name: str, answer: Any, timeout: Any, poll_interval: Any, notify: Any) -> Person:
+    if not (isinstance(answer, type) and issubclass(answer, Approval)):
+        raise ConfigurationError(
+            f"approve(answer={answer!r}): write a subclass of Approval, or use Person(answer=...).ask(...)"
+        )
+    timeout, poll_interval = seconds_of(timeout) or timeout, seconds_of(poll_interval) or poll_interval
+    return Person(name, answer, timeout=timeout, poll_interval=poll_interval, notify=notify)
+
+
+def _decided(decision: A, question: str, required: bool) -> A:
+    if required and not decision:
+        raise Rejected(redact(question), decision)
+    return decision
+
 
 @dataclass(frozen=True, eq=False)
 class PersonStep:
@@ -175,55 +272,15 @@ class PersonStep:
         try:
             if FlowRunContext.get() is None:
                 raise RuntimeError("there is no flow run that could wait for it")
-            return self._asked(notice.body)
+            return person.waiting(notice.body, uuid4().hex).task(person.name, person.name)()
         except Exception as failure:
             # Raised by the task that waits for the answer
             why = str(failure) if type(failure) is RuntimeError else repr(failure)
+            if isinstance(failure, NotAnswered):
+                why = f"there was no answer within {person.timeout:g} s"
             told = "; ".join(redact(part) for part in (why, trouble) if part)
             here.person_needed = PersonNeeded(self.chain, person.name, told)
             raise here.person_needed from failure
-
-    def _asked(self, question: str) -> Any:
-        person = self.person
-        shown = person.name.replace("{", "{{").replace("}", "}}")
-        asking: Task[..., Any] = Task(
-            fn=_pausing(person),
-            name=person.name,
-            task_run_name=shown,
-            retries=0,
-            cache_policy=NO_CACHE,
-        )
-        return cast("Callable[..., Any]", asking)(question)
-
-
-def _pausing(person: Person) -> Callable[[str], Any]:
-    form, opened = _form(person.answer)
-
-    def wait_for_answer(question: str) -> Any:
-        asked = form.with_initial_data(description=question)
-        waiting = apause_flow_run(
-            wait_for_input=asked,
-            timeout=cast("int", person.timeout),
-            poll_interval=cast("int", person.poll_interval),
-        )
-        try:
-            return opened(run_coro_as_sync(waiting))
-        except FlowPauseTimeout:
-            raise RuntimeError(f"nobody answered within {person.timeout:g} s") from None
-
-    return wait_for_answer
-
-
-def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any], Any]]:
-    """The form, and a function that gets the answer from it."""
-    if isinstance(wanted, type) and issubclass(wanted, BaseModel):
-        model = wanted
-        form = cast("type[RunInput]", run_input_subclass_from_type(model))
-        if issubclass(model, RunInput):
-            return form, lambda given: given
-        return form, lambda given: model.model_validate(given.model_dump(include=set(model.model_fields)))
-    made = create_model("Answer", __base__=RunInput, value=cast("Any", (wanted, ...)))
-    return made, lambda given: given.value
 
 
 def _filled(question: str, arguments: Mapping[str, Any]) -> str:

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from prefect_resilience.graphs.agents.edge.person import Person
 
 T = TypeVar("T")
-NOT_HERE = {"name": "it has one", "fallback": "the chain is that", "effect": "write it on a task of its own"}
+NOT_HERE = {
+    "name": "the name is the first argument",
+    "fallback": "the chain has the fallbacks",
+    "effect": "declare it on a separate task that the function calls",
+}
 
 
 @dataclass(frozen=True)
@@ -64,12 +68,12 @@ class Agent:
         function = getattr(self.target, "fn", self.target)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
-                f"the {self.kind} {self.name!r} is a generator, and a chain hands on one value: "
-                f"give a streaming task its own fallback="
+                f"the {self.kind} {self.name!r} is a generator, but a chain returns one value: "
+                f"use a streaming task with fallback= instead of a chain"
             )
         for name, why in NOT_HERE.items():
             if name in self.options:
-                raise ConfigurationError(f"the {self.kind} {self.name!r} takes no option {name}=: {why}")
+                raise ConfigurationError(f"the {self.kind} {self.name!r} does not accept {name}=: {why}")
 
     @property
     def a_kind(self) -> str:
@@ -138,10 +142,10 @@ class Registry:
         names = [*given, *self._known]
         if not names:
             raise ConfigurationError(
-                f"there is no {self.kind} {name!r}, for none is registered: write "
-                f"@{self.kind}({name!r}) above a function, or give {self.kind}s={{{name!r}: function}}"
+                f"unknown {self.kind} {name!r}, because none is registered: write "
+                f"@{self.kind}({name!r}) above a function, or pass {self.kind}s={{{name!r}: function}}"
             )
-        raise ConfigurationError(f"there is no {self.kind} {name!r}{nearest(name, names)}")
+        raise ConfigurationError(f"unknown {self.kind} {name!r}{nearest(name, names)}")
 
     def made(self, name: str, target: Any, /, **options: Any) -> Agent | Person:
         from prefect_resilience.graphs.agents.edge.person import Person
@@ -247,7 +251,7 @@ class AgentStep:
         state: State[Any] = yield Invoke(self.task, args, {**kwargs, "return_state": True})
         ending = yield Blocking(ending_of, (state,))
         if isinstance(ending, NeverRan):
-            raise RuntimeError(f"the run of {self.name!r} did not take place: {ending.why}")
+            raise RuntimeError(f"the task run of {self.name!r} did not start: {ending.why}")
         if isinstance(ending, FailedUpstream):
             self._failed(ending.context)
             raise ending.error

@@ -104,7 +104,7 @@ class TaskFactory:
         for name in fields:
             if name not in action.parameters and not action.takes_any:
                 raise ConfigurationError(
-                    f"{{{name}}} is no input of {node.type!r}{nearest(name, [*action.parameters])}"
+                    f"{{{name}}} is not an input of {node.type!r}{nearest(name, [*action.parameters])}"
                 )
 
     def task(self, node: Node) -> AnyTask:

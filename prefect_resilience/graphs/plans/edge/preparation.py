@@ -63,7 +63,7 @@ class Preparation:
         """The items of a fan-out."""
         items = self._rendered(node, cast(FanOut, node.map).over, self._view(seen, {}), "map.over")
         if not isinstance(items, list | tuple):
-            raise ValueError(f"map.over: a list is needed, and this is {quoted(items)}")
+            raise ValueError(f"map.over must be a list, not {quoted(items)}")
         return cast("Sequence[Any]", items)
 
     def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> TemplateView:

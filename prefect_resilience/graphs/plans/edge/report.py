@@ -57,7 +57,7 @@ def _follow(key: str, run: Run, over: threading.Event) -> None:
                 shown = _percent(run.progress)
                 update(artifact, shown, description=_description(run.progress), _sync=True)
     except Exception as error:  # noqa: BLE001 - any error of the API
-        run.logger.debug("The progress of the plan is not shown any more: %s", redact(str(error)))
+        run.logger.debug("The progress of the plan could not be updated: %s", redact(str(error)))
 
 
 def _percent(progress: Progress) -> float:
@@ -75,11 +75,11 @@ def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> Non
         create(
             markdown=markdown(plan, result, title),
             key=artifact_key(title),
-            description=f"How the plan went: {bounded(title, 200)}",
+            description=f"Report of the plan run: {bounded(title, 200)}",
             _sync=True,
         )
     except Exception as error:  # noqa: BLE001 - any error of the API
-        logger.warning("The plan has run, but no artifact shows how: %s", redact(str(error)))
+        logger.warning("The report of the plan run could not be saved as an artifact: %s", redact(str(error)))
 
 
 def artifact_key(title: str) -> str:
@@ -92,9 +92,9 @@ def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     """The report as markdown, without secrets."""
     count = len(result.nodes)
     said = "succeeded" if result.succeeded else "failed"
-    counts = ", ".join(counts_of(result)) or "it has no nodes"
+    counts = ", ".join(counts_of(result)) or "no nodes"
     lines = [f"# {text(title)}", "", f"The plan {said}: {counts}.", ""]
-    lines += ["| node | status | attempts | seconds | why |", "|---|---|--:|--:|---|"]
+    lines += ["| node | status | attempts | seconds | reason |", "|---|---|--:|--:|---|"]
     rows = [*result.nodes.items()]
     if count > MOST_ROWS:
         rows.sort(key=lambda item: FAILED_FIRST[item[1].status])

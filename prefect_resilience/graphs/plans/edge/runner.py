@@ -137,7 +137,9 @@ class Run:
         items = self._preparation.items(node, self.schedule.error_seen_by(node.id))
         most = self.plan.bounds.fan_out
         if len(items) > most:
-            raise ValueError(f"map.over: {len(items):,} items, and bounds.fan_out is {most:,}")
+            raise ValueError(
+                f"map.over: {len(items):,} items are more than the {most:,} that bounds.fan_out allows"
+            )
         self._count(len(items), "branches")
         branches = self._branches[node.id] = Branches(node, items, _now())
         self._start_branches(branches)
@@ -298,9 +300,9 @@ class Run:
         bounds = self.plan.bounds
         if level > bounds.depth:
             raise ValueError(
-                f"nodes that add nodes lie {level} deep here, and bounds.depth is {bounds.depth}"
+                f"added nodes that add nodes are nested {level} deep; bounds.depth allows {bounds.depth}"
             )
-        self._count(len(inject.nodes), "added nodes")
+        self._count(len(inject.nodes), "nodes")
         self.factory.expect(one for one in inject.nodes if isinstance(one, Node))
         return read_added(
             inject,
@@ -316,16 +318,16 @@ class Run:
         most = self.plan.bounds.nodes
         if self._total + more > most:
             raise ValueError(
-                f"{more:,} {what} beside {self._total:,} nodes and branches are more than the {most:,} that "
-                "bounds.nodes allows"
+                f"{more:,} more {what} with {self._total:,} nodes and branches are more than the {most:,} "
+                "that bounds.nodes allows"
             )
         self._total += more
 
     def _stop(self) -> None:
         """The plan has timed out: start nothing more, and wait for running tasks."""
-        reason = f"the {self.plan.bounds.seconds:g} s of the plan were over"
+        reason = f"the plan timed out after {self.plan.bounds.seconds:g} s"
         self.overdue = reason
-        self.logger.error("No more nodes begin: %s", reason)
+        self.logger.error("No more nodes will start: %s", reason)
         self._steps.append(self.schedule.stop(reason))
         for branches in self._branches.values():
             branches.abandon(reason, _now())
@@ -349,7 +351,7 @@ class Run:
         if self.overdue is not None:
             left = sum(one.reason == self.overdue for one in results.values())
             nodes = "node" if left == 1 else "nodes"
-            overdue = f"{self.overdue}, and {left} {nodes} did not begin"
+            overdue = f"{self.overdue}, and {left} {nodes} did not start"
         raise failure_of(
             result,
             now=_now(),
@@ -377,8 +379,8 @@ class Run:
                 self._listener = None
 
     def _tell_branching(self, node: Node, routing: Routing) -> None:
-        way = ", ".join(routing.to) or "nowhere"
-        self.logger.info("Node %r leads to %s: %s", node.id, way, routing.why)
+        way = ", ".join(routing.to) or "no node"
+        self.logger.info("Node %r routes to %s: %s", node.id, way, routing.why)
         payload = {
             "node": node.id,
             "to": list(routing.to),

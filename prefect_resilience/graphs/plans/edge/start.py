@@ -53,10 +53,10 @@ def _ask(
     for name in of:
         found = actions.get(name)
         if found is None:
-            raise ConfigurationError(f"quorum: there is no action {name!r}{nearest(name, actions.names())}")
+            raise ConfigurationError(f"quorum: unknown action {name!r}{nearest(name, actions.names())}")
         voters.append(_Voter(found, found.converted(given)))
     if not 1 <= need <= len(of):
-        raise ConfigurationError(f"quorum: {need} of {len(of)} actions cannot agree")
+        raise ConfigurationError(f"quorum: need={need} must be from 1 to {len(of)}, the number of actions")
     return Quorum(tuple(voters), need, common_part(key)).ask(TargetCall(named={"error": error}))
 
 
@@ -163,7 +163,7 @@ def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
         return Nest(run, files, 0, plan.bounds.depth)
     if around.depth < 1:
         raise ConfigurationError(
-            f"plans inside plans lie {around.level + 1} deep here, and bounds.depth is {around.level}"
+            f"plans inside plans are nested {around.level + 1} deep; bounds.depth allows {around.level}"
         )
     return Nest(run, files, around.level + 1, min(around.depth - 1, plan.bounds.depth))
 

@@ -159,7 +159,7 @@ def _box(node: Node, end: NodeResult | None, conditional: bool, added: bool) -> 
     marks.append("added while it ran" if added else "")
     lines = [" · ".join(mark for mark in marks if mark), *_ending(end)]
     told = [f"{node.id} ({node.type})" if kind else node.id, node.description]
-    told += ["runs only if something leads to it" if conditional and end is None else "", *_story(end)]
+    told += ["runs only if a node routes to it" if conditional and end is None else "", *_story(end)]
     return Box(
         id=node.id,
         head=one_line(node.id, _LINE),
@@ -252,7 +252,7 @@ def _route(source: str, target: Node, labels: tuple[str, ...], end: NodeResult |
         route=True,
         labels=tuple(one_line(label, _LINE) for label in labels[:3]),
         taken=None if end is None else target.id in end.routed_to,
-        tooltip=one_line(f"{source} leads to {target.id}{waits}{': ' if when else ''}{when}", _TOOLTIP),
+        tooltip=one_line(f"{source} routes to {target.id}{waits}{': ' if when else ''}{when}", _TOOLTIP),
     )
 
 

@@ -29,7 +29,7 @@ LOOKS: dict[BoxStatus, tuple[str, str, float]] = {
 WORDS: dict[BoxStatus, str] = {
     "succeeded": "succeeded",
     "failed": "failed",
-    "handled": "failed, another node took over",
+    "handled": "failed, handled by another node",
     "skipped": "skipped",
     "waiting": "has not run",
 }
@@ -222,7 +222,7 @@ def _legend(picture: Picture) -> tuple[list[str], float, float]:
         if picture.ran and any(box.status == status for box in picture.boxes):
             entries.append((WORDS[status], list(_sample_box(status))))
     if any(box.conditional and box.status in ("waiting", "skipped") for box in picture.boxes):
-        entries.append(("runs only if led to", [_DASHED_BOX]))
+        entries.append(("runs only if routed to", [_DASHED_BOX]))
     for meaning, arrow in _SAMPLES:
         if any(_same(arrow, other) for other in picture.arrows):
             entries.append((meaning, [_line(arrow, "M2 -1H26")]))
@@ -251,9 +251,9 @@ def _sample_box(status: BoxStatus) -> Iterable[str]:
 
 _SAMPLES = (
     ("depends on", Arrow("", "", False, (), None, "")),
-    ("may lead to", Arrow("", "", True, (), None, "")),
-    ("gave its value to", Arrow("", "", False, (), True, "")),
-    ("led to", Arrow("", "", True, (), True, "")),
+    ("may route to", Arrow("", "", True, (), None, "")),
+    ("passed its value to", Arrow("", "", False, (), True, "")),
+    ("routed to", Arrow("", "", True, (), True, "")),
     ("not taken", Arrow("", "", False, (), False, "")),
 )
 

@@ -1,7 +1,7 @@
 """The data of a plan: read from JSON or YAML, valid as JSON, and bounded in depth and size.
 
 YAML is read with the data model of JSON. Words that older YAML reads as another type (`yes`, `no`, `on`,
-`off`, `012`, `1:30`) are rejected, except in quotes. Dates stay texts. An alias counts as many values as
+`off`, `012`, `1:30`) are rejected, except in quotes. Dates stay strings. An alias counts as many values as
 its anchor. Tags are rejected.
 """
 
@@ -34,8 +34,8 @@ MOST_YAML_VALUES = 200_000
 MOST_DIGITS = 1_500
 """The most digits of a whole number that are parsed; a longer number is rejected afterwards."""
 
-TOO_DEEP = f"is nested more than {DEEPEST} levels deep: write it flatter"
-TOO_MANY = f"has more than {MOST_VALUES:,} values: a plan names its data, and carries little of it"
+TOO_DEEP = f"is nested more than {DEEPEST} levels deep: reduce the nesting"
+TOO_MANY = f"has more than {MOST_VALUES:,} values: refer to large data instead of writing it in the plan"
 
 
 class WrittenTwice:
@@ -56,16 +56,16 @@ def load_json(text: str, source: str) -> Any:
     """The data of a JSON text. Raises PlanError with the place of the first mistake."""
     text = without_comments(text)
     if text.count(",") + text.count("[") + text.count("{") > MOST_PARTS:
-        refuse(source, f"has more than {MOST_PARTS:,} commas and brackets: a plan carries little data")
+        refuse(source, f"has more than {MOST_PARTS:,} commas and brackets: refer to large data instead")
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_whole)
     except json.JSONDecodeError as error:
         near = shortened(text[error.pos : error.pos + 20].split("\n")[0].strip())
         near = f", at {near!r}" if near else ", at the end" if error.pos >= len(text) - 1 else ""
         place = f"{source}, line {error.lineno}, column {error.colno}"
-        refuse(place, f"is no JSON: {error.msg[:1].lower()}{error.msg[1:]}{near}", source)
+        refuse(place, f"is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}{near}", source)
     except RecursionError:
-        refuse(source, "cannot be read: it, or the program that reads it, is nested too deep")
+        refuse(source, "cannot be read: it, or the program that reads it, is nested too deeply")
 
 
 _COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
@@ -96,7 +96,9 @@ def _whole(literal: str) -> int:
 def load_yaml(text: str, source: str) -> Any:
     """The data of a YAML text. Raises PlanError with the place of the first mistake."""
     if len(text) > LONGEST_YAML:
-        refuse(source, f"{len(text):,} characters of YAML are more than {LONGEST_YAML:,}: write it as JSON")
+        refuse(
+            source, f"{len(text):,} characters of YAML are more than the allowed {LONGEST_YAML:,}: use JSON"
+        )
     loader = cast("Any", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     reading = YamlReading(cast("Any", yaml).parse(text, Loader=loader), source)
     try:
@@ -106,9 +108,9 @@ def load_yaml(text: str, source: str) -> Any:
         mark = error.problem_mark or error.context_mark
         lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
         tab = "; indent with spaces, not tabs" if lines and "\t" in lines[0] else ""
-        reading.refuse(mark, f"is no YAML: {says}{tab}")
+        reading.refuse(mark, f"is not valid YAML: {says}{tab}")
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        refuse(source, f"is no YAML: {shortened(str(error).splitlines()[0], 200)}")
+        refuse(source, f"is not valid YAML: {shortened(str(error).splitlines()[0], 200)}")
 
 
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
@@ -141,7 +143,7 @@ class YamlReading:
         found: list[Any] = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent) and found:
-                self.refuse(event.start_mark, "a second document begins: write one plan in a file")
+                self.refuse(event.start_mark, "a second document begins here: write one plan per file")
             if isinstance(event, yaml.NodeEvent):
                 found.append(self._value(event, 0))
         return found[0] if found else None
@@ -152,12 +154,12 @@ class YamlReading:
         if isinstance(event, yaml.AliasEvent):
             known = self._anchors.get(anchor)
             if known is None:
-                says = "stands inside what it names" if anchor in self._anchors else "names nothing above it"
+                says = "is inside its own anchor" if anchor in self._anchors else "has no anchor above it"
                 self.refuse(mark, f"the alias *{shortened(anchor)} {says}")
             self._count_in(known[1], mark)
             return known[0]
         if event.tag is not None:
-            self.refuse(mark, f"the tag {quoted(event.tag)} is not read: write plain data")
+            self.refuse(mark, f"the tag {quoted(event.tag)} is not supported: write plain data")
         before = self._count
         self._count_in(1, mark)
         if anchor:
@@ -186,7 +188,9 @@ class YamlReading:
         for event in self._until(yaml.MappingEndEvent):
             key = self._value(event, level)
             if not isinstance(key, str):
-                self.refuse(event.start_mark, f"{quoted(key)} is no key: write a text, in quotes if need be")
+                self.refuse(
+                    event.start_mark, f"{quoted(key)} is not a key: write a string, in quotes if necessary"
+                )
             after = next(self._events)
             value = self._value(after, level)
             if key != "<<" or not getattr(event, "implicit", (False,))[0]:
@@ -202,15 +206,18 @@ class YamlReading:
     def _count_in(self, size: int, mark: Any) -> None:
         self._count += size
         if self._count > MOST_YAML_VALUES:
-            self.refuse(mark, f"has more than {MOST_YAML_VALUES:,} values, those of its aliases counted")
+            self.refuse(mark, f"has more than {MOST_YAML_VALUES:,} values, including those of its aliases")
 
     def _scalar(self, text: str, mark: Any) -> Any:
         if text in _WORDS:
             return _WORDS[text]
         if _OLD_BOOLEAN.fullmatch(text):
-            self.refuse(mark, f"{text} may mean true or false, or the word: write true, false or '{text}'")
+            self.refuse(mark, f"{text} may be a boolean or a word: write true, false or '{text}'")
         if _OLD_NUMBER.fullmatch(text):
-            self.refuse(mark, f"{shortened(text)} is read differently by different YAML: write it in quotes")
+            self.refuse(
+                mark,
+                f"{shortened(text)} has different meanings in different versions of YAML: write it in quotes",
+            )
         if _NO_NUMBER.fullmatch(text):
             return float(text.replace(".", ""))
         if not _NUMBER.fullmatch(text):
@@ -256,8 +263,12 @@ _HOLDS = (dict, list, tuple, Mapping)
 
 def _wrong_key(key: Any) -> str:
     if not isinstance(key, str):
-        return f"{quoted(key)} is no key: write a text"
-    return "" if can_be_written(key) else "has half a character in a key (a lone surrogate): write valid text"
+        return f"{quoted(key)} is not a key: write a string"
+    return (
+        ""
+        if can_be_written(key)
+        else "has a key with a lone surrogate (half a character): write valid Unicode"
+    )
 
 
 def _wrong_scalar(value: Any) -> str:
@@ -267,9 +278,13 @@ def _wrong_scalar(value: Any) -> str:
     if isinstance(value, WrittenTwice):
         return str(value)
     if isinstance(value, str):
-        return "" if can_be_written(value) else "has half a character (a lone surrogate): write valid text"
+        return (
+            ""
+            if can_be_written(value)
+            else "contains a lone surrogate (half a character): write valid Unicode"
+        )
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"write a finite number, not {value}"
     if isinstance(value, int):
-        return "is a number of too many digits: write it as a text" if value.bit_length() > 4096 else ""
-    return f"write data that JSON knows, not {shortened(quoted(value))}"
+        return "is a number with too many digits: write it as a string" if value.bit_length() > 4096 else ""
+    return f"write a JSON value, not {shortened(quoted(value))}"

@@ -64,14 +64,14 @@ def node_id(value: str) -> str:
         mended = re.sub(r"[^\w-]+", "_", value.strip()).strip("-_")
         write = f"; write {mended!r}" if mended and ID.fullmatch(mended) else ""
         raise ValueError(
-            f"{quoted(value)} is no id: letters, digits, _ and -, a - not at the beginning{write}"
+            f"{quoted(value)} is not a valid id: use letters, digits, _ and -, but do not begin with -{write}"
         )
     normal = unicodedata.normalize("NFKC", value)
     if normal != value:
-        raise ValueError(f"{value!a} has letters that only look like others: write {normal!a}")
+        raise ValueError(f"{value!a} has look-alike characters: write {normal!a}")
     if value in RESERVED_IDS:
         raise ValueError(
-            f"{value!r} means something else in templates: write another id, such as '{value}_1'"
+            f"{value!r} has a special meaning in templates: write another id, such as '{value}_1'"
         )
     return value
 
@@ -130,7 +130,7 @@ def _retry(value: Any, place: Place, found: list[tuple[Place, str]]) -> Any:
     for theirs in {"max_retries", "maxRetries"} & written.keys():
         retries = written[theirs]
         if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            says = f"write how often to try again, a whole number from 0, not {quoted(retries)}"
+            says = f"write the number of retries, a whole number of at least 0, not {quoted(retries)}"
             found.append(((*place, theirs), says))
     _flat_delays(written, place, found)
     inside = written.get("backoff")
@@ -149,7 +149,7 @@ def _backoff(written: Mapping[Any, Any], place: Place, found: list[tuple[Place, 
     if isinstance(kind, str):
         _placed(Backoff, written, place, found)
     else:
-        found.append(((*place, "kind"), f"write a text, not {quoted(kind)}"))
+        found.append(((*place, "kind"), f"write a string, not {quoted(kind)}"))
 
 
 def _flat_delays(written: Mapping[str, Any], place: Place, found: list[tuple[Place, str]]) -> None:
@@ -212,5 +212,5 @@ def effect(value: Any) -> Any:
         kind = value.get("kind")
     if kind not in EFFECTS:
         near = nearest(kind, EFFECTS) if isinstance(kind, str) else f"; write one of {', '.join(EFFECTS)}"
-        raise ValueError(f"{quoted(kind)} is no kind of effect{near}")
+        raise ValueError(f"{quoted(kind)} is not a kind of effect{near}")
     return value

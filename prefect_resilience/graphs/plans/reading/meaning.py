@@ -91,7 +91,10 @@ class Meaning:
         """The mistakes of one node: places inside it, and sentences."""
         first = self.at.get(entry.id)
         if first is not None and first != n:
-            yield "id", f"{quoted(entry.id)} is the id of {self.entries[first].place} already: write another"
+            yield (
+                "id",
+                f"{quoted(entry.id)} is already the id of {self.entries[first].place}: write another id",
+            )
         for edge in edges_of(entry.node):
             yield from self._of_edge(entry, edge)
         yield from _written_twice(entry.node)
@@ -107,7 +110,7 @@ class Meaning:
             yield entry.place_of(edge), _ITSELF[edge.kind].format(quoted(other))
 
     def _unknown(self, name: str) -> str:
-        return f"there is no node {quoted(name)}{self.names.suggestion(name)}"
+        return f"unknown node {quoted(name)}{self.names.suggestion(name)}"
 
     def _of_fan_out(self, node: Node) -> Iterator[tuple[str, str]]:
         if node.map is None:
@@ -117,9 +120,9 @@ class Meaning:
             says = f"{count:,} items are more than the {self.bounds.fan_out:,} that bounds.fan_out allows"
             yield "map.over", says
         if not re.fullmatch(r"[^\W\d]\w*", item) or len(item) > 100:
-            yield "map.as", f"{quoted(item)} is no name: write letters, digits and _, such as 'document'"
+            yield "map.as", f"{quoted(item)} is not a valid name: use letters, digits and _, as in 'document'"
         elif item != "item" and item in RESERVED_IDS:
-            yield "map.as", f"{item!r} means something else in templates: write another name"
+            yield "map.as", f"{item!r} has a special meaning in templates: write another name"
         elif item in self.at:
             yield "map.as", f"{item!r} is the id of {self.entries[self.at[item]].place}: write another name"
 
@@ -133,7 +136,9 @@ class Meaning:
                     piece.source for piece in found if isinstance(piece, Expression) and piece.computes
                 }
                 if len(self._computed) > MOST_COMPUTED:
-                    says = f"the plan has more than {MOST_COMPUTED:,} expressions that compute: use actions"
+                    says = (
+                        f"the plan has more than {MOST_COMPUTED:,} computed expressions: compute in actions"
+                    )
                     yield at, says
                     return
                 yield from ((at, says) for says in mistakes_in(found, self.at, names, self.names))
@@ -144,7 +149,7 @@ class Meaning:
     def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, condition in _conditions(node):
             if condition.operator == "matches" and self._runs_away(condition.value):
-                says = f"{quoted(condition.value)} takes for ever on a text that almost matches: write it"
+                says = f"{quoted(condition.value)} takes too long on a string that almost matches: write it"
                 yield f"{place}.value", f"{says} without a repetition inside a repetition"
             name = condition.source_task
             if name is None:
@@ -180,7 +185,7 @@ class Meaning:
     def _circle(self, cycle: Sequence[int]) -> str:
         ids = [self.entries[n].id for n in (*cycle, cycle[0])]
         shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
-        return f"{quoted(ids[0])} would wait for itself: {' -> '.join(shown)}; take one of these arrows away"
+        return f"{quoted(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
 
     def _too_early(self, order: Order) -> Numbered:
         asked = [(use.used, use.user) for use in self.uses if use.used != use.user]
@@ -194,13 +199,13 @@ class Meaning:
             used, user = (quoted(self.entries[n].id) for n in (use.used, use.user))
             if use.used == use.user:
                 if not use.itself:
-                    says = f"{user} looks at itself: what it gives is not there before it has run"
+                    says = f"{user} uses its own output, which does not exist before it has run"
                     yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
             elif (use.used, use.user) in early:
                 says = (
-                    f"{used} runs after {user}: what it gives is not there yet"
+                    f"{used} runs after {user}, so its output does not exist yet"
                     if (use.used, use.user) in after
-                    else f"{used} need not have ended when {user} runs: add {used} to depends_on"
+                    else f"{used} may not have ended when {user} runs: add {used} to depends_on"
                 )
                 yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
 
@@ -212,10 +217,10 @@ def _reversed_before(order: Order, early: Collection[tuple[int, int]]) -> set[tu
 
 
 _ITSELF = {
-    "depends_on": "{} waits for itself: take it away",
-    "on_success": "{} leads to itself: name another node",
-    "on_failure": "{} leads to itself: name another node, or write a retry_policy",
-    "transitions": "{} leads to itself: name another node, or write a retry_policy",
+    "depends_on": "{} depends on itself: remove it",
+    "on_success": "{} routes to itself: name another node",
+    "on_failure": "{} routes to itself: name another node, or write a retry_policy",
+    "transitions": "{} routes to itself: name another node, or write a retry_policy",
     "handles_error": "{} handles its own error: name another node, or write a retry_policy",
 }
 
@@ -265,7 +270,7 @@ def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered
     for n, entry in enumerate(entries):
         for place, name in _inputs_of(entry.node):
             if name not in known:
-                says = f"there is no input {quoted(name)}{names.suggestion(name)}; give it, or declare it in"
+                says = f"unknown input {quoted(name)}{names.suggestion(name)}; pass it, or declare it in"
                 yield n, Mistake(f"{entry.place}.{place}", f"{says} the plan's inputs")
 
 

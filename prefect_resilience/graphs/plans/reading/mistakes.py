@@ -145,8 +145,8 @@ MOST_PARTS = 20
 """Steps of a place that are shown."""
 
 _WRITE = {
-    "string_type": "a text",
-    "string_sub_type": "a text",
+    "string_type": "a string",
+    "string_sub_type": "a string",
     "int_type": "a whole number",
     "int_parsing": "a whole number",
     "int_from_float": "a whole number",
@@ -199,7 +199,7 @@ def told(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple
         if one["type"] == "extra_forbidden":
             at = _model_at(place, model)
             known = names.get(at) or names.setdefault(at, Names(_known(at)))
-            found[place, f"there is no such field{known.suggestion(str(place[-1]))}"] = None
+            found[place, f"unknown field{known.suggestion(str(place[-1]))}"] = None
         else:
             found[place, _sentence(one, model, place)] = None
     return list(found)
@@ -270,7 +270,7 @@ def _sentence(error: ErrorDetails, model: type[BaseModel], place: Place) -> str:
         return f"write a number {word} {context[limit]:g}, not {quoted(given)}"
     if kind in ("literal_error", "enum"):
         options = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"{quoted(given)} is not known{suggestion(given, options)}"
+        return f"unknown value {quoted(given)}{suggestion(given, options)}"
     says = error["msg"]
     return shortened(says[:1].lower() + says[1:], 300)
 

@@ -27,10 +27,10 @@ def read_plan(
     inputs: Mapping[str, Any] | None = None,
     base: str | Path | None = None,
 ) -> Plan:
-    """The plan of `source`: a plan, its data, a file's path, or a text in JSON or YAML.
+    """The plan of `source`: a plan, its data, a file's path, or a string of JSON or YAML.
 
-    A text that begins with `{` or `[` or has several lines is a plan. Any other text is a path, which may be
-    relative to `base`. With `actions` and `inputs`, it also checks that the plan can run with these.
+    A string that begins with `{` or `[` or has several lines is a plan. Any other string is a path, which
+    may be relative to `base`. With `actions` and `inputs`, it also checks that the plan can run with these.
 
     Raises `PlanError` with all mistakes, each with its place.
     """
@@ -46,7 +46,10 @@ def read_plan(
         return from_file(source, asked, base)
     if isinstance(cast("Any", source), str):
         return from_text(source, asked)
-    refuse("the plan", f"write a plan, its data, a file or a text, not {quoted(source)}")
+    refuse(
+        "the plan",
+        f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quoted(source)}",
+    )
 
 
 def is_text(source: str) -> bool:
@@ -86,7 +89,7 @@ def _data_of_text(text: str, source: str) -> Any:
 def _data_of_file(path: str | Path, base: str | Path | None = None) -> Any:
     place, source = Path(base or "", path), _called(path)
     if place.suffix.lower() not in SUFFIXES:
-        refuse(source, f"is no plan's file: its name ends in {', '.join(SUFFIXES)}")
+        refuse(source, f"is not a plan file: its name must end in {', '.join(SUFFIXES)}")
     text = _text_of(place, source)
     if not text.strip():
         refuse(source, 'is empty: write {"tasks": [...]}')
@@ -104,7 +107,7 @@ def _text_of(path: Path, source: str) -> str:
         if stat.S_ISDIR(kind.st_mode):
             refuse(source, "is a directory: name a file in it")
         if not stat.S_ISREG(kind.st_mode):
-            refuse(source, "is no ordinary file")
+            refuse(source, "is not a regular file")
         if kind.st_size > LARGEST_FILE:
             refuse(source, f"{kind.st_size:,} bytes are more than the {LARGEST_FILE:,} that a plan may have")
         with open(path, "rb") as file:

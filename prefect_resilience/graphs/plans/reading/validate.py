@@ -69,7 +69,7 @@ class Spellings:
     def _node(self, written: Mapping[Any, Any], place: str) -> Mapping[Any, Any]:
         if "implementation" in written:
             if "input" in written:
-                self._wrong(f"{place}.implementation", "means the same as input: write the parameters in one")
+                self._wrong(f"{place}.implementation", "means the same as input: write only one of them")
             else:
                 self._written[f"{place}.input"] = f"{place}.implementation"
                 written = _with(written, {"input": written["implementation"]})
@@ -100,9 +100,9 @@ class Spellings:
         words = cast("dict[str, Any]", asked)
         times: Any = words.get("times")
         if ("of" in words) == ("times" in words) or ("of" in words) == (own is not None):
-            self._wrong(here, "write the actions to ask in of, without a type, or a type and how many times")
+            self._wrong(here, "write 'of' with the actions to call, or a type and 'times', but not both")
         elif "times" in words and (type(times) is not int or not 1 <= times <= MOST_ASKED):
-            says = f"write how often to ask {quoted(own)}, from 1 to {MOST_ASKED}, not {quoted(times)}"
+            says = f"write how many times to call {quoted(own)}, from 1 to {MOST_ASKED}, not {quoted(times)}"
             self._wrong(f"{here}.times", says)
         else:
             of = words["of"] if "of" in words else [own] * times
@@ -117,9 +117,9 @@ class Spellings:
         inside: Any = cast("Mapping[Any, Any]", execution) if isinstance(execution, Mapping) else {}
         retries = node["retries"]
         if node.get("retry_policy") is not None or inside.get("retry_policy") is not None:
-            self._wrong(f"{place}.retries", "stands beside a retry_policy, which says it all: leave it out")
+            self._wrong(f"{place}.retries", "cannot be combined with a retry_policy: leave it out")
         elif isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            says = f"write how often to try again, a whole number from 0, not {quoted(retries)}"
+            says = f"write the number of retries, a whole number of at least 0, not {quoted(retries)}"
             self._wrong(f"{place}.retries", says)
         else:
             self._written[f"{place}.retry_policy"] = f"{place}.retries"
@@ -148,9 +148,9 @@ class Spellings:
             written = cast("Mapping[Any, Any]", way)
             source = written.get(SOURCE)
             if SOURCE not in written:
-                self._wrong(f"{place}.{SOURCE}", "is missing: the id of the node that it leads away from")
+                self._wrong(f"{place}.{SOURCE}", "is missing: the id of the node that the transition leaves")
             elif not isinstance(source, str) or source not in places:
-                self._wrong(f"{place}.{SOURCE}", f"there is no node {quoted(source)}")
+                self._wrong(f"{place}.{SOURCE}", f"unknown node {quoted(source)}")
             elif not isinstance(nodes[places[source]], Mapping):
                 self._wrong(f"{place}.{SOURCE}", "write this transition in the node's own transitions")
             else:

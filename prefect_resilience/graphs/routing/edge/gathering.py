@@ -231,7 +231,7 @@ def _publish(gathered: Gathered[Any], key: str | None) -> None:
     if flow_run is None and task_run is None:
         return
     failed, total = len(gathered.failures), len(gathered.outcomes)
-    verdict = "which is allowed" if gathered.succeeded else f"and {gathered.allowed} may"
+    verdict = "which is allowed" if gathered.succeeded else f"but only {gathered.allowed:,} may fail"
     heading = f"{failed:,} of {total:,} items failed, {verdict}."
     name = key or getattr(getattr(flow_run, "flow", None), "name", None) or "items"
     slug = re.sub(r"[^a-z0-9]+", "-", str(name).lower()).strip("-") or "items"
@@ -244,4 +244,4 @@ def _publish(gathered: Gathered[Any], key: str | None) -> None:
             _sync=True,  # type: ignore[call-arg]
         )
     except Exception:  # noqa: BLE001 - an artifact must not fail the run
-        get_run_logger().warning("The table of failed items could not be kept as an artifact", exc_info=True)
+        get_run_logger().warning("The table of failed items could not be saved as an artifact", exc_info=True)

@@ -1,4 +1,4 @@
-"""`on_error`: a node that takes over when its upstream has failed."""
+"""`on_error`: an error handler, which runs when its upstream has failed."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def _as_when(when: Any) -> When:
         return when
     if isinstance(when, bool):
         raise ConfigurationError(
-            f"on_error(when={when}) was decided before anything failed: write a condition such as "
-            f"failed(category='rate_limit'), a function of the ErrorContext, or categories"
+            f"on_error(when={when}) is a plain bool, decided before anything failed: write a condition such "
+            f"as failed(category='rate_limit'), a function of the ErrorContext, or categories"
         )
     if callable(when) and not isinstance(when, type):
         return cast("Callable[[ErrorContext], bool]", when)
@@ -114,7 +114,7 @@ def _as_when(when: Any) -> When:
         raise ConfigurationError(f"on_error(when=...): {error}") from None
     if not names:
         raise ConfigurationError(
-            f"on_error(when={when!r}) is for no error at all: leave it out for every error"
+            f"on_error(when={when!r}) matches no error: leave it out to handle every error"
         )
     return names
 
@@ -125,9 +125,9 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     handler = cast("ErrorHandler", node)
     ending = ending_of(given)
     if isinstance(ending, Gave):
-        return ended("Skipped", f"The upstream gave a value, so {handler.name} was not needed", ending.value)
+        return ended("Skipped", f"The upstream succeeded, so {handler.name} was not called", ending.value)
     if isinstance(ending, NeverRan) and not handler.even_if_not_run:
-        return not_run(ending, f"{handler.name} was not called, since the upstream never ran")
+        return not_run(ending, f"{handler.name} was not called, because the upstream never ran")
     context = ending.context
     try:
         against = _against(handler.when, ending)
@@ -135,17 +135,17 @@ def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
         raise after_failed_handler(error, f"when= of {handler.name}", context) from error.__cause__
     if against is not None:
         if isinstance(ending, NeverRan):
-            return not_run(ending, f"{handler.name} is not for this ({against})")
-        passed_on(ending, f"{handler.name} is not for this ({against})")
+            return not_run(ending, f"{handler.name} does not handle this error ({against})")
+        passed_on(ending, f"{handler.name} does not handle this error ({against})")
     announce("on_error", handler.name, chosen=handler.name, why=context.summary(), error=context)
     request = TargetCall(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
     outcome = call(handler.target, request)
     if isinstance(outcome, FailedUpstream):
         raise after_failed_handler(outcome.error, handler.name, context)
     if isinstance(outcome, NeverRan):
-        return not_run(outcome, f"{handler.name} was to handle {context.summary()}, but it never ran")
+        return not_run(outcome, f"{handler.name} was called for {context.summary()}, but it never ran")
     return ended(
-        "Handled", f"{handler.name} took over: {context.summary()}", outcome.value, instead_of=context
+        "Handled", f"{handler.name} handled the error: {context.summary()}", outcome.value, instead_of=context
     )
 
 
@@ -158,16 +158,18 @@ def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
         found = when.explain(context.model_dump(mode="json"), error=context)
         return None if found.holds else found.text
     if callable(when):
-        return None if when(context) else f"{name_of(when)} says no"
+        return None if when(context) else f"{name_of(when)} returned false"
     names = {*context.categories, context.kind.value, context.code}
     if isinstance(ending, FailedUpstream):
         names.update(dotted(cls) for cls in type(ending.error).__mro__)
-    return None if names.intersection(when) else f"it is for {', '.join(when)}"
+    return None if names.intersection(when) else f"it handles {', '.join(when)}"
 
 
 def after_failed_handler(error: BaseException, name: str, handled: ErrorContext) -> BaseException:
     """The handler's own error, with the handled error in its notes and as a cause of its context."""
-    add_note(error, redact(f"prefect-resilience: {name} failed while it handled: {handled.summary()}"))
+    add_note(
+        error, redact(f"prefect-resilience: {name} failed while it handled the error: {handled.summary()}")
+    )
     attach_context(error, with_cause(context_of(error), handled))
     return error
 

@@ -64,7 +64,7 @@ class ProgressGuard:
 
     def __init__(self, rounds: int = 3, key: Callable[[Any], Any] | None = None) -> None:
         if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"ProgressGuard(rounds={rounds!r}): write a whole number from 2")
+            raise ConfigurationError(f"ProgressGuard(rounds={rounds!r}): write a whole number of at least 2")
         if key is not None and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
             raise ConfigurationError(f"ProgressGuard(key={key!r}): write a function of the state")
         self.rounds = rounds
@@ -259,12 +259,10 @@ def _loop(
             f"{what}(until={until!r}): write a condition, such as path('score') >= 0.9, or a function"
         )
     if progress is not None and not callable(progress):
-        raise ConfigurationError(
-            f"{what}(progress={progress!r}): write a function of the value, or leave it out"
-        )
+        raise ConfigurationError(f"{what}(progress={progress!r}): write a function of the value, or None")
     for name, number in (("max_rounds", max_rounds), ("patience", patience)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ConfigurationError(f"{what}({name}={number!r}): write a whole number from 1")
+            raise ConfigurationError(f"{what}({name}={number!r}): write a whole number of at least 1")
     for name, given in (*(("step", one) for one in steps.values()), ("until", until), ("progress", progress)):
         if not isasync and is_async(given):
             raise ConfigurationError(f"iterate({name}={name_of(given)}) is async: write await aiterate(...)")
@@ -279,7 +277,9 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
         raise ConfigurationError(f'{what}(step={{}}): write the steps of a round, {{"director": ..., ...}}')
     for name, one in steps.items():
         if isinstance(step, Mapping) and (not isinstance(name, str) or name in ("round", "history")):
-            raise ConfigurationError(f"{what}(step={{{name!r}: ...}}): a step needs another name")
+            raise ConfigurationError(
+                f"{what}(step={{{name!r}: ...}}): the name must be a string other than 'round' and 'history'"
+            )
         shown = f"{what}(step[{name!r}])" if isinstance(step, Mapping) else f"{what}(step)"
         offered = ("round", "history", *(other for other in steps if other != name))
         check_target(shown, one, (), {}, offers=True, offered=offered)
@@ -346,7 +346,7 @@ def _value(outcome: Any) -> Any:
         return outcome
     ending = ending_of(cast("Any", outcome))
     if isinstance(ending, NeverRan):
-        raise RuntimeError(f"the round's task run did not run: {ending.why}")
+        raise RuntimeError(f"the task run of this round never ran: {ending.why}")
     return value_of(ending)
 
 
@@ -394,5 +394,5 @@ def _failed_round(
     )
     attach_context(error, context)
     put(error, "iteration_history", told)
-    add_note(error, redact(f"prefect-resilience: it ended {which}"))
+    add_note(error, redact(f"prefect-resilience: this error ended the loop: {which}"))
     return error

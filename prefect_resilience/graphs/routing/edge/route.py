@@ -70,7 +70,7 @@ def when(condition: Condition, target: Any, *args: Any, name: str | None = None,
     """
     if isinstance(cast("Any", condition), bool):
         raise ConfigurationError(
-            f"when({condition}, ...) was decided before the route runs: write a condition, "
+            f"when({condition}, ...) is a plain bool, decided before the route runs: write a condition, "
             f"such as when(path('confidence') >= 0.9, ...)"
         )
     if not isinstance(condition, Condition):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -144,7 +144,7 @@ def _check_branches(branches: tuple[Any, ...]) -> None:
     for branch in branches[:-1]:
         if branch.condition is None:
             raise ConfigurationError(
-                f"otherwise({branch.name}) must be the last branch of route(...): none after it is ever asked"
+                f"otherwise({branch.name}) must be the last branch of route(...): branches after it never run"
             )
 
 
@@ -177,15 +177,15 @@ def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
 def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
     condition = branch.condition
     if isinstance(ending, FailedUpstream) and not speaks_of_errors(condition):
-        return Explanation(False, "not for errors")
+        return Explanation(False, "it has no condition about errors")
     if condition is None:
-        return Explanation(True, "no other branch is for it")
+        return Explanation(True, "no other branch matches")
     try:
         if isinstance(ending, FailedUpstream):
             return condition.explain(ending.context.model_dump(mode="json"), error=ending.context)
         return condition.explain(ending.value)
     except ConditionError as error:
-        add_note(error, f"prefect-resilience: it was asked for the branch {branch.name!r}")
+        add_note(error, f"prefect-resilience: this is the condition of the branch {branch.name!r}")
         raise
 
 
@@ -194,12 +194,12 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     given, branches, runs = unwrap(upstream, handed)
     ending = ending_of(given)
     if isinstance(ending, NeverRan):
-        return not_run(ending, "No branch was asked, since the upstream never ran")
+        return not_run(ending, "No branch was evaluated, because the upstream never ran")
     decision = decide(branches, ending)
     branch = decision.branch
     if branch is None:
         if isinstance(ending, FailedUpstream):
-            passed_on(ending, "The upstream failed, and no branch is for that")
+            passed_on(ending, "The upstream failed, and no branch handles the error")
         raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
     value = NOTHING if isinstance(ending, FailedUpstream) else ending.value
     error = ending.context if isinstance(ending, FailedUpstream) else None
@@ -216,5 +216,5 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     asked = TargetCall(branch.args, branch.kwargs, value, {"error": error}, following(runs))
     outcome = call(branch.target, asked)
     if isinstance(outcome, NeverRan):
-        return not_run(outcome, f"The branch {branch.name} was taken, but it never ran")
+        return not_run(outcome, f"The branch {branch.name} was chosen, but it never ran")
     return ended("Routed", f"{branch.name}, because {decision.why}", value_of(outcome), instead_of=error)

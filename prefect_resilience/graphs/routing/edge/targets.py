@@ -92,7 +92,7 @@ def check_target(
     choices = [(None, *args), args] if offers else [args]
     problems = [problem for choice in choices if (problem := _problem(asked, choice, kwargs))]
     if len(problems) == len(choices):
-        raise ConfigurationError(f"{what}: {name_of(target)!r} cannot be called so: {problems[0]}")
+        raise ConfigurationError(f"{what}: wrong arguments for {name_of(target)!r}: {problems[0]}")
 
 
 def _problem(asked: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
@@ -147,7 +147,7 @@ def arguments(target: Any, request: TargetCall) -> tuple[tuple[Any, ...], dict[s
     try:
         bound = asked.bind(*(given if fits else ()), *request.args, **kwargs)
     except TypeError as error:
-        raise ConfigurationError(f"{name_of(target)!r} cannot be called so: {error}") from None
+        raise ConfigurationError(f"wrong arguments for {name_of(target)!r}: {error}") from None
     filled = dict(bound.arguments)
     for name in declared:
         required = signature.parameters[name].default is inspect.Parameter.empty

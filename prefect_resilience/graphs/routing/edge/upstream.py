@@ -90,9 +90,7 @@ def check_upstream(upstream: Any, what: str) -> Any:
     if inspect.isawaitable(upstream) and not isinstance(upstream, PrefectFuture):
         if inspect.iscoroutine(upstream):
             upstream.close()
-        raise ConfigurationError(
-            f"{what} was given something that must be awaited first: write await, or .submit(...)"
-        )
+        raise ConfigurationError(f"{what} received an awaitable: await it first, or use .submit(...)")
     return list(cast("list[Any]", upstream)) if isinstance(upstream, PrefectFutureList) else upstream
 
 
@@ -189,7 +187,7 @@ def _state_of_lost(future: PrefectFuture[Any], error: BaseException) -> State[An
     if isinstance(error, UpstreamTaskError):
         return Pending(name="NotReady", message=str(error), state_details=details)
     if isinstance(error, CancelledError):
-        return Cancelled(message="Its task runner stopped before it could run.", state_details=details)
+        return Cancelled(message="The task runner stopped before this task could run.", state_details=details)
     return Crashed(message=f"{type(error).__name__}: {error}", data=error, state_details=details)
 
 
@@ -272,7 +270,7 @@ def submit_node(
     """Submit `work(upstream: Opaque, handed)` as a task run called `name`, with arrows from `runs` to it."""
     flow_run = FlowRunContext.get()
     if flow_run is None:
-        raise ConfigurationError(f"{what} is a step of a flow: call it while a @flow is running")
+        raise ConfigurationError(f"{what} works only in a flow run: call it while a @flow is running")
     keep_secrets_out_of_logs()
     shown = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
     node = task(

@@ -30,7 +30,7 @@ function chooseCircuits(ids) {
   );
   text(
     $("circuits-says"),
-    wanted ? `${number(fitting.length)} of ${number(ids.length)} have this name` : "the worst first",
+    wanted ? `${number(fitting.length)} of ${number(ids.length)} match` : "the worst first",
   );
   return everyCircuit ? fitting : fitting.slice(0, FEW);
 }
@@ -51,7 +51,7 @@ const lists = {
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
 };
 
-// -- the headline, the tiles and what is said above each list: drawn when the summary or the trouble changed
+// -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
 
 let summaryIsStale = false;
 
@@ -61,9 +61,9 @@ function drawSummary() {
     el(
       "li",
       {},
-      `The ${name} stand here as they were `,
+      `The ${name} are shown as of `,
       when(row.since),
-      `, for they cannot be read: ${row.says}`,
+      ` because they cannot be read: ${row.says}`,
     ),
   );
   $("trouble").replaceChildren(...trouble);
@@ -89,7 +89,7 @@ function tile(id, value, level) {
 }
 
 function drawHeadline(circuits, lost) {
-  text($("headline"), lost ? "The circuits are unknown: their store does not answer" : circuits.headline);
+  text($("headline"), lost ? "The circuits are unknown: their store is unavailable" : circuits.headline);
   $("top").dataset.level = lost ? "unknown" : circuits.level;
   const { open, worst = [] } = circuits ?? {};
   const more = open > worst.length ? ` and ${number(open - worst.length)} more` : "";
@@ -180,7 +180,7 @@ function connect() {
   const stream = new EventSource("stream");
   stream.onmessage = (event) => take(JSON.parse(event.data));
   stream.onerror = () => {
-    live("lost", "connection lost, trying again");
+    live("lost", "connection lost, reconnecting");
     // A browser does not try again by itself after an answer that is no stream.
     if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
   };
@@ -189,7 +189,7 @@ function connect() {
 function tick() {
   for (const node of document.querySelectorAll("time[data-at]")) text(node, away(Number(node.dataset.at)));
   const silence = (performance.now() - heard) / 1000;
-  if (heard && silence > SILENCE) live("lost", `nothing heard for ${rough(silence)}`);
+  if (heard && silence > SILENCE) live("lost", `no data for ${rough(silence)}`);
 }
 
 function chooseAgain() {

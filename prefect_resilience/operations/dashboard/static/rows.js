@@ -18,12 +18,12 @@ const STATES = {
 const LETTERS = { waiting: "waiting", in_doubt: "in doubt", replaying: "replaying" };
 const ANSWERS = {
   done: "It took place",
-  not_done: "It did not, and may be done",
-  undone: "It is undone by now",
-  kept: "It stays done, and no rollback tries to undo it",
+  not_done: "It did not take place, so the next run may do it",
+  undone: "It has been compensated",
+  kept: "It stays done, and no rollback compensates it",
 };
-const REASON = { name: "reason", label: "Why, for whoever meets it next" };
-const AUDIT = { name: "reason", label: "Why, for the audit log" };
+const REASON = { name: "reason", label: "Reason, for the next person who looks at it" };
+const AUDIT = { name: "reason", label: "Reason, for the audit log" };
 
 export const outside = (href) => ({ href, target: "_blank", rel: "noreferrer" });
 const runLink = (name, run) =>
@@ -88,12 +88,12 @@ const openButton = (name) =>
   button("Open", name, () =>
     ask({
       title: `Open ${name}?`,
-      text: "Every call of the whole fleet to it is refused from now on.",
+      text: "Every call of the whole fleet is rejected from now on.",
       fields: [
         { ...REASON, required: true },
         {
           name: "minutes",
-          label: "For so many minutes; empty: until a person closes it",
+          label: "Minutes until a probe; empty: open until a person closes it",
           type: "number",
           min: 0.1,
           step: "any",
@@ -110,7 +110,7 @@ const closeButton = (name) =>
   button("Close", name, () =>
     ask({
       title: `Close ${name}?`,
-      text: "The whole fleet calls it again, at once. It trips as usual from there.",
+      text: "The calls of the whole fleet go through again, at once. The circuit can open again as usual.",
       fields: [REASON],
       yes: "Close circuit",
       path: "circuits",
@@ -122,7 +122,7 @@ const resetButton = (name) =>
   button("Reset", name, () =>
     ask({
       title: `Reset ${name}?`,
-      text: "It begins anew: closed, with an empty window, its re-openings forgotten.",
+      text: "It starts over: closed, with an empty window and no re-openings.",
       fields: [REASON],
       yes: "Reset circuit",
       path: "circuits",
@@ -136,8 +136,8 @@ export function fillBatch(node, id, row) {
   const name = row.name || id;
   node.dataset.level = row.in_doubt ? "open" : row.failed ? "probing" : "good";
   part(node, "name").replaceChildren(runLink(name, /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) && id));
-  text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed ? "failed" : "going on");
-  const effects = listed(row, { in_doubt: "in doubt", failed: "failed", going_on: "going on", done: "done" });
+  text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed ? "failed" : "in progress");
+  const effects = listed(row, { in_doubt: "in doubt", failed: "failed", going_on: "in progress", done: "done" });
   part(node, "figures").replaceChildren(`Effects: ${effects}; last `, when(row.at));
   const settling = () => (row.in_doubt ? [button("Settle", name, () => settle(id, name))] : []);
   buttons(node, `${!!row.in_doubt} ${name}`, () => [
@@ -149,7 +149,7 @@ export function fillBatch(node, id, row) {
 async function settle(batch, name) {
   const found = await request(`batches/doubts?batch=${encodeURIComponent(batch)}`).catch(complain);
   if (!found) return;
-  if (!found.effects.length) return say("Nothing of this batch is in doubt any more");
+  if (!found.effects.length) return say("No effect of this batch is in doubt any more");
   const answers = Object.fromEntries(
     found.effects.map((one) => [
       one.key,
@@ -158,7 +158,7 @@ async function settle(batch, name) {
   );
   ask({
     title: `Settle ${name}`,
-    text: `Ask the receiver first: the next run goes by what you say.${found.more ? ` ${number(found.more)} more are in doubt.` : ""}`,
+    text: `Check with the receiver first: the next run relies on your answer.${found.more ? ` ${number(found.more)} more are in doubt.` : ""}`,
     fields: [
       {
         name: "key",
@@ -166,8 +166,8 @@ async function settle(batch, name) {
         choices: found.effects.map(({ key, error }) => [key, error ? `${key} (${error.slice(0, 80)})` : key]),
         onchange: ({ target }) => setChoices(target.form.elements.answer, answers[target.value]),
       },
-      { name: "answer", label: "What became of it", choices: answers[found.effects[0].key], required: true },
-      { name: "external_id", label: "How the receiver calls it, if it took place" },
+      { name: "answer", label: "Outcome", choices: answers[found.effects[0].key], required: true },
+      { name: "external_id", label: "Its id at the receiver, if it took place" },
       { ...AUDIT, label: "How you know, for the audit log" },
     ],
     fit: (order) => (order.answer === "done" ? order : { ...order, external_id: null }),
@@ -179,7 +179,7 @@ async function settle(batch, name) {
 }
 
 async function recover(batch, name) {
-  say("Asking how the batch stands");
+  say("Reading the state of the batch");
   const plan = await request("batches/recover", { batch, dry_run: true }).catch(complain);
   if (!plan) return;
   say("");
@@ -202,7 +202,7 @@ const replayButton = (about, number, order) =>
   button("Replay", about, () =>
     ask({
       title: `Replay ${number()} of ${about}?`,
-      text: "The calls are made again, from this machine, the oldest first. Effects that are done are not done again.",
+      text: "The calls are made again, from this machine, the oldest first. Effects that are done are not repeated.",
       yes: "Replay",
       path: "letters/replay",
       order,
@@ -237,7 +237,7 @@ export function fillBudget(node, id, row) {
   text(part(node, "name"), id);
   text(part(node, "badge"), row.burned ? "burning" : "");
   const left = row.remaining < 0 ? "overspent" : `${percent(row.remaining)} left`;
-  const goal = `${+(100 * row.objective).toFixed(3)} % must go well`;
+  const goal = `${+(100 * row.objective).toFixed(3)} % must succeed`;
   text(
     part(node, "figures"),
     `${left}: ${number(row.bad)} of ${count(row.runs, "run")} failed in ${rough(row.window)}; ${goal}`,

@@ -90,8 +90,8 @@ def retry_by(own: Retry, says: Mapping[str, Any]) -> Retry:
     policy = Retry(**merged)
     if policy.most_retries >= MOST_ATTEMPTS:
         raise ConfigurationError(
-            f"retry: {policy.most_retries + 1} attempts are more than a block may ask for: "
-            f"write {MOST_ATTEMPTS} at most"
+            f"retry: {policy.most_retries + 1} attempts are more than a block allows: "
+            f"write at most {MOST_ATTEMPTS}"
         )
     return policy
 
@@ -237,7 +237,11 @@ class LivePolicy:
             if trouble in self.told:
                 return
             self.told.add(trouble)
-        log.warning("The policy block %r is not used, but what the code says: %s", self.name, redact(trouble))
+        log.warning(
+            "The policy block %r is not used, and the options in the code apply: %s",
+            self.name,
+            redact(trouble),
+        )
 
 
 def ask(name: str) -> Known:
@@ -246,14 +250,14 @@ def ask(name: str) -> Known:
         with get_client(sync_client=True) as client:
             document = client.read_block_document_by_name(name, SLUG)
     except ObjectNotFound:
-        return Known("missing", None, f"there is no block {SLUG}/{name}: make it in the UI or save() it")
+        return Known("missing", None, f"block {SLUG}/{name} not found: create it in the UI, or with save()")
     except Exception as error:  # noqa: BLE001 - an API is unavailable in many ways
-        return Known("away", None, f"the Prefect API could not be asked: {error!r}")
+        return Known("away", None, f"the Prefect API is unavailable: {error!r}")
     data: dict[str, Any] = document.data
     try:
         return Known("there", read_policy(data), "", data)
     except ConfigurationError as error:
-        return Known("broken", None, f"it is broken: {error}", data)
+        return Known("broken", None, f"the block is invalid: {error}", data)
 
 
 _policies: dict[tuple[str | None, str], LivePolicy] = {}

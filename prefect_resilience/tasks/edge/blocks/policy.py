@@ -33,7 +33,7 @@ SLUG = "resilience-policy"
 MOST_ATTEMPTS = MOST_RETRIES_BY_POLICY + 1
 RETRY, CIRCUIT = Retry(), CircuitPolicy()
 BACKOFF = cast(Backoff, RETRY.backoff)
-EMPTY = "An empty field stays as the task's code has it."
+EMPTY = "An empty field keeps the value in the task's code."
 
 
 def _plain(schema: JsonDict) -> None:
@@ -48,7 +48,7 @@ def optional(description: str, by_default: object = None, **bounds: Any) -> Any:
     """A field that keeps the code's value if the block leaves it out. `by_default` is the value if the code
     has none either. The form shows no values of the code, because many tasks may share a block."""
     default = "" if by_default is None else f", or {by_default} by default"
-    text = f"{description} Empty: as in the code{default}."
+    text = f"{description} Empty: the value in the code{default}."
     return Field(default=None, description=text, json_schema_extra=_plain, **bounds)
 
 
@@ -84,9 +84,9 @@ class BackoffFields(Fields):
     )
     maximum: float | None = optional("The longest delay, in seconds.", f"{BACKOFF.maximum:g}", ge=0)
     jitter: float | None = optional(
-        "By which fraction a delay may be shorter or longer.", f"{BACKOFF.jitter:g}", ge=0, le=1
+        "The fraction by which a delay may be shorter or longer.", f"{BACKOFF.jitter:g}", ge=0, le=1
     )
-    delays: list[float] | None = optional("With the kind schedule: the delays one by one, in seconds.")
+    delays: list[float] | None = optional("For the kind schedule: each delay, in seconds.")
 
 
 class RetryFields(Fields):
@@ -95,13 +95,13 @@ class RetryFields(Fields):
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Retry")
 
     attempts: int | None = optional(
-        "At most so many attempts, the first one included.", RETRY.attempts, ge=1, le=MOST_ATTEMPTS
+        "The maximum number of attempts, including the first one.", RETRY.attempts, ge=1, le=MOST_ATTEMPTS
     )
     backoff: BackoffFields = Field(
         default_factory=BackoffFields,
-        description="The delays between attempts. Empty fields: as in the code.",
+        description=f"The delays between attempts. {EMPTY}",
     )
-    max_elapsed: float | None = optional("No further attempt after so many seconds.", ge=0)
+    max_elapsed: float | None = optional("No further attempt starts after this many seconds.", ge=0)
     retry_on: list[str] | None = optional(
         "Retry only these errors: categories such as rate_limit, codes such as 503.", "transient errors"
     )
@@ -131,31 +131,31 @@ class CircuitFields(Fields):
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Circuit")
 
     name: str | None = optional(
-        "Which circuit; may name the task's parameters, as in llm:{provider}.",
+        "The circuit's name. It may contain the task's parameters, as in llm:{provider}.",
         min_length=1,
     )
     failure_threshold: int | None = optional(
-        "Opens after so many failures in a row.", CIRCUIT.failure_threshold, ge=1
+        "Opens after this many failures in a row.", CIRCUIT.failure_threshold, ge=1
     )
     volume_threshold: int | None = optional(
-        "Failures in a row count from so many calls in the window on.", CIRCUIT.volume_threshold, ge=1
+        "Failures in a row count once this many calls are in the window.", CIRCUIT.volume_threshold, ge=1
     )
     failure_rate: float | None = optional(
         "Opens when this share of the calls in the window failed.", f"{CIRCUIT.failure_rate:g}", gt=0, le=1
     )
     minimum_calls: int | None = optional(
-        "The share counts from so many calls in the window on.", CIRCUIT.minimum_calls, ge=1
+        "The share counts once this many calls are in the window.", CIRCUIT.minimum_calls, ge=1
     )
     window: str | None = optional(
-        "Which calls count: a time such as 60s, or a number of calls.", CIRCUIT.window
+        "The calls that count: a time such as 60s, or a number of calls.", CIRCUIT.window
     )
-    open_for: float | None = optional("Seconds until a probe may try.", f"{CIRCUIT.open_for:g}", ge=0)
-    open_max: float | None = optional("The longest opening, in seconds.", f"{CIRCUIT.open_max:g}", ge=0)
+    open_for: float | None = optional("Seconds until the first probe.", f"{CIRCUIT.open_for:g}", ge=0)
+    open_max: float | None = optional("The longest open period, in seconds.", f"{CIRCUIT.open_max:g}", ge=0)
     success_threshold: int | None = optional(
-        "Closes after so many successful probes.", CIRCUIT.success_threshold, ge=1
+        "Closes after this many successful probes.", CIRCUIT.success_threshold, ge=1
     )
     probe_calls: int | None = optional(
-        "Closes with that many successes among so many probes, half as many more if nothing is said.", ge=1
+        "The maximum number of probes among which these must succeed.", "1.5 times as many", ge=1
     )
 
     @model_validator(mode="before")
@@ -185,29 +185,29 @@ class CircuitFields(Fields):
 
 
 class ResiliencePolicy(Block):
-    """What `@resilient_task(policy="...")` does, changed while the workers run.
+    """The options of a task with `@resilient_task(policy="...")`, which can be changed while workers run.
 
-    What is written here overrides what the code says, option by option; what is left out stays as the code
-    has it. Running workers follow within 30 seconds.
+    A value here overrides the value in the code, option by option; an option without a value keeps the value
+    in the code. Running workers pick up a change within 30 seconds.
 
     Attributes:
         retry: Options of `Retry`: attempts, backoff (delays in seconds), max_elapsed, retry_on, give_up_on.
-        circuit: Options of `CircuitPolicy`, and the circuit's name. Needed where the code has no circuit.
+        circuit: Options of `CircuitPolicy`, and the circuit's name. Needs a name if the code has no circuit.
         timeout: Seconds that one attempt may take.
-        fallback: Who answers instead, in order: names among the task's own `fallback=`, or import paths such
-            as my_team.answers:from_archive. Empty: the code's own.
+        fallback: The fallbacks, in order: names among the task's own `fallback=`, or import paths such as
+            my_team.answers:from_archive. Empty: the code's own.
 
     Example:
         >>> block_id = ResiliencePolicy(retry={"attempts": 5}).save("llm-default", overwrite=True)
 
-    Raises pydantic's ValidationError for what cannot be meant, with one sentence for each mistake.
+    Raises pydantic's ValidationError for invalid values, with one sentence for each mistake.
     """
 
     _block_type_name: ClassVar[str | None] = "Resilience Policy"
     _block_type_slug: ClassVar[str | None] = SLUG
     _logo_url: ClassVar[HttpUrl | None] = None
     _description: ClassVar[str | None] = (
-        "Retries, circuit, timeout and fallbacks of resilient tasks, changed while the workers run."
+        "Retries, circuit, timeout and fallbacks of resilient tasks. Running workers pick up a change."
     )
 
     retry: RetryFields = Field(
@@ -216,9 +216,9 @@ class ResiliencePolicy(Block):
     circuit: CircuitFields = Field(
         default_factory=CircuitFields, description=f"When calls are rejected, and for how long. {EMPTY}"
     )
-    timeout: float | None = optional("Seconds that one attempt may take.", gt=0)
+    timeout: float | None = optional("The longest time that one attempt may take, in seconds.", gt=0)
     fallback: list[Annotated[str, Field(min_length=1)]] | None = optional(
-        "Fallbacks in their order: names among the task's own, or import paths such as "
+        "The fallbacks, in order: names among the task's own, or import paths such as "
         "my_team.answers:from_archive."
     )
 

@@ -136,15 +136,15 @@ SHAPES: dict[str, Shape] = {
     "GET, then POST": get_post,
     "POST, then POST": post_post,
     "send, then compute": send_compute,
-    "send, then our circuit refuses": send_circuit,
-    "send, then our rate limit refuses": send_limit,
-    "our circuit refuses before": one,
-    "our bulkhead refuses before": one,
+    "send, then a circuit rejects": send_circuit,
+    "send, then a rate limit rejects": send_limit,
+    "a circuit rejects before": one,
+    "a bulkhead rejects before": one,
     "NotSent before": not_sent,
     "long work, then send": late_post,
 }
 MESSAGES = {"POST, then POST": ("a", "b")}
 GATES: dict[str, Callable[[], Gate]] = {
-    "our circuit refuses before": circuit_gate,
-    "our bulkhead refuses before": bulkhead_gate,
+    "a circuit rejects before": circuit_gate,
+    "a bulkhead rejects before": bulkhead_gate,
 }

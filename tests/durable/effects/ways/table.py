@@ -14,30 +14,30 @@ COLUMNS = ("client", "function", "fault", *(one.name for one in COMBINATIONS), "
 
 HEAD = f"""# Every way to send
 
-Each row is one way in which an external effect can go wrong. The fault happens on the wire at the first
-attempt, in front of a real receiver on loopback; a later attempt, if one is made, succeeds. The receiver
-never takes a message more than once, and when a task succeeds, it has taken the message exactly once.
+Each row is one way in which an external effect can fail. The fault happens on the wire at the first attempt,
+in front of a real receiver on loopback; a later attempt, if one is made, succeeds. In every row the receiver
+takes a message at most once, and if the task succeeds, exactly once.
 
 [Effects](effects.md) explains the terms. `{COMMAND}` tried {{count}} ways in {{cells}}
 runs and wrote this page.
 
 | column | meaning |
 |---|---|
-| client, function, fault | what sends, what the function does, and what goes wrong at the first attempt |
-| neither, verify, proof, proof and verify | what the author of the task gave: `verify=`, and proof |
-| why | what does, or does not, prove that nothing was taken |
+| client, function, fault | the client, what the function does, and the fault of the first attempt |
+| neither, verify, proof, proof and verify | what the task has: `verify=`, proof, both, or none of them |
+| why | why there is, or is no, proof that nothing was taken |
 
 *Proof* is the hook `send_idempotency_key` for clients built on httpx, and `Effect(one_request=True)` for the
-others. A dash means that the function makes several requests, so the author cannot promise one.
+others. A dash means that the function makes several requests, so that promise cannot be made.
 
-A cell is how often the receiver took the message (`1+0`: two messages), and how the task ended:
+A cell has how often the receiver took the message (`1+0`: two messages), and how the task ended:
 
 | cell | meaning |
 |---|---|
 | `succeeded` | the first attempt returned a result |
 | `retried, succeeded` | the first attempt was proven not sent, and a retry succeeded |
-| `verify asked` | `verify` said what became of the first attempt; the task succeeded |
-| `InDoubt` | the outcome is unknown; nothing was sent again, and a person decides |
+| `verify asked` | `verify` settled the first attempt; the task succeeded |
+| `InDoubt` | the outcome is unknown: nothing was sent again, and a person decides |
 | `replayed late result` | the call ended after its deadline; its result was recorded and returned |
 
 """

@@ -1,0 +1,1 @@
+"""Example: a paged HTTP API into a database, and one webhook a day."""

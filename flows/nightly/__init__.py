@@ -1,0 +1,1 @@
+"""Example: a nightly operation that recovers crashed runs, replays dead letters and reports."""

@@ -1,0 +1,183 @@
+"""The tutorial as its reader does it: each command is typed, each file is saved, each output is compared.
+
+The pages are the only source. They say with the first line of a block in which terminal it is:
+
+    ```sh                      typed in terminal 1, one line after the other
+    ```sh with `# terminal 3`  typed in terminal 3; nothing waits for its end
+    ```text                    all that the block before it printed in terminal 1
+    ```text, `# terminal 3`    the next that terminal 3 shows; waited for
+    `^C` in a block of text    Ctrl-C is pressed there
+
+`...` stands for anything in a line, and alone in a line for any lines. A command ends with exit code 0 unless
+its line says otherwise (`# exits with 1`). Different for the test: free ports, a wheel that leads to this
+checkout, and a worker that looks for runs every second.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import site
+import sys
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, Block, blocks
+from tests.docs.terminals import Terminal
+from tests.free_ports import free_port
+from tests.prefect_server import NEW_DATABASE
+
+pytestmark = [pytest.mark.slow, pytest.mark.api, pytest.mark.timeout(300)]
+
+TUTORIAL = DOCS / "tutorial"
+PARTS = sorted(TUTORIAL.glob("[1-9]_*.md"))
+PORTS = ("4200", "8010", "8020")
+TERMINAL = re.compile(r"# terminal (\d)\n")
+ENDS_WITH = re.compile(r"# exits with (\d+)")
+
+
+class Reader:
+    """Somebody who does the parts of the tutorial in their order, in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "tutorial"
+        self.folder.mkdir()
+        self.ports = {port: str(free_port()) for port in PORTS}
+        self.environment = environment(folder, self.ports["4200"])
+        self.terminals: dict[int, Terminal] = {}
+        self.printed = ""
+        self.done: list[Path] = []
+
+    def do(self, part: Path) -> None:
+        """Do this part, and first those before it that are not done yet."""
+        for page in PARTS[: PARTS.index(part) + 1]:
+            if page not in self.done:
+                self.done.append(page)
+                for number, block in enumerate(blocks(page), start=1):
+                    self.follow(block, f"{page.name}, block {number}")
+
+    def follow(self, block: Block, place: str) -> None:
+        text = self.with_free_ports(block.text)
+        named = TERMINAL.match(text)
+        number = int(named[1]) if named else 1
+        if block.file:
+            (self.folder / block.file).write_text(text)
+        elif block.language == "sh":
+            self.type(number, text[named.end() if named else 0 :], place)
+        elif named is None:
+            assert output(text, whole=True).match(self.printed), f"{place} is not this:\n{self.printed}"
+        else:
+            self.look(number, text[named.end() :], place)
+
+    def type(self, number: int, text: str, place: str) -> None:
+        terminal = self.terminal(number)
+        terminal.finish()
+        terminal.output()
+        for line in text.replace("\\\n", "").splitlines():
+            terminal.type(line)
+            if number == 1:
+                says = ENDS_WITH.search(line)
+                code = terminal.finish()
+                assert code == (int(says[1]) if says else 0), f"{place}: {line}\n{terminal.unread()}"
+        if number == 1:
+            self.printed = f"{terminal.output()}\n"
+
+    def look(self, number: int, text: str, place: str) -> None:
+        terminal = self.terminal(number)
+        for shown in re.split(r"^(\^C)\n", text, flags=re.MULTILINE):
+            if shown == "^C":
+                terminal.interrupt()
+            elif shown:
+                wanted = output(shown, whole=False)
+                found = terminal.output(lambda text: match.end() if (match := wanted.match(text)) else None)  # noqa: B023
+                assert found is not None, f"{place} is not this:\n{terminal.unread()}"
+
+    def terminal(self, number: int) -> Terminal:
+        if number not in self.terminals:
+            self.terminals[number] = Terminal(self.folder, self.environment)
+        return self.terminals[number]
+
+    def with_free_ports(self, text: str) -> str:
+        return re.sub("|".join(PORTS), lambda found: self.ports[found[0]], text)
+
+    def close(self) -> None:
+        for terminal in self.terminals.values():
+            terminal.close()
+
+
+def output(shown: str, *, whole: bool) -> re.Pattern[str]:
+    """The pattern of an output as a page shows it: all of it, or its beginning up to the end of a line."""
+    lines = [line.rstrip() for line in shown.strip().splitlines()]
+    ways = [
+        r"(?:[^\n]*\n)*?" if line == "..." else r"[^\n]*?".join(map(re.escape, line.split("..."))) + r"\n"
+        for line in lines
+    ]
+    if lines[-1] == "...":
+        ways[-1] = r"[^\0]*"
+    return re.compile(r"\s*" + "".join(ways) + (r"\s*\Z" if whole else ""))
+
+
+def environment(folder: Path, api_port: str) -> dict[str, str]:
+    """What the reader's shells have: a `python3.11`, nothing of these tests' settings, and no long pauses."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PREFECT_", "RESILIENCE_", "COV_", "PYTEST_", "VIRTUAL_ENV", "PYTHON"))
+    }
+    programs = folder / "bin"
+    programs.mkdir()
+    python = programs / "python3.11"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return kept | {
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(folder),
+        "NO_COLOR": "1",
+        "VIRTUAL_ENV_DISABLE_PROMPT": "1",
+        "PREFECT_SERVER_API_PORT": api_port,
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    }
+
+
+def make_wheel(folder: Path) -> None:
+    """A wheel with the commands of this package and of Prefect; its code is that of this checkout."""
+    ours, prefects = distribution("prefect_resilience"), distribution("prefect")
+    about = f"prefect_resilience-{ours.version}.dist-info"
+    scripts = [
+        f"{one.name} = {one.value}"
+        for one in (*ours.entry_points, *prefects.entry_points)
+        if one.group == "console_scripts"
+    ]
+    packages = next(path for path in site.getsitepackages() if path.endswith("site-packages"))
+    files = {
+        "checkout.pth": f"{packages}\n{ROOT}\n",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: prefect_resilience\nVersion: {ours.version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{about}/entry_points.txt": "\n".join(["[console_scripts]", *scripts, ""]),
+    }
+    files[f"{about}/RECORD"] = "".join(f"{name},,\n" for name in files)
+    with zipfile.ZipFile(folder / f"prefect_resilience-{ours.version}-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    made = Reader(tmp_path_factory.mktemp("reader"))
+    make_wheel(made.folder)
+    if NEW_DATABASE.exists():
+        (made.folder / "prefect-home").mkdir()
+        shutil.copyfile(NEW_DATABASE, made.folder / "prefect-home" / "prefect.db")
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
+def test_what_a_part_says_happens(reader: Reader, part: Path) -> None:
+    reader.do(part)

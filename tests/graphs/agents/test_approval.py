@@ -1,0 +1,324 @@
+"""Approvals and typed answers: the flow run is paused, a person sends the form, and the flow goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from prefect import flow, get_client, task
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from pydantic import BaseModel
+
+from prefect_resilience import (
+    Approval,
+    ConfigurationError,
+    NotAnswered,
+    Person,
+    Rejected,
+    aapprove,
+    action,
+    approve,
+    classify,
+    run_plan,
+)
+from prefect_resilience.graphs.plans.actions import REGISTERED
+from prefect_resilience.testing import answers
+from tests.graphs.agents.answering import Answering
+
+FAST = {"poll_interval": 0.05, "timeout": 20}
+YES, NO = {"approved": True}, {"approved": False, "comment": "the wrong month"}
+
+
+class Release(Approval):
+    version: str
+
+
+class Machine(BaseModel):
+    name: str
+    cores: int = 4
+
+
+def deciding(mode, person, *questions, **options):
+    """Run a flow that asks these questions; returns its decisions and its final state."""
+    made = []
+    options = {**FAST, **options}
+    if mode.isasync:
+
+        @flow
+        async def deciding():
+            person.begin()
+            made.extend([await aapprove(question, **options) for question in questions])
+
+        state = asyncio.run(deciding(return_state=True))
+    else:
+
+        @flow
+        def deciding():
+            person.begin()
+            made.extend([approve(question, **options) for question in questions])
+
+        state = deciding(return_state=True)
+    person.end()
+    return made, state
+
+
+def task_runs(until, flow_run_id):
+    """The task runs of a flow run by name, once all are known."""
+    chosen = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+
+    def found(client):
+        runs = client.read_task_runs(flow_run_filter=chosen)
+        return runs if runs and all(run.state.is_final() for run in runs) else None
+
+    with get_client(sync_client=True) as client:
+        return {run.name: run for run in until(lambda: found(client))}
+
+
+@pytest.mark.api
+def test_the_run_waits_for_the_decision(mode, until, run_log):
+    person = Answering(until, {"approved": True, "comment": "go"})
+    [decision], state = deciding(mode, person, "Send {it} to 12 customers?")
+    assert state.is_completed()
+    assert decision
+    assert (decision.approved, decision.comment) == (True, "go")
+    assert abs(datetime.now(UTC) - decision.answered_at) < timedelta(minutes=1)
+    assert person.questions == ["Send {it} to 12 customers?"]
+    assert list(task_runs(until, person.paused[0].id)) == ["Send {it} to 12 customers?"]
+    said = [record.getMessage() for record in run_log]
+    assert "Waiting up to 20 s for an answer: Send {it} to 12 customers?" in said
+
+
+@pytest.mark.api
+def test_a_rejection_is_a_result(mode, until):
+    [decision], state = deciding(mode, Answering(until, NO), "Send it?")
+    assert state.is_completed()
+    assert not decision
+    assert decision.comment == "the wrong month"
+
+
+@pytest.mark.api
+def test_a_rejection_is_an_error_where_the_approval_is_required(mode, until):
+    _, state = deciding(mode, Answering(until, NO), "Send it?", required=True)
+    error = state.result(raise_on_failure=False)
+    assert isinstance(error, Rejected)
+    assert str(error) == "'Send it?' was rejected: the wrong month"
+    assert error.approval.comment == "the wrong month"
+    assert not classify(error).retryable
+
+
+@pytest.mark.api
+def test_without_an_answer_in_time_the_flow_goes_on(mode, until):
+    if mode.isasync:
+
+        @flow
+        async def waiting():
+            with pytest.raises(NotAnswered) as caught:
+                await aapprove("Send it?", timeout=0.2, poll_interval=0.05)
+            return caught.value, await aafterwards()
+
+        @task
+        async def aafterwards():
+            return "it was not sent"
+
+        state = asyncio.run(waiting(return_state=True))
+    else:
+
+        @flow
+        def waiting():
+            with pytest.raises(NotAnswered) as caught:
+                approve("Send it?", timeout=0.2, poll_interval=0.05)
+            return caught.value, afterwards()
+
+        @task
+        def afterwards():
+            return "it was not sent"
+
+        state = waiting(return_state=True)
+    assert state.is_completed(), state
+    error, result = state.result()
+    assert str(error) == "there was no answer to 'Send it?' within 0.2 s"
+    assert not classify(error).retryable
+    assert result == "it was not sent"
+
+
+def test_outside_of_a_flow_run_it_is_a_mistake(mode):
+    with pytest.raises(ConfigurationError, match=r"no flow run that could wait .* 'Send it\?'"):
+        asyncio.run(aapprove("Send it?")) if mode.isasync else approve("Send it?")
+    with pytest.raises(ConfigurationError, match="inside of a @flow"):
+        asyncio.run(Person("p").aask("Who?")) if mode.isasync else Person("p").ask("Who?")
+
+
+@pytest.mark.api
+@pytest.mark.parametrize(
+    ("wanted", "sent", "value"),
+    [
+        (Machine, {"name": "db-8"}, Machine(name="db-8")),
+        (int, {"value": 3}, 3),
+    ],
+)
+def test_a_person_gives_a_typed_answer(mode, until, wanted, sent, value):
+    person, operator = Answering(until, sent), Person("operator", answer=wanted, **FAST)
+    if mode.isasync:
+
+        @flow
+        async def asking():
+            person.begin()
+            return await operator.aask("Which one?")
+
+        given = asyncio.run(asking())
+    else:
+
+        @flow
+        def asking():
+            person.begin()
+            return operator.ask("Which one?")
+
+        given = asking()
+    person.end()
+    assert given == value
+
+
+@pytest.mark.api
+def test_an_approval_with_more_fields(mode, until):
+    person = Answering(until, {"approved": True, "version": "1.4"})
+    [decision], _ = deciding(mode, person, "Release?", answer=Release)
+    assert isinstance(decision, Release)
+    assert decision.version == "1.4"
+    assert decision.answered_at is not None
+
+
+@pytest.mark.api
+def test_the_same_question_twice_is_asked_twice_but_not_after_a_retry(until):
+    person = Answering(until, YES, NO)
+    passes = []
+
+    @flow(retries=3)  # Prefect counts each answer as a run
+    def deciding():
+        person.begin()
+        passes.append([approve("Send one?", **FAST).approved for _ in range(2)])
+        if len(passes) == 1:
+            raise ConnectionError("the process ends here")
+
+    deciding()
+    person.end()
+    assert passes == [[True, False]] * 2
+    assert len(person.paused) == 2
+
+
+@pytest.mark.api
+def test_two_questions_at_the_same_time_wait_for_each_other(until):
+    @task
+    def part(name, sent):
+        return name, sent, approve(f"Send {name}?", **FAST).comment
+
+    @flow
+    def deciding():
+        person.begin()
+        return [one.result() for one in [part.submit("a", 1), part.submit("b", 2)]]
+
+    person = Answering(until, {"approved": True, "comment": "1"}, {"approved": True, "comment": "2"})
+    given = {f"Send {name}?": comment for name, _, comment in deciding()}
+    person.end()
+    assert given == dict(zip(person.questions, ["1", "2"], strict=True))
+
+
+@pytest.mark.api
+def test_an_api_that_is_unavailable_for_a_moment_does_not_end_the_wait(mode, until, monkeypatch):
+    person, read = Answering(until, YES), PrefectClient.read_flow_run
+    failures = iter([httpx.ConnectError("down")] * 3)
+
+    async def read_flow_run(self, *args):
+        if person.paused and (failure := next(failures, None)):
+            raise failure
+        return await read(self, *args)
+
+    monkeypatch.setattr(PrefectClient, "read_flow_run", read_flow_run)
+    [decision], _ = deciding(mode, person, "Send it?")
+    assert decision
+    assert next(failures, None) is None
+
+
+@pytest.mark.api
+def test_people_are_notified_once_and_a_broken_notification_does_not_end_the_wait(mode, until):
+    notices = []
+
+    def notify(notice):
+        notices.append(notice)
+        raise ConnectionError("no mail today")
+
+    person = Answering(until, YES)
+    [decision], _ = deciding(mode, person, "Send it?", notify=notify, name="finance")
+    assert decision
+    [notice] = notices
+    assert notice.subject == "finance: Send it?"
+    assert str(person.paused[0].id) in notice.url
+    assert notice.body.startswith("Send it?")
+
+
+@pytest.mark.api
+def test_prepared_answers_take_the_place_of_people(mode):
+    @flow
+    def asking():
+        return (
+            approve("One?").approved,
+            approve("Two?").comment,
+            Person("operator", answer=int).ask("How many?"),
+        )
+
+    @flow
+    async def aasking():
+        return (
+            (await aapprove("One?")).approved,
+            (await aapprove("Two?")).comment,
+            await Person("operator", answer=int).aask("How many?"),
+        )
+
+    def run():
+        return asyncio.run(aasking()) if mode.isasync else asking()
+
+    with answers(True, NO, 7):
+        assert run() == (True, "the wrong month", 7)
+    with answers(True, None), pytest.raises(NotAnswered, match="'Two\\?' within 3600 s"):
+        run()
+    with answers(True), pytest.raises(ConfigurationError, match="no answer left for 'Two\\?'"):
+        run()
+
+
+@pytest.mark.api
+def test_it_is_an_action_of_plans(monkeypatch):
+    monkeypatch.setattr(REGISTERED, "_known", {})
+    action("approve")(approve)
+    action("send")(lambda: "sent")
+    approved = {"type": "comparison", "operator": "equals", "path": "approved", "value": True}
+    plan = {
+        "tasks": [
+            {
+                "id": "ask",
+                "type": "approve",
+                "input": {"question": "Send it?"},
+                "transitions": [{"condition": approved, "to": "send"}],
+            },
+            {"id": "send", "type": "send"},
+        ]
+    }
+    for answer, status in ((True, "succeeded"), (False, "skipped")):
+        with answers(answer):
+            assert run_plan(plan).nodes["send"].status == status
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"timeout": 0}, "seconds above 0"),
+        ({"timeout": "soon"}, "seconds above 0"),
+        ({"answer": str}, "subclass of Approval"),
+        ({"notify": 7}, "not 7"),
+        ({"name": " "}, "needs a name"),
+    ],
+)
+def test_mistakes_in_options(options, says):
+    with pytest.raises(ConfigurationError, match=says):
+        approve("Send it?", **options)
