@@ -1,4 +1,4 @@
-"""A page as its reader follows it: files are saved, code and commands are run, printed outputs are compared."""
+"""A page as its reader follows it: files are saved, code and commands run, and their outputs compared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Run = Callable[..., Any]
 
 
 class Reader:
-    """Follows pages in one folder. `run` runs a command of `program`; its result has `code`, `out` and `err`."""
+    """Follows pages in one folder. `run` runs a command of `program`; the result has `code`, `out`, `err`."""
 
     program = "prefect-resilience"
 

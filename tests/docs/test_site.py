@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from tests.docs.pages import DOCS, ROOT, pages
 pytestmark = pytest.mark.docs
 
 SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+VERSION: list[str] = version("prefect-resilience").split(".")
 
 
 def named(nav: list[dict[str, Any] | str]) -> Iterator[str]:
@@ -57,14 +58,21 @@ def test_the_site_is_made_strictly_and_is_not_kept() -> None:
     assert " site" in clean[1]
 
 
-@pytest.mark.parametrize("target", ["docs"])
-def test_make_knows_the_target(target: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("docs", "mkdocs build --strict"),
+        ("docs-version", f"mike deploy --alias-type copy --update-aliases {'.'.join(VERSION[:2])} latest"),
+        ("docs-pictures", "pytest -m long tests/docs/test_site_in_browser.py"),
+    ],
+)
+def test_make_knows_the_target(target: str, command: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         ["make", "-n", target], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "mkdocs build --strict" in done.stdout
+    assert command in done.stdout
 
 
 def test_the_licences_of_all_direct_dependencies_are_listed() -> None:

@@ -1,42 +1,45 @@
 """The tutorial as its reader does it: each command is typed, each file is saved, each output is compared.
 
-The pages are the only source. They say with the first line of a block in which terminal it is:
+The pages are the only source. The first line of a block says in which terminal it is:
 
-    ```sh                      typed in terminal 1, one line after the other
-    ```sh with `# terminal 3`  typed in terminal 3; nothing waits for its end
-    ```text                    all that the block before it printed in terminal 1
-    ```text, `# terminal 3`    the next that terminal 3 shows; waited for
-    `^C` in a block of text    Ctrl-C is pressed there
+    ```sh                       typed in terminal 1, a line after the end of the one before
+    ```sh, `# terminal 3`       typed in terminal 3; nothing waits for its end
+    ```text                     all that the block before it printed in terminal 1
+    ```text, `# terminal 3`     what terminal 3 shows next; waited for
+    ```text with a line `^C`    Ctrl-C is pressed there
 
-`...` stands for anything in a line, and alone in a line for any lines. A command ends with exit code 0 unless
-its line says otherwise (`# exits with 1`). Different for the test: free ports, a wheel that leads to this
-checkout, and a worker that looks for runs every second.
+`...` stands for anything in a line, and alone in a line for any lines. Spaces and rules of tables may be
+longer or shorter. A command ends with exit code 0 unless its line says otherwise (`# exits with 1`).
+
+Different for the test: free ports, a wheel that leads to this checkout, the server of the test session in
+place of `prefect server start`, and a worker that looks for runs every second.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import site
 import sys
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from prefect.settings import PREFECT_API_URL
 
 from tests.docs.pages import DOCS, ROOT, Block, blocks
 from tests.docs.terminals import Terminal
 from tests.free_ports import free_port
-from tests.prefect_server import NEW_DATABASE
 
 pytestmark = [pytest.mark.slow, pytest.mark.api, pytest.mark.timeout(300)]
 
 TUTORIAL = DOCS / "tutorial"
 PARTS = sorted(TUTORIAL.glob("[1-9]_*.md"))
-PORTS = ("4200", "8010", "8020")
+API, SUPPLIER, BANK = "4200", "8010", "8020"
+SERVER = "prefect server start"
 TERMINAL = re.compile(r"# terminal (\d)\n")
 ENDS_WITH = re.compile(r"# exits with (\d+)")
 
@@ -44,11 +47,12 @@ ENDS_WITH = re.compile(r"# exits with (\d+)")
 class Reader:
     """Somebody who does the parts of the tutorial in their order, in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, api_url: str) -> None:
         self.folder = folder / "tutorial"
         self.folder.mkdir()
-        self.ports = {port: str(free_port()) for port in PORTS}
-        self.environment = environment(folder, self.ports["4200"])
+        make_wheel(self.folder)
+        self.ports = {API: str(urlsplit(api_url).port), SUPPLIER: str(free_port()), BANK: str(free_port())}
+        self.environment = environment(folder)
         self.terminals: dict[int, Terminal] = {}
         self.printed = ""
         self.done: list[Path] = []
@@ -78,7 +82,9 @@ class Reader:
         terminal = self.terminal(number)
         terminal.finish()
         terminal.output()
-        for line in text.replace("\\\n", "").splitlines():
+        for line in text.splitlines():
+            if line == SERVER:
+                continue
             terminal.type(line)
             if number == 1:
                 says = ENDS_WITH.search(line)
@@ -103,7 +109,7 @@ class Reader:
         return self.terminals[number]
 
     def with_free_ports(self, text: str) -> str:
-        return re.sub("|".join(PORTS), lambda found: self.ports[found[0]], text)
+        return re.sub("|".join(self.ports), lambda found: self.ports[found[0]], text)
 
     def close(self) -> None:
         for terminal in self.terminals.values():
@@ -111,18 +117,20 @@ class Reader:
 
 
 def output(shown: str, *, whole: bool) -> re.Pattern[str]:
-    """The pattern of an output as a page shows it: all of it, or its beginning up to the end of a line."""
-    lines = [line.rstrip() for line in shown.strip().splitlines()]
-    ways = [
-        r"(?:[^\n]*\n)*?" if line == "..." else r"[^\n]*?".join(map(re.escape, line.split("..."))) + r"\n"
-        for line in lines
-    ]
+    """The pattern of an output as a page shows it: all that was printed, or the beginning of it."""
+    lines = [line.strip() for line in shown.splitlines() if line.strip()]
+    ways = [r"(?:[^\n]*\n)*?" if line == "..." else rf"\s*{_line(line)} *\n" for line in lines]
     if lines[-1] == "...":
         ways[-1] = r"[^\0]*"
-    return re.compile(r"\s*" + "".join(ways) + (r"\s*\Z" if whole else ""))
+    return re.compile("".join(ways) + (r"\s*\Z" if whole else ""))
 
 
-def environment(folder: Path, api_port: str) -> dict[str, str]:
+def _line(shown: str) -> str:
+    anything = r"[^\n]*?".join(map(re.escape, shown.split("...")))
+    return re.sub(r"(?:\\ )+", " +", re.sub("─+", "─+", anything))
+
+
+def environment(folder: Path) -> dict[str, str]:
     """What the reader's shells have: a `python3.11`, nothing of these tests' settings, and no long pauses."""
     kept = {
         name: value
@@ -131,16 +139,18 @@ def environment(folder: Path, api_port: str) -> dict[str, str]:
     }
     programs = folder / "bin"
     programs.mkdir()
-    python = programs / "python3.11"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
+    # A new environment without pip is made in a tenth of the time
+    for name, command in {
+        "python3.11": f'{sys.executable} "$@" --without-pip',
+        "pip": f'{sys.executable} -m pip --python "$VIRTUAL_ENV" --disable-pip-version-check "$@"',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\nexec {command}\n")
+        (programs / name).chmod(0o755)
     return kept | {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(folder),
         "NO_COLOR": "1",
         "VIRTUAL_ENV_DISABLE_PROMPT": "1",
-        "PREFECT_SERVER_API_PORT": api_port,
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     }
 
@@ -168,12 +178,8 @@ def make_wheel(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    made = Reader(tmp_path_factory.mktemp("reader"))
-    make_wheel(made.folder)
-    if NEW_DATABASE.exists():
-        (made.folder / "prefect-home").mkdir()
-        shutil.copyfile(NEW_DATABASE, made.folder / "prefect-home" / "prefect.db")
+def reader(prefect_api: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    made = Reader(tmp_path_factory.mktemp("reader"), str(PREFECT_API_URL.value()))
     yield made
     made.close()
 

@@ -113,7 +113,7 @@ def stop_server(home: Path) -> None:
 
 def check(said: str) -> None:
     assert "Retrying (2/3) in" in said
-    assert said.count("used after") == 2
+    assert said.count("- Fallback 'value' used after 3 attempts") == 2
     assert "{'label': 'unknown'}" in said
     assert "finished successfully in 'Completed'" in said
     assert "run-summary-" in said

@@ -183,9 +183,8 @@ class ResilientTransport(_HttpxGuards, _Transport):
         client = httpx.Client(transport=ResilientTransport())
 
     retry, classify: as in `resilient_task`.
-    circuit: one for each host and port. A name may contain `{host}`, `{method}` and `{prefix}`, the first segment
-        of the path.
-    limits: as in `resilient_task`; their names may contain the same fields.
+    circuit, limits: as in `resilient_task`. Their names may contain `{host}`, `{method}` and `{prefix}`, the
+        first segment of the path. By default there is one circuit for each host and port.
     timeout: seconds that one attempt may take until the headers of its response arrive, or
         `Timeout(total, idle=...)`: `idle` limits the wait for each chunk of the response's body.
     deadline: seconds for all attempts and delays together, including those at the URLs of `fallback`.

@@ -7,10 +7,13 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ResilienceError
+
+if TYPE_CHECKING:
+    from prefect_resilience.graphs.agents.edge.asking import Approval
 
 
 @dataclass
@@ -109,7 +112,7 @@ class Rejected(ResilienceError):
 
     error_category: ClassVar[str] = "unexpected"
 
-    def __init__(self, question: str, approval: Any) -> None:
+    def __init__(self, question: str, approval: Approval) -> None:
         self.question = question
         self.approval = approval
         because = f": {approval.comment}" if approval.comment else ""

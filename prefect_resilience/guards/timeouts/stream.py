@@ -280,7 +280,7 @@ def _ask(
     allowance.spent(since)
     if limit > 0:
         logger.warning(
-            "%s and was abandoned: the generator still runs in its thread, and is closed when it yields",
+            "%s and was abandoned: the generator is still running in its thread and is closed when it yields",
             too_late,
         )
     raise too_late

@@ -77,8 +77,8 @@ def without_this_frame(error: BaseException) -> BaseException:
 
 
 _STILL_RUNNING = (
-    "%s passed its deadline of %g s and was abandoned: it still runs in its thread (such calls now: %d). "
-    'To stop such a call, use Timeout(..., mode="process")'
+    "%s passed its deadline of %g s and was abandoned: it is still running in its thread (such calls now: "
+    '%d). To stop such a call, use Timeout(..., mode="process")'
 )
 
 _idle: list[SimpleQueue[Call]] = []

@@ -16,7 +16,7 @@ BAD = {
     "retry=True": {"retry": True},
     "circuit": {"circuit": 3},
     "{nosuch}": {"circuit": "http:{nosuch}"},
-    "no limit": {"limits": 5},
+    "is not a limit": {"limits": 5},
     "child process": {"timeout": Timeout(3, mode="process")},
     "above 0": {"deadline": 0},
     "deadline=True": {"deadline": True},

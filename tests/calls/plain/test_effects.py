@@ -112,6 +112,6 @@ def test_a_result_that_is_no_json_is_done_and_says_so_when_it_is_asked_for_again
     send, _ = sender(script)
     with batch("letters"):
         send("ada")
-    with batch("letters"), pytest.raises(Exception, match="no JSON"):
+    with batch("letters"), pytest.raises(Exception, match="not JSON"):
         send("ada")
     assert script.calls == 1

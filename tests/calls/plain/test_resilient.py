@@ -367,7 +367,7 @@ def test_a_function_keeps_its_signature_and_its_kind():
         ({"retries": 3}, "@resilient has no option 'retries'; did you mean 'retry'?"),
         ({"dead_letter": True}, "dead_letter= needs a task run"),
         ({"policy": "llm"}, "policy= needs a task run"),
-        ({"name": " "}, "is no name"),
+        ({"name": " "}, "is not a name"),
         ({"retry": "many"}, "is not a retry policy"),
         ({"circuit": "host:{nosuch}"}, "names 'nosuch', which is not a parameter"),
     ],

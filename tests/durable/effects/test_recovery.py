@@ -290,7 +290,7 @@ def test_a_named_batch_of_a_deployed_run(deployed):
         (Paused(), "refused", "resume it"),
         (Completed(), "nothing", "completed"),
         (Cancelled(), "told", "its run was cancelled"),
-        (Failed(message="Flow run encountered an exception: PermissionError: no"), "told", "is a permanent error"),
+        (Failed(message="Flow run encountered an exception: PermissionError: no"), "told", "is a permanent"),
     ],
 )
 def test_when_not_to(deployed, state, action, says):

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.runtime import flow_run
 
 
 class Answering:
@@ -21,12 +22,10 @@ class Answering:
         self._run_id: UUID | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
 
-    def begin(self) -> None:
-        """Called inside of the flow run."""
-        from prefect.runtime import flow_run
-
+    def begin(self, run_id: UUID | None = None) -> None:
+        """Called inside of the flow run, or with its id."""
         if self._run_id is None:
-            self._run_id = UUID(str(flow_run.get_id()))
+            self._run_id = run_id or UUID(str(flow_run.get_id()))
             self._thread.start()
 
     def end(self) -> None:

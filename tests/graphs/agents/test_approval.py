@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 from prefect import flow, get_client, task
 from prefect.client.orchestration import PrefectClient
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.settings import get_current_settings
+from prefect.states import Scheduled
 from pydantic import BaseModel
 
+import prefect_resilience
 from prefect_resilience import (
     Approval,
     ConfigurationError,
@@ -206,6 +214,64 @@ def test_the_same_question_twice_is_asked_twice_but_not_after_a_retry(until):
     person.end()
     assert passes == [[True, False]] * 2
     assert len(person.paused) == 2
+
+
+KILLED = """
+import os
+import signal
+from pathlib import Path
+
+from prefect import flow
+
+from prefect_resilience import approve
+from prefect_resilience.graphs.agents.edge.asking import Question
+
+given = Question._given
+
+
+async def killed_by_the_answer(self, client, run_id):
+    found = await given(self, client, run_id)
+    if found is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+
+
+if "KILLED" in os.environ:
+    Question._given = killed_by_the_answer
+
+
+@flow
+def deciding():
+    Path("answer.txt").write_text(approve("Send it?", timeout=20, poll_interval=0.05).comment)
+"""
+
+
+@pytest.mark.api
+@pytest.mark.slow
+def test_an_answer_is_used_after_the_process_was_killed_that_waited_for_it(until, tmp_path):
+    (tmp_path / "killed.py").write_text(KILLED)
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("COV_")},
+        "PREFECT_API_URL": str(get_current_settings().api.url),
+        "PREFECT__FLOW_ENTRYPOINT": f"{tmp_path}/killed.py:deciding",
+        "PYTHONPATH": str(Path(prefect_resilience.__file__).parents[1]),
+    }
+
+    def run(**more):
+        env = {**environment, "PREFECT__FLOW_RUN_ID": str(run_id), **more}
+        command = [sys.executable, "-m", "prefect.engine"]
+        return subprocess.run(command, cwd=tmp_path, env=env, check=False).returncode
+
+    with get_client(sync_client=True) as client:
+        run_id = client.create_flow_run(flow(name="deciding")(lambda: None)).id
+        person = Answering(until, {"approved": True, "comment": "go"})
+        person.begin(run_id)
+        assert run(KILLED="1") == -signal.SIGKILL
+        person.end()
+        client.set_flow_run_state(run_id, Scheduled(), force=True)
+        assert run() == 0
+        assert client.read_flow_run(run_id).state.is_completed()
+    assert (tmp_path / "answer.txt").read_text() == "go"
 
 
 @pytest.mark.api

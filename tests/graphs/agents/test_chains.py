@@ -362,7 +362,10 @@ def test_an_agent_s_own_circuit_may_have_the_usual_name():
         (lambda: AgentChain("a", agents={"a": Person()}), "a person can only be the last step"),
         (lambda: AgentChain("a", [Person("p"), "b"], agents={"a": build, "b": build}), "steps after 'p'"),
         (lambda: AgentChain("a", ["b"], agents={"a": build, "b": abuild}), "'b' is async but"),
-        (lambda: AgentChain("a", ["b"], agents={"a": build, "b": lambda other: 1}), "needs the parameter 'other'"),
+        (
+            lambda: AgentChain("a", ["b"], agents={"a": build, "b": lambda other: 1}),
+            "needs the parameter 'other'",
+        ),
         (lambda: AgentChain("a", agents={"a": build}, notify=7), "not 7"),
         (lambda: AgentChain("a", agents={"a": abuild}).call("x"), "write await chain.acall"),
         (lambda: agent("x", fallback=build)(build), "does not accept fallback="),

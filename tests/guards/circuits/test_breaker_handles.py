@@ -98,7 +98,7 @@ def test_a_name_is_filled_from_the_parameters(store: Any) -> None:
     assert (bound.name, bound.fields) == ("http:h1:80:h1", ())
     assert breaker.bind({"config": Config(), "ports": [80]}) is bound
     assert bound.bind({}) is bound
-    with pytest.raises(ConfigurationError, match="no parameter 'ports'"):
+    with pytest.raises(ConfigurationError, match="unknown parameter 'ports'"):
         breaker.bind({"config": Config()})
     with pytest.raises(ConfigurationError, match="AttributeError"):
         breaker.bind({"config": 1, "ports": [80]})

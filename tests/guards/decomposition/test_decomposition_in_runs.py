@@ -106,11 +106,11 @@ def test_over_the_bound_it_ends_with_a_clear_error_that_holds_the_parts_already_
     ]
     assert context.partial_output.content == ["1000\n\n1000"]
     assert context.message.startswith(
-        "decomposed into 2 parts at depth 1 of at most 2, of which 1 is done: part 2 failed:"
+        "decomposed into 2 parts (depth 1 of at most 2), 1 done; part 2 failed:"
     )
     assert (context.cause.nesting_depth, context.cause.cause.nesting_depth) == (1, 2)
     assert "not split again: max_depth=2 is reached" in context.cause.cause.message
-    assert any("of which 1 is done" in note for note in caught.value.__notes__)
+    assert any("1 done; part 2 failed" in note for note in caught.value.__notes__)
     assert context == error_context(cloudpickle.loads(cloudpickle.dumps(caught.value)))
 
 
@@ -147,7 +147,7 @@ def test_a_fallback_answers_for_the_part_that_is_still_too_big(mode):
     made = mode.task(work, decompose=halves, fallback=short)
     state = mode.state(made, [1, 2, 3, 4])
     assert (state.name, state.result()) == ("Decomposed", [10, 9])
-    assert "merged from 2 parts at depth 1, short answered for some, after:" in state.message
+    assert "merged from 2 parts at depth 1, some by short, after:" in state.message
     lesser = mode.state(made.with_options(fallback=Fallback(short, degraded=True)), [1, 2, 3, 4])
     assert (lesser.name, lesser.result()) == ("Degraded", [10, 9])
 
@@ -203,7 +203,10 @@ def test_a_part_that_fails_otherwise_is_the_error(mode):
     assert context.cause.category == "auth"
     assert context.details["partial_results"] == [{"part": "1", "value": [1]}]
     assert context.details["decomposition"]["done"] == 1
-    assert any("it was part 2 of: ResourceExhausted" in note for note in caught.value.__notes__)
+    assert any(
+        "this was part 2 of the call that failed with ResourceExhausted" in note
+        for note in caught.value.__notes__
+    )
 
 
 def test_split_and_merge_of_ones_own_may_be_tasks_and_get_what_they_name(mode):

@@ -279,7 +279,7 @@ def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, 
         return renewed
 
     assert in_run(body)[:2] == [True, True]
-    assert "was lost" in caplog.text
+    assert "Lost a place of the limit" in caplog.text
 
 
 def wait_until(condition, seconds=20.0):

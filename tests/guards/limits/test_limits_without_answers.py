@@ -297,7 +297,7 @@ def test_a_call_that_lost_its_slot_takes_the_next_one(name, monkeypatch, caplog)
             (lease,) = leases._leases.held
             with get_client(sync_client=True) as client:  # as the server does with a lease that has run out
                 client.release_concurrency_slots_with_lease(lease_id=lease.id)
-            wait_until(lambda: "was lost" in caplog.text)
+            wait_until(lambda: "Lost a place of the limit" in caplog.text)
             wait_until(lambda: slots(f"bulkhead:{name}") == 1)
 
     task(name="limited")(body)()

@@ -201,7 +201,7 @@ def test_purge(letters: Any, cli: Any, tmp_path: Path) -> None:
     assert "add --yes" in cli(*words).sentence
     nowhere = cli(*words[:-1], str(tmp_path / "no" / "x"), "--yes").sentence
     assert "cannot be written, so nothing was purged" in nowhere
-    assert "1 dead letter was removed" in cli(*words, "--yes").out
+    assert "1 dead letter was purged" in cli(*words, "--yes").out
     (line,) = archive.read_text().splitlines()
     assert json.loads(line)["contents"]["parameters"]["message"] == "one"
     assert len(dead_letters.list()) == 2

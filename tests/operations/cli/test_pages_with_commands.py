@@ -1,4 +1,4 @@
-"""Pages with commands of this package and what they print. The pages for operators begin in the middle of trouble."""
+"""Pages with commands of this package and their outputs; for the handbook, in the middle of trouble."""
 
 from __future__ import annotations
 

@@ -347,7 +347,7 @@ def test_mistakes():
     def words():
         yield "one"
 
-    with pytest.raises(ConfigurationError, match="restart_stream= is for generators: 'word' is none"):
+    with pytest.raises(ConfigurationError, match="restart_stream= is for generators, and 'word' is not one"):
 
         @resilient_task(restart_stream=True)
         def word():

@@ -171,15 +171,16 @@ class Person:
         asked, seen = redact(question), here.observed_flow_pauses
         key = digest(f"{self.name}\n{asked}")
         seen[key] = seen.get(key, 0) + 1  # the same text once more is another question
-        announce = None if self.notify is None else partial(self._announce, self.notify, asked)
-        return self.waiting(asked, f"{key}-{seen[key]}", announce).task(self.name, asked, isasync=isasync)
+        announce = None if self.notify is None else partial(_announce, self.name, self.notify, asked)
+        return _question(self, asked, f"{key}-{seen[key]}", announce).task(self.name, asked, isasync=isasync)
 
-    def _announce(self, notify: Notify, asked: str) -> None:
-        tell(notify, notice_of(self.name, f"{self.name}: {one_line(asked)}", {}, asked))
 
-    def waiting(self, text: str, key: str, announce: Callable[[], Any] | None = None) -> Question:
-        """The question with the form and the times of this person."""
-        return Question(text, key, self.answer, self.timeout, self.poll_interval, announce)
+def _question(person: Person, text: str, key: str, announce: Callable[[], Any] | None = None) -> Question:
+    return Question(text, key, person.answer, person.timeout, person.poll_interval, announce)
+
+
+def _announce(name: str, notify: Notify, asked: str) -> None:
+    tell(notify, notice_of(name, f"{name}: {one_line(asked)}", {}, asked))
 
 
 A = TypeVar("A", bound=Approval, default=Approval)
@@ -272,7 +273,7 @@ class PersonStep:
         try:
             if FlowRunContext.get() is None:
                 raise RuntimeError("there is no flow run that could wait for it")
-            return person.waiting(notice.body, uuid4().hex).task(person.name, person.name)()
+            return _question(person, notice.body, uuid4().hex).task(person.name, person.name)()
         except Exception as failure:
             # Raised by the task that waits for the answer
             why = str(failure) if type(failure) is RuntimeError else repr(failure)
