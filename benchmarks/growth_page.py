@@ -48,7 +48,7 @@ def draw(curves: list[Curve], path: Path) -> None:
         color = PALETTE[number % len(PALETTE)]
         axes.plot(one.sizes, one.seconds, color=color, marker=MARKS[number % len(MARKS)], label=label)
     axes.plot([10, 1e6], [1e-4, 10], color="#BBBBBB", linestyle=":", label="linear (1.00)")
-    axes.set(xscale="log", yscale="log", xlabel="size", ylabel="seconds of the processor")
+    axes.set(xscale="log", yscale="log", xlabel="size", ylabel="processor seconds")
     axes.set_title("Cost as the work grows (exponent of the fitted power law)")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend(fontsize=8)

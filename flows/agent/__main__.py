@@ -31,10 +31,11 @@ def main(who: str = "script") -> None:
     if who == "ui":
         console.print(f"Answer in the Prefect UI: {get_current_settings().ui_url}/runs", soft_wrap=True)
     with running(service) as llm, running(outbox) as address, lead:
-        sent = assistant(7, "Where is my refund?", llm, address, poll_interval=0.2)
+        state = assistant(7, "Where is my refund?", llm, address, poll_interval=0.2, return_state=True)
     for provider, responses in service.given.items():
         console.print(f"{provider} answered: {', '.join(responses)}")
-    console.print(f"Sent: {sent}. The outbox has {len(outbox.replies)} reply")
+    result = f"Sent: {state.result()}" if state.is_completed() else f"Failed: {state.message}"
+    console.print(f"{result}. Replies in the outbox: {len(outbox.replies)}")
 
 
 if __name__ == "__main__":

@@ -22,8 +22,11 @@ def main() -> None:
     os.environ.setdefault("ETL_DATABASE_URL", f"sqlite:///{os.environ['EXAMPLE_FOLDER']}/orders.db")
     with running(shop) as address:
         for number in (1, 2):
-            orders = etl(address, f"{address}/webhook", DAY)
-            console.print(f"Run {number} loaded {orders} orders from {PAGES} pages")
+            state = etl(address, f"{address}/webhook", DAY, return_state=True)
+            if state.is_completed():
+                console.print(f"Run {number} loaded {state.result()} orders from {PAGES} pages")
+            else:
+                console.print(f"Run {number} failed: {str(state.message).splitlines()[0]}", soft_wrap=True)
             if number == 1:
                 table = Table("page", "responses of the API", box=box.SIMPLE_HEAD)
                 for page, responses in sorted(shop.responses.items()):
@@ -32,7 +35,8 @@ def main() -> None:
     with create_engine(database()).connect() as connection:
         rows = connection.execute(text("SELECT count(*) FROM orders")).scalar()
     console.print(f"The {connection.dialect.name} database has {rows} orders")
-    console.print(f"Webhooks received: {len(shop.webhooks)}, with the key {shop.webhooks[0]['key']}")
+    keys = [webhook["key"] for webhook in shop.webhooks]
+    console.print(f"Webhooks received: {len(keys)} {' '.join(keys)}".rstrip())
 
 
 if __name__ == "__main__":

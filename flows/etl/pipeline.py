@@ -109,7 +109,8 @@ def etl(api: str, webhook: str, day: str | None = None) -> int:
     first = fetch(day, 1, api)
     pages = fetch.map(unmapped(day), range(2, first.pages + 1), unmapped(api))
     loaded = [load.submit(day, first), *load.map(unmapped(day), pages)]
-    orders = sum(each.result() for each in loaded)  # a page that failed for good fails the flow here
+    pages.result()  # a page that failed for good fails the flow here; the other pages are loaded
+    orders = sum(each.result() for each in loaded)
     with batch(f"orders-{day}"):  # what is done in this batch is not repeated by another run
         announce(day, orders, webhook)
     return orders

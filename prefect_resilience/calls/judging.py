@@ -23,6 +23,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import Retry, Verdict, bucket_of
+from prefect_resilience.telemetry.metrics import refused_by
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
@@ -129,7 +130,14 @@ def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
 
 
 def _attempts(context: ErrorContext) -> str:
-    return "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
+    """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
+    errors = [one.error for one in context.history]
+    rejected = sum(
+        refused_by({"category": one.category, "exception_type": one.exception_type}) is not None
+        for one in errors
+    )
+    numbers = {"attempt": context.attempt - rejected, "rejected call": rejected}
+    return " and ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in numbers.items() if n)
 
 
 def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:

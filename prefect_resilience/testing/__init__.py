@@ -39,7 +39,7 @@ def inject(
             labels(["aspirin"])
         assert injected.done <= injected.calls
 
-    target: a resilient task, a circuit, or the name of one, in which `*` stands for any text
+    target: a resilient task, a circuit, or the name of one, in which `*` matches any text
         ("llm:*"); None for every call of every resilient task and circuit.
     latency: seconds before the call, or (least, most) to draw from. It counts towards the timeout.
     fault: raised in place of the call: an exception, its class, a function that returns one, an HTTP status

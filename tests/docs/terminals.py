@@ -17,8 +17,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+BASH = "bash --norc --noprofile --noediting -i"
 COLUMNS, ROWS = 110, 50
-SECONDS = 60.0
+SECONDS = 90.0
 PROMPT = re.compile(r"⟦(\d+)⟧")
 CONTROL = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|\x1b[=>()][B0]?")
 
@@ -78,19 +79,17 @@ class Terminal:
         mode = termios.tcgetattr(theirs)
         mode[3] &= ~termios.ECHO
         termios.tcsetattr(theirs, termios.TCSANOW, mode)
+        # The first process of a session gets the terminal that it opens: Ctrl-C is for its foreground job.
         self._shell = subprocess.Popen(
-            ["bash", "--norc", "--noprofile", "--noediting", "-i"],
+            ["sh", "-c", f"exec {BASH} <$0 >$0 2>&1", os.ttyname(theirs)],
             cwd=folder,
             env={**environment, "PS1": "⟦$?⟧\n", "PS2": "", "TERM": "xterm", "HISTFILE": ""},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            preexec_fn=_own_terminal,
+            start_new_session=True,
         )
-        os.close(theirs)
         self._screen = Screen()
         self._news = threading.Condition()
         self._typed = 0
+        self._theirs = theirs
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self._wait_until(lambda: self._prompts() > self._typed, "bash does not start")
@@ -138,6 +137,7 @@ class Terminal:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._shell.wait()
+        os.close(self._theirs)
         self._reader.join(5)
         os.close(self._ours)
 
@@ -165,11 +165,6 @@ class Terminal:
             with self._news:
                 self._screen.feed(decoder.decode(data))
                 self._news.notify_all()
-
-
-def _own_terminal() -> None:
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def _members_of(session: int) -> list[int]:

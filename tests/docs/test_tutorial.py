@@ -119,7 +119,7 @@ class Reader:
 def output(shown: str, *, whole: bool) -> re.Pattern[str]:
     """The pattern of an output as a page shows it: all that was printed, or the beginning of it."""
     lines = [line.strip() for line in shown.splitlines() if line.strip()]
-    ways = [r"(?:[^\n]*\n)*?" if line == "..." else rf"\s*{_line(line)} *\n" for line in lines]
+    ways = [r"(?:[^\n]*\n)*?" if line == "..." else rf"\s*{_line(line)} *(?:\n|\Z)" for line in lines]
     if lines[-1] == "...":
         ways[-1] = r"[^\0]*"
     return re.compile("".join(ways) + (r"\s*\Z" if whole else ""))

@@ -21,9 +21,9 @@ from pathlib import Path
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient`, the transports and the totals of calls
-    "lines of code": 39_427 + 250 + 1_850,
-    "files": 300 + 11,
+    # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient` and the transports; approvals, messages
+    "lines of code": 39_427 + 250 + 1_850 + 340,
+    "files": 300 + 12,
     "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,

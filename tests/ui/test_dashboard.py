@@ -148,7 +148,7 @@ def test_a_circuit_is_opened_and_closed_by_clicks(fleet: Dashboard, visit: Calla
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Open circuit").click()
     assert state_of(fleet.store, "billing") == "closed"  # without a reason the form is not sent
-    dialog.get_by_label("Why").fill("the provider asked for it")
+    dialog.get_by_label("Reason").fill("the provider asked for it")
     dialog.get_by_role("button", name="Open circuit").click()
     page.get_by_text("billing: opened for the whole fleet").wait_for()
     page.get_by_role("button", name="Close billing").wait_for()

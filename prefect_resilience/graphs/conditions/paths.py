@@ -57,7 +57,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Missing:
-    """The path does not exist; `why` tells where it ends."""
+    """The path does not exist; `why` says where it ends."""
 
     _why: Callable[[], str]
 

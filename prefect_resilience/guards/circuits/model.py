@@ -53,8 +53,8 @@ class CircuitPolicy(Policy):
     adaptive: learns the usual failure rate, and opens on a significant rise over it.
     failure_rate_floor: with `adaptive`, a failure rate below this never opens the circuit.
     baseline_memory: with `adaptive`, the time after which a call weighs 1/e in the usual rate.
-    probe_calls: opens again when `success_threshold` is out of reach among this many probes. Default: 1.5
-        times the threshold, rounded down.
+    probe_calls: opens again when `success_threshold` is out of reach among this many probes. Default: half
+        as many more as the threshold, rounded down (3 for 2).
 
     The first re-opening, and any after a successful probe, lasts half of `open_for`; the others last longer
     each time. If no probe of a half-open period succeeded, the next failed probe opens the circuit at once.

@@ -30,7 +30,7 @@ CHOSEN: list[tuple[str, bool, bool]] = [  # the way; is there a verify; is there
     ("httpx, one request, cut after it was taken", True, False),
     ("httpx async, one request, 503, not taken", True, True),
     ("httpx, redirect, 303 to a closed port", False, True),
-    ("httpx async, POST, then POST, fine, then refused", False, False),
+    ("httpx async, POST, then POST, fine, then connection refused", False, False),
     ("httpx, send, then a circuit rejects, fine", True, False),
     ("httpx, a circuit rejects before, open, then fine", False, False),
     ("httpx, long work, then send, overdue in a thread, sent later", True, False),

@@ -105,7 +105,7 @@ def test_a_splitter_of_ones_own():
     class Halves(Split):
         pass
 
-    with pytest.raises(NotImplementedError, match=r"Halves cannot split .* of\(value\)"):
+    with pytest.raises(NotImplementedError, match=r"Halves cannot split: .* of\(value\)"):
         Halves(parameter="x").of("ab")
 
 

@@ -69,7 +69,7 @@ def test_a_refusal_says_that_overdue_calls_hold_the_places(service):
         bulkhead.call(int)
     assert (one.value.overdue, two.value.overdue) == (1, 2)
     assert pickle.loads(pickle.dumps(two.value)).overdue == 2
-    assert "overdue" not in str(BulkheadFullError("narrow", 2, 0.05))
+    assert "abandoned" not in str(BulkheadFullError("narrow", 2, 0.05))
     service.go_on.set()
     wait_until(lambda: not line._lines.by_key)
     assert bulkhead.call(int) == 0
@@ -132,7 +132,7 @@ def test_every_limit_around_an_overdue_call_is_held(service):
 
     assert answers() == "went on without it"
     for limit in (outer, inner):
-        with pytest.raises(BulkheadFullError, match="overdue"):
+        with pytest.raises(BulkheadFullError, match="abandoned call"):
             limit.call(int)
 
 
@@ -167,7 +167,7 @@ def test_a_generator_that_hangs_holds_its_place(service):
     with pytest.raises(AttemptTimeout):
         next(reading)
     assert overdue_calls() == 1
-    with pytest.raises(BulkheadFullError, match="overdue"):
+    with pytest.raises(BulkheadFullError, match="abandoned call"):
         bulkhead.call(int)
     service.go_on.set()
     assert closed.wait(20)

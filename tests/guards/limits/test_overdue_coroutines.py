@@ -127,7 +127,7 @@ async def test_a_task_that_a_cancelled_coroutine_left_holds_its_place(service, w
 
     with pytest.raises(AttemptTimeout):
         await bulkhead.acall(acall_with_deadline, leaves_a_task, 0.05)
-    with pytest.raises(BulkheadFullError, match="overdue"):
+    with pytest.raises(BulkheadFullError, match="abandoned call"):
         await bulkhead.acall(int)
     left[0].cancel()
     await asyncio.to_thread(wait_until, lambda: not line._lines.by_key)
@@ -219,6 +219,6 @@ async def test_an_async_generator_that_hangs_in_a_thread_holds_its_place(service
     assert await anext(reading) == 1
     with pytest.raises(AttemptTimeout):
         await anext(reading)
-    with pytest.raises(BulkheadFullError, match="overdue"):
+    with pytest.raises(BulkheadFullError, match="abandoned call"):
         await bulkhead.acall(int)
     service.go_on.set()  # before the loop ends, which waits for its threads

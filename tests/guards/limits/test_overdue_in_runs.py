@@ -98,7 +98,7 @@ def test_a_stream_that_hangs_holds_its_place(service):
         assert next(reading) == 1
         with pytest.raises(AttemptTimeout):
             next(reading)
-        with pytest.raises(BulkheadFullError, match="overdue"):
+        with pytest.raises(BulkheadFullError, match="abandoned call"):
             bulkhead.call(int)
         service.go_on.set()
         wait_until(lambda: not line._lines.by_key)

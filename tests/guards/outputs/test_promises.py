@@ -105,7 +105,7 @@ def test_fences_inside_of_texts_and_several_blocks():
     value = {"code": "```python\nx\n```"}
     assert kept("object", f"```json\n{json.dumps(value, indent=1)}\n```") == value
     assert kept("object", '```python\nx = 1\n```\nand\n```json\n{"a": 1}\n```') == {"a": 1}
-    assert broken("object", "```\nnot json\n```").violations[0]["message"].startswith("no JSON:")
+    assert broken("object", "```\nnot json\n```").violations[0]["message"].startswith("not JSON:")
     for bad in ("```json", "```json\n", '{"a": NaN}', "[" * 100_000, "```\n" * 10_000):
         assert broken("object", bad).actual_type == "string"
 
@@ -184,7 +184,7 @@ def test_a_model_gives_its_instance():
     error = broken(Answer, '{"score": "high", "tags": [1]}')
     assert (error.expected_type, error.actual_type) == ("Answer", "object")
     assert [each["path"] for each in error.violations] == ["/score", "/tags/0"]
-    assert broken(Answer, "prose").violations[0]["message"].startswith("no JSON")
+    assert broken(Answer, "prose").violations[0]["message"].startswith("not JSON")
     assert broken(Answer, 5).actual_type == "integer"
     assert broken(Answer, b"\xff").actual_type == "bytes"
     assert kept(Point, '{"x": 1, "y": 2}') == Point(1, 2)
@@ -197,7 +197,9 @@ def test_a_model_gives_its_instance():
 
 def test_a_predicate_says_yes_or_no_or_why():
     assert kept(lambda value: value > 1, 2) == 2
-    assert broken(lambda value: value > 1, 1).violations == [{"path": "", "message": "<lambda> says no"}]
+    assert broken(lambda value: value > 1, 1).violations == [
+        {"path": "", "message": "<lambda> returned false"}
+    ]
 
     def checks(value):
         assert value["score"] <= 1, "the score is above 1"

@@ -217,8 +217,8 @@ class ProviderChain(AgentChain):
     providers: names that `@provider` registered, or a mapping of names to functions.
     last_known_good: the greatest age, in seconds, of an earlier answer of the first provider to the same
         call; True for any age. In a run it is kept in Prefect's result storage, elsewhere in this process.
-    degraded: the last answer: a text or any other value, or a function of the call's arguments (and `error`).
-        The run ends `Degraded`.
+    degraded: the last answer: any value, or a function of the call's arguments (and `error`). The run then
+        ends `Degraded`.
     notify: gets a `Notice` when no step answered.
 
     Each provider has its circuit `provider:<name>`, shared by the whole fleet. Only a chain that names a

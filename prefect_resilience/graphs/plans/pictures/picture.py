@@ -49,7 +49,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The content to draw. `verdict` is empty before a run. `note` tells what was left out."""
+    """The content to draw. `verdict` is empty before a run. `note` says what was left out."""
 
     title: str
     verdict: str

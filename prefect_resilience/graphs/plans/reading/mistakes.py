@@ -39,7 +39,7 @@ class Mistake:
 class PlanError(ConfigurationError):
     """A plan that was rejected. `mistakes` has all of its mistakes, up to `MOST_MISTAKES`.
 
-    The text lists the first fifty. `source` is the file's name, or "the plan".
+    The message lists the first fifty. `source` is the file's name, or "the plan".
     """
 
     def __init__(self, mistakes: Iterable[Mistake], source: str = "the plan") -> None:
