@@ -12,6 +12,15 @@ from typing import Any, TypeVar
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 LONGEST = 200
+MAIN = frozenset({"__main__", "__mp_main__"})
+"""The names of the main module: in its own process, and in one that `multiprocessing` spawns, such as a run
+of a served flow."""
+LOADED_BY_PREFECT = "__prefect_loader_"
+
+
+def is_of_process(module: str) -> bool:
+    """Whether another process has this module under another name, so that only its file identifies it."""
+    return module in MAIN or module.startswith(LOADED_BY_PREFECT)
 
 
 def template_fields(name: str, what: str) -> tuple[str, ...]:

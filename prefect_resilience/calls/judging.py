@@ -131,7 +131,7 @@ def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
 
 def _attempts(context: ErrorContext) -> str:
     """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
-    errors = [one.error for one in context.history]
+    errors = [one.error for one in context.history if one.error is not None]
     rejected = sum(
         refused_by({"category": one.category, "exception_type": one.exception_type}) is not None
         for one in errors

@@ -10,8 +10,9 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.durable.letters.kinds import DeadLetterError, attribute_at
-from prefect_resilience.durable.letters.model import LOADED_BY_PREFECT, Source
+from prefect_resilience.durable.letters.model import Source
 
 # Tasks that no import finds, as in a function or a notebook. Only this process can find them.
 _local: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -78,7 +79,9 @@ class Finder:
             ) from error
         found = attribute_at(module, source.qualname)
         if found is None:
-            raise DeadLetterError(f"{source.qualname} no longer exists in {source.module}")
+            raise DeadLetterError(
+                f"{source.qualname} is not in {source.module}: restore it, or settle or purge the letter"
+            )
         return found
 
     def modules_of(self, source: Source | None) -> Callable[[str], ModuleType]:
@@ -86,9 +89,9 @@ class Finder:
         return lambda name: self.module(name, source)
 
     def module(self, name: str, source: Source | None) -> ModuleType:
-        """A module by its name, or by its recorded file: for `__main__` and modules that no import finds."""
+        """A module by its name, or by its recorded file: for main modules and those that no import finds."""
         file = source.file if source is not None and source.module == name else None
-        passing = name == "__main__" or name.startswith(LOADED_BY_PREFECT)
+        passing = is_of_process(name)
         known = sys.modules.get(name)
         if known is not None and (file is None or _is_at(known, file) or not passing):
             return known

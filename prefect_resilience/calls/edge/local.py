@@ -158,7 +158,9 @@ class LocalRun(OutsideRuns):
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         line = f"{self.name}: {gave_up_told(context, verdict)}"
-        say(ERROR, (self.name, "gave up", context.code), line)
+        # With one attempt only, an outer guard may still retry the call.
+        level = WARNING if context.max_attempts == 1 else ERROR
+        say(level, (self.name, "gave up", context.code), line)
         events.run_failed(self.name, context, verdict, events.count)
         self._counted(context, "calls", "failures")
 

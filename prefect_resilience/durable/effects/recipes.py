@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.errors.exceptions import EffectKeyReused, InDoubt
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def class_name(cls: type[Any]) -> str:
 def module_name(module: str, file: str) -> str:
     """The name of a module; for a script or a file that Prefect loaded, the name to import it by."""
     path = PurePath(file)
-    by_path = module in ("", "__main__", path.stem) or module.startswith("__prefect_loader")
+    by_path = module in ("", path.stem) or is_of_process(module)
     if not by_path:
         return module
     if path.suffix != ".py" or "ipykernel" in file:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
+from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.durable.letters.codec import LARGEST, LeftOut, Reader, encode_parameters
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.secrets.redact import redact, redact_data
@@ -28,7 +29,6 @@ Starts = tuple[tuple[str, int], ...]
 """The flow runs around a call, the root first, each with the number of its start."""
 
 
-LOADED_BY_PREFECT = "__prefect_loader_"
 """The prefix of the name of a module that Prefect loaded from a file."""
 
 
@@ -309,8 +309,9 @@ def batch_digest(batch_id: str | None) -> str:
 
 def _place(source: Source) -> str:
     """The module; the name of its file if the module has another name in each process."""
-    passing = source.module == "__main__" or source.module.startswith(LOADED_BY_PREFECT)
-    return PurePath(source.file).name if passing and source.file else source.module
+    if source.file and is_of_process(source.module):
+        return PurePath(source.file).name
+    return source.module
 
 
 def _digest(text: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
+from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -100,9 +101,7 @@ def _not_found(name: str, why: str) -> ConfigurationError:
 
 def _is_being_loaded(module: Any) -> bool:
     # A script that runs as __main__ has no such mark; its compensation is checked again before the call.
-    return module.__name__ == "__main__" or bool(
-        getattr(getattr(module, "__spec__", None), "_initializing", False)
-    )
+    return module.__name__ in MAIN or bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
 
 
 def _is(found: Any, function: Any) -> bool:

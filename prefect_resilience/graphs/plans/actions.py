@@ -14,6 +14,7 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
+from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.builtin import mistakes_of_voting, run_quorum, run_subplan, run_vote
@@ -245,7 +246,7 @@ def _same(known: Action, made: Action) -> bool:
     """Whether this is the same action again: a module was re-imported, or a notebook cell was run again."""
     if known.function is made.function:
         return True
-    if made.function.__module__ == "__main__":
+    if made.function.__module__ in MAIN:
         return _qualname(known.function) == _qualname(made.function)
     return known.place == made.place
 

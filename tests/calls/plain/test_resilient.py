@@ -322,6 +322,17 @@ def test_the_first_line_of_a_kind_is_logged_and_the_others_are_counted(caplog, m
     ]
 
 
+@pytest.mark.parametrize(("retry", "level"), [(None, logging.WARNING), (FAST, logging.ERROR)])
+def test_a_guard_with_one_attempt_leaves_the_error_to_an_outer_one(retry, level, caplog, monkeypatch):
+    from prefect_resilience.calls.edge import seldom
+
+    monkeypatch.setattr(seldom, "_seldom", seldom.Seldom())
+    with pytest.raises(ConnectionError):
+        function(Script(*[CUT] * 3), retry=retry, name="page")()
+    [last] = [record for record in caplog.records if "page: Giving up after" in record.getMessage()]
+    assert last.levelno == level
+
+
 def test_a_minute_later_the_line_says_how_many_were_left_out():
     from prefect_resilience.calls.edge.seldom import Seldom
 

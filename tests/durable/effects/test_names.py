@@ -69,7 +69,8 @@ def ways(file: Path, module: str) -> Iterator[Callable[[str], object]]:
     """How a file's code is got at: by import, as a script, by Prefect, twice."""
     imported = importlib.import_module(module)
     yield lambda name: getattr(imported, name)
-    yield runpy.run_path(str(file), run_name="__main__").__getitem__
+    for name in ("__main__", "__mp_main__"):
+        yield runpy.run_path(str(file), run_name=name).__getitem__
     for _ in range(2):
         loaded = load_script_as_module(str(file))
         yield functools.partial(getattr, loaded)

@@ -471,7 +471,7 @@ def test_saved_blocks_go_by_their_name() -> None:
 @pytest.mark.parametrize(
     ("encoded", "says"),
     [
-        ({KIND: "pickle", "value": "gASVAAAA"}, "no kind 'pickle'"),
+        ({KIND: "pickle", "value": "gASVAAAA"}, "unknown kind of value 'pickle'"),
         ({KIND: "model", "class": "os:system", "fields": {}, "set": []}, "is not read"),
         ({KIND: "model", "class": "builtins:eval", "fields": {}, "set": []}, "is not read"),
         ({KIND: "dataclass", "class": "subprocess:Popen", "fields": {"args": "ls"}}, "is not read"),
@@ -502,11 +502,11 @@ def test_saved_blocks_go_by_their_name() -> None:
                 "class": "tests.durable.letters.shop:Slotted",
                 "fields": {"name": "", "z": 1},
             },
-            "no field 'z' any more",
+            "no longer has the field 'z'",
         ),
         (
             {KIND: "namedtuple", "class": "tests.durable.letters.shop:Card", "fields": {"a": 1}},
-            "no field 'a' any more",
+            "no longer has the field 'a'",
         ),
     ],
 )

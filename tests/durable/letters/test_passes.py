@@ -167,7 +167,10 @@ def test_what_makes_two_calls_the_same() -> None:
     assert identity() == identity(key="send-mended", source=Source(module="shop", qualname="send"))
     assert identity().partition(".")[0] == identity(parameters={"n": 2}).partition(".")[0]
     script = [Source(module=f"__prefect_loader_{n}", qualname="send", file=f"/{n}/shop.py") for n in "ab"]
-    assert identity(source=script[0]) == identity(source=script[1])
+    script += [
+        Source(module=name, qualname="send", file="/c/shop.py") for name in ("__main__", "__mp_main__")
+    ]
+    assert len({identity(source=one) for one in script}) == 1
     assert identity(source=None) == identity(source=None, key="send-mended")
     assert identity(source=None, key="send") == identity(source=None)
     different = [

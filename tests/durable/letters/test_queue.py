@@ -104,7 +104,7 @@ def test_a_claim_that_has_run_out_is_a_doubt(queue: DeadLetterQueue) -> None:
     assert queue.get(letter.id).status == "in_doubt"
     assert queue.list(status="in_doubt") == [queue.get(letter.id)]
     _, why = queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=False)
-    assert "cut off" in (why or "")
+    assert "interrupted" in (why or "")
     taken, why = queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=True)
     assert why is None
     assert [(one.owner, one.outcome, one.run_id) for one in taken.replays] == [("dead", "in_doubt", "r")]
@@ -236,7 +236,7 @@ def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: l
 
 
 def test_words() -> None:
-    assert ReplayReport().summary() == "no letter"
+    assert ReplayReport().summary() == "no letters"
     outcomes = tuple(
         LetterOutcome(id="1", name="a", result=result)  # type: ignore[arg-type]
         for result in ("replayed", "failed", "skipped", "skipped")

@@ -238,7 +238,7 @@ def test_a_run_that_completed_without_the_call_is_left_to_a_person(receiver: Rec
     again(UUID(letter.flow_run_id), sometimes)
     report = dead_letters.replay()
     assert (report.outcomes[0].reason, report.well) == ("unclear", False)
-    assert "was run again and is Completed, and nobody knows" in report.outcomes[0].message
+    assert "was run again and is Completed; it is unknown whether" in report.outcomes[0].message
     assert receiver.got == []
     assert dead_letters.replay(letter.id, force=True).replayed == 1
 
@@ -251,7 +251,7 @@ def test_a_pass_that_was_cut_off_may_have_made_the_call(receiver: Receiver, unno
     assert receiver.got == ["a"]
     (outcome,) = dead_letters.replay(letter.id).outcomes
     assert (outcome.result, outcome.reason) == ("skipped", "unclear")
-    assert "is Crashed, and nobody knows" in outcome.message
+    assert "is Crashed; it is unknown whether" in outcome.message
     assert receiver.got == ["a"]
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.graphs.agents.edge.registry import AGENTS
+from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS
 from tests.docs.pages import DOCS
 from tests.docs.reading import Reader
 
@@ -16,7 +16,8 @@ PAGE = DOCS / "agents.md"
 
 
 def test_every_block_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(AGENTS, "_known", {})
+    for registered in (AGENTS, PROVIDERS):
+        monkeypatch.setattr(registered, "_known", {})
     reader = Reader(tmp_path)
     reader.follow(PAGE)
     assert reader.compared >= 10

@@ -14,6 +14,7 @@ from prefect.tasks import Task
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.local import LocalRun, outcome_of
 from prefect_resilience.calls.model import Substitute
@@ -200,7 +201,7 @@ def _same(known: Agent | Person, made: Agent | Person) -> bool:
     or a notebook cell was run again."""
     return (
         known.place == made.place
-        or known.place.partition(":")[0] == "__main__" == made.place.partition(":")[0]
+        or {known.place.partition(":")[0], made.place.partition(":")[0]} <= MAIN
         or (_written(known) is not None and _written(known) == _written(made))
     )
 
