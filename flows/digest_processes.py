@@ -6,13 +6,16 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from prefect.server.api.server import SubprocessASGIServer
 from prefect.settings import get_current_settings
 from rich.console import Console
 
-from flows.digest_receivers import Board
 from flows.own_process import HERE
+
+if TYPE_CHECKING:  # other examples use `shared_api` without a mail server
+    from flows.digest_receivers import Board
 
 CONSOLE = Console(width=100)
 

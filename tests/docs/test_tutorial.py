@@ -12,7 +12,7 @@ The pages are the only source. The first line of a block says in which terminal 
 longer or shorter. A command ends with exit code 0 unless its line says otherwise (`# exits with 1`).
 
 Different for the test: free ports, a wheel that leads to this checkout, the server of the test session in
-place of `prefect server start`, and a worker that looks for runs every second.
+place of the one that the reader starts, and a worker that looks for runs every second.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.api, pytest.mark.timeout(300)]
 TUTORIAL = DOCS / "tutorial"
 PARTS = sorted(TUTORIAL.glob("[1-9]_*.md"))
 API, SUPPLIER, BANK = "4200", "8010", "8020"
-SERVER = "prefect server start"
+SERVER = "prefect --no-prompt server start"
 TERMINAL = re.compile(r"# terminal (\d)\n")
 ENDS_WITH = re.compile(r"# exits with (\d+)")
 

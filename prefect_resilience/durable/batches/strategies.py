@@ -24,6 +24,7 @@ from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
 from prefect_resilience.durable.sagas.report import named_some
+from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
@@ -79,9 +80,12 @@ class RunEnd:
 
     @property
     def permanent(self) -> bool:
-        """Whether it fails again unless something is changed. An unknown error does not count."""
+        """Whether it fails again unless something is changed. An unknown error does not count, nor does an
+        effect in doubt: while it is not settled, the effect itself waits for a person."""
         error = self.error
         if self.state != "FAILED" or error is None or error.category is ErrorCategory.UNEXPECTED:
+            return False
+        if error.code == InDoubt.__name__:
             return False
         return not error.retryable and error.kind in (ErrorKind.PERMANENT, ErrorKind.RESOURCE)
 

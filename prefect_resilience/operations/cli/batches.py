@@ -133,7 +133,8 @@ def recover(
     Example: prefect-resilience batches recover 01a1febe-b96e-7be5-9158-1f14ad773e0c --dry-run
 
     Args:
-        strategy: auto follows the hint; restart runs the same flow run again whatever the hint is.
+        strategy: auto follows the hint; restart runs the same flow run again whatever the hint is, unless it
+            completed: then start a new run of the flow.
         rollback_to: Roll back to this savepoint, or to the end of this other batch, as rollback --to does.
     """
     if rollback_to is not None and strategy not in ("auto", "compensate"):

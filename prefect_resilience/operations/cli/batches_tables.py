@@ -44,6 +44,8 @@ ACTIONS = {
     "nothing": ("needs no recovery", "needs no recovery"),
 }
 """Words for each action of a recovery: planned, and done."""
+OUTCOMES = {"told": "needs a person"}
+"""Words for outcomes in the audit log that do not speak for themselves."""
 
 
 def batches_table(found: FoundBatches) -> Table:
@@ -62,10 +64,10 @@ def _batch_cells(one: BatchSummary, found: FoundBatches) -> Iterator[look.Cell]:
 
 
 def summary(found: Sequence[BatchSummary], url: str) -> str:
-    """One line: the number of batches, open ones, and ones in doubt."""
+    """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
     number = plural(len(found), "batch", "batches")
-    doubts = sum(one.open and one.unknown > 0 for one in found)
-    return f"{number}, {sum(one.open for one in found) or 'none'} open, {doubts or 'none'} in doubt, in {url}"
+    opened, unknown = (sum(one.open for one in found), sum(one.open and one.unknown > 0 for one in found))
+    return f"{number}, {opened or 'none'} open, {unknown or 'none'} with an unknown outcome, in {url}"
 
 
 def batch_card(status: BatchStatus, hint: RecoveryHint | str | None, now: float) -> Iterator[RenderableType]:
@@ -151,7 +153,8 @@ def audit_table(entries: Iterable[AuditEntry]) -> Table:
             look.clock(entry.at),
             entry.by,
             entry.asked,
-            entry.outcome.replace("_", " ") + ("" if entry.ended is None else f", then {entry.ended}"),
+            OUTCOMES.get(entry.outcome, entry.outcome.replace("_", " "))
+            + ("" if entry.ended is None else f", then {entry.ended}"),
             safe(entry.why if entry.reason is None else f"{entry.why} ({entry.reason})"),
         )
         for entry in entries

@@ -142,12 +142,12 @@ def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
 
 
 def _clock(time: float | None, now: float) -> str:
-    """The time of day if it is today, else with the date."""
+    """The time of day in this host's zone if it is today, else with the date."""
     if time is None:
         return ""
     there = datetime.fromtimestamp(time).astimezone()
     near = there.date() == datetime.fromtimestamp(now).astimezone().date()
-    return f"{there:%H:%M:%S}" if near else f"{there:%Y-%m-%d %H:%M}"
+    return f"{there:%H:%M:%S %Z}" if near else f"{there:%Y-%m-%d %H:%M %Z}"
 
 
 # -- watching

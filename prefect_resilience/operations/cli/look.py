@@ -175,8 +175,8 @@ def rough(seconds: float) -> str:
 
 
 def clock(time: float) -> str:
-    """A time in this host's zone: "2026-11-20 14:37:07"."""
-    return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S}"
+    """A time in this host's zone: "2026-11-20 14:37:07 CET"."""
+    return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def local(time: float, now: float) -> str:

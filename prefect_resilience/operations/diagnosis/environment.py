@@ -14,7 +14,7 @@ from packaging.version import Version
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.text import one_line
 from prefect_resilience.dead_letters import list as list_letters
-from prefect_resilience.durable import list_batches
+from prefect_resilience.durable import BatchStatus, batch_status, list_batches
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import get_circuits
@@ -261,7 +261,8 @@ def leases() -> Iterator[DiagnosisFinding]:
     """Effects and dead letters that wait for a person."""
     try:
         letters = list_letters(status="in_doubt", limit=SHOWN)
-        batches = [batch for batch in list_batches() if batch.open and batch.unknown][:SHOWN]
+        open_ones = [batch.batch_id for batch in list_batches() if batch.open and batch.unknown]
+        batches = [batch_id for batch_id in open_ones[:SHOWN] if _needs_a_person(batch_status(batch_id))]
     except (ConfigurationError, StoreUnavailable):
         return
     for letter in letters:
@@ -270,7 +271,12 @@ def leases() -> Iterator[DiagnosisFinding]:
             f"Check with the receiver, then run `prefect-resilience dead-letters replay {letter.id} --force`."
         )
         yield note("leases", f"dead letter {letter.id}", says, mend)
-    for batch in batches:
-        says = "a process died during one of its effects, and the outcome of the effect is unknown"
-        mend = f"Run `prefect-resilience batches show {batch.batch_id}`, and settle the effects in doubt."
-        yield note("leases", f"batch {batch.batch_id}", says, mend)
+    for batch_id in batches:
+        says = "the outcome of one of its effects is unknown: its process died, or its call was interrupted"
+        mend = f"Run `prefect-resilience batches show {batch_id}`, and settle the effects in doubt."
+        yield note("leases", f"batch {batch_id}", says, mend)
+
+
+def _needs_a_person(batch: BatchStatus) -> bool:
+    """Whether it has an effect in doubt. A conditional or idempotent one is repeated by the next run."""
+    return any(effect.kind == "external" and effect.state == "unknown" for effect in batch.effects)

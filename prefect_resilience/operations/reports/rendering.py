@@ -33,6 +33,9 @@ NOTHING = "-"
 MOST_ROWS = 50
 LONGEST_NAME = 120
 
+RECOVERIES = {"told": "needs a person", "nothing": "needs no recovery", "refused": "not changed"}
+"""Words for outcomes of recoveries that do not speak for themselves."""
+
 Row = tuple[str, ...]
 T = TypeVar("T")
 
@@ -60,8 +63,8 @@ def headline(report: FleetReport) -> str:
 def _flow_headline(flows: FlowFigures) -> str:
     if not flows.crashes and not flows.failures:
         return ""
-    told = f"{flows.crashes:,} crashed, {flows.failures:,} failed, {count(flows.recovered)} recovered"
-    return f" Flow runs: {told}."
+    crashes, failures = plural(flows.crashes or 0, "crash", "crashes"), plural(flows.failures or 0, "failure")
+    return f" Flow runs: {crashes}, {failures}, {count(flows.recovered)} recovered."
 
 
 def sections_of(report: FleetReport) -> list[Section]:
@@ -122,9 +125,9 @@ def _flow_rows(flows: FlowFigures) -> list[Row]:
     ended = [f"{flows.completed:,} completed", f"{flows.failed:,} failed", f"{flows.crashed:,} crashed"]
     ended += [f"{flows.cancelled:,} cancelled"] if flows.cancelled else []
     return [
-        ("flow runs", f"{flows.runs:,} ended: {', '.join(ended)}"),
-        ("crashes of flow runs", count(flows.crashes)),
-        ("failures of flow runs", count(flows.failures)),
+        ("final states of flow runs", f"{flows.runs:,} ended: {', '.join(ended)}"),
+        ("crashes of flow runs (events in the period)", count(flows.crashes)),
+        ("failures of flow runs (events in the period)", count(flows.failures)),
         ("flow runs that recovered", count(flows.recovered)),
         (
             "time to recovery of flow runs",
@@ -137,7 +140,8 @@ def _flow_rows(flows: FlowFigures) -> list[Row]:
 def _letter_rows(letters: LetterFigures | None) -> list[Row]:
     if letters is None:
         return [("dead letters", UNKNOWN)]
-    stand = f"{letters.created:,} created: {letters.waiting:,} waiting, {letters.replayed:,} replayed"
+    stand = f"{letters.created:,} created and in the store now: {letters.waiting:,} waiting"
+    stand += f", {letters.replayed:,} replayed"
     stand += _some((letters.settled, "settled by their runs"), (letters.in_doubt, "in doubt"))
     ended = f"{letters.replays_succeeded:,} succeeded, {letters.replays_failed:,} failed"
     ended += _some(
@@ -215,7 +219,8 @@ def _budget(one: BudgetStatus) -> Iterable[str]:
 def _counts(counts: dict[str, int] | None) -> str:
     if counts is None:
         return UNKNOWN
-    return ", ".join(f"{number:,} {name.replace('_', ' ')}" for name, number in counts.items()) or "0"
+    named = ((number, RECOVERIES.get(name, name.replace("_", " "))) for name, number in counts.items())
+    return ", ".join(f"{number:,} {name}" for number, name in named) or "0"
 
 
 # -- words

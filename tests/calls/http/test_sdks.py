@@ -33,6 +33,8 @@ from tests.calls.http.sdks import (
 )
 from tests.calls.http.server import Act
 
+pytestmark = pytest.mark.slow
+
 FAULTS: dict[str, Any] = {
     "429-ms": lambda provider: refused(provider, "429-ms"),
     "408": lambda provider: unwell(provider, 408),
@@ -188,6 +190,7 @@ def test_a_provider_that_is_down_is_not_asked_any_more(ask, server, provider) ->
     assert classify(last).category is C.CIRCUIT_OPEN
 
 
+@pytest.mark.smoke
 def test_a_guard_around_the_call_does_not_multiply_its_attempts(ask, server, provider) -> None:
     server.says(refused(provider, "503"))
     guarded = resilient(retry=Retry(attempts=3, backoff=Backoff.none()))(ask)
@@ -277,6 +280,7 @@ def test_clients_of_both_libraries_are_served(ask, server, provider, library) ->
     assert isinstance(ask.raises(streamed=True), SDKS[provider].APITimeoutError | library.ReadTimeout)
 
 
+@pytest.mark.smoke
 def test_one_line_for_each_sdk(server) -> None:
     """As the documentation has it."""
     ours = ResilientTransport(allowed_methods=["GET", "POST"], retry=Retry(backoff=Backoff.none()))

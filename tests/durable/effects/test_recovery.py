@@ -300,6 +300,15 @@ def test_when_not_to(deployed, state, action, says):
     assert run_of(run_id).state.type == state.type
 
 
+def test_a_settled_doubt_is_recovered(deployed):
+    run_id = deployed(Failed(message="Flow run encountered an exception: InDoubt: the outcome is unknown"))
+    put(run_id, a="done", b="unknown")
+    assert recover(run_id).action == "told"
+    settle(run_id, "b", "not_done", by="ada", reason="the receiver does not have it")
+    assert recover(run_id).action == "rescheduled"
+    assert run_of(run_id).state.name == "AwaitingRetry"
+
+
 @pytest.mark.requirement("004.18")
 def test_a_person_may_insist(deployed):
     run_id = deployed(Failed(message="Flow run encountered an exception: PermissionError: no"))

@@ -25,6 +25,7 @@ POLICY = RecoveryPolicy(attempts=3, backoff=Backoff.exponential(60, jitter=0.0, 
 CRASHED = RunEnd("CRASHED", ErrorInfo.of(ErrorCategory.AGENT_CRASH, "CRASHED"))
 PASSING = RunEnd("FAILED", classify(ConnectionError("reset")))
 PERMANENT = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.AUTH, "401"))
+IN_DOUBT = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.SUBTASK, "InDoubt"))
 TOO_BIG = RunEnd("FAILED", ErrorInfo.of(ErrorCategory.OVERFLOW, "context_length_exceeded"))
 NOBODY_KNOWS = RunEnd("FAILED", classify(RuntimeError("1/3 states failed.")))
 CANCELLED, COMPLETED, RUNNING = RunEnd("CANCELLED"), RunEnd("COMPLETED"), RunEnd("RUNNING")
@@ -94,6 +95,8 @@ TABLE = [
     ("zd", CRASHED, "manual_only", False, "its run crashed; it was rolled back"),
     ("u", NOTHING, "manual_only", False, "settle it"),
     ("d", PERMANENT, "manual_only", False, "its run failed with 401 (auth), which is a permanent error"),
+    ("df", IN_DOUBT, "restart_from_last_external", True, "failed with InDoubt"),
+    ("du", IN_DOUBT, "manual_only", False, "the outcome of 'b' is unknown"),
     ("d", TOO_BIG, "manual_only", False, "overflow"),
     ("dc", PERMANENT, "manual_only", False, "or compensate: 1 of 2 done effects can be compensated"),
     ("dd", CANCELLED, "abandon", False, "its run was cancelled"),
@@ -105,7 +108,7 @@ TABLE = [
     ("du", RUNNING, None, None, ""),
     ("zh", CRASHED, "compensate", True, "its rollback was interrupted"),
     ("zh", NOTHING, "compensate", True, "its rollback was interrupted"),
-    ("zs", CRASHED, "manual_only", False, "whether 'b'"),
+    ("zs", CRASHED, "manual_only", False, "the outcome of 'b' is unknown"),
     ("zd", PASSING, "manual_only", False, "would repeat the compensated effects"),
     ("z", COMPLETED, None, None, ""),
     ("z", NOTHING, None, None, ""),
@@ -188,7 +191,7 @@ def test_pauses_grow_and_end():
     once = RecoveryPolicy(attempts=1)
     assert "once" in recovery_hint([], CRASHED, RecoveryTrail(1, NOW), once, NOW).why
     assert recovery_hint([], CRASHED, RecoveryTrail(), RecoveryPolicy(attempts=0), NOW).why == (
-        "its run crashed; recovery is off"
+        "its run crashed; automatic recovery is off"
     )
 
 

@@ -91,7 +91,7 @@ def test_list(batches: str, cli: Any) -> None:
     assert (listed[0]["hint"]["strategy"], listed[0]["hint"]["waiting"]) == ("manual_only", ["doubt-hotel"])
     assert listed[1]["flow_run"]
     quiet = cli("batches", "list", *NO_RUNS)
-    assert "3 batches, 1 open, 1 in doubt, in sqlite" in quiet.out
+    assert "3 batches, 1 open, 1 with an unknown outcome, in sqlite" in quiet.out
     assert "The first 1 of 3 batches" in cli("batches", "list", "--limit", "1", *NO_RUNS).out
     assert "1 or more" in cli("batches", "list", "--limit", "0").sentence
     assert "memory of one process" in cli("batches", "list", "--store", "memory://").sentence
