@@ -34,8 +34,6 @@ from tests.docs.pages import DOCS, ROOT, Block, blocks
 from tests.docs.terminals import Terminal
 from tests.free_ports import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.api, pytest.mark.timeout(300)]
-
 TUTORIAL = DOCS / "tutorial"
 PARTS = sorted(TUTORIAL.glob("[1-9]_*.md"))
 API, SUPPLIER, BANK = "4200", "8010", "8020"
@@ -73,10 +71,11 @@ class Reader:
             (self.folder / block.file).write_text(text)
         elif block.language == "sh":
             self.type(number, text[named.end() if named else 0 :], place)
-        elif named is None:
-            assert output(text, whole=True).match(self.printed), f"{place} is not this:\n{self.printed}"
-        else:
+        elif named:
             self.look(number, text[named.end() :], place)
+        else:
+            assert block.language == "text", f"{place} is code without a file"
+            assert output(text, whole=True).match(self.printed), f"{place} is not this:\n{self.printed}"
 
     def type(self, number: int, text: str, place: str) -> None:
         terminal = self.terminal(number)
@@ -184,6 +183,42 @@ def reader(prefect_api: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     made.close()
 
 
+@pytest.mark.slow
+@pytest.mark.api
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.stem)
 def test_what_a_part_says_happens(reader: Reader, part: Path) -> None:
     reader.do(part)
+
+
+@pytest.mark.parametrize(
+    ("shown", "same"),
+    [
+        ("one 1\n\ntwo  2 s", True),
+        ("one ...\ntwo 2 s", True),
+        ("...\ntwo 2 s", True),
+        ("one 1\n...", True),
+        ("one 1\n─\ntwo 2 s", False),
+        ("one 1", False),
+        ("two 2 s", False),
+        ("one 1\ntwo 2", False),
+        ("one 1\ntwo 2 s\nthree", False),
+    ],
+)
+def test_an_output_is_compared(shown: str, same: bool) -> None:
+    assert bool(output(shown, whole=True).match("one 1\ntwo 2 s\n\n")) is same
+
+
+def test_a_terminal_shows_what_was_drawn_again(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, {"PATH": os.environ["PATH"]})
+    try:
+        terminal.type(r"printf 'first\n1 s\n'; read; printf '\033[1A\033[2K2 s\n'; false")
+        assert terminal.output(lambda text: text.find("1 s") + 4 if "1 s" in text else None) == "first\n1 s\n"
+        os.write(terminal._ours, b"\n")
+        assert terminal.finish() == 1
+        assert (terminal.output() or "").strip() == "2 s"
+        terminal.type("sh -c 'echo started; exec sleep 60'")
+        assert terminal.output(lambda text: len(text) if "started" in text else None) is not None
+        terminal.interrupt()
+    finally:
+        terminal.close()

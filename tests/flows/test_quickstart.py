@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    unwanted = ("PREFECT_", "COV_", "COVERAGE_")
+    unwanted = ("PREFECT_", "COV_", "COVERAGE_", "COLUMNS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     env["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
     env["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"

@@ -22,7 +22,7 @@ from pathlib import Path
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
     # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient` and the transports; approvals, messages
-    "lines of code": 39_427 + 250 + 1_850 + 340,
+    "lines of code": 39_427 + 250 + 1_850 + 360,
     "files": 300 + 12,
     "longest file, lines": 400,
     "arrows between rooms": 50,

@@ -47,7 +47,10 @@ MISTAKES = {
         "did you mean 'rate_limit'",
     ),
     "async fallback": (lambda: resilient_task(fallback=aanswer)(work), "async"),
-    "fallback that needs more": (lambda: resilient_task(fallback=needs_more)(work), "needs 'region'"),
+    "fallback that needs more": (
+        lambda: resilient_task(fallback=needs_more)(work),
+        "needs the parameter 'region'",
+    ),
     "a constant as fallback": (lambda: resilient_task(fallback=[{"a": 1}])(work), "Fallback.value"),
     "template without a parameter": (
         lambda: resilient_task(circuit=CircuitBreaker("llm:{provder}"))(work),

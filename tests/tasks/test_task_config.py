@@ -38,8 +38,8 @@ def test_the_policy_as_options_of_prefect():
     ("options", "says"),
     [
         ({"retry": "three"}, "is not a retry policy: write Retry"),
-        ({"timeout": "soon"}, "timeout is a duration"),
-        ({"retries": 3}, "retries= comes from the policy"),
+        ({"timeout": "soon"}, "timeout must be a duration"),
+        ({"retries": 3}, "retries= is set by the policy"),
         ({"persist": True}, "a Prefect task has no option 'persist'; did you mean 'persist_result'"),
     ],
 )

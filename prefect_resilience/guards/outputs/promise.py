@@ -32,8 +32,8 @@ class Expect:
         the violations: in its parameters `error` (the ErrorContext) and `violations` (a list of
         `{"path": ..., "message": ...}`), if the function declares them with a default, and from
         `last_violations()`.
-    attempts: with `repair=True`, the number of attempts at a valid output, the first one included. It does not
-        depend on `retry`: with `retry=None` a malformed output still gets this many attempts.
+    attempts: with `repair=True`, the number of attempts at a valid output, the first one included. It does
+        not depend on `retry`: with `retry=None` a malformed output still gets this many attempts.
 
     Without `repair`, a malformed output is retried only if the task's `retry` has a rule for the category
     "validation". Such a rule takes precedence over `attempts`.

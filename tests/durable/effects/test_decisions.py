@@ -520,11 +520,11 @@ def hinted(stands: BatchSnapshot, asked: RecoveryRequest, chance: float = 0.5) -
 def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> None:
     crashed, said = seen(run("Crashed")), seen(run("Crashed", policy=OFF))
     assert hinted(crashed, RecoveryRequest()).strategy == "restart_batch"
-    assert hinted(said, RecoveryRequest()).why == f"{CRASHED}; recovery is off"
+    assert hinted(said, RecoveryRequest()).why == f"{CRASHED}; automatic recovery is off"
     assert hinted(said, RecoveryRequest(policy=EVEN)).strategy == "restart_batch"
-    assert hinted(crashed, RecoveryRequest(policy=OFF)).why == f"{CRASHED}; recovery is off"
+    assert hinted(crashed, RecoveryRequest(policy=OFF)).why == f"{CRASHED}; automatic recovery is off"
     assert decide(said, RecoveryRequest(), 0.5) == Decided(
-        "manual_only", "told", f"{CRASHED}; recovery is off"
+        "manual_only", "told", f"{CRASHED}; automatic recovery is off"
     )
 
 

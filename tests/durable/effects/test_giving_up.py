@@ -67,7 +67,7 @@ def test_a_compensation_in_doubt_is_settled_with_its_effect(answer: Any, after: 
     hint = batch_status("b").hint
     assert hint is not None
     assert set(hint.waiting) == {"order:2", "compensate:order:2"}
-    with pytest.raises(ConfigurationError, match="say 'undone' or 'kept'"):
+    with pytest.raises(ConfigurationError, match="answer `undone` or `kept`"):
         settle("b", "order:2", "done")
     assert settle("b", "order:2", answer).state == after
     assert states() == {"order:1": "compensated", "order:2": after, "order:3": "compensated"}
@@ -101,7 +101,7 @@ def test_mistakes(shared: str, receiver: Receiver, post: Any) -> None:
     scenario()
     with pytest.raises(ConfigurationError, match="has no compensation: "):
         settle("b", "plain", "kept")
-    with pytest.raises(ConfigurationError, match="go with 'done' alone"):
+    with pytest.raises(ConfigurationError, match="only for the answer 'done'"):
         settle("b", "plain", "undone", result=1)
     with pytest.raises(ConfigurationError, match="unknown answer"):
         settle("b", "plain", "keep")  # type: ignore[arg-type]

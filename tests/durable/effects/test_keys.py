@@ -127,8 +127,8 @@ def test_a_default_that_cannot_be_compared_counts():
 def test_an_argument_without_a_value_is_one_sentence():
     with pytest.raises(
         ConfigurationError,
-        match=r"its parameter 'client' is a object, which has no value that could be compared; write a key "
-        r'over the others, such as Effect\(key="shop.send:{id}"\)',
+        match=r"its parameter 'client' is a object, which has no value that can be compared; write a key "
+        r'with the others, such as Effect\(key="shop.send:{id}"\)',
     ):
         key(Effect(), {"client": object()})
     assert key(Effect(key="k:{n}"), {"client": object(), "n": 1}) == "k:1"

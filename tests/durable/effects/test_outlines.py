@@ -73,7 +73,7 @@ def test_what_a_report_says() -> None:
     ("outline", "said"),
     [
         (Outline(), "there is nothing to compensate"),
-        (Outline(("a",)), "undone: 'a'"),
+        (Outline(("a",)), "compensated: 'a'"),
         (
             Outline((), (NotUndone("s", "skipped", "none"),)),
             "compensated: nothing; not compensated: 's' (none)",

@@ -551,7 +551,7 @@ def test_settling_what_cannot_be(doubtful):
         settle("b", "onee", "done")
     with pytest.raises(ConfigurationError, match="did you mean 'done'"):
         settle("b", "one", "dome")
-    with pytest.raises(ConfigurationError, match="go with 'done' alone"):
+    with pytest.raises(ConfigurationError, match="only for the answer 'done'"):
         settle("b", "one", "not_done", external_id="m")
     with pytest.raises(ConfigurationError, match="must be plain JSON"):
         settle("b", "one", "done", {1})

@@ -270,7 +270,7 @@ def verify_nothing(): ...
 
 MISTAKES: dict[str, tuple[Any, Any, str]] = {
     "kind": (work, "externl", "unknown value 'externl'; did you mean 'external'"),
-    "number": (work, 3, "effect=3 is no effect"),
+    "number": (work, 3, "effect=3 is not an effect"),
     "option": (work, {"kind": "external", "keys": "x"}, "did you mean 'key'"),
     "field": (work, Effect(key="invoice:{ordr}"), "did you mean 'order'"),
     "braces": (work, {"key": "invoice:{order"}, "braces in the effect key"),

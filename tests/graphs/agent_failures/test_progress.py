@@ -142,10 +142,10 @@ def test_every_step_is_a_task_run():
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda: ProgressGuard(rounds=1), "whole number from 2"),
+        (lambda: ProgressGuard(rounds=1), "whole number of at least 2"),
         (lambda: ProgressGuard(key=5), "write a function"),
         (lambda: iterate({}, bool, 3), "write the steps"),
-        (lambda: iterate({"round": len}, bool, 3), "needs another name"),
+        (lambda: iterate({"round": len}, bool, 3), "must be a string other than 'round' and 'history'"),
         (lambda: iterate({"one": lambda a, b: 1}, bool, 3), r"step\['one'\]"),
         (lambda: iterate({"one": 5}, bool, 3), "needs a function"),
     ],

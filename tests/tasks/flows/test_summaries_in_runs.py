@@ -311,7 +311,7 @@ def test_how_far_a_run_is_recovered_by_itself_is_written_on_it():
     # Whoever asks goes by it, without being told.
     hint = batch_status(run_id_of(state)).hint
     assert hint.strategy == "manual_only"
-    assert hint.why == "its run failed with NETWORK_ERROR (network); recovery is off"
+    assert hint.why == "its run failed with NETWORK_ERROR (network); automatic recovery is off"
 
 
 def test_an_inner_flow_is_not_recovered_by_itself(left):
