@@ -20,11 +20,11 @@ from prefect_resilience import (
 
 RETRY = Retry(attempts=3, backoff=Backoff.exponential(initial=0.1, maximum=5, jitter=0.2))
 
-# --- the draft: claude, and openai if claude fails
+# --- the draft: anthropic, and openai if anthropic fails
 
 
 @resilient_task(retry=RETRY, timeout="llm-call")
-def claude(prompt: str, llm: str) -> str:
+def anthropic(prompt: str, llm: str) -> str:
     return ask_anthropic(prompt, llm)
 
 
@@ -33,7 +33,7 @@ def openai(prompt: str, llm: str) -> str:
     return ask_openai(prompt, llm)
 
 
-WRITER = ProviderChain("writer", {"claude": claude, "openai": openai})
+WRITER = ProviderChain("writer", {"anthropic": anthropic, "openai": openai})
 
 # --- the reply: a side effect, sent once
 

@@ -25,6 +25,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
 
 import pytest
@@ -177,10 +178,12 @@ def make_wheel(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def reader(prefect_api: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
-    made = Reader(tmp_path_factory.mktemp("reader"), str(PREFECT_API_URL.value()))
-    yield made
-    made.close()
+def reader(prefect_api: None) -> Iterator[Reader]:
+    # pytest's folders have long names, and lines that show them would be wrapped
+    with TemporaryDirectory() as folder:
+        made = Reader(Path(folder), str(PREFECT_API_URL.value()))
+        yield made
+        made.close()
 
 
 @pytest.mark.slow

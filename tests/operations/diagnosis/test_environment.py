@@ -104,7 +104,14 @@ def test_an_effect_whose_owner_is_gone_is_noted(monkeypatch: pytest.MonkeyPatch)
     class Letter:
         id, name = "letter-1", "send"
 
+    class Effect:
+        kind, state = "external", "unknown"
+
+    class Doubtful:
+        effects = (Effect,)
+
     monkeypatch.setattr(environment, "list_batches", lambda: [Batch])
+    monkeypatch.setattr(environment, "batch_status", lambda _: Doubtful)
     monkeypatch.setattr(environment, "list_letters", lambda **_: [Letter])
     letter, batch = environment.leases()
     assert "letter-1 --force" in letter.mend
