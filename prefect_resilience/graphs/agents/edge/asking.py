@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, ClassVar, cast
+from typing import Annotated, Any, ClassVar, cast
 from uuid import UUID, uuid4
 
 from prefect.cache_policies import NO_CACHE
@@ -22,7 +22,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Paused, Running
 from prefect.tasks import Task
 from prefect.utilities.asyncutils import run_coro_as_sync
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, create_model
 
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.classify.classify import classify
@@ -176,14 +176,25 @@ class Question:
         await client.set_flow_run_state(run_id, paused)
 
 
+_TextBox = Annotated[str | None, WithJsonSchema({"type": "string", "title": "Comment"})]
+"""A plain field: for `str | None` the UI would ask for the type first."""
+
+
+def _without_blank(given: dict[str, Any]) -> dict[str, Any]:
+    return {**given, "comment": given["comment"] or None}
+
+
 def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any, datetime], Any]]:
     """The form, and a function that makes the answer from it and its time."""
     if isinstance(wanted, type) and issubclass(wanted, Approval):
-        fields = {
+        fields: dict[str, Any] = {
             name: (one.annotation, one) for name, one in wanted.model_fields.items() if name != "answered_at"
         }
-        made = create_model(wanted.__name__, __base__=RunInput, **cast("Any", fields))
-        return made, lambda given, at: wanted(**given.model_dump(), answered_at=at)
+        # The UI shows a switch that is off: that is the answer if nobody touches it.
+        fields["approved"] = (bool, Field(default=False))
+        fields["comment"] = (_TextBox, Field(default=""))
+        made = create_model(wanted.__name__, __base__=RunInput, **fields)
+        return made, lambda given, at: wanted(**_without_blank(given.model_dump()), answered_at=at)
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         model = wanted
         form = cast("type[RunInput]", run_input_subclass_from_type(model))
