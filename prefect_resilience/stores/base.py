@@ -119,7 +119,8 @@ class ConnectedStore(Generic[T]):
             held, self._held = self._held, None
         return held
 
-    def _unavailable(self, error: Exception) -> StoreUnavailable:
+    def unavailable(self, error: Exception) -> StoreUnavailable:
+        """The driver's error as one of ours."""
         return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
 
     def after_fork(self) -> None:

@@ -22,8 +22,9 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.stores.base import Document, decode
 from prefect_resilience.stores.sql import (
     EXPIRES,
     PURGE_AT_ONCE,
@@ -35,6 +36,7 @@ from prefect_resilience.stores.sql import (
     alive,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
+from prefect_resilience.stores.watching import News
 
 
 class TooLate(psycopg.OperationalError):
@@ -168,6 +170,8 @@ PREPARE_AFTER = 5
 FRESH_SECONDS = 0.5
 """Seconds after its last use in which a connection is not tested, unless the server has sent something."""
 
+CHANNEL = "prefect_resilience_news"
+
 GRACE = 600
 """Seconds between the end of a document and the removal of its row: longer than any statement runs."""
 
@@ -198,6 +202,21 @@ _REMOVE = (
 _PURGE = (
     f"DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires_at < {_UNCHANGING} - {GRACE}"
     f" LIMIT {PURGE_AT_ONCE} FOR UPDATE SKIP LOCKED)"
+)
+
+
+MOST_TOLD = 7_900
+"""Bytes of a message; PostgreSQL's limit is 8,000. A longer message has only the key."""
+
+_SAID = (
+    f"concat_ws(' ', {TABLE}.version, coalesce(CAST({TABLE}.expires_at AS TEXT), '-'),"
+    f" char_length({TABLE}.key), {TABLE}.key)"
+)
+# In the same statement, so that the message is sent if and only if the swap is committed.
+_TELL = (
+    f", pg_notify('{CHANNEL}', CASE"
+    f" WHEN octet_length({TABLE}.key) + octet_length({TABLE}.value) < {MOST_TOLD - 100}"
+    f" THEN {_SAID} || {TABLE}.value ELSE {_SAID} END)"
 )
 
 
@@ -241,7 +260,13 @@ class PostgresDialect(Dialect):
         return True
 
     def swap(
-        self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
+        self,
+        connection: Connection,
+        key: str,
+        expected_version: int,
+        text: str,
+        expires_at: float | None,
+        tell: bool,
     ) -> int:
         """One statement: an insert (also over a removed document), or an update of one version."""
         written = {"key": key, "text": text, "expiry": expires_at, "expected": expected_version}
@@ -250,7 +275,7 @@ class PostgresDialect(Dialect):
             statement = _CREATE if expires_at is None else _CREATE_EXPIRING
         else:
             statement = _CHANGE if expires_at is None else _CHANGE_EXPIRING
-        row = connection.execute(statement, written).fetchone()
+        row = connection.execute(statement + _TELL if tell else statement, written).fetchone()
         return 0 if row is None else row[0]
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
@@ -261,6 +286,10 @@ class PostgresDialect(Dialect):
     def purge(self, connection: Connection) -> int:
         """Remove rows of documents that were deleted or expired more than GRACE seconds ago."""
         return connection.execute(_PURGE).rowcount
+
+    def watch(self, prefix: str) -> PostgresWatch:
+        """LISTEN on a connection of its own; fails behind a pooler, which would swallow the messages."""
+        return PostgresWatch(self._conninfo, prefix, self._deadline)
 
     def connect(self) -> BoundedConnection:
         """A connection in autocommit, with timeouts at the server."""
@@ -282,3 +311,49 @@ class PostgresDialect(Dialect):
             connection.close()
             raise
         return connection
+
+
+class PostgresWatch:
+    """LISTEN on one connection. TCP's keep-alive finds a connection that is dead, within 10 s."""
+
+    def __init__(self, conninfo: str, prefix: str, deadline: Deadline) -> None:
+        self._prefix = prefix
+        self._connection = psycopg.Connection.connect(
+            conninfo,
+            autocommit=True,
+            prepare_threshold=None,
+            connect_timeout=max(2, math.ceil(deadline.left())),
+            client_encoding="utf8",
+            keepalives_idle=5,
+            keepalives_interval=2,
+            keepalives_count=2,
+        )
+        try:
+            found = self._connection.execute("SELECT pg_backend_pid()").fetchone()
+            if found is None or found[0] != self._connection.info.backend_pid:
+                raise psycopg.OperationalError("LISTEN needs a connection without a pooler in between")
+            self._connection.execute(f"LISTEN {CHANNEL}")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes of the prefix: waits for the first message, and returns all that came with it."""
+        told = self._connection.notifies(timeout=seconds, stop_after=1)
+        news = (_news(message.payload) for message in told)
+        return [one for one in news if one is not None and one.key.startswith(self._prefix)]
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+
+def _news(payload: str) -> News | None:
+    """The change that a swap told; None if the message is not ours."""
+    try:
+        version, expires_at, length, rest = payload.split(" ", 3)
+        key, value = rest[: int(length)], rest[int(length) :]
+        ends = None if expires_at == "-" else float(expires_at)
+        return News(key, Document(decode(value, key), int(version), ends) if value else None)
+    except (ValueError, StoreUnavailable):
+        return None

@@ -17,7 +17,9 @@ two answers, a scan two more per 100 documents. No command is sent twice.
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -28,6 +30,7 @@ from redis.retry import Retry
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
 from prefect_resilience.stores.urls import StoreUrl
+from prefect_resilience.stores.watching import News
 
 # The atomic operations: two small Lua scripts for Redis 6.2 and later.
 #
@@ -68,6 +71,10 @@ else
     redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
     redis.call('PEXPIREAT', KEYS[1], ends)
 end
+if ARGV[6] ~= '' then
+    -- Protected: a user without the right to publish still writes
+    redis.pcall('PUBLISH', ARGV[6], name .. '\\0' .. new .. ' ' .. expires_at .. ' ' .. text)
+end
 return new
 """
 )
@@ -90,6 +97,13 @@ LAST_MILLISECOND = 9e15
 """A document that expires later than this is kept forever: about the year 287,000."""
 PAGE = 100
 
+KEEPALIVE = {
+    getattr(socket, option): value
+    for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
+    if hasattr(socket, option)
+}
+"""In seconds, and a number of probes: a dead connection of a watch is found within 10 s."""
+
 T = TypeVar("T")
 
 
@@ -111,6 +125,7 @@ class RedisStore(ConnectedStore[Any]):
         self._seconds = seconds
         # The braces put all keys of the store into one slot, as scripts require.
         self._space = f"{{{prefix}}}"
+        self._channel = f"{self._space}:news"
         self._shared = [f"{self._space}:names", f"{self._space}:expiring", f"{self._space}:version"]
 
     def load(self, key: str) -> Document | None:
@@ -119,11 +134,14 @@ class RedisStore(ConnectedStore[Any]):
         held = self._ask(lambda client: client.get(name))
         return None if held is None else _document(held, key)
 
-    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+    def swap(
+        self, key: str, expected_version: int, value: Any, expires_at: float | None = None, tell: bool = False
+    ) -> int:
         """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         name = self._name(check_key(key))
         text = encode(value)
-        arguments = [key, str(expected_version), *_expiry(expires_at, text)]
+        channel = self._channel if tell else ""
+        arguments = [key, str(expected_version), *_expiry(expires_at, text), channel]
         return int(self._run(SWAP, name, arguments))
 
     def delete(self, key: str, expected_version: int) -> bool:
@@ -154,6 +172,14 @@ class RedisStore(ConnectedStore[Any]):
         seconds, micros = self._ask(lambda client: client.time())
         return float(seconds) + float(micros) / 1e6
 
+    def watch(self, prefix: str) -> RedisWatch:
+        """Subscribe to the swaps that tell, over one connection. Raises StoreUnavailable."""
+        self._check_open()
+        try:
+            return RedisWatch(self, self._address, self._channel, check_text(prefix), self._seconds)
+        except (redis.RedisError, OSError) as error:
+            raise self.unavailable(error) from error
+
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
@@ -179,7 +205,7 @@ class RedisStore(ConnectedStore[Any]):
             # The state of the connections is unknown, so the next operation opens new ones. Connections
             # that other threads use stay open for them.
             self._let_go()
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
 
     def _open(self) -> Any:
         pool = cast("Any", redis.BlockingConnectionPool).from_url(
@@ -193,6 +219,63 @@ class RedisStore(ConnectedStore[Any]):
             protocol=2,
         )
         return redis.Redis(connection_pool=pool)
+
+
+class RedisWatch:
+    """A subscription to the swaps of one store. TCP's keep-alive finds a connection that is dead."""
+
+    def __init__(self, store: RedisStore, address: str, channel: str, prefix: str, seconds: float) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._client = cast("Any", redis.Redis).from_url(
+            address,
+            socket_timeout=seconds,
+            socket_connect_timeout=seconds,
+            socket_keepalive=True,
+            socket_keepalive_options=KEEPALIVE,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+        self._subscription = self._client.pubsub()
+        try:
+            self._subscription.subscribe(channel)
+            # Redis confirms: what is published from now on arrives here.
+            if self._subscription.get_message(timeout=seconds) is None:
+                raise redis.TimeoutError("the subscription was not confirmed")
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes of the prefix: waits for the first message, and returns all that have arrived."""
+        found: list[News] = []
+        try:
+            message = self._subscription.get_message(timeout=seconds)
+            while message is not None:
+                news = _news(message["data"]) if message["type"] == "message" else None
+                if news is not None and news.key.startswith(self._prefix):
+                    found.append(news)
+                message = self._subscription.get_message(timeout=0)
+        except (redis.RedisError, OSError, ValueError) as error:
+            # ValueError: another thread has closed the connection.
+            raise self._store.unavailable(error) from error
+        return found
+
+    def close(self) -> None:
+        """End the subscription and its connection."""
+        with suppress(redis.RedisError, OSError):
+            self._subscription.close()
+        self._client.connection_pool.disconnect()
+
+
+def _news(payload: bytes) -> News | None:
+    """The change that a swap published; None if the message is not ours."""
+    name, separator, held = payload.partition(b"\0")
+    try:
+        key = name.decode()
+        return News(key, _document(held, key)) if separator else None
+    except (UnicodeDecodeError, StoreUnavailable):
+        return None
 
 
 def _expiry(expires_at: float | None, text: str) -> list[str]:

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from prefect_resilience.stores.base import (
@@ -23,6 +23,7 @@ from prefect_resilience.stores.base import (
     encode,
     prefix_end,
 )
+from prefect_resilience.stores.watching import News, Watch
 
 KEPT = 5
 MOST = 10
@@ -163,13 +164,23 @@ class Dialect:
             self._purge_at = now + PURGE_PAUSE
 
     def swap(
-        self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
+        self,
+        connection: Connection,
+        key: str,
+        expected_version: int,
+        text: str,
+        expires_at: float | None,
+        tell: bool,
     ) -> int:
-        """`Store.swap`, committed. After an error the connection is closed, which rolls back the rest."""
+        """`WatchedStore.swap`, committed. After an error the connection is closed, which rolls back."""
         raise NotImplementedError
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
         """`Store.delete`, committed, as in `swap`."""
+        raise NotImplementedError
+
+    def watch(self, prefix: str) -> Watch:
+        """`WatchedStore.watch`; may raise the driver's errors."""
         raise NotImplementedError
 
 
@@ -179,6 +190,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
     def __init__(self, url: str, dialect: Dialect) -> None:
         super().__init__(url)
         self._dialect = dialect
+        self.errors = dialect.errors
         # For a database with one writer, threads queue here and not at the database.
         self._writing = threading.Lock()
         self._select = (
@@ -191,13 +203,15 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         rows = self._using(_rows, self._load, {"wanted": check_key(key)})
         return _document(rows[0]) if rows else None
 
-    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+    def swap(
+        self, key: str, expected_version: int, value: Any, expires_at: float | None = None, tell: bool = False
+    ) -> int:
         """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         check_key(key)
         text = encode(value)
         if not 0 <= expected_version <= GREATEST_VERSION:
             return 0
-        return self._changing(self._dialect.swap, key, expected_version, text, expires_at)
+        return self._changing(self._dialect.swap, key, expected_version, text, expires_at, tell)
 
     def delete(self, key: str, expected_version: int) -> bool:
         """Remove the document if it still has `expected_version`."""
@@ -226,6 +240,17 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         """Seconds since the epoch by the database's clock."""
         return self._dialect.now(lambda statement: self._using(_rows, statement, {})[0][0])
 
+    def watch(self, prefix: str) -> Watch:
+        """Watch the keys that start with `prefix`, over one connection. Raises StoreUnavailable."""
+        check_text(prefix)
+        self._dialect.begin()
+        try:
+            with self._connected().connection():
+                pass  # the schema exists
+            return Translated(self._dialect.watch(prefix), self)
+        except (OSError, *self._dialect.errors) as error:
+            raise self.unavailable(error) from error
+
     def close(self) -> None:
         """Close the connections of this process."""
         self.closed = True
@@ -249,7 +274,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         except (OSError, *self._dialect.errors) as error:
             # The state of the connections is unknown, so the next operation opens new ones.
             self._close_pool()
-            raise self._unavailable(error) from error
+            raise self.unavailable(error) from error
 
     def _open(self) -> ConnectionPool:
         if self._held is not None:
@@ -268,6 +293,26 @@ class SqlStore(ConnectedStore[ConnectionPool]):
     def after_fork(self) -> None:
         self._writing = threading.Lock()
         super().after_fork()
+
+
+class Translated:
+    """A watch that raises StoreUnavailable for the driver's errors."""
+
+    def __init__(self, watch: Watch, store: SqlStore) -> None:
+        self._watch = watch
+        self._store = store
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes since the last call, as `Watch.wait`."""
+        try:
+            return self._watch.wait(seconds)
+        except (OSError, *self._store.errors) as error:
+            raise self._store.unavailable(error) from error
+
+    def close(self) -> None:
+        """Stop watching."""
+        with suppress(OSError, *self._store.errors):
+            self._watch.close()
 
 
 def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from prefect_resilience.stores.base import Document, decode, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
     PURGE_AT_ONCE,
@@ -20,6 +21,7 @@ from prefect_resilience.stores.sql import (
     alive,
 )
 from prefect_resilience.stores.urls import StoreUrl
+from prefect_resilience.stores.watching import News
 
 BUSY_SECONDS = 5.0
 
@@ -48,6 +50,7 @@ _CHANGE = (
     f" WHERE key = :key AND version = :expected AND {alive(_CLOCK)}"
 )
 _FIND = f"SELECT version, {alive(_CLOCK)} FROM {TABLE} WHERE key = ?"
+_ROW = f"SELECT key, version, value, expires_at FROM {TABLE} WHERE key = ? AND {alive(_CLOCK)}"
 _FIND_FLOOR = f"SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'"
 _FIND_EXPIRED = f"SELECT key, version FROM {TABLE} WHERE expires_at <= {_CLOCK} LIMIT {PURGE_AT_ONCE}"
 _RAISE_FLOOR = (
@@ -108,7 +111,13 @@ class SqliteDialect(Dialect):
         return time.time()
 
     def swap(
-        self, connection: Connection, key: str, expected_version: int, text: str, expires_at: float | None
+        self,
+        connection: Connection,
+        key: str,
+        expected_version: int,
+        text: str,
+        expires_at: float | None,
+        tell: bool,
     ) -> int:
         """Usually one statement: it changes a row only if the version matches."""
         self.tidy(connection)
@@ -148,6 +157,10 @@ class SqliteDialect(Dialect):
             _remove(connection, rows)
             connection.execute("COMMIT")
         return len(rows)
+
+    def watch(self, prefix: str) -> SqliteWatch:
+        """Look at the file's change counter, which costs microseconds."""
+        return SqliteWatch(self.connect(), prefix, self.stale)
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -193,3 +206,61 @@ def _remove(connection: Connection, rows: list[tuple[str, int]]) -> None:
     connection.executemany(f"DELETE FROM {TABLE} WHERE key = ?", [(key,) for key, _ in rows])
     if rows:
         connection.execute(_RAISE_FLOOR, (max(version for _, version in rows),))
+
+
+LOOK_EVERY = 0.02
+"""Seconds between two looks at the file's change counter."""
+PATIENT = 20
+"""The next look comes PATIENT times as long after a reading as it took: 5 % of a core at most."""
+
+
+class SqliteWatch:
+    """Reads the versions under a prefix whenever another connection has changed the file."""
+
+    def __init__(self, connection: Connection, prefix: str, is_stale: Callable[[], bool]) -> None:
+        self._connection = connection
+        self._is_stale = is_stale
+        end = prefix_end(prefix)
+        bounds = "key >= ?" if end is None else "key >= ? AND key < ?"
+        self._within = f"FROM {TABLE} WHERE {bounds} AND {alive(_CLOCK)}"
+        self._bounds = (prefix,) if end is None else (prefix, end)
+        self._changes = self._counter()
+        self._known = self._versions()
+        self._interval = LOOK_EVERY
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes of the prefix, within LOOK_EVERY seconds or a little more."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._is_stale():
+                raise sqlite3.OperationalError("the file was deleted or replaced")
+            changes = self._counter()
+            if changes != self._changes:
+                self._changes = changes
+                if news := self._read():
+                    return news
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return []
+            time.sleep(min(left, self._interval))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _counter(self) -> int:
+        return self._connection.execute("PRAGMA data_version").fetchone()[0]
+
+    def _versions(self) -> dict[str, int]:
+        return dict(self._connection.execute(f"SELECT key, version {self._within}", self._bounds))
+
+    def _read(self) -> list[News]:
+        begun = time.monotonic()
+        versions = self._versions()
+        changed = [key for key, version in versions.items() if self._known.get(key) != version]
+        self._known = versions
+        self._interval = max(LOOK_EVERY, PATIENT * (time.monotonic() - begun))
+        rows = [self._connection.execute(_ROW, (key,)).fetchone() for key in changed]
+        return [
+            News(row[0], Document(decode(row[2], row[0]), row[1], row[3])) for row in rows if row is not None
+        ]

@@ -9,6 +9,7 @@ import pytest
 
 from prefect_resilience.stores import MemoryStore, open_store
 from prefect_resilience.testing.stores import MakeStore, StoreContract
+from prefect_resilience.testing.watched_stores import WatchedStoreContract
 
 numbers = itertools.count()
 
@@ -19,19 +20,19 @@ class TestMemory(StoreContract):
         return MemoryStore
 
 
-class TestSqlite(StoreContract):
+class TestSqlite(StoreContract, WatchedStoreContract):
     @pytest.fixture
     def make_store(self, tmp_path: Path) -> MakeStore:
         return lambda: open_store(f"sqlite:///{tmp_path}/new folder/{next(numbers)}.db")
 
 
-class TestPostgres(StoreContract):
+class TestPostgres(StoreContract, WatchedStoreContract):
     @pytest.fixture
     def make_store(self, postgres_url: str) -> MakeStore:
         return lambda: open_store(postgres_url)
 
 
-class TestRedis(StoreContract):
+class TestRedis(StoreContract, WatchedStoreContract):
     @pytest.fixture
     def make_store(self, redis_url: str) -> MakeStore:
         return lambda: open_store(redis_url)

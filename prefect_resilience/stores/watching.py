@@ -1,0 +1,50 @@
+"""Watching a store: changes are pushed to the processes that wait for them, so nobody has to poll.
+
+Optional: a store without `watch` is polled. A message may be late, doubled or lost, so a watcher also reads
+the documents itself, at long intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from prefect_resilience.stores.base import Document, Store
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """A key that changed, and its document at that time; None if the message could not hold it: load it."""
+
+    key: str
+    document: Document | None
+
+
+class Watch(Protocol):
+    """The changes under one prefix, from the moment when `WatchedStore.watch` returned. For one thread."""
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes since the last call, in the order of each key; empty if none comes within `seconds`.
+
+        Raises StoreUnavailable when the connection has ended. Messages may be lost then: watch anew.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop watching."""
+        ...
+
+
+@runtime_checkable
+class WatchedStore(Store, Protocol):
+    """A store that pushes its changes."""
+
+    def swap(
+        self, key: str, expected_version: int, value: Any, expires_at: float | None = None, tell: bool = False
+    ) -> int:
+        """As `Store.swap`; with `tell`, every watch of a prefix of `key` gets News if this call writes."""
+        ...
+
+    def watch(self, prefix: str) -> Watch:
+        """Watch the keys that start with `prefix`, over one connection. Raises StoreUnavailable."""
+        ...

@@ -1,0 +1,172 @@
+"""The contract of `WatchedStore`, as tests for stores that push their changes.
+
+A store inherits it beside `StoreContract`, with the same `make_store`:
+
+    class TestMyWatchedStore(WatchedStoreContract):
+        @pytest.fixture
+        def make_store(self, tmp_path):
+            return lambda: MyStore(tmp_path)
+
+`make_store()` returns an open store; the stores of one test may share a database, each with its own object.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.stores.base import Store
+from prefect_resilience.stores.watching import News, Watch, WatchedStore
+
+PATIENCE = 10.0
+SHORT = 0.1
+
+_numbers = itertools.count()
+
+
+class WatchedStoreContract:
+    """Inherit it and define `make_store`."""
+
+    @pytest.fixture
+    def watched(self, make_store: Callable[[], Store]) -> Iterator[WatchedStore]:
+        """A store of the class under test."""
+        store = make_store()
+        assert isinstance(store, WatchedStore)
+        yield store
+        store.close()
+
+    @pytest.fixture
+    def prefix(self) -> str:
+        """A prefix that no other test uses."""
+        return f"watched {time.time_ns()} {next(_numbers)}/"
+
+    def test_a_watch_gets_what_a_swap_wrote(self, watched: WatchedStore, prefix: str) -> None:
+        """The news has the key and the document, as `load` returns it."""
+        with _watching(watched, prefix) as watch:
+            key = prefix + "a b\n☃"
+            watched.swap(key, 0, {"text": "a b\n☃", "number": 1.5, "none": None}, tell=True)
+            (news,) = _next(watch)
+            assert news == News(key, watched.load(key))
+
+    def test_an_expiry_is_told(self, watched: WatchedStore, prefix: str) -> None:
+        """The document of the news has its expiry."""
+        with _watching(watched, prefix) as watch:
+            expires_at = watched.now() + 1000.25
+            watched.swap(prefix + "a", 0, 1, expires_at, tell=True)
+            (news,) = _next(watch)
+            assert news.document is not None
+            assert news.document.expires_at == pytest.approx(expires_at)
+
+    def test_a_change_is_told_as_the_creation(self, watched: WatchedStore, prefix: str) -> None:
+        """News of one key arrives in the order of its versions."""
+        with _watching(watched, prefix) as watch:
+            version = 0
+            for number in range(20):
+                version = watched.swap(prefix + "a", version, number, tell=True)
+            values = [news.document.value for news in _until(watch, prefix + "a", 19) if news.document]
+            assert values == sorted(values)
+
+    def test_other_prefixes_are_not_told(self, watched: WatchedStore, prefix: str) -> None:
+        """A watch gets the keys of its prefix only."""
+        with _watching(watched, prefix + "in/") as watch:
+            watched.swap(prefix + "out/a", 0, 1, tell=True)
+            watched.swap(prefix + "in", 0, 1, tell=True)
+            watched.swap(prefix + "in/a", 0, 2, tell=True)
+            assert {news.key for news in _next(watch)} == {prefix + "in/a"}
+
+    def test_a_lost_swap_tells_nothing(self, watched: WatchedStore, prefix: str) -> None:
+        """Only what was written is told."""
+        watched.swap(prefix + "a", 0, 1)
+        with _watching(watched, prefix) as watch:
+            assert watched.swap(prefix + "a", 0, 2, tell=True) == 0
+            assert watch.wait(SHORT) == []
+
+    def test_what_does_not_fit_is_told_by_its_key(self, watched: WatchedStore, prefix: str) -> None:
+        """A message without the document still names the key."""
+        with _watching(watched, prefix) as watch:
+            for length in (7_000, 7_900, 8_000, 100_000):
+                key = f"{prefix}{length}"
+                watched.swap(key, 0, "x" * length, tell=True)
+                (news,) = _next(watch)
+                assert news.key == key
+                assert news.document in (None, watched.load(key))
+
+    def test_every_watch_is_told(self, watched: WatchedStore, prefix: str) -> None:
+        """Also watches of shorter prefixes."""
+        with _watching(watched, prefix) as one, _watching(watched, prefix[:-1]) as other:
+            watched.swap(prefix + "a", 0, 1, tell=True)
+            assert _next(one) == _next(other)
+
+    def test_what_was_written_before_is_not_told(self, watched: WatchedStore, prefix: str) -> None:
+        """A watch begins when `watch` returns."""
+        watched.swap(prefix + "a", 0, 1, tell=True)
+        with _watching(watched, prefix) as watch:
+            assert watch.wait(SHORT) == []
+
+    def test_many_writers_lose_nothing(self, watched: WatchedStore, prefix: str) -> None:
+        """The last version of each key arrives, while 200 keys are written by 4 threads."""
+        with _watching(watched, prefix) as watch:
+            with ThreadPoolExecutor(4) as pool:
+                keys = [f"{prefix}{number}" for number in range(200)]
+                swaps = [pool.submit(watched.swap, key, 0, key, tell=True) for key in keys]
+                versions = {key: swap.result() for key, swap in zip(keys, swaps, strict=True)}
+            heard: dict[str, int] = {}
+            deadline = time.monotonic() + PATIENCE
+            while len(heard) < len(keys) and time.monotonic() < deadline:
+                heard |= {news.key: news.document.version for news in watch.wait(1) if news.document}
+            assert heard == versions
+
+    def test_waiting_ends_in_time(self, watched: WatchedStore, prefix: str) -> None:
+        """Nothing to tell is an empty list, and the watch goes on."""
+        with _watching(watched, prefix) as watch:
+            assert watch.wait(0) == watch.wait(SHORT) == []
+            watched.swap(prefix + "a", 0, 1, tell=True)
+            assert _next(watch)
+
+    def test_a_waiting_thread_hears_at_once(self, watched: WatchedStore, prefix: str) -> None:
+        """A thread that waits is woken by the swap of another one."""
+        with _watching(watched, prefix) as watch:
+            timer = threading.Timer(SHORT, lambda: watched.swap(prefix + "a", 0, 1, tell=True))
+            timer.start()
+            assert _next(watch)[0].key == prefix + "a"
+            timer.join()
+
+    def test_a_closed_store_is_not_watched(self, watched: WatchedStore, prefix: str) -> None:
+        """`watch` raises StoreUnavailable after `close`."""
+        watched.close()
+        with pytest.raises(StoreUnavailable):
+            watched.watch(prefix)
+
+
+@contextmanager
+def _watching(store: WatchedStore, prefix: str) -> Generator[Watch]:
+    watch = store.watch(prefix)
+    try:
+        yield watch
+    finally:
+        watch.close()
+
+
+def _next(watch: Watch) -> list[News]:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if news := watch.wait(1):
+            return news
+    raise AssertionError(f"no news within {PATIENCE:g} s")
+
+
+def _until(watch: Watch, key: str, value: object) -> list[News]:
+    heard: list[News] = []
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        heard += watch.wait(1)
+        if heard and heard[-1].key == key and heard[-1].document and heard[-1].document.value == value:
+            return heard
+    raise AssertionError(f"{value!r} was not told within {PATIENCE:g} s")
