@@ -89,3 +89,28 @@ def _say(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_xlabel(x, fontsize=11)
     axes.set_ylabel(y, fontsize=11)
     axes.grid(visible=True, which="major", alpha=0.3)
+
+
+def draw_store_load(simulated: list[dict[str, Any]], measured: list[dict[str, Any]], path: Path) -> None:
+    """Write the picture of `benchmarks.fleet_store`: operations a second by the number of workers."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(13, 4.8), layout="constrained", sharey=True)
+    ways = {"pushed": ("#0072B2", "o", "-"), "polled": ("#D55E00", "s", "--")}
+    for way, (color, marker, line) in ways.items():
+        at = [row["workers"] for row in simulated]
+        left.loglog(
+            at, [row[way] for row in simulated], color=color, marker=marker, linestyle=line, label=way
+        )
+    _say(left, "Simulated, 1 call/s in each worker", "workers", "operations per second, whole fleet")
+    for store, mark in (("Redis", "o"), ("Postgres", "^")):
+        for way, (color, _, line) in ways.items():
+            rows = [row for row in measured if (row["store"], row["way"]) == (store, way)]
+            found = [row["sent_per_second"] for row in rows]
+            looks = {"color": color, "marker": mark, "linestyle": line, "label": f"{store}, {way}"}
+            right.loglog([row["processes"] for row in rows], found, **looks)
+    _say(right, "Real processes, 20 calls/s in each", "processes", "")
+    for axes in (left, right):
+        axes.axhline(200, color="#999999", linewidth=1)
+        axes.legend()
+    figure.suptitle("What one closed, busy circuit asks of its store", fontsize=14)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

@@ -205,18 +205,18 @@ _PURGE = (
 )
 
 
-MOST_TOLD = 7_900
+LONGEST_MESSAGE = 7_900
 """Bytes of a message; PostgreSQL's limit is 8,000. A longer message has only the key."""
 
-_SAID = (
-    f"concat_ws(' ', {TABLE}.version, coalesce(CAST({TABLE}.expires_at AS TEXT), '-'),"
+_MESSAGE = (
+    f"concat_ws(' ', {TABLE}.tableoid, {TABLE}.version, coalesce(CAST({TABLE}.expires_at AS TEXT), '-'),"
     f" char_length({TABLE}.key), {TABLE}.key)"
 )
 # In the same statement, so that the message is sent if and only if the swap is committed.
-_TELL = (
+_PUBLISH = (
     f", pg_notify('{CHANNEL}', CASE"
-    f" WHEN octet_length({TABLE}.key) + octet_length({TABLE}.value) < {MOST_TOLD - 100}"
-    f" THEN {_SAID} || {TABLE}.value ELSE {_SAID} END)"
+    f" WHEN octet_length({TABLE}.key) + octet_length({TABLE}.value) < {LONGEST_MESSAGE - 100}"
+    f" THEN {_MESSAGE} || {TABLE}.value ELSE {_MESSAGE} END)"
 )
 
 
@@ -266,7 +266,7 @@ class PostgresDialect(Dialect):
         expected_version: int,
         text: str,
         expires_at: float | None,
-        tell: bool,
+        publish: bool,
     ) -> int:
         """One statement: an insert (also over a removed document), or an update of one version."""
         written = {"key": key, "text": text, "expiry": expires_at, "expected": expected_version}
@@ -275,7 +275,7 @@ class PostgresDialect(Dialect):
             statement = _CREATE if expires_at is None else _CREATE_EXPIRING
         else:
             statement = _CHANGE if expires_at is None else _CHANGE_EXPIRING
-        row = connection.execute(statement + _TELL if tell else statement, written).fetchone()
+        row = connection.execute(statement + _PUBLISH if publish else statement, written).fetchone()
         return 0 if row is None else row[0]
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
@@ -333,14 +333,17 @@ class PostgresWatch:
             if found is None or found[0] != self._connection.info.backend_pid:
                 raise psycopg.OperationalError("LISTEN needs a connection without a pooler in between")
             self._connection.execute(f"LISTEN {CHANNEL}")
+            # A channel belongs to the whole database, which may have a store in each of its schemas.
+            table = self._connection.execute("SELECT CAST(to_regclass(%s) AS oid)", [TABLE]).fetchone()
+            self._table = str(table[0]) if table else ""
         except BaseException:
             self._connection.close()
             raise
 
     def wait(self, seconds: float) -> list[News]:
         """The changes of the prefix: waits for the first message, and returns all that came with it."""
-        told = self._connection.notifies(timeout=seconds, stop_after=1)
-        news = (_news(message.payload) for message in told)
+        messages = self._connection.notifies(timeout=seconds, stop_after=1)
+        news = (_news(message.payload, self._table) for message in messages)
         return [one for one in news if one is not None and one.key.startswith(self._prefix)]
 
     def close(self) -> None:
@@ -348,10 +351,12 @@ class PostgresWatch:
         self._connection.close()
 
 
-def _news(payload: str) -> News | None:
-    """The change that a swap told; None if the message is not ours."""
+def _news(payload: str, wanted: str) -> News | None:
+    """The change that a swap published; None if the message is not of the table `wanted`."""
     try:
-        version, expires_at, length, rest = payload.split(" ", 3)
+        table, version, expires_at, length, rest = payload.split(" ", 4)
+        if table != wanted:
+            return None
         key, value = rest[: int(length)], rest[int(length) :]
         ends = None if expires_at == "-" else float(expires_at)
         return News(key, Document(decode(value, key), int(version), ends) if value else None)

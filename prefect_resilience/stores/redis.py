@@ -125,7 +125,9 @@ class RedisStore(ConnectedStore[Any]):
         self._seconds = seconds
         # The braces put all keys of the store into one slot, as scripts require.
         self._space = f"{{{prefix}}}"
-        self._channel = f"{self._space}:news"
+        # A channel belongs to all databases of the server.
+        number = cast("Any", redis).connection.parse_url(address).get("db", 0)
+        self._channel = f"{self._space}:news:{number}"
         self._shared = [f"{self._space}:names", f"{self._space}:expiring", f"{self._space}:version"]
 
     def load(self, key: str) -> Document | None:
@@ -135,12 +137,17 @@ class RedisStore(ConnectedStore[Any]):
         return None if held is None else _document(held, key)
 
     def swap(
-        self, key: str, expected_version: int, value: Any, expires_at: float | None = None, tell: bool = False
+        self,
+        key: str,
+        expected_version: int,
+        value: Any,
+        expires_at: float | None = None,
+        publish: bool = False,
     ) -> int:
         """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         name = self._name(check_key(key))
         text = encode(value)
-        channel = self._channel if tell else ""
+        channel = self._channel if publish else ""
         arguments = [key, str(expected_version), *_expiry(expires_at, text), channel]
         return int(self._run(SWAP, name, arguments))
 
@@ -173,7 +180,7 @@ class RedisStore(ConnectedStore[Any]):
         return float(seconds) + float(micros) / 1e6
 
     def watch(self, prefix: str) -> RedisWatch:
-        """Subscribe to the swaps that tell, over one connection. Raises StoreUnavailable."""
+        """Subscribe to the swaps that publish, over one connection. Raises StoreUnavailable."""
         self._check_open()
         try:
             return RedisWatch(self, self._address, self._channel, check_text(prefix), self._seconds)

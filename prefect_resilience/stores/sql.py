@@ -170,7 +170,7 @@ class Dialect:
         expected_version: int,
         text: str,
         expires_at: float | None,
-        tell: bool,
+        publish: bool,
     ) -> int:
         """`WatchedStore.swap`, committed. After an error the connection is closed, which rolls back."""
         raise NotImplementedError
@@ -190,7 +190,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
     def __init__(self, url: str, dialect: Dialect) -> None:
         super().__init__(url)
         self._dialect = dialect
-        self.errors = dialect.errors
+        self.errors: tuple[type[Exception], ...] = dialect.errors
         # For a database with one writer, threads queue here and not at the database.
         self._writing = threading.Lock()
         self._select = (
@@ -204,14 +204,19 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         return _document(rows[0]) if rows else None
 
     def swap(
-        self, key: str, expected_version: int, value: Any, expires_at: float | None = None, tell: bool = False
+        self,
+        key: str,
+        expected_version: int,
+        value: Any,
+        expires_at: float | None = None,
+        publish: bool = False,
     ) -> int:
         """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         check_key(key)
         text = encode(value)
         if not 0 <= expected_version <= GREATEST_VERSION:
             return 0
-        return self._changing(self._dialect.swap, key, expected_version, text, expires_at, tell)
+        return self._changing(self._dialect.swap, key, expected_version, text, expires_at, publish)
 
     def delete(self, key: str, expected_version: int) -> bool:
         """Remove the document if it still has `expected_version`."""

@@ -117,7 +117,7 @@ class SqliteDialect(Dialect):
         expected_version: int,
         text: str,
         expires_at: float | None,
-        tell: bool,
+        publish: bool,
     ) -> int:
         """Usually one statement: it changes a row only if the version matches."""
         self.tidy(connection)

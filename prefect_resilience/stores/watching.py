@@ -1,4 +1,4 @@
-"""Watching a store: changes are pushed to the processes that wait for them, so nobody has to poll.
+"""Watching a store: changes are pushed to the processes that wait for them, which need not poll.
 
 Optional: a store without `watch` is polled. A message may be late, doubled or lost, so a watcher also reads
 the documents itself, at long intervals.
@@ -40,9 +40,14 @@ class WatchedStore(Store, Protocol):
     """A store that pushes its changes."""
 
     def swap(
-        self, key: str, expected_version: int, value: Any, expires_at: float | None = None, tell: bool = False
+        self,
+        key: str,
+        expected_version: int,
+        value: Any,
+        expires_at: float | None = None,
+        publish: bool = False,
     ) -> int:
-        """As `Store.swap`; with `tell`, every watch of a prefix of `key` gets News if this call writes."""
+        """As `Store.swap`; with `publish`, every watch of a prefix of `key` gets News if this call writes."""
         ...
 
     def watch(self, prefix: str) -> Watch:

@@ -51,62 +51,62 @@ class WatchedStoreContract:
         """The news has the key and the document, as `load` returns it."""
         with _watching(watched, prefix) as watch:
             key = prefix + "a b\n☃"
-            watched.swap(key, 0, {"text": "a b\n☃", "number": 1.5, "none": None}, tell=True)
+            watched.swap(key, 0, {"text": "a b\n☃", "number": 1.5, "none": None}, publish=True)
             (news,) = _next(watch)
             assert news == News(key, watched.load(key))
 
-    def test_an_expiry_is_told(self, watched: WatchedStore, prefix: str) -> None:
+    def test_an_expiry_is_published(self, watched: WatchedStore, prefix: str) -> None:
         """The document of the news has its expiry."""
         with _watching(watched, prefix) as watch:
             expires_at = watched.now() + 1000.25
-            watched.swap(prefix + "a", 0, 1, expires_at, tell=True)
+            watched.swap(prefix + "a", 0, 1, expires_at, publish=True)
             (news,) = _next(watch)
             assert news.document is not None
             assert news.document.expires_at == pytest.approx(expires_at)
 
-    def test_a_change_is_told_as_the_creation(self, watched: WatchedStore, prefix: str) -> None:
+    def test_a_change_is_published_as_the_creation(self, watched: WatchedStore, prefix: str) -> None:
         """News of one key arrives in the order of its versions."""
         with _watching(watched, prefix) as watch:
             version = 0
             for number in range(20):
-                version = watched.swap(prefix + "a", version, number, tell=True)
+                version = watched.swap(prefix + "a", version, number, publish=True)
             values = [news.document.value for news in _until(watch, prefix + "a", 19) if news.document]
             assert values == sorted(values)
 
-    def test_other_prefixes_are_not_told(self, watched: WatchedStore, prefix: str) -> None:
+    def test_other_prefixes_are_not_published(self, watched: WatchedStore, prefix: str) -> None:
         """A watch gets the keys of its prefix only."""
         with _watching(watched, prefix + "in/") as watch:
-            watched.swap(prefix + "out/a", 0, 1, tell=True)
-            watched.swap(prefix + "in", 0, 1, tell=True)
-            watched.swap(prefix + "in/a", 0, 2, tell=True)
+            watched.swap(prefix + "out/a", 0, 1, publish=True)
+            watched.swap(prefix + "in", 0, 1, publish=True)
+            watched.swap(prefix + "in/a", 0, 2, publish=True)
             assert {news.key for news in _next(watch)} == {prefix + "in/a"}
 
-    def test_a_lost_swap_tells_nothing(self, watched: WatchedStore, prefix: str) -> None:
-        """Only what was written is told."""
+    def test_a_lost_swap_publishes_nothing(self, watched: WatchedStore, prefix: str) -> None:
+        """Only a swap that writes publishes."""
         watched.swap(prefix + "a", 0, 1)
         with _watching(watched, prefix) as watch:
-            assert watched.swap(prefix + "a", 0, 2, tell=True) == 0
+            assert watched.swap(prefix + "a", 0, 2, publish=True) == 0
             assert watch.wait(SHORT) == []
 
-    def test_what_does_not_fit_is_told_by_its_key(self, watched: WatchedStore, prefix: str) -> None:
+    def test_what_does_not_fit_is_published_by_its_key(self, watched: WatchedStore, prefix: str) -> None:
         """A message without the document still names the key."""
         with _watching(watched, prefix) as watch:
             for length in (7_000, 7_900, 8_000, 100_000):
                 key = f"{prefix}{length}"
-                watched.swap(key, 0, "x" * length, tell=True)
+                watched.swap(key, 0, "x" * length, publish=True)
                 (news,) = _next(watch)
                 assert news.key == key
                 assert news.document in (None, watched.load(key))
 
-    def test_every_watch_is_told(self, watched: WatchedStore, prefix: str) -> None:
+    def test_every_watch_gets_news(self, watched: WatchedStore, prefix: str) -> None:
         """Also watches of shorter prefixes."""
         with _watching(watched, prefix) as one, _watching(watched, prefix[:-1]) as other:
-            watched.swap(prefix + "a", 0, 1, tell=True)
+            watched.swap(prefix + "a", 0, 1, publish=True)
             assert _next(one) == _next(other)
 
-    def test_what_was_written_before_is_not_told(self, watched: WatchedStore, prefix: str) -> None:
+    def test_what_was_written_before_is_not_published(self, watched: WatchedStore, prefix: str) -> None:
         """A watch begins when `watch` returns."""
-        watched.swap(prefix + "a", 0, 1, tell=True)
+        watched.swap(prefix + "a", 0, 1, publish=True)
         with _watching(watched, prefix) as watch:
             assert watch.wait(SHORT) == []
 
@@ -115,7 +115,7 @@ class WatchedStoreContract:
         with _watching(watched, prefix) as watch:
             with ThreadPoolExecutor(4) as pool:
                 keys = [f"{prefix}{number}" for number in range(200)]
-                swaps = [pool.submit(watched.swap, key, 0, key, tell=True) for key in keys]
+                swaps = [pool.submit(watched.swap, key, 0, key, publish=True) for key in keys]
                 versions = {key: swap.result() for key, swap in zip(keys, swaps, strict=True)}
             heard: dict[str, int] = {}
             deadline = time.monotonic() + PATIENCE
@@ -124,16 +124,16 @@ class WatchedStoreContract:
             assert heard == versions
 
     def test_waiting_ends_in_time(self, watched: WatchedStore, prefix: str) -> None:
-        """Nothing to tell is an empty list, and the watch goes on."""
+        """Without changes the list is empty, and the watch continues."""
         with _watching(watched, prefix) as watch:
             assert watch.wait(0) == watch.wait(SHORT) == []
-            watched.swap(prefix + "a", 0, 1, tell=True)
+            watched.swap(prefix + "a", 0, 1, publish=True)
             assert _next(watch)
 
     def test_a_waiting_thread_hears_at_once(self, watched: WatchedStore, prefix: str) -> None:
         """A thread that waits is woken by the swap of another one."""
         with _watching(watched, prefix) as watch:
-            timer = threading.Timer(SHORT, lambda: watched.swap(prefix + "a", 0, 1, tell=True))
+            timer = threading.Timer(SHORT, lambda: watched.swap(prefix + "a", 0, 1, publish=True))
             timer.start()
             assert _next(watch)[0].key == prefix + "a"
             timer.join()
@@ -169,4 +169,4 @@ def _until(watch: Watch, key: str, value: object) -> list[News]:
         heard += watch.wait(1)
         if heard and heard[-1].key == key and heard[-1].document and heard[-1].document.value == value:
             return heard
-    raise AssertionError(f"{value!r} was not told within {PATIENCE:g} s")
+    raise AssertionError(f"{value!r} was not published within {PATIENCE:g} s")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ import redis
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, postgres
+from prefect_resilience.stores.watching import News, WatchedStore
 from tests.stores.counting import COUNT
 from tests.stores_servers import PostgresServer, RedisServer
 
@@ -265,3 +268,31 @@ def test_what_is_not_ours_under_our_prefix_is_unavailable(redis_url: str, redis_
             store.load(key)
     with pytest.raises(StoreUnavailable):
         store.swap("list", 0, 1)
+
+
+def test_news_stays_in_its_schema(postgres_url: str, postgres_server_url: str) -> None:
+    """Two stores in two schemas of one database do not hear each other."""
+    assert _heard_elsewhere(open_store(postgres_url), open_store(postgres_server_url)) == []
+
+
+def test_news_stays_in_its_redis_database(redis_url: str) -> None:
+    """Two stores with one prefix in two databases of a server do not hear each other."""
+    other = re.sub(r"/\d+\?", "/7?", redis_url)
+    assert other != redis_url
+    assert _heard_elsewhere(open_store(redis_url), open_store(other)) == []
+
+
+def _heard_elsewhere(one: Store, other: Store) -> list[News]:
+    """What a watch of `one` hears of a swap in `other`, before it hears one of its own."""
+    assert isinstance(one, WatchedStore)
+    assert isinstance(other, WatchedStore)
+    key = f"circuit/apart {time.time_ns()}"
+    with closing(one.watch("circuit/")) as watch:
+        assert other.swap(key, 0, 1, other.now() + 60, publish=True)
+        assert one.swap(key + " own", 0, 1, one.now() + 60, publish=True)
+        heard = list[News]()
+        deadline = time.monotonic() + 10
+        while not any(news.key == key + " own" for news in heard) and time.monotonic() < deadline:
+            heard += watch.wait(1)
+    assert heard.pop().key == key + " own"
+    return heard

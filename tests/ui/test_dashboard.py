@@ -20,7 +20,7 @@ from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.model import DeadLetter, as_stored, new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, window
-from prefect_resilience.guards.circuits.exchange import PREFIX
+from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.machine import new
 from prefect_resilience.stores import open_store
 from tests.ui.conftest import CHROMIUM, PATIENCE, QUIET, ROOT, Dashboard, end, start_dashboard

@@ -2,7 +2,6 @@ from .breaker import CircuitBreaker as CircuitBreaker
 from .fleet import get_circuit as get_circuit
 from .fleet import get_circuits as get_circuits
 from .fleet import reset_all_circuits as reset_all_circuits
-from .link import Permit as Permit
 from .listeners import StoreNotice as StoreNotice
 from .listeners import Transition as Transition
 from .listeners import add_store_listener as add_store_listener
@@ -12,6 +11,7 @@ from .listeners import remove_transition_listener as remove_transition_listener
 from .model import CircuitEntered as CircuitEntered
 from .model import CircuitPolicy as CircuitPolicy
 from .model import CircuitSnapshot as CircuitSnapshot
+from .pending import Permit as Permit
 from .registry import flush_all as flush_all
 from .registry import forget_circuits as forget_circuits
 from .registry import set_default_store as set_default_store

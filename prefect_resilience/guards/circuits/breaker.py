@@ -20,8 +20,8 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
-from prefect_resilience.guards.circuits.link import PendingAdmission, Permit, flush_aside
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, judge
+from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flush_aside
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.taxonomy import ErrorInfo

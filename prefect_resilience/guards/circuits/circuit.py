@@ -11,9 +11,10 @@ from time import monotonic
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.exchange import UNSEEN, Synchronizer
-from prefect_resilience.guards.circuits.link import NEVER, Epoch, Permit, View, snapshot_of
 from prefect_resilience.guards.circuits.listeners import logger, tell
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.guards.circuits.pending import Epoch, Permit
+from prefect_resilience.guards.circuits.view import NEVER, View, snapshot_of
 from prefect_resilience.guards.circuits.window import Outcome
 
 PATIENCE = 1.0
@@ -86,6 +87,10 @@ class Circuit(Synchronizer):
         return self._by_view(view, now) if now < view.until else None
 
     def _ask_store(self) -> Permit:
+        with self._lock:
+            permit = self.view.permit if self._goes_on(monotonic()) else None
+        if permit is not None:
+            return permit
         owner = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"
         self._sync(machine.Acquire(owner))
         return self._granted(owner) or self._refuse()
@@ -179,6 +184,7 @@ class Circuit(Synchronizer):
     def retire(self) -> None:
         """Stop using this object: breakers that hold it declare their circuit again."""
         self.retired = True
+        self.link.news.leave(self)
         with self._lock:
             self._on_view()
 

@@ -138,6 +138,11 @@ class _StoredBaseline(StoredFields):
     at: float
 
 
+class _StoredDemand(StoredFields):
+    sum: float = Field(ge=0)
+    at: float
+
+
 Lease = Annotated[list[float], Field(min_length=2, max_length=2)]
 Entry = Annotated[tuple[Count, float, CircuitState, float | None], Field(strict=False)]
 
@@ -162,6 +167,9 @@ class StoredCircuit(StoredFields):
     reason: str | None = None
     last_error: str | None = None
     history: list[Entry] = Field(default_factory=list[Any])
+    demand: _StoredDemand | None = None
+    share: float = Field(default=1.0, gt=0, le=1)
+    published_at: float = 0.0
     updated_at: float = 0.0
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker, remake
-from prefect_resilience.guards.circuits.exchange import PREFIX
-from prefect_resilience.guards.circuits.link import snapshot_of
+from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import scan_all
 

@@ -49,7 +49,8 @@ class CircuitPolicy(Policy):
     probes: the probes of the whole fleet that run at the same time.
     probe_lease: the time after which a probe without an outcome gives its place back.
     counts: the error categories that count as failures.
-    sync_interval: the maximum age of this process's view of the circuit.
+    sync_interval: the time after which this process merges its counts. Without news from the store it is
+        also the maximum age of the process's view of the circuit.
     adaptive: learns the usual failure rate, and opens on a significant rise over it.
     failure_rate_floor: with `adaptive`, a failure rate below this never opens the circuit.
     baseline_memory: with `adaptive`, the time after which a call weighs 1/e in the usual rate.
@@ -194,7 +195,8 @@ class CircuitSnapshot(BaseModel):
     `state` is the state that a call would meet now: after its open period a circuit is "half_open".
     `retry_at` is None unless the circuit rejects calls until then. `reopenings` counts since the last full
     recovery. `usual_failure_rate` is the rate that an adaptive circuit has learnt, None while it has seen too
-    few calls. `history` is the latest states that it entered, at most 24, the newest last.
+    few calls. `history` is the latest states that it entered, at most 24, the newest last. `share_counted` is
+    the share of the calls that is counted: a large fleet counts a sample, and the window has its numbers.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
@@ -215,3 +217,4 @@ class CircuitSnapshot(BaseModel):
     updated_at: float = 0.0
     usual_failure_rate: float | None = None
     history: tuple[CircuitEntered, ...] = ()
+    share_counted: float = 1.0

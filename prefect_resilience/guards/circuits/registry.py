@@ -162,4 +162,5 @@ def forget_circuits() -> None:
 def _after_fork() -> None:
     _state.lock = threading.RLock()
     for circuit in list(_state.circuits.values()):
+        circuit.link.begin()
         circuit.begin()

@@ -14,8 +14,8 @@ from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-from prefect_resilience.guards.circuits.exchange import PREFIX
+from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.stores import Store, open_store
 from tests.guards.circuits.target import Target, most_at_once, target
 from tests.guards.circuits.workers import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import circuits, fleet_simulation
+from benchmarks import circuits, fleet_crowd, fleet_simulation, fleet_store
 from benchmarks.fleet_simulation import numbers, simulate
 
 pytestmark = pytest.mark.slow
@@ -46,6 +46,36 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
     rows = [numbers(simulate(10, shared, 1), shared, 0) for shared in (True, False)]
     draw(rows, {"shared": {1: 5}, "one each": {1: 7}}, (10, 70, 130), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("lost", [0.0, 1.0])
+@pytest.mark.parametrize("workers", [6, 64, 2000])
+def test_a_crowd_keeps_the_promises(workers: int, lost: float) -> None:
+    """One probe at a time, open and closed within the intervals, the window's rate, and the load."""
+    found = fleet_crowd.simulate(workers, 0.05, lost, 1)
+    assert found["opened_before"] == 0
+    assert found["opened_after"] < 5
+    assert found["leaked_per_worker"] < 5 + 10.5
+    assert found["closed_after"] is not None
+    assert found["most_probes_at_once"] == 1
+    assert found["window_off_by"] < 0.05
+    if not lost:
+        assert found["store_worst_second_closed"] <= 200
+
+
+def test_the_store_load_is_drawn(tmp_path: Path) -> None:
+    from benchmarks.fleet_plot import draw_store_load
+
+    rows = fleet_store.simulated([10, 100], 0.0, 1)
+    assert all(row["pushed"] <= 200 for row in rows)
+    real = [
+        {"store": store, "way": way, "processes": number, "sent_per_second": 40.0}
+        for store in ("Redis", "Postgres")
+        for way in ("pushed", "polled")
+        for number in (4, 8)
+    ]
+    draw_store_load(rows, real, tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -52,8 +52,6 @@ def test_news_reaches_the_last_process_within_the_interval(fleet_url: str) -> No
     took = sorted(max(one.opened, one.closed) - 2 * one.late for one in found)
     assert took[1] <= 0.2 + 0.05 + 0.1
     assert took[-1] <= 5
-    assert max(one.opened for one in found) > 0
-    assert max(one.closed for one in found) > 0
 
 
 @pytest.mark.long

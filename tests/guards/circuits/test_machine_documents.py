@@ -47,6 +47,10 @@ OPENED: list[tuple[float, Event]] = [(0, failed(1, 3, last_error="503"))]
 HALF_OPEN: list[tuple[float, Event]] = [*OPENED, (30, Acquire("p"))]
 
 
+UNSHARED = {"demand": None, "share": 1.0, "published_at": 0.0}
+"""What `sharing` keeps in a document; no step of the machine changes it."""
+
+
 def test_opened() -> None:
     document, changes = lived(OPENED)
     assert {key: value for key, value in document.items() if key != "window"} == {
@@ -67,6 +71,7 @@ def test_opened() -> None:
         "last_error": "503",
         "history": [[2, NOW, "open", NOW + 30]],
         "updated_at": NOW,
+        **UNSHARED,
     }
     assert changes == [EnteredState("closed", "open", NOW, "3 failures in a row", 2, NOW + 30, "503")]
 
@@ -145,6 +150,7 @@ def test_recovered() -> None:
             [4, NOW + 31, "closed", None],
         ],
         "updated_at": NOW + 31,
+        **UNSHARED,
     }
 
 

@@ -40,9 +40,28 @@ def edges(state: State, setup: Setup) -> Iterator[Edge]:
         yield from _moves(state, place, proc, setup)
         if proc.phase != "idle":
             yield Edge(f"process {place} dies", _with(state, place, IDLE), well=False)
+    if setup.news:
+        yield from _news(state)
     yield Edge("a tick passes", _ticked(state, setup), well=True)
     service = "goes down" if state.up else "comes back"
     yield Edge(f"the service {service}", state._replace(up=not state.up), well=False)
+
+
+def _news(state: State) -> Iterator[Edge]:
+    """A message is sent, or a process without a call gets the last one, however old, and calls by it.
+
+    Only news of a closed circuit lets a process call; a process never gets a lease by a message. Old news is
+    a fault: a process ignores what is older than it knows, and looks itself within a bounded time.
+    """
+    doc = state.doc
+    if doc.state in machine.PASSING and state.news != doc.generation:
+        yield Edge("news is sent", state._replace(news=doc.generation), well=False)
+    if state.news is None:
+        return
+    for place, proc in enumerate(state.procs):
+        if proc.phase == "idle":
+            call = Proc("call", generation=state.news, late=state.news != doc.generation)
+            yield Edge(f"process {place} calls by the news", _with(state, place, call), well=False)
 
 
 def unsafe(state: State, setup: Setup) -> str | None:
@@ -193,7 +212,8 @@ def _older(proc: Proc, setup: Setup) -> Proc:
 
 
 def _ticked(state: State, setup: Setup) -> State:
-    return State(aged(state.doc, setup.skew), state.up, tuple(_older(proc, setup) for proc in state.procs))
+    procs = tuple(_older(proc, setup) for proc in state.procs)
+    return State(aged(state.doc, setup.skew), state.up, procs, state.news)
 
 
 def _with(state: State, place: int, proc: Proc) -> State:

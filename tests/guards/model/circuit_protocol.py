@@ -5,10 +5,10 @@
     python -m tests.guards.model.circuit_protocol --broken "no lease expiry"
 
 Processes load, decide, swap, call, report, and die at any point; the service goes down and comes back; time
-passes in ticks; hosts' clocks differ by up to `--skew` ticks either way. In every state that can be
-reached: no more than `probes` calls are under way in half-open, no late result was counted, there is a way
-to closed, and, while the service is well, no way round it. Exits with 1, and prints the shortest way to the
-mistake, when that does not hold.
+passes in ticks; hosts' clocks differ by up to `--skew` ticks either way; with `news`, messages are late,
+doubled and lost. In every state that can be reached: no more than `probes` calls are under way in half-open,
+no late result was counted, there is a way to closed, and, while the service is well, no way round it. Exits
+with 1, and prints the shortest way to the mistake, when that does not hold.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ STANDARD = (
     Setup(success_threshold=2),
     Setup(probe_calls=2),
     Setup(skew=1, probe_lease=4),
+    Setup(coarse=True, news=True),
     Setup(processes=3, coarse=True),
     Setup(processes=3, coarse=True, probes=2),
     Setup(processes=3, coarse=True, success_threshold=2),

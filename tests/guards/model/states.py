@@ -59,9 +59,13 @@ class Proc(NamedTuple):
 
 
 class State(NamedTuple):
+    """`news` is the generation of a closed document of which a message is under way: it may arrive at any
+    later time, at any number of processes, or at none."""
+
     doc: Doc
     up: bool
     procs: tuple[Proc, ...]
+    news: int | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class Setup:
     probe_lease: int = 2
     skew: int = 0
     coarse: bool = False
+    # Messages are pushed, and are late, doubled and lost.
+    news: bool = False
     broken: str | None = None
 
     @property
@@ -167,15 +173,16 @@ def canonical(state: State, symmetric: bool = True) -> State:
     procs = state.procs
     if symmetric:
         procs = tuple(sorted(procs, key=_shape))
-    numbers = _generations(state.doc, procs)
+    numbers = _generations(state.doc, procs, state.news)
     names = _owners(state.doc, procs)
     doc = _renamed(state.doc, numbers, names)
-    return State(doc, state.up, tuple(_renamed_proc(proc, numbers, names) for proc in procs))
+    news = None if state.news is None else dict(numbers)[state.news]
+    return State(doc, state.up, tuple(_renamed_proc(proc, numbers, names) for proc in procs), news)
 
 
-def _generations(doc: Doc, procs: tuple[Proc, ...]) -> tuple[tuple[int, int], ...]:
+def _generations(doc: Doc, procs: tuple[Proc, ...], news: int | None) -> tuple[tuple[int, int], ...]:
     """Order and "next to each other" are all that can matter of generations."""
-    known = {doc.generation}
+    known = {doc.generation} if news is None else {doc.generation, news}
     for proc in procs:
         known.update(d.generation for d in (proc.seen, proc.after) if d is not None)
         if proc.generation is not None:

@@ -27,6 +27,8 @@ def large(setup: Setup) -> Any:
     [
         Setup(coarse=True),
         Setup(coarse=True, probe_calls=2),
+        Setup(coarse=True, news=True),
+        large(Setup(coarse=True, news=True, probes=2)),
         large(Setup(coarse=True, probes=2, failure_threshold=2)),
         large(Setup(coarse=True, success_threshold=2)),
         large(Setup(coarse=True, skew=1, probe_lease=3)),

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.document import HISTORY_KEPT
-from prefect_resilience.guards.circuits.link import snapshot_of
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
+from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.operations.reports.happenings import REFUSING, StateChange, circuits_of
 
 NAME = "c"

@@ -1,0 +1,294 @@
+"""Fleets of up to a million workers, one by one, through a bad minute of their service; news is pushed.
+
+    python -m benchmarks.fleet_crowd [--sizes 64 1000 ...] [--usual 0.05] [--lost 0.0] [--json]
+
+The decisions are those of `circuits.machine`, `circuits.sharing` and `circuits.turns`. A worker is a process
+that calls once a second on average (Poisson). A message reaches each worker after ARRIVES seconds, or, with
+the probability `--lost`, not at all. The store answers at once; an exchange is a load and a reading of the
+clock, and a swap if it changes the document.
+
+All workers are kept in arrays. Between two messages each one acts only when its turn begins or ends, when it
+looks, or when it asks for a probe, and only those moments are simulated one by one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import itertools
+import json
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from prefect_resilience.guards.circuits import machine, sharing
+from prefect_resilience.guards.circuits.machine import Acquire, CircuitDocument, Record
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.circuits.turns import Turn, begun, thinned
+
+SIZES = (10, 64, 1_000, 10_000, 100_000, 1_000_000)
+DIES, RETURNS, ENDS = 40.0, 100.0, 160.0
+SETTLED = 15.0
+"""Seconds after the start from which the usual load is measured."""
+
+TAKES = 0.05
+ARRIVES = 0.005
+STEP = 0.05
+START = 1_000_000.0
+POLICY = CircuitPolicy()
+
+
+class Crowd:
+    """All workers: what each knows, and when it acts next."""
+
+    def __init__(self, workers: int, usual: float, lost: float, seed: int) -> None:
+        self.workers, self.usual, self.lost = workers, usual, lost
+        self.chance = np.random.default_rng(seed)
+        random.seed(seed)
+        self.document: CircuitDocument = machine.new()
+        self.generation = np.zeros(workers, dtype=np.int64)
+        self.open = np.zeros(workers, dtype=bool)
+        self.share = np.ones(workers)
+        self.begins = np.full(workers, math.inf)
+        self.ends = np.full(workers, math.inf)
+        self.counts = np.zeros(workers, dtype=bool)
+        self.look_at = np.zeros(workers)
+        self.ask_at = np.full(workers, math.inf)
+        self.acts_at = self.chance.exponential(1.0, workers)
+        self.weighed = np.zeros(workers, dtype=bool)
+        # Messages and ends of probes: their times, the order of planning, what happens
+        self.planned: list[tuple[float, int, Callable[[float], None]]] = []
+        self._order = itertools.count()
+        self.operations: Counter[int] = Counter()
+        self.probes: Counter[int] = Counter()
+        self.opened_at: list[float] = []
+        self.closed_at: list[float] = []
+        self.leaked = 0.0
+        self.bias: list[float] = []
+        self.probing = 0
+        self.most_probing = 0
+        self._now: list[tuple[float, int]] = []
+
+    def run(self) -> None:
+        """Until ENDS."""
+        at = 0.0
+        while at < ENDS:
+            end = at + STEP
+            self._soon(end)
+            while self._now or (self.planned and self.planned[0][0] < end):
+                if self.planned and (not self._now or self.planned[0][0] <= self._now[0][0]):
+                    when, _, what = heapq.heappop(self.planned)
+                    what(when)
+                    self._soon(end)
+                    continue
+                when, one = heapq.heappop(self._now)
+                if when == self.acts_at[one]:
+                    self._act(one, when)
+                    if self.acts_at[one] < end:
+                        heapq.heappush(self._now, (self.acts_at[one], one))
+            if DIES <= at < RETURNS:
+                self.leaked += float(np.count_nonzero(~self.open)) * STEP
+            at = end
+
+    def _soon(self, end: float) -> None:
+        self._now = [(float(self.acts_at[one]), int(one)) for one in np.flatnonzero(self.acts_at < end)]
+        heapq.heapify(self._now)
+
+    def _plan_at(self, at: float, what: Callable[[float], None]) -> None:
+        heapq.heappush(self.planned, (at, next(self._order), what))
+
+    # -- one worker
+
+    def _act(self, one: int, at: float) -> None:
+        if self.open[one]:
+            self._exchange(one, at, asks=bool(at >= self.ask_at[one]))
+        elif at >= self.look_at[one]:
+            self._exchange(one, at)
+        elif self.counts[one]:
+            self._merge(one, at)
+        else:
+            self._take(one, begun(Turn(self.share[one], self.begins[one], self.ends[one], False), at))
+            self._plan(one, at)
+
+    def _merge(self, one: int, at: float) -> None:
+        """The turn is over, and this is the first call after it: merge its outcomes."""
+        began, ended = self.begins[one], min(self.ends[one], at)
+        runs: list[tuple[Any, int]] = []
+        for call in sorted(
+            began + self.chance.random(1 + self.chance.poisson(ended - began)) * (ended - began)
+        ):
+            dead = DIES <= call < RETURNS
+            runs.append(("f" if dead or self.chance.random() < self.usual else "s", 1))
+        self._exchange(one, at, [Record(int(self.generation[one]), tuple(runs))])
+
+    def _exchange(self, one: int, at: float, batch: list[Any] | None = None, asks: bool = False) -> None:
+        """Load, decide, swap; as `Synchronizer._merge` does."""
+        before, now, share = self.document, START + at, float(self.share[one])
+        events, share = thinned(batch or [], share, before, now)
+        owner = f"{one}"
+        after, changes = before, ()
+        for event in [*events, *([Acquire(owner)] if asks else [])]:
+            after, brought = machine.step(after, event, now, POLICY)
+            changes += brought
+        if before["state"] == "closed" and events:
+            after = sharing.joined(after, 1 / share, now)
+        if any(change.after == "closed" for change in changes):
+            after = sharing.resumed(after, now)
+        self._write(one, at, before, after, changes)
+        if asks and owner in after["leases"]:
+            self._probe(one, at, owner)
+
+    def _write(
+        self, one: int, at: float, before: CircuitDocument, after: CircuitDocument, changes: tuple[Any, ...]
+    ) -> None:
+        after, is_published = sharing.announced(before, after, START + at)
+        self.operations[int(at)] += 2 + (after != before)
+        self.document = after
+        for change in changes:
+            if change.after == "open":
+                self.opened_at.append(at)
+            elif change.after == "closed":
+                self.closed_at.append(at)
+        if after["state"] == "closed" and SETTLED < at < DIES and after["window"]:
+            self.bias.append(after["window"]["failures"] / max(1, after["window"]["calls"]) - self.usual)
+        if is_published:
+            self._plan_at(at + ARRIVES, lambda when: self._arrives(when, after))
+        self._knows(np.array([one]), at, after, keep=False)
+
+    def _probe(self, one: int, at: float, owner: str) -> None:
+        self.probing += 1
+        self.most_probing = max(self.most_probing, self.probing)
+        self.probes[int(at)] += 1
+        generation, end = self.document["generation"], at + TAKES
+        dead = DIES <= at < RETURNS
+        record = Record(generation, (("f" if dead else "s", 1),), owner=owner)
+        # Until then this worker does nothing else.
+        self.acts_at[one] = math.inf
+        self._plan_at(end, lambda when: self._probed(one, when, record))
+
+    def _probed(self, one: int, at: float, record: Record) -> None:
+        self.probing -= 1
+        after, changes = machine.step(self.document, record, START + at, POLICY)
+        if any(change.after == "closed" for change in changes):
+            after = sharing.resumed(after, START + at)
+        self._write(one, at, self.document, after, changes)
+
+    # -- what workers know
+
+    def _arrives(self, at: float, document: CircuitDocument) -> None:
+        hears = np.arange(self.workers)
+        if self.lost:
+            hears = hears[self.chance.random(self.workers) >= self.lost]
+        # A worker that knows better has heard of something later.
+        hears = hears[(self.generation[hears] <= document["generation"]) & np.isfinite(self.acts_at[hears])]
+        self._knows(hears, at, document, keep=True)
+
+    def _knows(self, who: Any, at: float, document: CircuitDocument, keep: bool) -> None:
+        """These workers have this document, from now on; news leaves a turn as it is."""
+        share, state = document["share"], document["state"]
+        draws = self.chance.random(len(who))
+        span = sharing.fleet_of(share)
+        looks = np.minimum(
+            sharing.LOOK_WITHIN, sharing.LOOK_AFTER + np.log2(1 + draws * span / sharing.LOOKS)
+        )
+        self.look_at[who] = at + looks
+        changed = self.generation[who] != document["generation"]
+        self.generation[who] = document["generation"]
+        self.open[who] = state != "closed"
+        if state != "closed":
+            asks = 0.0 if share >= 1 else np.log2(1 + self.chance.random(len(who)) * span / sharing.ASKS)
+            ends = [until for _, until in document["leases"].values()]
+            free = document["retry_at"] if state == "open" else min(ends, default=document["updated_at"])
+            self.ask_at[who] = free - START + asks
+            acts = np.minimum(self.ask_at[who], self.look_at[who])
+            self.acts_at[who] = np.maximum(acts, at) + self.chance.exponential(1.0, len(who))
+            return
+        over = (self.ends[who] <= at) & (not keep)
+        redraw = who[changed | over | (self.share[who] != share) | np.isinf(self.begins[who])]
+        self._draw(redraw, at, share)
+        due = np.where(self.counts[who], self.ends[who], self.begins[who])
+        due = np.maximum(np.minimum(due, self.look_at[who]), at)
+        self.acts_at[who] = due + self.chance.exponential(1.0, len(who))
+
+    def _draw(self, who: Any, at: float, share: float) -> None:
+        """New turns, as `turn_of` draws them."""
+        if share >= 1:
+            begins = np.full(len(who), at)
+        else:
+            skipped = np.floor(np.log1p(-self.chance.random(len(who))) / math.log1p(-share))
+            begins = at + sharing.SLOT * (skipped + self.chance.random(len(who)))
+        self.share[who], self.begins[who], self.ends[who] = share, begins, begins + sharing.SLOT
+        self.counts[who] = share >= 1
+
+    def _take(self, one: int, turn: Turn) -> None:
+        self.begins[one], self.ends[one], self.counts[one] = turn.begins, turn.ends, turn.counts
+
+    def _plan(self, one: int, at: float) -> None:
+        due = min(self.ends[one] if self.counts[one] else self.begins[one], self.look_at[one])
+        self.acts_at[one] = max(due, at) + self.chance.exponential(1.0)
+
+
+def numbers(crowd: Crowd, seconds: float) -> dict[str, Any]:
+    """One row of the table."""
+    usual = [crowd.operations[second] for second in range(int(SETTLED), int(DIES))]
+    outage = [crowd.operations[second] for second in range(int(DIES) + 5, int(RETURNS))]
+    after = [at for at in crowd.opened_at if at >= DIES]
+    closed = [at for at in crowd.closed_at if at >= RETURNS]
+    return {
+        "workers": crowd.workers,
+        "usual_failures": crowd.usual,
+        "store_per_second_closed": round(sum(usual) / len(usual), 1),
+        "store_worst_second_closed": max(usual),
+        "store_per_second_open": round(sum(outage) / len(outage), 1),
+        "store_worst_second": max(crowd.operations.values()),
+        "window_off_by": round(max(map(abs, crowd.bias), default=0.0), 4),
+        "opened_before": sum(at < DIES for at in crowd.opened_at),
+        "opened_after": round(after[0] - DIES, 2) if after else None,
+        "leaked_per_worker": round(crowd.leaked / crowd.workers, 3),
+        "closed_after": round(closed[-1] - RETURNS, 2) if closed else None,
+        "most_probes_at_once": crowd.most_probing,
+        "seconds_to_simulate": round(seconds, 1),
+    }
+
+
+def simulate(workers: int, usual: float, lost: float, seed: int) -> dict[str, Any]:
+    """One fleet through its service's bad minute."""
+    began = time.perf_counter()
+    crowd = Crowd(workers, usual, lost, seed)
+    crowd.run()
+    return numbers(crowd, time.perf_counter() - began)
+
+
+def main() -> int:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--usual", type=float, default=0.05, help="the failure rate of the working service")
+    parser.add_argument("--lost", type=float, default=0.0, help="the probability that a message is lost")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = [simulate(size, options.usual, options.lost, options.seed) for size in options.sizes]
+    if options.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = Table(title="One circuit, its news pushed; the service is dead for a minute")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in rows:
+        table.add_row(
+            *(f"{value:,}" if isinstance(value, int | float) else str(value) for value in row.values())
+        )
+    Console(width=180).print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,113 @@
+"""News of circuits: one thread of a process, over one connection, for all circuits in one store."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import closing
+from typing import Protocol
+
+from prefect_resilience.base.process import start_thread
+from prefect_resilience.errors.exceptions import StoreUnavailable
+from prefect_resilience.guards.circuits.listeners import logger
+from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.watching import Watch
+
+WAIT = 1.0
+"""Seconds after which the thread sees that no circuit is left."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 10.0
+
+
+class Follower(Protocol):
+    """A circuit that wants to hear of its document."""
+
+    name: str
+
+    def hear(self, found: Document | None) -> None:
+        """The document was changed; None: load it."""
+        ...
+
+    def reconsider(self) -> None:
+        """From now on news comes, or no longer: look, and decide anew when to look next."""
+        ...
+
+
+class CircuitNews:
+    """Follows the documents under `prefix`; `watch` opens a watch of them.
+
+    While it is not `connected`, the circuits poll. After a cut it connects again, after a random pause, so
+    that a fleet does not come back all at once. The thread ends when no follower is left.
+    """
+
+    def __init__(self, prefix: str, watch: Callable[[str], Watch]) -> None:
+        self._prefix = prefix
+        self._watch = watch
+        self._followers: dict[str, weakref.WeakSet[Follower]] = {}
+        self._lock = threading.Lock()
+        self._runs = False
+        self.connected: bool = False
+
+    def join(self, follower: Follower) -> None:
+        """Tell `follower` the news of its name, as long as it lives."""
+        with self._lock:
+            self._followers.setdefault(follower.name, weakref.WeakSet()).add(follower)
+            if not self._runs:
+                self._runs = True
+                start_thread("circuit-news", self._run)
+
+    def leave(self, follower: Follower) -> None:
+        """Tell `follower` nothing more."""
+        with self._lock:
+            self._followers.get(follower.name, weakref.WeakSet[Follower]()).discard(follower)
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while self._is_wanted():
+            try:
+                with closing(self._watch(self._prefix)) as watch:
+                    pause = FIRST_PAUSE
+                    self._follow(watch)
+            except StoreUnavailable as error:
+                logger.debug("no news of circuits: %s", error)
+            time.sleep(random.uniform(pause / 2, pause))
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _is_wanted(self) -> bool:
+        with self._lock:
+            self._followers = {name: known for name, known in self._followers.items() if known}
+            self._runs = bool(self._followers)
+            return self._runs
+
+    def _follow(self, watch: Watch) -> None:
+        self._connect(True)
+        try:
+            while self._is_wanted():
+                for news in watch.wait(WAIT):
+                    for follower in self._followers_of(news.key.removeprefix(self._prefix)):
+                        _safely(follower, lambda follower, found=news.document: follower.hear(found))
+        finally:
+            self._connect(False)
+
+    def _connect(self, connected: bool) -> None:
+        self.connected = connected
+        with self._lock:
+            names = list(self._followers)
+        for name in names:
+            for follower in self._followers_of(name):
+                _safely(follower, lambda follower: follower.reconsider())
+
+    def _followers_of(self, name: str) -> list[Follower]:
+        with self._lock:
+            return list(self._followers.get(name, ()))
+
+
+def _safely(follower: Follower, action: Callable[[Follower], None]) -> None:
+    try:
+        action(follower)
+    except Exception:  # noqa: BLE001 - the other circuits still want their news
+        logger.exception("circuit %r could not take its news", follower.name)

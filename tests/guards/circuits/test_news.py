@@ -1,0 +1,249 @@
+"""News of circuits is pushed: it comes without a call, once, in order, and its loss costs only time."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience.guards.circuits import CircuitBreaker, exchange, forget_circuits, machine
+from prefect_resilience.guards.circuits import link as link_module
+from prefect_resilience.guards.circuits.circuit import Circuit
+from prefect_resilience.guards.circuits.link import PREFIX
+from prefect_resilience.guards.circuits.sharing import LOOK_WITHIN
+from prefect_resilience.stores import Document, open_store
+from prefect_resilience.stores.watching import News, Watch
+from prefect_resilience.testing.stores import wait_until
+from tests.stores_servers import RedisServer
+
+POLICY: dict[str, Any] = {"sync_interval": 3600, "open_for": 3600}
+"""Nobody would poll within an hour."""
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(exchange, "FOLLOW_AFTER", 0.0)
+    yield
+    forget_circuits()
+    wait_until(lambda: not any("circuit-news" in thread.name for thread in threading.enumerate()))
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/news.db"
+    return request.getfixturevalue(f"{request.param}_url")
+
+
+def elsewhere(url: str) -> str:
+    """The same store over connections of its own, as another process has them."""
+    return f"{url}{'&' if '?' in url else '?'}timeout=4"
+
+
+def circuit_of(breaker: CircuitBreaker) -> Circuit:
+    return breaker._circuit  # pyright: ignore[reportPrivateUsage]
+
+
+def following(url: str, **policy: Any) -> tuple[CircuitBreaker, Circuit]:
+    """A breaker that follows its document."""
+    breaker = CircuitBreaker("news", store=url, **{**POLICY, **policy})
+    breaker.snapshot()
+    breaker.snapshot()
+    circuit = circuit_of(breaker)
+    wait_until(lambda: circuit.is_followed)
+    breaker.snapshot()
+    return breaker, circuit
+
+
+def test_an_opening_elsewhere_comes_without_a_call(url: str) -> None:
+    breaker, circuit = following(url)
+    other = CircuitBreaker("news", store=elsewhere(url), **POLICY)
+    other.force_open("maintenance")
+    wait_until(lambda: circuit.view.refused)
+    with pytest.raises(CircuitOpenError, match="maintenance"):
+        breaker.call(int)
+    other.force_closed()
+    wait_until(lambda: not circuit.view.refused)
+    assert breaker.call(int) == 0
+
+
+def test_failures_elsewhere_open_it_here(url: str) -> None:
+    _, circuit = following(url)
+    other = CircuitBreaker("news", store=elsewhere(url), **POLICY)
+    for _ in range(5):
+        other.record_failure(TimeoutError("no answer"))
+    wait_until(lambda: circuit.view.refused)
+    assert circuit.view.document["reason"] == "5 failures in a row"
+
+
+def test_other_circuits_are_not_told(url: str) -> None:
+    _, circuit = following(url)
+    view = circuit.view
+    CircuitBreaker("other", store=elsewhere(url), **POLICY).force_open()
+    CircuitBreaker("news", store=elsewhere(url), **POLICY).force_open()
+    wait_until(lambda: circuit.view is not view)
+    assert circuit.view.document["generation"] == 2
+
+
+def test_late_and_doubled_news_changes_nothing(url: str) -> None:
+    _, circuit = following(url)
+    store = open_store(url)
+    old = store.load(PREFIX + "news")
+    other = CircuitBreaker("news", store=elsewhere(url), **POLICY)
+    other.force_open("first")
+    first = store.load(PREFIX + "news")
+    other.force_open("second")
+    wait_until(lambda: circuit.view.document["reason"] == "second")
+    view = circuit.view
+    for late in (old, first, store.load(PREFIX + "news")):
+        if late is not None:
+            circuit.hear(late)
+            circuit.hear(late)
+    assert circuit.view is view
+
+
+def test_news_without_a_document_is_looked_up_by_the_next_call(url: str) -> None:
+    breaker, circuit = following(url)
+    document = machine.step(
+        machine.new(), machine.Force("forced_open", "quiet"), time.time(), breaker.policy
+    )[0]
+    store = open_store(url)
+    found = store.load(PREFIX + "news")
+    # Not published, except by SQLite
+    assert store.swap(PREFIX + "news", found.version if found else 0, document)
+    circuit.hear(None)
+    with pytest.raises(CircuitOpenError, match="quiet"):
+        breaker.call(int)
+
+
+def test_a_call_while_following_asks_nothing(url: str) -> None:
+    breaker, circuit = following(url)
+    began = time.monotonic()
+    asked = 0
+    exchange_once = circuit.link.exchange
+
+    def counted(work: Callable[..., Any]) -> Any:
+        nonlocal asked
+        asked += 1
+        return exchange_once(work)
+
+    circuit.link.exchange = counted  # type: ignore[method-assign]
+    for _ in range(10_000):
+        breaker.call(int)
+    if time.monotonic() - began < LOOK_WITHIN / 4:
+        assert asked == 0
+
+
+def test_the_thread_ends_with_the_circuits(url: str) -> None:
+    following(url)
+    assert any("circuit-news" in thread.name for thread in threading.enumerate())
+    forget_circuits()
+    wait_until(lambda: not any("circuit-news" in thread.name for thread in threading.enumerate()))
+
+
+def test_one_thread_for_many_circuits(redis_url: str) -> None:
+    breakers = [CircuitBreaker(f"many {number}", store=redis_url, **POLICY) for number in range(20)]
+    for breaker in breakers * 2:
+        breaker.snapshot()
+    assert sum("circuit-news" in thread.name for thread in threading.enumerate()) == 1
+    wait_until(lambda: all(circuit_of(breaker).is_followed for breaker in breakers))
+
+
+def test_after_a_cut_it_polls_and_then_follows_again(
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 0.1)
+    breaker, circuit = following(own_redis.url(), sync_interval=0.05)
+    own_redis.stop()
+    wait_until(lambda: not circuit.link.news.connected)
+    assert circuit.view.until <= time.monotonic() + 0.1
+    assert breaker.call(int) == 0
+    own_redis.start()
+    wait_until(lambda: circuit.link.news.connected and breaker.snapshot().state == "closed")
+    wait_until(lambda: circuit.link.condition == "ready")
+    breaker.snapshot()
+    CircuitBreaker("news", store=elsewhere(own_redis.url()), **POLICY).force_open("after the cut")
+    wait_until(lambda: circuit.view.refused)
+
+
+class Deaf:
+    """A store of which every message is lost."""
+
+    class Silence:
+        def wait(self, seconds: float) -> list[News]:
+            time.sleep(min(seconds, 0.01))
+            return []
+
+        def close(self) -> None:
+            pass
+
+    def __init__(self, url: str) -> None:
+        store: Any = open_store(url)
+        self.url, self.load, self.swap = store.url, store.load, store.swap
+        self.delete, self.scan, self.now, self.close = store.delete, store.scan, store.now, store.close
+
+    def watch(self, prefix: str) -> Watch:
+        return self.Silence()
+
+
+@pytest.mark.parametrize("share", [1.0, 0.01, 1e-5])
+def test_with_every_message_lost_it_looks_itself(redis_url: str, share: float) -> None:
+    """At the latest after LOOK_WITHIN seconds, in a fleet of any size."""
+    store: Any = Deaf(redis_url)
+    breaker = CircuitBreaker("news", store=store, **POLICY)
+    store.swap(PREFIX + "news", 0, {**machine.new(), "share": share})
+    breaker.snapshot()
+    breaker.snapshot()
+    circuit = circuit_of(breaker)
+    wait_until(lambda: circuit.is_followed)
+    for _ in range(100):
+        breaker.snapshot()
+        assert circuit.view.until <= time.monotonic() + LOOK_WITHIN
+
+
+def test_a_process_that_sits_out_counts_nothing_until_its_turn(redis_url: str) -> None:
+    random.seed(5)
+    store: Any = open_store(redis_url)
+    now = store.now()
+    crowd = {"sum": 1e6, "at": now}
+    store.swap(PREFIX + "news", 0, {**machine.new(), "share": 1e-4, "demand": crowd, "published_at": now})
+    breaker, circuit = following(redis_url)
+    before = store.load(PREFIX + "news")
+    for _ in range(4):
+        breaker.record_failure(TimeoutError("no answer"))
+        breaker.call(int)
+    assert circuit.view.document["share"] == pytest.approx(1e-4, rel=1)
+    assert store.load(PREFIX + "news").value["window"] == before.value["window"]
+    assert breaker.snapshot().share_counted == pytest.approx(1e-4, rel=1)
+
+
+def test_while_the_store_is_away_a_process_of_a_crowd_counts_everything(own_redis: RedisServer) -> None:
+    store: Any = open_store(own_redis.url())
+    crowd = {"sum": 1e6, "at": store.now()}
+    store.swap(PREFIX + "news", 0, {**machine.new(), "share": 1e-4, "demand": crowd})
+    breaker, circuit = following(own_redis.url())
+    own_redis.stop()
+    wait_until(lambda: not circuit.link.news.connected)
+    breaker.snapshot()
+    for _ in range(5):
+        breaker.record_failure(TimeoutError("no answer"))
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+
+
+def test_a_document_that_is_older_than_the_news_is_not_taken(redis_url: str) -> None:
+    """A thread that was slow with its exchange does not take the circuit back."""
+    _, circuit = following(redis_url)
+    store: Any = open_store(redis_url)
+    opened, _ = machine.step(machine.new(), machine.Force("forced_open", "news"), time.time(), circuit.policy)
+    old = exchange.Merged(machine.new(), time.time(), (), won=True, version=1)
+    seen = circuit._version  # pyright: ignore[reportPrivateUsage]
+    circuit.hear(Document(opened, int(store.now() * 1e6) + 10_000_000))
+    circuit._adopt(old, [], seen)  # pyright: ignore[reportPrivateUsage]
+    assert circuit.view.refused
