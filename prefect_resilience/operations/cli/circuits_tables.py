@@ -110,10 +110,9 @@ def card_rows(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, look.
         yield label, look.safe(text) if text else "none"
     for label, moment in (("opened", circuit.opened_at), ("retry", circuit.retry_at)):
         yield label, "-" if moment is None else look.local(moment, now)
-    yield (
-        "window",
-        f"{circuit.window_calls} calls, {circuit.window_failures} failed, {circuit.window_slow} slow",
-    )
+    counted = f"{circuit.window_calls} calls, {circuit.window_failures} failed, {circuit.window_slow} slow"
+    sample = f" (a sample: 1 call in {round(1 / circuit.share_counted):,})"
+    yield "window", counted if circuit.share_counted >= 1 else counted + sample
     yield "in a row", f"{circuit.consecutive_failures} failures"
     if circuit.usual_failure_rate is not None:
         yield "usually", f"{circuit.usual_failure_rate:.1%} of the calls fail"

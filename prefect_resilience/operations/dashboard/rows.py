@@ -289,7 +289,7 @@ def _marks(value: Any, now: float) -> tuple[Any, ...]:
 def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
     """The row of one circuit; times are the store's.
 
-    `rank` sorts the worst first. `rate`: calls per second, absent for a count-based window. `share`: failures
+    `rank` sorts the worst first. `rate`: calls per second, absent for a window of calls or a sample. `share`: failures
     among the calls in the window. Values that are 0, empty or unknown are omitted.
     """
     calls, failures = circuit.window_calls, circuit.window_failures
@@ -308,7 +308,8 @@ def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
         "failures": failures,
         "slow": circuit.window_slow,
         "share": round(share, 3),
-        "rate": None if seconds is None else round(calls / seconds, 2),
+        # In a large fleet the window is a sample of the calls, and their rate is unknown.
+        "rate": None if seconds is None or circuit.share_counted < 1 else round(calls / seconds, 2),
         "in_row": circuit.consecutive_failures,
     }
     shown = {key: value for key, value in told.items() if value}

@@ -96,6 +96,13 @@ def test_show_tells_everything(circuits: str, cli: Any) -> None:
     assert SECRET not in done.out
 
 
+def test_show_says_that_the_window_is_a_sample() -> None:
+    snapshot = CircuitSnapshot(name="llm", window_calls=40, window_failures=2, share_counted=0.0008)
+    assert dict(card_rows(snapshot, 0.0))["window"] == (
+        "40 calls, 2 failed, 0 slow (a sample: 1 call in 1,250)"
+    )
+
+
 def test_show_as_json(circuits: str, cli: Any) -> None:
     shown = CircuitSnapshot.model_validate(cli("circuits", "show", "kg", "--json").json)
     assert (shown.state, shown.reason) == ("disabled", "it trips on test data")

@@ -63,6 +63,11 @@ def test_what_is_nothing_is_not_sent():
     }
 
 
+def test_a_sample_has_no_rate_of_calls():
+    assert "rate" not in row(calls=40, failures=10, share_counted=0.01)
+    assert row(calls=40, failures=10, share_counted=0.01)["share"] == 0.25
+
+
 def test_why_has_no_secret_and_says_nothing_twice():
     why = row("open", reason=f"said no to {SECRET}", last_error=f"said no to {SECRET}")["why"]
     assert SECRET not in why
