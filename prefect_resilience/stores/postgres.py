@@ -15,7 +15,7 @@ import math
 import select
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from functools import cached_property
 from typing import Any
 
@@ -208,13 +208,17 @@ _PURGE = (
 LONGEST_MESSAGE = 7_900
 """Bytes of a message; PostgreSQL's limit is 8,000. A longer message has only the key."""
 
+CHANNELS = 256
+"""Each key has one of these channels, by its hash, so that few messages of other keys reach a process."""
+
+_CHANNELS_OF = "SELECT DISTINCT hashtext(key) & %s FROM unnest(CAST(%s AS TEXT[])) key"
 _MESSAGE = (
     f"concat_ws(' ', {TABLE}.tableoid, {TABLE}.version, coalesce(CAST({TABLE}.expires_at AS TEXT), '-'),"
     f" char_length({TABLE}.key), {TABLE}.key)"
 )
 # In the same statement, so that the message is sent if and only if the swap is committed.
 _PUBLISH = (
-    f", pg_notify('{CHANNEL}', CASE"
+    f", pg_notify('{CHANNEL}_' || (hashtext({TABLE}.key) & {CHANNELS - 1}), CASE"
     f" WHEN octet_length({TABLE}.key) + octet_length({TABLE}.value) < {LONGEST_MESSAGE - 100}"
     f" THEN {_MESSAGE} || {TABLE}.value ELSE {_MESSAGE} END)"
 )
@@ -318,6 +322,8 @@ class PostgresWatch:
 
     def __init__(self, conninfo: str, prefix: str, deadline: Deadline) -> None:
         self._prefix = prefix
+        self._keys: frozenset[str] | None = None
+        self._channels = frozenset[int]()
         self._connection = psycopg.Connection.connect(
             conninfo,
             autocommit=True,
@@ -332,7 +338,7 @@ class PostgresWatch:
             found = self._connection.execute("SELECT pg_backend_pid()").fetchone()
             if found is None or found[0] != self._connection.info.backend_pid:
                 raise psycopg.OperationalError("LISTEN needs a connection without a pooler in between")
-            self._connection.execute(f"LISTEN {CHANNEL}")
+            self._listen(frozenset(range(CHANNELS)))
             # A channel belongs to the whole database, which may have a store in each of its schemas.
             table = self._connection.execute("SELECT CAST(to_regclass(%s) AS oid)", [TABLE]).fetchone()
             self._table = str(table[0]) if table else ""
@@ -344,7 +350,23 @@ class PostgresWatch:
         """The changes of the prefix: waits for the first message, and returns all that came with it."""
         messages = self._connection.notifies(timeout=seconds, stop_after=1)
         news = (_news(message.payload, self._table) for message in messages)
-        return [one for one in news if one is not None and one.key.startswith(self._prefix)]
+        return [one for one in news if one is not None and self._is_wanted(one.key)]
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Listen to the channels of these keys only."""
+        rows = self._connection.execute(_CHANNELS_OF, [CHANNELS - 1, list(keys)]).fetchall()
+        self._listen(frozenset(number for (number,) in rows))
+        self._keys = frozenset(keys)
+
+    def _listen(self, channels: frozenset[int]) -> None:
+        changes = [f"LISTEN {CHANNEL}_{number}" for number in channels - self._channels]
+        changes += [f"UNLISTEN {CHANNEL}_{number}" for number in self._channels - channels]
+        if changes:
+            self._connection.execute("; ".join(changes).encode())
+        self._channels = channels
+
+    def _is_wanted(self, key: str) -> bool:
+        return key.startswith(self._prefix) if self._keys is None else key in self._keys
 
     def close(self) -> None:
         """Close the connection."""

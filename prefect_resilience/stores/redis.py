@@ -17,8 +17,9 @@ two answers, a scan two more per 100 documents. No command is sent twice.
 from __future__ import annotations
 
 import math
+import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -73,7 +74,7 @@ else
 end
 if ARGV[6] ~= '' then
     -- Protected: a user without the right to publish still writes
-    redis.pcall('PUBLISH', ARGV[6], name .. '\\0' .. new .. ' ' .. expires_at .. ' ' .. text)
+    redis.pcall('PUBLISH', ARGV[6] .. name, name .. '\\0' .. new .. ' ' .. expires_at .. ' ' .. text)
 end
 return new
 """
@@ -125,9 +126,9 @@ class RedisStore(ConnectedStore[Any]):
         self._seconds = seconds
         # The braces put all keys of the store into one slot, as scripts require.
         self._space = f"{{{prefix}}}"
-        # A channel belongs to all databases of the server.
+        # Each key has a channel. A channel belongs to all databases of the server.
         number = cast("Any", redis).connection.parse_url(address).get("db", 0)
-        self._channel = f"{self._space}:news:{number}"
+        self._channels = f"{self._space}:news:{number}:"
         self._shared = [f"{self._space}:names", f"{self._space}:expiring", f"{self._space}:version"]
 
     def load(self, key: str) -> Document | None:
@@ -147,8 +148,8 @@ class RedisStore(ConnectedStore[Any]):
         """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
         name = self._name(check_key(key))
         text = encode(value)
-        channel = self._channel if publish else ""
-        arguments = [key, str(expected_version), *_expiry(expires_at, text), channel]
+        channels = self._channels if publish else ""
+        arguments = [key, str(expected_version), *_expiry(expires_at, text), channels]
         return int(self._run(SWAP, name, arguments))
 
     def delete(self, key: str, expected_version: int) -> bool:
@@ -183,7 +184,7 @@ class RedisStore(ConnectedStore[Any]):
         """Subscribe to the swaps that publish, over one connection. Raises StoreUnavailable."""
         self._check_open()
         try:
-            return RedisWatch(self, self._address, self._channel, check_text(prefix), self._seconds)
+            return RedisWatch(self, self._address, self._channels, check_text(prefix), self._seconds)
         except (redis.RedisError, OSError) as error:
             raise self.unavailable(error) from error
 
@@ -231,9 +232,13 @@ class RedisStore(ConnectedStore[Any]):
 class RedisWatch:
     """A subscription to the swaps of one store. TCP's keep-alive finds a connection that is dead."""
 
-    def __init__(self, store: RedisStore, address: str, channel: str, prefix: str, seconds: float) -> None:
+    def __init__(self, store: RedisStore, address: str, channels: str, prefix: str, seconds: float) -> None:
         self._store = store
-        self._prefix = prefix
+        self._channels = channels
+        self._seconds = seconds
+        self._pattern = re.sub(r"([\\*?\[\]])", r"\\\1", channels + prefix) + "*"
+        self._followed: set[str] | None = None
+        self._early: list[News] = []
         self._client = cast("Any", redis.Redis).from_url(
             address,
             socket_timeout=seconds,
@@ -245,28 +250,50 @@ class RedisWatch:
         )
         self._subscription = self._client.pubsub()
         try:
-            self._subscription.subscribe(channel)
-            # Redis confirms: what is published from now on arrives here.
-            if self._subscription.get_message(timeout=seconds) is None:
-                raise redis.TimeoutError("the subscription was not confirmed")
+            self._subscription.psubscribe(self._pattern)
+            self._confirmed(1)
         except BaseException:
             self.close()
             raise
 
     def wait(self, seconds: float) -> list[News]:
         """The changes of the prefix: waits for the first message, and returns all that have arrived."""
-        found: list[News] = []
+        found, self._early = self._early, []
         try:
-            message = self._subscription.get_message(timeout=seconds)
+            message = self._subscription.get_message(timeout=0 if found else seconds)
             while message is not None:
-                news = _news(message["data"]) if message["type"] == "message" else None
-                if news is not None and news.key.startswith(self._prefix):
-                    found.append(news)
+                found += _news(message)
                 message = self._subscription.get_message(timeout=0)
         except (redis.RedisError, OSError, ValueError) as error:
             # ValueError: another thread has closed the connection.
             raise self._store.unavailable(error) from error
         return found
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Subscribe to the channels of these keys instead of the prefix."""
+        wanted = {self._channels + key for key in keys}
+        before = self._followed or set()
+        come, gone = wanted - before, before - wanted
+        try:
+            if come:
+                self._subscription.subscribe(*come)
+            if gone:
+                self._subscription.unsubscribe(*gone)
+            if self._followed is None:
+                self._subscription.punsubscribe(self._pattern)
+            self._confirmed(len(come) + len(gone) + (self._followed is None))
+        except (redis.RedisError, OSError, ValueError) as error:
+            raise self._store.unavailable(error) from error
+        self._followed = wanted
+
+    def _confirmed(self, number: int) -> None:
+        """Wait for Redis' confirmations: what is published from then on arrives here."""
+        while number:
+            message = self._subscription.get_message(timeout=self._seconds)
+            if message is None:
+                raise redis.TimeoutError("the subscription was not confirmed")
+            number -= message["type"].endswith("subscribe")
+            self._early += _news(message)
 
     def close(self) -> None:
         """End the subscription and its connection."""
@@ -275,14 +302,16 @@ class RedisWatch:
         self._client.connection_pool.disconnect()
 
 
-def _news(payload: bytes) -> News | None:
-    """The change that a swap published; None if the message is not ours."""
-    name, separator, held = payload.partition(b"\0")
+def _news(message: dict[str, Any]) -> list[News]:
+    """The change that a swap published; none if the message is a confirmation, or not ours."""
+    if not message["type"].endswith("message"):
+        return []
+    name, separator, held = message["data"].partition(b"\0")
     try:
         key = name.decode()
-        return News(key, _document(held, key)) if separator else None
+        return [News(key, _document(held, key))] if separator else []
     except (UnicodeDecodeError, StoreUnavailable):
-        return None
+        return []
 
 
 def _expiry(expires_at: float | None, text: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -311,6 +311,13 @@ class Translated:
         """The changes since the last call, as `Watch.wait`."""
         try:
             return self._watch.wait(seconds)
+        except (OSError, *self._store.errors) as error:
+            raise self._store.unavailable(error) from error
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Only the changes of these keys, as `Watch.follow`."""
+        try:
+            self._watch.follow(keys)
         except (OSError, *self._store.errors) as error:
             raise self._store.unavailable(error) from error
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from prefect_resilience.stores.base import Document, decode, prefix_end
@@ -222,10 +223,7 @@ class SqliteWatch:
         self._is_stale = is_stale
         end = prefix_end(prefix)
         bounds = "key >= ?" if end is None else "key >= ? AND key < ?"
-        self._within = f"FROM {TABLE} WHERE {bounds} AND {alive(_CLOCK)}"
-        self._bounds = (prefix,) if end is None else (prefix, end)
-        self._changes = self._counter()
-        self._known = self._versions()
+        self._read_from(bounds, (prefix,) if end is None else (prefix, end))
         self._interval = LOOK_EVERY
 
     def wait(self, seconds: float) -> list[News]:
@@ -244,9 +242,19 @@ class SqliteWatch:
                 return []
             time.sleep(min(left, self._interval))
 
+    def follow(self, keys: Collection[str]) -> None:
+        """Read only the versions of these keys."""
+        self._read_from("key IN (SELECT value FROM json_each(?))", (json.dumps(list(keys)),))
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def _read_from(self, condition: str, parameters: tuple[str, ...]) -> None:
+        self._within = f"FROM {TABLE} WHERE {condition} AND {alive(_CLOCK)}"
+        self._bounds = parameters
+        self._changes = self._counter()
+        self._known = self._versions()
 
     def _counter(self) -> int:
         return self._connection.execute("PRAGMA data_version").fetchone()[0]

@@ -6,6 +6,7 @@ the documents itself, at long intervals.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -27,6 +28,13 @@ class Watch(Protocol):
         """The changes since the last call, in the order of each key; empty if none comes within `seconds`.
 
         Raises StoreUnavailable when the connection has ended. Messages may be lost then: watch anew.
+        """
+        ...
+
+    def follow(self, keys: Collection[str]) -> None:
+        """From when it returns, only the changes of these keys, which start with the prefix.
+
+        The messages of others are not sent to this process. Raises StoreUnavailable.
         """
         ...
 

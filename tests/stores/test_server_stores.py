@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import psycopg
@@ -280,6 +280,22 @@ def test_news_stays_in_its_redis_database(redis_url: str) -> None:
     other = re.sub(r"/\d+\?", "/7?", redis_url)
     assert other != redis_url
     assert _heard_elsewhere(open_store(redis_url), open_store(other)) == []
+
+
+def test_messages_of_other_keys_are_not_sent_to_a_process(redis_url: str, postgres_url: str) -> None:
+    """With 10,000 circuits a process gets the messages of those that it uses."""
+    channels = list[int]()
+    for url in (redis_url, postgres_url):
+        store = open_store(url)
+        assert isinstance(store, WatchedStore)
+        with closing(cast("Any", store.watch("circuit/"))) as watch:
+            watch.follow(["circuit/a", "circuit/b"])
+            if url == redis_url:
+                channels.append(len(watch._subscription.channels) + len(watch._subscription.patterns))
+            else:
+                listening = watch._watch._connection.execute("SELECT pg_listening_channels()").fetchall()
+                channels.append(len(listening))
+    assert channels == [2, 2]
 
 
 def _heard_elsewhere(one: Store, other: Store) -> list[News]:

@@ -163,7 +163,7 @@ class Synchronizer:
     @property
     def is_followed(self) -> bool:
         """Whether this process hears of each change."""
-        return self._met_at is not None and self._follows and self.link.news.connected
+        return self._follows and self.name in self.link.news.heard
 
     def hear(self, found: Document | None) -> None:
         """The document in the store has changed; None: load it at the next call."""

@@ -40,8 +40,9 @@ class Follower(Protocol):
 class CircuitNews:
     """Follows the documents under `prefix`; `watch` opens a watch of them.
 
-    While it is not `connected`, the circuits poll. After a cut it connects again, after a random pause, so
-    that a fleet does not come back all at once. The thread ends when no follower is left.
+    It gets only the news of its followers' names. A circuit whose name is not in `heard` polls. After a cut
+    the thread connects again, after a random pause, so that a fleet does not come back all at once. It ends
+    when no follower is left.
     """
 
     def __init__(self, prefix: str, watch: Callable[[str], Watch]) -> None:
@@ -50,7 +51,7 @@ class CircuitNews:
         self._followers: dict[str, weakref.WeakSet[Follower]] = {}
         self._lock = threading.Lock()
         self._runs = False
-        self.connected: bool = False
+        self.heard: frozenset[str] = frozenset()
 
     def join(self, follower: Follower) -> None:
         """Tell `follower` the news of its name, as long as it lives."""
@@ -84,19 +85,27 @@ class CircuitNews:
             return self._runs
 
     def _follow(self, watch: Watch) -> None:
-        self._connect(True)
         try:
             while self._is_wanted():
+                self._hear(watch)
                 for news in watch.wait(WAIT):
                     for follower in self._followers_of(news.key.removeprefix(self._prefix)):
                         _safely(follower, lambda follower, found=news.document: follower.hear(found))
         finally:
-            self._connect(False)
+            gone, self.heard = self.heard, frozenset()
+            self._reconsider(gone)
 
-    def _connect(self, connected: bool) -> None:
-        self.connected = connected
+    def _hear(self, watch: Watch) -> None:
+        """Follow the names of all followers. New ones load their document: they may have missed news."""
         with self._lock:
-            names = list(self._followers)
+            names = frozenset(self._followers)
+        if names == self.heard:
+            return
+        watch.follow([self._prefix + name for name in names])
+        come, self.heard = names - self.heard, names
+        self._reconsider(come)
+
+    def _reconsider(self, names: frozenset[str]) -> None:
         for name in names:
             for follower in self._followers_of(name):
                 _safely(follower, lambda follower: follower.reconsider())

@@ -289,8 +289,8 @@ def _marks(value: Any, now: float) -> tuple[Any, ...]:
 def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
     """The row of one circuit; times are the store's.
 
-    `rank` sorts the worst first. `rate`: calls per second, absent for a window of calls or a sample. `share`: failures
-    among the calls in the window. Values that are 0, empty or unknown are omitted.
+    `rank` sorts the worst first. `rate`: calls per second, absent for a window of calls or a sample.
+    `share`: failures among the calls in the window. Values that are 0, empty or unknown are omitted.
     """
     calls, failures = circuit.window_calls, circuit.window_failures
     seconds: float | None = None if window is None else window.get("seconds")

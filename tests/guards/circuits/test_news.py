@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +161,11 @@ def test_after_a_cut_it_polls_and_then_follows_again(
     monkeypatch.setattr(link_module, "REST_AFTER_FAILURE", 0.1)
     breaker, circuit = following(own_redis.url(), sync_interval=0.05)
     own_redis.stop()
-    wait_until(lambda: not circuit.link.news.connected)
+    wait_until(lambda: not circuit.link.news.heard)
     assert circuit.view.until <= time.monotonic() + 0.1
     assert breaker.call(int) == 0
     own_redis.start()
-    wait_until(lambda: circuit.link.news.connected and breaker.snapshot().state == "closed")
+    wait_until(lambda: circuit.link.news.heard and breaker.snapshot().state == "closed")
     wait_until(lambda: circuit.link.condition == "ready")
     breaker.snapshot()
     CircuitBreaker("news", store=elsewhere(own_redis.url()), **POLICY).force_open("after the cut")
@@ -179,6 +179,9 @@ class Deaf:
         def wait(self, seconds: float) -> list[News]:
             time.sleep(min(seconds, 0.01))
             return []
+
+        def follow(self, keys: Collection[str]) -> None:
+            pass
 
         def close(self) -> None:
             pass
@@ -229,7 +232,7 @@ def test_while_the_store_is_away_a_process_of_a_crowd_counts_everything(own_redi
     store.swap(PREFIX + "news", 0, {**machine.new(), "share": 1e-4, "demand": crowd})
     breaker, circuit = following(own_redis.url())
     own_redis.stop()
-    wait_until(lambda: not circuit.link.news.connected)
+    wait_until(lambda: not circuit.link.news.heard)
     breaker.snapshot()
     for _ in range(5):
         breaker.record_failure(TimeoutError("no answer"))
