@@ -1,6 +1,9 @@
 """Fleets of up to a million workers, one by one, through a bad minute of their service; news is pushed.
 
-    python -m benchmarks.fleet_crowd [--sizes 64 1000 ...] [--usual 0.05] [--lost 0.0] [--json]
+    python -m benchmarks.fleet_crowd [--sizes 64 1000 ...] [--usual 0.05] [--lost 0.0] [--circuits 1] [--json]
+
+`--circuits 10000`: so many circuits, used by the largest fleet as Zipf's law says: the circuit of rank r has
+the fleet's size divided by r workers. Ranks from one power of two to the next are simulated by one of them.
 
 The decisions are those of `circuits.machine`, `circuits.sharing` and `circuits.turns`. A worker is a process
 that calls once a second on average (Poisson). A message reaches each worker after ARRIVES seconds, or, with
@@ -67,6 +70,7 @@ class Crowd:
         self.planned: list[tuple[float, int, Callable[[float], None]]] = []
         self._order = itertools.count()
         self.operations: Counter[int] = Counter()
+        self.messages: Counter[int] = Counter()
         self.probes: Counter[int] = Counter()
         self.opened_at: list[float] = []
         self.closed_at: list[float] = []
@@ -159,6 +163,7 @@ class Crowd:
         if after["state"] == "closed" and SETTLED < at < DIES and after["window"]:
             self.bias.append(after["window"]["failures"] / max(1, after["window"]["calls"]) - self.usual)
         if is_published:
+            self.messages[int(at)] += 1
             self._plan_at(at + ARRIVES, lambda when: self._arrives(when, after))
         self._knows(np.array([one]), at, after, keep=False)
 
@@ -241,13 +246,15 @@ def numbers(crowd: Crowd, seconds: float) -> dict[str, Any]:
     outage = [crowd.operations[second] for second in range(int(DIES) + 5, int(RETURNS))]
     after = [at for at in crowd.opened_at if at >= DIES]
     closed = [at for at in crowd.closed_at if at >= RETURNS]
+    messages = [crowd.messages[second] for second in range(int(SETTLED), int(DIES))]
     return {
         "workers": crowd.workers,
         "usual_failures": crowd.usual,
         "store_per_second_closed": round(sum(usual) / len(usual), 1),
         "store_worst_second_closed": max(usual),
         "store_per_second_open": round(sum(outage) / len(outage), 1),
-        "store_worst_second": max(crowd.operations.values()),
+        "store_worst_second": max(crowd.operations[second] for second in range(int(SETTLED), int(ENDS))),
+        "messages_per_second": round(sum(messages) / len(messages), 2),
         "window_off_by": round(max(map(abs, crowd.bias), default=0.0), 4),
         "opened_before": sum(at < DIES for at in crowd.opened_at),
         "opened_after": round(after[0] - DIES, 2) if after else None,
@@ -266,20 +273,49 @@ def simulate(workers: int, usual: float, lost: float, seed: int) -> dict[str, An
     return numbers(crowd, time.perf_counter() - began)
 
 
+def many(circuits: int, workers: int, usual: float, seed: int) -> dict[str, Any]:
+    """The load of `circuits` circuits on one store, while all are closed."""
+    operations = busiest = messages = 0.0
+    rank, uses = 1, 0
+    while rank <= circuits:
+        number = min(rank, circuits - rank + 1)
+        size = max(1, round(workers / math.sqrt(rank * (rank + number - 1))))
+        row = simulate(size, usual, 0.0, seed)
+        operations += number * row["store_per_second_closed"]
+        busiest = max(busiest, row["store_per_second_closed"])
+        messages += number * size * row["messages_per_second"]
+        uses += number * size
+        rank += number
+    return {
+        "circuits": circuits,
+        "workers": workers,
+        "circuits_per_worker": round(uses / workers, 1),
+        "store_per_second_closed": round(operations),
+        "per_circuit": round(operations / circuits, 1),
+        "busiest_circuit": busiest,
+        "messages_per_second_in_a_worker": round(messages / workers, 1),
+    }
+
+
 def main() -> int:
     """Simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--usual", type=float, default=0.05, help="the failure rate of the working service")
     parser.add_argument("--lost", type=float, default=0.0, help="the probability that a message is lost")
+    parser.add_argument("--circuits", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = [simulate(size, options.usual, options.lost, options.seed) for size in options.sizes]
+    if options.circuits > 1:
+        rows = [many(options.circuits, max(options.sizes), options.usual, options.seed)]
+    else:
+        rows = [simulate(size, options.usual, options.lost, options.seed) for size in options.sizes]
     if options.json:
         print(json.dumps(rows, indent=2))
         return 0
-    table = Table(title="One circuit, its news pushed; the service is dead for a minute")
+    what = f"{options.circuits:,} circuits" if options.circuits > 1 else "One circuit"
+    table = Table(title=f"{what}, news pushed; the service is dead for a minute")
     for name in rows[0]:
         table.add_column(name.replace("_", " "), justify="right")
     for row in rows:

@@ -108,8 +108,11 @@ def draw_store_load(simulated: list[dict[str, Any]], measured: list[dict[str, An
             looks = {"color": color, "marker": mark, "linestyle": line, "label": f"{store}, {way}"}
             right.loglog([row["processes"] for row in rows], found, **looks)
     _say(right, "Real processes, 20 calls/s in each", "processes", "")
+    processes = sorted({row["processes"] for row in measured})
+    right.set_xticks(processes, [str(number) for number in processes])
+    right.minorticks_off()
     for axes in (left, right):
-        axes.axhline(200, color="#999999", linewidth=1)
+        axes.axhline(200, color="#999999", linewidth=1, label="limit: 200")
         axes.legend()
     figure.suptitle("What one closed, busy circuit asks of its store", fontsize=14)
     figure.savefig(path, dpi=110)

@@ -23,7 +23,7 @@ from pathlib import Path
 LIMITS = {
     # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient` and the transports; approvals, messages;
     # news of stores and circuits, and their contract
-    "lines of code": 39_427 + 250 + 1_850 + 360 + 760,
+    "lines of code": 39_427 + 250 + 1_850 + 360 + 830,
     "files": 300 + 12 + 7,
     "longest file, lines": 400,
     "arrows between rooms": 50,

@@ -59,7 +59,7 @@ def test_a_crowd_keeps_the_promises(workers: int, lost: float) -> None:
     assert found["leaked_per_worker"] < 5 + 10.5
     assert found["closed_after"] is not None
     assert found["most_probes_at_once"] == 1
-    assert found["window_off_by"] < 0.05
+    assert found["window_off_by"] <= (0.02 if workers >= 64 else 0.05)
     if not lost:
         assert found["store_worst_second_closed"] <= 200
 
@@ -100,3 +100,9 @@ def test_the_scripts_explain_themselves(script: str) -> None:
     )
     assert ran.returncode == 0
     assert "--json" in ran.stdout
+
+
+def test_the_circuits_of_one_store_have_a_bounded_load_each() -> None:
+    found = fleet_crowd.many(8, 400, 0.05, 1)
+    assert found["per_circuit"] <= found["busiest_circuit"] <= 100
+    assert found["circuits_per_worker"] == pytest.approx(sum(1 / rank for rank in range(1, 9)), rel=0.2)
