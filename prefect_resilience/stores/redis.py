@@ -239,6 +239,7 @@ class RedisWatch:
         self._pattern = re.sub(r"([\\*?\[\]])", r"\\\1", channels + prefix) + "*"
         self._followed: set[str] | None = None
         self._early: list[News] = []
+        self._closed = False
         self._client = cast("Any", redis.Redis).from_url(
             address,
             socket_timeout=seconds,
@@ -260,6 +261,8 @@ class RedisWatch:
         """The changes of the prefix: waits for the first message, and returns all that have arrived."""
         found, self._early = self._early, []
         try:
+            if self._closed:
+                raise redis.ConnectionError("the watch has been closed")
             message = self._subscription.get_message(timeout=0 if found else seconds)
             while message is not None:
                 found += _news(message)
@@ -297,6 +300,7 @@ class RedisWatch:
 
     def close(self) -> None:
         """End the subscription and its connection."""
+        self._closed = True
         with suppress(redis.RedisError, OSError):
             self._subscription.close()
         self._client.connection_pool.disconnect()
