@@ -12,6 +12,7 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.stores import Store, open_store
+from tests.guards.circuits.distorted import Distortion
 from tests.guards.circuits.target import Target, most_at_once, target
 from tests.guards.circuits.workers import (
     Member,
@@ -41,7 +42,9 @@ class Dead:
         return self.leaked / self.calls
 
 
-def dead_service(url: str, processes: int, calls: int, pause: float = 0.002, probes: int = 1) -> Dead:
+def dead_service(
+    url: str, processes: int, calls: int, pause: float = 0.002, probes: int = 1, news: Distortion = "none"
+) -> Dead:
     """Everybody calls a service that is dead, while openings end and probes are let in again and again."""
     policy: dict[str, Any] = {"open_for": 0.3, "open_backoff": 1.0, "probes": probes, "sync_interval": 0.2}
     # One store may see several of these.
@@ -53,6 +56,7 @@ def dead_service(url: str, processes: int, calls: int, pause: float = 0.002, pro
             "port": service.port,
             "name": name,
             "calls": calls,
+            "news": news,
         }
         members = [start(call_many, pause=pause, **given) for _ in range(processes)]
         _all_begin(members)
@@ -86,7 +90,9 @@ class Killed:
 LEASE, OPEN_FOR, PROBE_TAKES = 1.0, 0.5, 0.1
 
 
-def killed_prober(url: str, start: Start, name: str, chance: random.Random) -> Killed:
+def killed_prober(
+    url: str, start: Start, name: str, chance: random.Random, news: Distortion = "none"
+) -> Killed:
     """One prober is killed at a random moment from its arrival at the service until after its answer."""
     policy: dict[str, Any] = {
         "failure_threshold": 1,
@@ -100,7 +106,7 @@ def killed_prober(url: str, start: Start, name: str, chance: random.Random) -> K
     store = open_store(url)
     with target(up=False, delay=PROBE_TAKES) as service:
         given: dict[str, Any] = {"url": url, "policy": policy, "port": service.port, "name": name}
-        members = [start(call_on_and_on, pause=0.01, **given) for _ in range(3)]
+        members = [start(call_on_and_on, pause=0.01, news=news, **given) for _ in range(3)]
         _all_begin(members)
         _await_state(store, name, "open")
         # Who has not heard of it yet may still call once: that is no probe.
@@ -119,7 +125,9 @@ def killed_prober(url: str, start: Start, name: str, chance: random.Random) -> K
     return Killed(killed_after, probes[0], probes[-1], closed_at - back_at)
 
 
-def killed_probers(url: str, rounds: int, at_once: int = 1, seed: int = 1) -> list[Killed]:
+def killed_probers(
+    url: str, rounds: int, at_once: int = 1, seed: int = 1, news: Distortion = "none"
+) -> list[Killed]:
     """So many rounds, some of them side by side, each with a circuit, a service and processes of its own."""
     found: list[Killed] = []
     left = iter(range(rounds))
@@ -135,7 +143,8 @@ def killed_probers(url: str, rounds: int, at_once: int = 1, seed: int = 1) -> li
                     return
                 # A pool of its own, so that what one round starts ends with it.
                 with fleet() as start:
-                    found.append(killed_prober(url, start, f"round-{number}", random.Random(seed + number)))
+                    chance = random.Random(seed + number)
+                    found.append(killed_prober(url, start, f"round-{number}", chance, news))
         except BaseException as error:
             troubles.append(error)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.guards.circuits import long, scenarios
+from tests.guards.circuits.distorted import DISTORTIONS, Distortion
 from tests.guards.circuits.long import SLACK
 from tests.guards.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
 from tests.guards.circuits.target import Visit, most_at_once
@@ -42,6 +43,36 @@ def test_a_killed_prober_delays_closing_by_its_lease_and_no_more(fleet_url: str)
     bound = LEASE + OPEN_FOR + PROBE_TAKES + SLACK
     # A processor that is waited for delays one round or the other, a lease that is too long all of them.
     assert sorted(one.closed_after for one in found)[2] <= bound
+    assert max(one.closed_after for one in found) <= bound + 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("news", DISTORTIONS)
+@pytest.mark.parametrize("server", ["redis", "postgres"])
+def test_a_dead_service_is_left_alone_whatever_becomes_of_messages(
+    server: str, news: Distortion, request: pytest.FixtureRequest
+) -> None:
+    """Long enough that all processes follow, and that messages come after the state that they tell of."""
+    url = request.getfixturevalue(f"{server}_url")
+    found = scenarios.dead_service(url, processes=4, calls=600, pause=0.01, news=news)
+    assert found.refused + found.reached == found.calls
+    assert found.leaked <= 4 + found.seconds / 0.3 + 1
+    assert found.probes_at_once <= 1
+    # It is never wedged: probes go on to the end.
+    assert found.reached - found.leaked >= 5
+    assert found.leaked >= found.seconds / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("news", DISTORTIONS)
+@pytest.mark.parametrize("server", ["redis", "postgres"])
+def test_a_killed_prober_wedges_nothing_whatever_becomes_of_messages(
+    server: str, news: Distortion, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{server}_url")
+    found = scenarios.killed_probers(url, rounds=4, at_once=2, news=news)
+    bound = LEASE + OPEN_FOR + PROBE_TAKES + SLACK
+    assert sorted(one.closed_after for one in found)[1] <= bound
     assert max(one.closed_after for one in found) <= bound + 5
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import CircuitBreaker
+from tests.guards.circuits.distorted import Distortion, distorted
 from tests.guards.circuits.target import call_target
 
 PATIENCE = 120.0
@@ -72,10 +73,10 @@ def fleet() -> Iterator[Start]:
             member.process.join()
 
 
-def _join(line: Connection, name: str, url: str, policy: dict[str, Any]) -> CircuitBreaker:
+def _join(line: Connection, name: str, url: str, policy: dict[str, Any], news: Distortion) -> CircuitBreaker:
     """A breaker whose circuit is known already, once everybody may begin."""
     logging.getLogger("prefect_resilience").setLevel(logging.ERROR)
-    breaker = CircuitBreaker(name, store=url, **policy)
+    breaker = CircuitBreaker(name, store=distorted(url, news), **policy)
     breaker.snapshot()
     line.send("ready")
     line.recv()
@@ -83,10 +84,17 @@ def _join(line: Connection, name: str, url: str, policy: dict[str, Any]) -> Circ
 
 
 def call_many(
-    line: Connection, url: str, policy: dict[str, Any], port: int, name: str, calls: int, pause: float
+    line: Connection,
+    url: str,
+    policy: dict[str, Any],
+    port: int,
+    name: str,
+    calls: int,
+    pause: float,
+    news: Distortion = "none",
 ) -> None:
     """`calls` calls with `pause` seconds after each; says what became of them."""
-    breaker = _join(line, name, url, policy)
+    breaker = _join(line, name, url, policy, news)
     pid = os.getpid()
     seen: Counter[str] = Counter()
     for _ in range(calls):
@@ -102,10 +110,16 @@ def call_many(
 
 
 def call_on_and_on(
-    line: Connection, url: str, policy: dict[str, Any], port: int, name: str, pause: float
+    line: Connection,
+    url: str,
+    policy: dict[str, Any],
+    port: int,
+    name: str,
+    pause: float,
+    news: Distortion = "none",
 ) -> None:
     """Calls until it is killed."""
-    breaker = _join(line, name, url, policy)
+    breaker = _join(line, name, url, policy, news)
     pid = os.getpid()
     while True:
         with suppress(CircuitOpenError, ConnectionError):
