@@ -1,6 +1,6 @@
 """4 to 64 real processes that share one busy circuit: what it costs the store, and how fast news is.
 
-    python -m benchmarks.fleet_processes [--sizes 4 8 16 32 64] [--json]
+    python -m benchmarks.fleet_processes [--sizes 4 8 16 32 64] [--ways pushed polled lost] [--json]
 
 Each process calls CALLS_PER_SECOND times a second. When the fleet has settled, the operations of SECONDS are
 counted by the servers' own statistics: `INFO commandstats`, in which the commands inside of scripts count
@@ -8,7 +8,8 @@ too, and the transactions of `pg_stat_database`, where every statement is one. T
 and closed OPENINGS times, and each process notes when its view has changed; the time counts from the moment
 before the command.
 
-"polled" is the same with a store whose news nobody gets: each process asks it twice a second.
+"polled" is the same with a store that has no news: each process asks it twice a second. "lost": the store
+publishes, and every message is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import json
 import logging
 import multiprocessing
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from statistics import quantiles
@@ -37,8 +38,11 @@ SIZES = (4, 8, 16, 32, 64)
 CALLS_PER_SECOND = 20
 SETTLES = 12.0
 SECONDS = 10.0
-OPENINGS = 10
-PAUSE = 0.6
+WAYS = ("pushed", "polled", "lost")
+OPENINGS = {"pushed": 10, "polled": 10, "lost": 3}
+PAUSES = {"pushed": 0.6, "polled": 1.2, "lost": 12.0}
+"""Seconds between two changes of state: by then every process knows of the first."""
+
 PATIENCE = 120.0
 NAME = "busy"
 
@@ -52,10 +56,34 @@ class Polled:
         self.scan, self.now, self.close = store.scan, store.now, store.close
 
 
-def work(line: Connection, url: str, watched: bool) -> None:
+class Lost(Polled):
+    """A store whose messages are lost."""
+
+    def watch(self, prefix: str) -> Silence:
+        """A watch that hears nothing."""
+        return Silence()
+
+
+class Silence:
+    """A connection that stays open and silent."""
+
+    def wait(self, seconds: float) -> list[Any]:
+        """Nothing, after this time."""
+        time.sleep(seconds)
+        return []
+
+    def follow(self, keys: object) -> None:
+        """Nothing changes."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def work(line: Connection, url: str, way: str) -> None:
     """Call until the parent says stop; then say when the view opened."""
     store = open_store(url)
-    breaker = CircuitBreaker(NAME, store=store if watched else Polled(store))
+    stores = {"pushed": store, "polled": Polled(store), "lost": Lost(store)}
+    breaker = CircuitBreaker(NAME, store=stores[way])
     circuit = cast("Any", breaker)._circuit
     follow, opened = circuit._on_view, list[float]()
 
@@ -79,7 +107,7 @@ def work(line: Connection, url: str, watched: bool) -> None:
 
 
 @contextmanager
-def fleet(processes: int, url: str, watched: bool) -> Generator[list[Connection]]:
+def fleet(processes: int, url: str, way: str) -> Generator[list[Connection]]:
     """The lines to so many workers that call."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
@@ -89,7 +117,7 @@ def fleet(processes: int, url: str, watched: bool) -> Generator[list[Connection]
     try:
         for _ in range(processes):
             ours, theirs = context.Pipe()
-            members.append(context.Process(target=work, args=(theirs, url, watched), daemon=True))
+            members.append(context.Process(target=work, args=(theirs, url, way), daemon=True))
             members[-1].start()
             theirs.close()
             lines.append(ours)
@@ -108,22 +136,22 @@ def _heard(line: Connection) -> Any:
     return line.recv()
 
 
-def measure(server: Server, processes: int, watched: bool) -> dict[str, Any]:
+def measure(server: Server, processes: int, way: str) -> dict[str, Any]:
     """One fleet on one server, which is empty before."""
     circuit = CircuitBreaker(NAME, store=server.url())
     circuit.reset()
-    with fleet(processes, server.url(), watched) as lines:
+    with fleet(processes, server.url(), way) as lines:
         time.sleep(SETTLES)
         before, begun = _statistics(server), time.monotonic()
         time.sleep(SECONDS)
         after, took = _statistics(server), time.monotonic() - begun
         told: list[float] = []
-        for _ in range(OPENINGS):
+        for _ in range(OPENINGS[way]):
             told.append(time.time())
             circuit.force_open("benchmark")
-            time.sleep(PAUSE if watched else 2 * PAUSE)
+            time.sleep(PAUSES[way])
             circuit.force_closed()
-            time.sleep(PAUSE if watched else 2 * PAUSE)
+            time.sleep(PAUSES[way])
         for line in lines:
             line.send("stop")
         late = [min(at - since for since in told if since <= at) for line in lines for at in _heard(line)]
@@ -131,10 +159,10 @@ def measure(server: Server, processes: int, watched: bool) -> dict[str, Any]:
     return {
         "store": type(server).__name__.removesuffix("Server"),
         "processes": processes,
-        "way": "pushed" if watched else "polled",
+        "way": way,
         "operations_per_second": (sum(after.values()) - sum(before.values())) / took,
         "sent_per_second": (after["sent"] - before["sent"]) / took,
-        "heard": len(late) / (processes * OPENINGS),
+        "heard": len(late) / (processes * OPENINGS[way]),
         "news_p50_ms": 1000 * found[49],
         "news_p99_ms": 1000 * found[98],
         "news_max_ms": 1000 * max(late, default=0.0),
@@ -196,8 +224,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     Console(width=120).print(table)
 
 
-def measure_all(sizes: list[int]) -> list[dict[str, Any]]:
-    """Every size, both ways, on both stores."""
+def measure_all(sizes: list[int], ways: Sequence[str] = ("pushed", "polled")) -> list[dict[str, Any]]:
+    """Every size, in these ways, on both stores."""
     rows: list[dict[str, Any]] = []
     for make in (RedisServer, PostgresServer) if sizes else ():
         server = make()
@@ -205,7 +233,7 @@ def measure_all(sizes: list[int]) -> list[dict[str, Any]]:
         try:
             server.start()
             for processes in sizes:
-                rows += [measure(server, processes, watched) for watched in (True, False)]
+                rows += [measure(server, processes, way) for way in ways]
         finally:
             server.remove()
     return rows
@@ -215,10 +243,11 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     logging.getLogger("prefect_resilience").setLevel(logging.ERROR)
-    rows = measure_all(options.sizes)
+    rows = measure_all(options.sizes, options.ways)
     if options.json:
         print(json.dumps(rows, indent=2))
     else:
