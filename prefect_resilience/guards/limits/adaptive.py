@@ -42,8 +42,8 @@ class AdaptiveLimit(Limit):
 
     The number begins at `initial` and stays between `minimum` and `maximum`. It grows while all places are in
     use and calls are as fast as with fewer of them. It falls when calls become slower because they wait in
-    the service, and when more than a few are turned away or time out (`rate_limit`, `unavailable`, `timeout`).
-    Other errors do not count. Every 10 s, for a moment, a limit that is in use is reduced by a third, to
+    the service, and when more than a few of them fail with `rate_limit`, `unavailable` or `timeout`. Other
+    errors do not count. Every 10 s, for a moment, a limit that is in use is reduced by a third, to
     learn how fast a call is that does not wait.
 
     A number that falls interrupts no call. Callers wait in order of arrival, and `max_wait`, and places of
@@ -134,7 +134,7 @@ class AdaptiveLimit(Limit):
 
 
 def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
-    """Whether the error says that the service has too much to do. A rejection by a limit inside says nothing."""
+    """Whether the error says that the service has too much to do. A limit inside says nothing about it."""
     if isinstance(error, LimitRefused) or not isinstance(error, Exception):
         return False
     return (info or classify(error)).category in OVERLOAD

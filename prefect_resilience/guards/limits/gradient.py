@@ -169,30 +169,29 @@ def step(state: State, sample: Sample, now: float, bounds: LimitBounds) -> State
     """The state after a call that ended at `now`, in seconds of a clock that the fleet shares."""
     if now < state.begins:
         return state
-    window = _added(state, sample)
-    if sample.dropped:
-        tolerated = DROPPED * _tolerance(state.limit) * max(window.calls + window.dropped, SAMPLES)
-        if window.dropped > max(1.0, tolerated):
-            return _dropped(state, sample.latency, now, bounds)
-    elif state.recent and now >= state.probes and state.trial is None:
-        return _probed(state, now, bounds)
-    elif window.calls >= max(SAMPLES, 2 * state.limit):
-        if state.trial is None:
-            return _judged(state, window, now, bounds)
-        if _exact(state, window):
-            return _concluded(state, state.trial, window, now, bounds)
-    # Not `_replace`: this is the path of nearly every call.
-    limit, base, recent, _, begins, probes, trial, cut, ceiling, proven, searching = state
+    # This is the path of nearly every call: no `_replace`, no `min` and `max`, which take longer.
+    limit, base, recent, window, begins, probes, trial, cut, ceiling, proven, searching = state
+    calls, seconds, squares, full, dropped = window
+    latency, was_full, was_dropped = sample
+    if was_dropped:
+        window = CallWindow(calls, seconds, squares, full + was_full, dropped + 1)
+        if dropped and dropped + 1 > DROPPED * _tolerance(limit) * max(calls + dropped + 1, SAMPLES):
+            return _dropped(state, latency, now, bounds)
+    else:
+        if base and latency > OUTLIER * base:
+            latency = OUTLIER * base
+        elif latency < SHORTEST:
+            latency = SHORTEST
+        calls += 1
+        window = CallWindow(calls, seconds + latency, squares + latency * latency, full + was_full, dropped)
+        if recent and now >= probes and trial is None:
+            return _probed(state, now, bounds)
+        if calls >= SAMPLES and calls >= 2 * limit:
+            if trial is None:
+                return _judged(state, window, now, bounds)
+            if _exact(state, window):
+                return _concluded(state, trial, window, now, bounds)
     return State(limit, base, recent, window, begins, probes, trial, cut, ceiling, proven, searching)
-
-
-def _added(state: State, sample: Sample) -> CallWindow:
-    calls, seconds, squares, full, dropped = state.window
-    full += sample.full
-    if sample.dropped:
-        return CallWindow(calls, seconds, squares, full, dropped + 1)
-    latency = max(min(sample.latency, OUTLIER * state.base or inf), SHORTEST)
-    return CallWindow(calls + 1, seconds + latency, squares + latency * latency, full, dropped)
 
 
 def _dropped(state: State, latency: float, now: float, bounds: LimitBounds) -> State:

@@ -142,7 +142,7 @@ class BulkheadFullError(LimitRefused):
 
 
 class AdaptiveLimitFullError(BulkheadFullError):
-    """No place of an `AdaptiveLimit` became free within `waited` seconds; `max_concurrent` was its number then.
+    """No place of an `AdaptiveLimit` became free within `waited` s; `max_concurrent` was its number then.
 
     Example:
         >>> print(AdaptiveLimitFullError("llm", 12, 2.0))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from prefect_resilience.guards.limits import gradient
 from prefect_resilience.guards.limits.gradient import (
-    LimitBounds,
-    Level,
-    Sample,
     CallWindow,
+    Level,
+    LimitBounds,
+    Sample,
     new,
     places,
     step,
