@@ -114,7 +114,9 @@ from .guards.decomposition import join as join
 from .guards.decomposition import split_list as split_list
 from .guards.decomposition import split_text as split_text
 from .guards.fallbacks import Fallback as Fallback
+from .guards.limits.adaptive import AdaptiveLimit as AdaptiveLimit
 from .guards.limits.bulkhead import Bulkhead as Bulkhead
+from .guards.limits.guarding import AdaptiveLimitFullError as AdaptiveLimitFullError
 from .guards.limits.guarding import BulkheadFullError as BulkheadFullError
 from .guards.limits.guarding import LimitRefused as LimitRefused
 from .guards.limits.guarding import RateLimitedError as RateLimitedError

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from prefect_resilience import (
+    AdaptiveLimit,
     Backoff,
     Bulkhead,
     CircuitPolicy,
@@ -45,6 +46,7 @@ POLICIES: tuple[type[BaseModel], ...] = (
     Backoff,
     RetryBudget,
     CircuitPolicy,
+    AdaptiveLimit,
     Bulkhead,
     RateLimit,
     Hedge,

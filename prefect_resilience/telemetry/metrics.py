@@ -7,7 +7,7 @@ Counters (Prometheus appends `_total`), all under `prefect_resilience.`:
     `recoveries`           {run}         task, category: succeeded after a failed attempt
     `failures`             {run}         task, category: failed for good, without a fallback
     `fallbacks`            {run}         task, category, degraded
-    `refusals`             {call}        task, by (circuit, bulkhead, rate_limit): the call was rejected
+    `refusals`             {call}        task, by (circuit, bulkhead, adaptive_limit, rate_limit): rejected
     `circuit.transitions`  {transition}  circuit, from, to
     `circuit.opens`        {opening}     circuit
     `effects.replayed`     {effect}      task
@@ -245,12 +245,20 @@ def _attempt_failed(payload: Payload) -> None:
         instruments().count("refusals", {**_named(payload), "by": by})
 
 
+REFUSED_BY = {
+    "BulkheadFullError": "bulkhead",
+    "AdaptiveLimitFullError": "adaptive_limit",
+    "RateLimitedError": "rate_limit",
+}
+"""The guard by the name of its error."""
+
+
 def refused_by(payload: Payload) -> str | None:
-    """The guard that rejected the call: "circuit", "bulkhead" or "rate_limit". None: the call was made."""
+    """The guard that rejected the call; None: the call was made."""
     if payload.get("category") == "circuit_open":
         return "circuit"
     kind = str(payload.get("exception_type") or "").rpartition(".")[2]
-    return {"BulkheadFullError": "bulkhead", "RateLimitedError": "rate_limit"}.get(kind)
+    return REFUSED_BY.get(kind)
 
 
 def _retry(payload: Payload) -> None:

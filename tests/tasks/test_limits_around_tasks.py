@@ -10,6 +10,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import (
+    AdaptiveLimit,
     Backoff,
     Bulkhead,
     BulkheadFullError,
@@ -20,6 +21,7 @@ from prefect_resilience import (
     Retry,
     resilient_task,
 )
+from prefect_resilience.guards.limits.line import in_line
 
 pytestmark = pytest.mark.api
 
@@ -131,10 +133,33 @@ def test_a_hedge_asks_again_beside_a_slow_answer():
         return await slow_at_first()
 
     assert asyncio.run(scenario()) == 2
-    with pytest.raises(ConfigurationError, match="async def"):
-        resilient_task(hedge=Hedge(after=1))(lambda: None)
     with pytest.raises(ConfigurationError, match="write Hedge"):
         resilient_task(hedge=3)(lambda: None)
+
+
+def test_a_hedge_of_a_sync_task_and_an_adaptive_limit_around_both_calls():
+    calls, finish = [], threading.Event()
+    limit = AdaptiveLimit(2, name="reads")
+
+    @resilient_task(retry=None, timeout=20, limits=limit, hedge=Hedge(after=0.05))
+    def slow_at_first():
+        calls.append(1)
+        if len(calls) == 1:
+            finish.wait(30)
+        return len(calls)
+
+    @flow
+    def scenario():
+        return slow_at_first()
+
+    assert scenario() == 2
+    assert limit.current == 2
+    assert in_line("adaptive:reads") == 1  # the call that lost still runs
+    finish.set()
+    deadline = time.monotonic() + 10
+    while in_line("adaptive:reads"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_with_options_keeps_them():

@@ -118,7 +118,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         step.check_for(fn, isasync=isasync)
     error_budget = ours.get("error_budget")
     rules: Any = ours.get("classify")
-    hedge = _hedge(ours.get("hedge"), fn)
+    hedge = _hedge(ours.get("hedge"), fn, timeout)
     expect = _expect(ours, fn, isasync)
     return Guard(
         fn,
@@ -155,15 +155,20 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     return tuple(written)
 
 
-def _hedge(hedge: Any, fn: Callable[..., Any]) -> Hedge | None:
+def _hedge(hedge: Any, fn: Callable[..., Any], timeout: Timeout | None) -> Hedge | None:
     if hedge is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
     if not isinstance(hedge, limits.Hedge):
         raise ConfigurationError(f"hedge={hedge!r} is not a hedge: write Hedge(after=0.8)")
-    if not inspect.iscoroutinefunction(fn):
+    if generates(fn):
         raise ConfigurationError(
-            f"hedge= is for idempotent async reads: write `async def {name}`, or leave it out"
+            f"hedge= needs a function with one result, but {name!r} is a generator: return a list, or "
+            "leave it out"
+        )
+    if timeout is not None and timeout.mode == "process":
+        raise ConfigurationError(
+            'hedge= cannot repeat a call in a child process: leave Timeout(mode="process") or hedge= out'
         )
     return hedge
 

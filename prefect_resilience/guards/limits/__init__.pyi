@@ -1,3 +1,4 @@
+from .adaptive import AdaptiveLimit as AdaptiveLimit
 from .bulkhead import Bulkhead as Bulkhead
 from .guarding import Limit as Limit
 from .hedge import Hedge as Hedge

@@ -118,13 +118,15 @@ class BulkheadFullError(LimitRefused):
     """
 
     error_category: ClassVar[str] = "unavailable"
+    _what: ClassVar[str] = "bulkhead"
 
     def __init__(self, name: str | None, max_concurrent: int, waited: float = 0.0, overdue: int = 0) -> None:
         self.name = name
         self.max_concurrent = max_concurrent
         self.waited = waited
         self.overdue = overdue
-        which = "a bulkhead without a name" if name is None else f"bulkhead {name!r}"
+        article = "an" if self._what[0] in "aeiou" else "a"
+        which = f"{article} {self._what} without a name" if name is None else f"{self._what} {name!r}"
         taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
         said = f"{which} is full: {taken} stayed in use for {waited:.1f} s"
         if overdue == 1:
@@ -137,6 +139,17 @@ class BulkheadFullError(LimitRefused):
 
     def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float, int]]:
         return type(self), (self.name, self.max_concurrent, self.waited, self.overdue)
+
+
+class AdaptiveLimitFullError(BulkheadFullError):
+    """No place of an `AdaptiveLimit` became free within `waited` s; `max_concurrent` was its number then.
+
+    Example:
+        >>> print(AdaptiveLimitFullError("llm", 12, 2.0))
+        adaptive limit 'llm' is full: all 12 places stayed in use for 2.0 s
+    """
+
+    _what: ClassVar[str] = "adaptive limit"
 
 
 class RateLimitedError(LimitRefused):

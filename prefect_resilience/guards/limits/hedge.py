@@ -2,50 +2,114 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from prefect_resilience.base.durations import Duration, Seconds
+from prefect_resilience.base.drive import Steps, adrive, drive
+from prefect_resilience.base.durations import LONGEST, Duration, as_seconds
 from prefect_resilience.base.policy import Policy
+from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
+from prefect_resilience.guards.limits.quantiles import LatencySketch
+from prefect_resilience.guards.limits.racing import RunnerOutcome, Runners, TaskRunners, ThreadRunners
+from prefect_resilience.guards.timeouts.threads import Call, abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
 
 T = TypeVar("T")
 
+PERCENTILE = re.compile(r"p(\d\d?(?:\.\d+)?)")
+
+SHARE = 2.0
+"""With a percentile, at most this many times the share of slow calls get another call: 10 % with "p95"."""
+
+MOST_MEASURED = 1024
+"""Beyond this many functions in a process, the oldest one is measured anew."""
+
+
+def _delay(after: Any) -> float | str:
+    """For pydantic: a percentile, or a duration as a number of seconds."""
+    if isinstance(after, str) and after.startswith("p"):
+        if not _share_of(after):
+            raise ValueError(f'Hedge(after={after!r}): write a percentile from "p1" to "p99.9", or seconds')
+        return after
+    seconds = as_seconds(after)
+    if not 0 <= seconds <= LONGEST:
+        raise ValueError(f"Hedge(after={after!r}): write at least 0, and at most ten years")
+    return seconds
+
+
+def _share_of(after: float | str) -> float:
+    """The share of calls below a percentile such as "p95"; 0 for anything else."""
+    found = PERCENTILE.fullmatch(after) if isinstance(after, str) else None
+    return 0.0 if found is None else float(found[1]) / 100
+
 
 class Hedge(Policy):
-    """For idempotent async reads: starts another call after `after` seconds without an answer, up to `max`.
+    """For idempotent reads: starts another call after `after` seconds without an answer, up to `max`.
 
-        answer = await Hedge(after=0.8).acall(search, query)
+        answer = Hedge(after="p95").call(search, query)
 
-    The first success wins; the other calls are cancelled, and `Hedge` waits for their end. If a call fails,
-    the next one starts at once. Within `limits=` each call takes a place of its own, and a further call is
-    made only if a place is free at once. Choose `after` so that few calls take longer, such as the 95th
-    percentile: the load then grows by 5 % (Dean and Barroso, "The Tail at Scale", 2013).
+    The first success wins. If a call fails, the next one starts at once. Within `limits=` each call takes a
+    place of its own, and a further call is made only if a place is free at once.
+
+    With `after="p95"`, a call is repeated if it takes longer than 95 % of the calls before it: the load grows
+    by about 5 %, and never by more than 10 % (Dean and Barroso, "The Tail at Scale", 2013). Nothing is
+    repeated during the first `warm_up` calls of a function in a process.
+
+    The other calls are cancelled when they are async, and `Hedge` waits for their end. A sync call runs in a
+    thread, which cannot be cancelled: it is abandoned, keeps its places in limits until it ends, and counts
+    as overdue. While `most_overdue` of them run, no further call is made.
+
     Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("after", "max")
 
-    after: Seconds = Field(description="The time without an answer after which another call starts.")
+    after: Annotated[float | str, BeforeValidator(_delay)] = Field(
+        description='The time without an answer after which another call starts, or a percentile ("p95").'
+    )
     max: int = Field(default=1, strict=True, ge=1, description="The maximum number of additional calls.")
+    warm_up: int = Field(
+        default=100, strict=True, ge=20, description="With a percentile: calls before the first hedge."
+    )
+    most_overdue: int = Field(
+        default=20, strict=True, ge=1, description="For sync calls: the most abandoned ones at a time."
+    )
 
     if TYPE_CHECKING:
 
-        def __init__(self, after: Duration, max: int = 1) -> None: ...
+        def __init__(
+            self, after: Duration | str, max: int = 1, *, warm_up: int = 100, most_overdue: int = 20
+        ) -> None: ...
 
-    async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T:
-        """The value of the first successful call of `fn(*args, **kwargs)`.
+    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """The value of the first successful call of the sync function `fn(*args, **kwargs)`.
 
         When all fail, the first error is raised, with the others in its notes (PEP 678). Raises
-        ConfigurationError for a sync function, which cannot be cancelled.
+        ConfigurationError for an async function.
+
+        Example:
+            >>> Hedge(after=0.8).call(str.upper, "aspirin")
+            'ASPIRIN'
+        """
+        if is_async(fn):
+            raise ConfigurationError(f"{_name_of(fn)} is async: write `await Hedge(...).acall(...)`")
+        return self.within(fn, (), {})(*args, **kwargs)
+
+    async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T:
+        """The same, for an async function. Raises ConfigurationError for a sync one.
 
         Example:
             >>> import asyncio
@@ -55,87 +119,142 @@ class Hedge(Policy):
             'aspirin: 100 mg'
         """
         if not is_async(fn):
-            name = getattr(fn, "__qualname__", None) or repr(fn)
-            raise ConfigurationError(
-                f"{name} is not an async function, and a sync call cannot be cancelled when another one has "
-                f"won: write `async def {getattr(fn, '__name__', 'fetch').strip('<>')}(...)`"
-            )
+            raise ConfigurationError(f"{_name_of(fn)} is not an async function: write `Hedge(...).call(...)`")
         return await self.within(fn, (), {})(*args, **kwargs)
 
     def within(
-        self, fn: Callable[..., Awaitable[T]], limits: Sequence[Limit], parameters: Mapping[str, Any]
-    ) -> Callable[..., Awaitable[T]]:
-        """`acall` of `fn`, inside these limits. Each further call takes places of its own; it is not made if
-        they are not free at once.
+        self, fn: Callable[..., Any], limits: Sequence[Limit], parameters: Mapping[str, Any]
+    ) -> Callable[..., Any]:
+        """`call` or `acall` of `fn`, inside these limits. Each further call takes places of its own; if they
+        are not free at once, it is not made.
 
         parameters: the parameters for the limits' names.
         """
-        more: Callable[..., Awaitable[T]] = fn
+        aside = is_async(fn)
+        more, names = fn, list[str]()
         for limit in reversed(limits):
-            more = partial(limit.bind(parameters).model_copy(update={"max_wait": 0.0}).acall, more)
+            bound = limit.bind(parameters).model_copy(update={"max_wait": 0.0})
+            more = partial(bound.acall if aside else bound.call, more)
+            names += [bound.name] if bound.name else []
+        measured = _all_measured.of("|".join((_name_of(fn), *names)))
 
-        async def race(*args: Any, **kwargs: Any) -> T:
-            calls = _Race(partial(fn, *args, **kwargs), partial(more, *args, **kwargs), self.max + 1)
+        async def arace(*args: Any, **kwargs: Any) -> Any:
+            runners = TaskRunners(partial(fn, *args, **kwargs), partial(more, *args, **kwargs))
             try:
-                return await calls.won(self.after)
+                return await adrive(_Race(self, measured, runners).won())
             finally:
-                await calls.ended()
+                await runners.end()
 
-        return race
+        def race(*args: Any, **kwargs: Any) -> Any:
+            runners = ThreadRunners(partial(fn, *args, **kwargs), partial(more, *args, **kwargs))
+            try:
+                return drive(_Race(self, measured, runners).won())
+            finally:
+                measured.abandoned += runners.end()
+
+        return arace if aside else race
+
+
+def _name_of(fn: Any) -> str:
+    inner = fn
+    while isinstance(inner, partial):
+        inner = inner.func  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
+    return getattr(inner, "__qualname__", None) or repr(inner)
+
+
+class Measured:
+    """What a process knows of the calls of a function: their latency, how many got another call, and the
+    abandoned ones."""
+
+    def __init__(self) -> None:
+        self.sketch = LatencySketch()
+        self.calls: int = 0
+        self.more: int = 0
+        self.abandoned: list[Call] = []
+        self._lock = threading.RLock()
+
+    def begins(self, hedge: Hedge) -> float | None:
+        """The seconds until another call of a call that begins now; None if it gets none."""
+        share = _share_of(hedge.after)
+        if not share:
+            return cast("float", hedge.after)
+        with self._lock:
+            self.calls += 1
+            return self.sketch.quantile(share) if self.sketch.seen >= hedge.warm_up else None
+
+    def ended(self, seconds: float) -> None:
+        """Count the latency of a first call. If another one won, it is the time until then: enough to know
+        that the call was among the slow ones."""
+        with self._lock:
+            self.sketch.add(seconds)
+
+    def allows(self, hedge: Hedge) -> bool:
+        """Whether another call may be made."""
+        share = _share_of(hedge.after)
+        with self._lock:
+            self.abandoned = [call for call in self.abandoned if not call.finished]
+            if len(self.abandoned) >= hedge.most_overdue or abandoned():
+                return False
+            return not share or self.more < SHARE * (1 - share) * self.calls
+
+
+class _AllMeasured:
+    """What this process has measured, by functions and the names of their limits."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Measured] = {}
+        self._lock = threading.RLock()
+
+    def of(self, name: str) -> Measured:
+        measured = self.by_name.get(name)
+        if measured is None:
+            with self._lock:
+                while len(self.by_name) >= MOST_MEASURED:
+                    del self.by_name[next(iter(self.by_name))]
+                measured = self.by_name.setdefault(name, Measured())
+        return measured
+
+
+_all_measured = per_process(_AllMeasured)
 
 
 @dataclass(slots=True)
 class _Race:
-    """Several calls, each in its own task: the first is made by `make`, the others by `more`."""
+    """Several calls; the first success wins."""
 
-    _make: Callable[[], Awaitable[Any]]
-    _more: Callable[[], Awaitable[Any]]
-    _most: int
-    _started: list[asyncio.Task[Any]] = field(default_factory=list["asyncio.Task[Any]"])
-    _running: set[asyncio.Task[Any]] = field(default_factory=set["asyncio.Task[Any]"])
-    _errors: list[tuple[int, BaseException]] = field(default_factory=list[tuple[int, BaseException]])
+    _hedge: Hedge
+    _measured: Measured
+    _runners: Runners
+    _errors: list[RunnerOutcome] = field(default_factory=list[RunnerOutcome])
 
-    async def won(self, after: float) -> Any:
-        self._start()
-        while True:
-            patience = after if len(self._started) < self._most else None
-            done, self._running = await asyncio.wait(
-                self._running, timeout=patience, return_when=asyncio.FIRST_COMPLETED
-            )
-            ended = [(task, _error_of(task)) for task in sorted(done, key=self._started.index)]
-            for task, error in ended:
-                if error is None:
-                    return task.result()
-                number = self._started.index(task) + 1
-                if number == 1 or not isinstance(error, LimitRefused):  # a rejected call was not made
-                    self._errors.append((number, error))
-            if len(self._started) < self._most:
-                self._start()
-            elif not self._running:
-                raise self._error()
-
-    async def ended(self) -> None:
-        """Cancel what is still running, and wait for its end."""
-        for task in self._running:
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
-
-    def _start(self) -> None:
-        task = asyncio.ensure_future(_awaited(self._more if self._started else self._make))
-        self._started.append(task)
-        self._running.add(task)
+    def won(self) -> Steps[Any]:
+        hedge, measured, runners = self._hedge, self._measured, self._runners
+        after, began, first = measured.begins(hedge), monotonic(), True
+        most = 1 if after is None else hedge.max + 1
+        runners.start()
+        try:
+            while True:
+                may = runners.started < most and measured.allows(hedge)
+                for outcome in (yield from runners.ended(after if may else None)):
+                    if outcome.error is None:
+                        return outcome.value
+                    first = first and outcome.number != 1
+                    if outcome.number == 1 or not isinstance(outcome.error, LimitRefused):
+                        self._errors.append(outcome)  # a rejected call was not made
+                if runners.started < most and measured.allows(hedge):
+                    measured.more += 1
+                    runners.start()
+                elif not runners.running:
+                    raise self._error()
+        finally:
+            if first:
+                measured.ended(monotonic() - began)
 
     def _error(self) -> BaseException:
-        (_, first), *others = self._errors
-        for number, error in others:
-            if error is not first:
-                add_note(first, f"prefect-resilience: hedged call {number} failed too: {redact(repr(error))}")
-        return first
-
-
-async def _awaited(make: Callable[[], Awaitable[T]]) -> T:
-    return await make()
-
-
-def _error_of(task: asyncio.Task[Any]) -> BaseException | None:
-    return asyncio.CancelledError() if task.cancelled() else task.exception()
+        first, *others = self._errors
+        error = cast("BaseException", first.error)
+        for other in others:
+            if other.error is not error:
+                said = redact(repr(other.error))
+                add_note(error, f"prefect-resilience: hedged call {other.number} failed too: {said}")
+        return error

@@ -185,6 +185,19 @@ class HeldPlace:
             woken = _serve(self._line)
         _wake(woken)
 
+    def full(self) -> bool:
+        """Whether every place of the line is taken."""
+        return self._line.taken >= self._line.limit
+
+    def allow(self, limit: int) -> None:
+        """Change the line's number of places. A smaller number takes no place away."""
+        if limit == self._line.limit:
+            return
+        with _lines.lock:
+            self._line.limit = limit
+            woken = _serve(self._line)
+        _wake(woken)
+
     def overdue(self) -> None:
         """Keep the place taken: the attempt has ended, but its call still runs."""
         with _lines.lock:

@@ -136,7 +136,7 @@ def fetch():
 
 async def test_a_sync_function_is_refused_before_it_is_called():
     with pytest.raises(
-        ConfigurationError, match=r"fetch is not an async function.*write `async def fetch\(\.\.\.\)`"
+        ConfigurationError, match=r"fetch is not an async function: write `Hedge\(\.\.\.\).call\(\.\.\.\)`"
     ):
         await Hedge(after=1).acall(fetch)
 

@@ -1,0 +1,273 @@
+"""A limit that finds its number: around calls, blocks and functions, in one process."""
+
+import asyncio
+import copy
+import gc
+import pickle
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from prefect_resilience import (
+    AdaptiveLimit,
+    AdaptiveLimitFullError,
+    AttemptTimeout,
+    Bulkhead,
+    BulkheadFullError,
+    LimitRefused,
+    RateLimit,
+    resilient,
+)
+from prefect_resilience.base.drive import drive
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.limits import adaptive, line
+from prefect_resilience.guards.limits.gradient import CallWindow
+
+
+class Busy(Exception):
+    error_category = "rate_limit"
+
+
+class Mistake(Exception):
+    error_category = "invalid"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    adaptive._found.by_key.clear()
+    yield
+    gc.collect()
+    assert line._lines.by_key == {}
+
+
+def seen(limit):
+    """The calls that count, as far as they have been seen."""
+    found = adaptive._found.by_key[limit._key(limit.settled_name())]
+    return found.state.window
+
+
+def fail(error):
+    raise error
+
+
+def test_it_finds_what_a_service_works_on_at_a_time():
+    limit = AdaptiveLimit(4, maximum=60)
+
+    async def run():
+        desks, most, inside = asyncio.Semaphore(12), 0, 0
+
+        async def ask():
+            nonlocal most, inside
+            inside += 1
+            most = max(most, inside)
+            async with desks:
+                await asyncio.sleep(0.005)
+            inside -= 1
+
+        async def asks(until):
+            while time.monotonic() < until:
+                await limit.acall(ask)
+
+        until = time.monotonic() + 5
+        await asyncio.gather(*(asks(until) for _ in range(60)))
+        return most
+
+    assert 12 <= asyncio.run(run()) < 60
+    assert 8 <= limit.current <= 40
+
+
+def test_only_overload_is_a_reason_to_fall():
+    for error in (Mistake(), ValueError("no"), KeyboardInterrupt()):
+        limit = AdaptiveLimit()
+        with pytest.raises(type(error)):
+            limit.call(fail, error)
+        assert (seen(limit).calls, seen(limit).dropped) == (0, 0)
+    for error in (Busy(), AttemptTimeout(3), TimeoutError("late")):
+        limit = AdaptiveLimit()
+        with pytest.raises(type(error)):
+            limit.call(fail, error)
+        assert (seen(limit).calls, seen(limit).dropped) == (0, 1)
+
+
+def test_the_rejections_of_an_inner_limit_do_not_count():
+    outer, inner = AdaptiveLimit(), RateLimit(1, per=60, max_wait=0)
+    both = resilient(retry=None, limits=[outer, inner])(lambda: 0)
+    both()
+    with pytest.raises(LimitRefused):
+        both()
+    assert seen(outer) == CallWindow(1, *seen(outer)[1:3], 0, 0)
+
+
+def test_many_refusals_lower_the_number():
+    limit = AdaptiveLimit(20)
+    for _ in range(200):
+        with pytest.raises(Busy):
+            limit.call(fail, Busy())
+        time.sleep(0.0002)
+    assert limit.current < 20
+
+
+def test_the_duration_of_a_call_may_be_given():
+    limit = AdaptiveLimit()
+    drive(limit.left(drive(limit.entered()), took=3.0))
+    assert seen(limit).seconds == 3.0
+
+
+def test_a_lower_number_interrupts_no_call_and_admits_none():
+    limit, finish = AdaptiveLimit(3), threading.Event()
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(limit.call, finish.wait, 10) for _ in range(3)]
+        wait_until(lambda: taken(limit) == 3)
+        at_number(limit, 1)
+        waiting = AdaptiveLimit.model_copy(limit, update={"max_wait": 0.05})
+        with pytest.raises(AdaptiveLimitFullError):
+            waiting.call(int)
+        assert taken(limit) == 3
+        assert not any(call.done() for call in running)
+        finish.set()
+        assert all(call.result() for call in running)
+    assert limit.call(int) == 0
+
+
+def test_a_higher_number_lets_the_callers_that_wait_in():
+    limit, finish = AdaptiveLimit(1, maximum=10), threading.Event()
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(limit.call, finish.wait, 10) for _ in range(4)]
+        wait_until(lambda: taken(limit) == 1 and len(the_line(limit).waiting) == 3)
+        next(iter(the_line(limit).waiting)).allow(3)
+        wait_until(lambda: taken(limit) == 3)
+        finish.set()
+        assert all(call.result() for call in running)
+
+
+def test_an_overdue_call_keeps_its_place_and_counts_as_a_timeout():
+    limit, finish = AdaptiveLimit(1, max_wait=0), threading.Event()
+    slow = resilient(retry=None, timeout=0.05, limits=limit)(finish.wait)
+    with ThreadPoolExecutor(1) as pool, pytest.raises(AttemptTimeout):
+        pool.submit(slow, 10).result()
+    assert seen(limit).dropped == 1
+    with pytest.raises(AdaptiveLimitFullError) as caught:
+        limit.call(int)
+    assert caught.value.overdue == 1
+    finish.set()
+    wait_until(lambda: taken(limit) == 0)
+    assert limit.call(int) == 0
+
+
+def test_the_error_says_what_is_full():
+    limit, started, finish = AdaptiveLimit(1, max_wait=0, name="llm"), threading.Event(), threading.Event()
+    first = threading.Thread(target=limit.call, args=(lambda: started.set() or finish.wait(10),))
+    first.start()
+    started.wait(10)
+    with pytest.raises(AdaptiveLimitFullError, match="limit 'llm' is full: its only place") as caught:
+        limit.call(int)
+    finish.set()
+    first.join()
+    assert isinstance(caught.value, BulkheadFullError)
+    assert classify(caught.value).category == "unavailable"
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value)
+    assert type(again) is AdaptiveLimitFullError
+    assert str(AdaptiveLimitFullError(None, 2)).startswith("an adaptive limit without a name is full: all 2")
+    assert str(BulkheadFullError(None, 2)).startswith("a bulkhead without a name is full")
+
+
+def test_one_name_is_one_limit_and_the_later_options_count():
+    first, second = AdaptiveLimit(20, name="a"), AdaptiveLimit(5, 1, 8, name="a")
+    first.call(int)
+    assert first.current == 20
+    assert AdaptiveLimit(20, name="b").current == 20
+    second.call(int)
+    assert first.current == 8
+    other = AdaptiveLimit(3)
+    twin = pickle.loads(pickle.dumps(other))
+    other.call(int)
+    assert seen(copy.deepcopy(twin)).calls == 1
+    assert AdaptiveLimit(3).current == 3
+
+
+def test_a_process_remembers_a_bounded_number_of_limits(monkeypatch):
+    monkeypatch.setattr(adaptive, "MOST_STATES", 3)
+    limits = [AdaptiveLimit(name=f"n{number}") for number in range(5)]
+    for limit in limits:
+        limit.call(int)
+    assert list(adaptive._found.by_key) == ["n2", "n3", "n4"]
+
+
+def test_blocks_decorators_and_templates():
+    limit = AdaptiveLimit(2, name="api:{region}")
+
+    @limit
+    def read(region):
+        return region
+
+    @limit
+    async def aread(region):
+        return region
+
+    assert read("eu") == "eu"
+    assert asyncio.run(aread("eu")) == "eu"
+    bound = limit.bind({"region": "eu"})
+    assert seen(bound).calls == 2
+    with bound:
+        pass
+    assert seen(bound).calls == 3
+    with pytest.raises(ConfigurationError, match="is a template"):
+        limit.call(int)
+
+
+def test_its_json_form_is_like_that_of_the_others():
+    limit = AdaptiveLimit(10, 2, 50, "x", max_wait="500ms")
+    assert limit.model_dump(mode="json") == {
+        "name": "x",
+        "initial": 10,
+        "minimum": 2,
+        "maximum": 50,
+        "max_wait": 0.5,
+    }
+    assert AdaptiveLimit.model_validate_json(limit.model_dump_json()) == limit
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"initial": 0}, "AdaptiveLimit(initial=0): write at least 1"),
+        ({"minimum": 30}, "AdaptiveLimit(initial=20, minimum=30, maximum=200): write minimum <= initial"),
+        ({"maximum": 10}, "AdaptiveLimit(initial=20, minimum=1, maximum=10): write minimum <= initial"),
+        ({"max_concurrent": 3}, "AdaptiveLimit has no option 'max_concurrent'"),
+    ],
+)
+def test_mistakes_in_options_are_named(options, message):
+    with pytest.raises(ConfigurationError) as caught:
+        AdaptiveLimit(**options)
+    assert message in str(caught.value)
+
+
+def test_it_may_stand_beside_other_limits():
+    calls = resilient(retry=None, limits=[Bulkhead(5), AdaptiveLimit(5), RateLimit(100, per=1)])(lambda: 0)
+    assert calls() == 0
+
+
+def the_line(limit):
+    return line._lines.by_key[f"adaptive:{limit._key(limit.name)}"]
+
+
+def taken(limit):
+    key = f"adaptive:{limit._key(limit.name)}"
+    return line._lines.by_key[key].taken if key in line._lines.by_key else 0
+
+
+def at_number(limit, number):
+    found = adaptive._found.by_key[limit._key(limit.name)]
+    found.state = found.state._replace(limit=float(number))
+    found.number = number
+
+
+def wait_until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.002)
