@@ -257,6 +257,8 @@ class RedisWatch:
         """The changes of the prefix: waits for the first message, and returns all that have arrived."""
         found: list[News] = []
         try:
+            if not self._subscription.subscribed:
+                raise redis.ConnectionError("the watch has been closed")
             message = self._subscription.get_message(timeout=seconds)
             while message is not None:
                 news = _news(message["data"]) if message["type"] == "message" else None

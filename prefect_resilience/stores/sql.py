@@ -76,23 +76,20 @@ class ConnectionPool:
 
     def _kept(self) -> Connection | None:
         # `append` and `pop` are atomic: exactly one thread gets each connection.
-        while self._idle:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if self._usable(connection):
-                return connection
-            connection.close()
-            self._close_idle()  # the other connections have been idle even longer
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        if self._usable(connection):
+            return connection
+        connection.close()
+        self._close_idle()  # the other connections have been idle even longer
         return None
 
     def _close_idle(self) -> None:
-        while self._idle:
-            try:
+        with suppress(IndexError):
+            while True:
                 self._idle.pop().close()
-            except IndexError:
-                return
 
 
 T = TypeVar("T")

@@ -15,6 +15,7 @@ class Proxy:
 
     `delay` is in seconds, for each chunk of an answer. Once a question contains `marker`, the connection is
     cut: before the server sees the question when `cut` is "before", after it has answered when it is "after".
+    With `cut` "never" the question is lost, and the connection stays open.
     """
 
     def __init__(self, port: int) -> None:
@@ -64,6 +65,8 @@ class Line:
                     self.proxy.cuts += 1
                     if self.proxy.cut == "before":
                         break
+                    if self.proxy.cut == "never":
+                        continue
                     self.cutting = True
                 self.server.sendall(chunk)
         if not self.cutting:

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores import Store, open_store
+from prefect_resilience.stores import Store, open_store, parse_url
+from prefect_resilience.stores.server_facts import postgres_facts, redis_facts
 from prefect_resilience.testing.stores import in_threads
 from tests.stores.proxy import Proxy
 from tests.stores_servers import RedisServer, Server
@@ -215,3 +216,11 @@ def test_a_crash_under_many_writers_loses_nothing_that_was_confirmed(server: Ser
     held = [document.value for _, document in store.scan("count/")]
     assert min(confirmed) > 0
     assert sum(held) >= sum(confirmed)
+
+
+def test_the_settings_of_a_server_that_is_away_are_unavailable(server: Server) -> None:
+    parsed = parse_url(server.url(timeout=TIMEOUT))
+    facts = redis_facts if isinstance(server, RedisServer) else postgres_facts
+    facts(parsed)
+    server.stop()
+    is_unavailable(lambda: facts(parsed))

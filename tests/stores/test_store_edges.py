@@ -1,0 +1,99 @@
+"""What a store refuses before it asks its database, and connections in unusual places."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_resilience.stores import MemoryStore, Store, open_store
+from prefect_resilience.stores.postgres import BoundedConnection
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = open_store(f"sqlite:///{tmp_path}/store.db")
+    yield store
+    store.close()
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def itself() -> Any:
+    value: list[Any] = []
+    value.append(value)
+    return value
+
+
+@pytest.mark.parametrize("value", [nested(100_000), itself()], ids=["deep", "itself"])
+def test_a_value_nested_too_deeply_is_refused(store: Store, value: Any) -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        store.swap("key", 0, value)
+    assert store.load("key") is None
+
+
+@pytest.mark.parametrize("key", [7, b"key", None])
+def test_a_key_that_is_not_a_string_is_refused(store: Store, key: Any) -> None:
+    with pytest.raises(TypeError, match="a key must be a string, not"):
+        store.load(key)
+
+
+def test_a_prefix_that_ends_with_the_greatest_character(store: Store) -> None:
+    last = "\U0010ffff"
+    for key in ("a", f"a{last}", f"a{last}{last}z", "b"):
+        assert store.swap(key, 0, key)
+    assert [key for key, _ in store.scan(f"a{last}")] == [f"a{last}", f"a{last}{last}z"]
+    assert [key for key, _ in store.scan(f"a{last}{last}")] == [f"a{last}{last}z"]
+
+
+def test_a_scan_of_the_memory_goes_on_after_an_expired_document() -> None:
+    store = MemoryStore()
+    for number in range(60):
+        store.swap(f"a/{number:02}", 0, number, None if number % 3 else store.now() + 0.001)
+    while store.load("a/57") is not None:
+        pass
+    assert [document.value for _, document in store.scan("a/")] == [n for n in range(60) if n % 3]
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "postgres", "redis"])
+def test_a_forked_child_leaves_the_connections_of_its_parent_open(
+    request: pytest.FixtureRequest, tmp_path: Path, scheme: str
+) -> None:
+    """In one process, as the child does it: the parent's connections are neither used nor closed."""
+    sqlite = f"sqlite:///{tmp_path}/fork.db"
+    store: Any = open_store(sqlite if scheme == "sqlite" else request.getfixturevalue(f"{scheme}_url"))
+    version = store.swap("key", 0, "parent")
+    before = store._held
+    store.after_fork()
+    assert store.swap("key", version, "child")
+    assert store._held is not before
+    if scheme != "redis":
+        with before.connection() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    store.close()
+
+
+def test_a_system_without_poll_tests_every_kept_connection(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(select, "poll", raising=False)
+    store: Any = open_store(postgres_url)
+    version = store.swap("key", 0, 1)
+    store._using(lambda connection: setattr(connection, "used_at", connection.used_at + 3600))
+    assert store.swap("key", version, 2) > version
+    connection = store._held._idle[0]
+    assert not connection.silent()
+    store.close()
+
+
+def test_a_connection_without_a_deadline_waits_as_psycopg_does(postgres_url: str) -> None:
+    with BoundedConnection.connect(postgres_url) as connection:
+        assert connection.execute("SELECT pg_sleep(0.2), 7").fetchone() == ("", 7)
