@@ -35,7 +35,7 @@ from typing import Any
 from benchmarks import store_scale_fill as filling
 from prefect_resilience import batch_status, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
-from prefect_resilience.durable.batches.edge.flow_runs import _seen_with
+from prefect_resilience.durable.batches.edge.flow_runs import _effects_seen, _seen_with
 from prefect_resilience.durable.batches.edge.known import prune
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
@@ -54,6 +54,7 @@ STORES = ("sqlite", "postgresql", "redis")
 PATIENCE = 150.0
 BIG = "the-big-batch"
 Operation = Callable[[str, int], object]
+Log = Callable[[str], None]
 
 
 @dataclass
@@ -113,7 +114,7 @@ def _claim(url: str, batch: str) -> None:
 
 def _hint(url: str) -> object:
     ledger = open_ledger(url)
-    return hint_for(_seen_with(ledger, BIG, ledger.effects(BIG), None), RecoveryRequest(), 0.5)
+    return hint_for(_seen_with(ledger, BIG, _effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
 
 
 def _purge(url: str, number: int) -> None:
@@ -153,7 +154,10 @@ ONE_BATCH: dict[str, tuple[float, Operation]] = {
 }
 MANY: dict[str, tuple[float, Operation]] = {
     "batches: 20 effects begun and done": (0.1, lambda url, _: _claim(url, filling.batch_at(7))),
-    "batches: status of one": (0.1, lambda url, number: batch_status(filling.batch_at(number // 2), store=url)),
+    "batches: status of one": (
+        0.1,
+        lambda url, number: batch_status(filling.batch_at(number // 2), store=url),
+    ),
     "batches: `batches list`": (
         1.1,
         lambda url, _: _command(lambda: batches_commands.list_all(how=Answering(url))),
@@ -170,7 +174,10 @@ MANY: dict[str, tuple[float, Operation]] = {
     ),
 }
 EXPIRED: dict[str, tuple[float, Operation]] = {
-    "expiry: the page after all that is expired": (0.1, lambda url, _: open_store(url).scan("leases/", limit=1)),
+    "expiry: the page after all that is expired": (
+        0.1,
+        lambda url, _: open_store(url).scan("leases/", limit=1),
+    ),
     "expiry: 20 documents written": (0.1, lambda url, _: _sweep(url)),
 }
 WORLDS: dict[str, tuple[dict[str, tuple[float, Operation]], Callable[[int], Any]]] = {
@@ -213,7 +220,7 @@ def _child(pipe: Any, operation: Operation, url: str, size: int) -> None:
         took = time.perf_counter() - began
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         pipe.send((took, max(0.0, most - before)))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - any failure is a figure of the table
         pipe.send(f"{type(error).__name__}: {error}"[:200])
     os._exit(0)
 
@@ -260,7 +267,9 @@ def emptied(scheme: str, server: Any, number: int) -> Generator[str]:
             connection.execute(f"DROP SCHEMA scale_{number} CASCADE".encode())
 
 
-def measure(schemes: list[str], most: dict[str, int], worlds: list[str], log: Callable[[str], None]) -> list[Line]:
+def measure(
+    schemes: list[str], most: dict[str, int], worlds: list[str], log: Callable[[str], None]
+) -> list[Line]:
     found: list[Line] = []
     for scheme in schemes:
         with server_of(scheme) as server:
@@ -269,7 +278,7 @@ def measure(schemes: list[str], most: dict[str, int], worlds: list[str], log: Ca
     return found
 
 
-def _world(scheme: str, server: Any, world: str, most: int, log: Callable[[str], None]) -> list[Line]:
+def _world(scheme: str, server: Any, world: str, most: int, log: Log) -> list[Line]:
     operations, rows = WORLDS[world]
     lines = {name: Line(scheme, world, name, right) for name, (right, _) in operations.items()}
     for place, size in enumerate(10**power for power in range(3, 9) if 10**power <= most):
@@ -284,7 +293,7 @@ def _world(scheme: str, server: Any, world: str, most: int, log: Callable[[str],
     return list(lines.values())
 
 
-def _run(line: Line, operation: Operation, url: str, size: int, log: Callable[[str], None]) -> None:
+def _run(line: Line, operation: Operation, url: str, size: int, log: Log) -> None:
     steep = 1.0 if math.isnan(line.exponent) else max(0.0, line.exponent)
     if line.failed or (line.seconds and line.seconds[-1] * 10**steep > PATIENCE):
         return
@@ -312,7 +321,9 @@ def main() -> None:
         lines = [Line(**one) for one in json.loads(asked.json.read_text())]
     else:
         most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
-        lines = measure(asked.stores, most, asked.worlds, lambda text: print(text, file=sys.stderr, flush=True))
+        lines = measure(
+            asked.stores, most, asked.worlds, lambda text: print(text, file=sys.stderr, flush=True)
+        )
         if asked.json:
             asked.json.write_text(json.dumps([asdict(one) for one in lines], indent=1))
     if asked.write:

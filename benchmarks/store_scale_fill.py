@@ -68,7 +68,9 @@ def _redis(store: Any, rows: Iterable[Row]) -> None:
         iterator = iter(rows)
         while piece := [*islice(iterator, PIECE)]:
             with client.pipeline(transaction=False) as pipe:
-                pipe.mset({store._name(key): f"1 {'-' if at is None else at} {text}" for key, text, at in piece})
+                pipe.mset(
+                    {store._name(key): f"1 {'-' if at is None else at} {text}" for key, text, at in piece}
+                )
                 pipe.zadd(names, {key: 0 for key, _, _ in piece})
                 for key, _, at in piece:
                     if at is not None:

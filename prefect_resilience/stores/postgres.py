@@ -16,6 +16,7 @@ import select
 import threading
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -27,13 +28,16 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Document, decode
 from prefect_resilience.stores.sql import (
     EXPIRES,
+    OPEN,
     PURGE_AT_ONCE,
     REMOVED,
+    SMALL,
     TABLE,
     Connection,
     Dialect,
     SqlStore,
     alive,
+    is_open,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 from prefect_resilience.stores.watching import News
@@ -128,25 +132,47 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
 
 
 VERSIONS = "prefect_resilience_versions"
+_CONTAINS = "strpos(value, {})"
+INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {is_open(_CONTAINS)}"
+# An index that was not finished is not valid.
+_FOUND = (
+    "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL,"
+    " (SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)), pg_relation_size(to_regclass(%s))"
+)
 LOCK = 0x70726573
 """The number of the advisory lock that a process holds while it creates the schema."""
 
 
-def ensure_schema(connection: psycopg.Connection[Any]) -> None:
-    """Create the schema if it is missing; safe against other processes. May raise the driver's errors."""
-    if _exists(connection):
-        return
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
-        if not _exists(connection):
-            for statement in _statements(connection):
-                connection.execute(statement.encode())
+def ensure_schema(connection: psycopg.Connection[Any]) -> bool:
+    """Create the schema if it is missing; safe against other processes. May raise the driver's errors.
+
+    Returns whether there is an index of open documents. A small table without one gets it.
+    """
+    exists, indexed, size = _found(connection)
+    if not exists:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+            if not _found(connection)[0]:
+                for statement in (*_statements(connection), INDEX):
+                    connection.execute(statement.encode())
+        return _found(connection)[1]
+    return indexed or (size <= SMALL and _got_index(connection))
 
 
-def _exists(connection: psycopg.Connection[Any]) -> bool:
-    names = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
-    row = connection.execute(names, [TABLE, VERSIONS]).fetchone()
-    return row is not None and bool(row[0])
+def _found(connection: psycopg.Connection[Any]) -> tuple[bool, bool, int]:
+    """Whether the table and the index exist, and the table's size in bytes."""
+    row = connection.execute(_FOUND, [TABLE, VERSIONS, OPEN, TABLE]).fetchone()
+    return (False, False, 0) if row is None else (bool(row[0]), bool(row[1]), row[2] or 0)
+
+
+def _got_index(connection: psycopg.Connection[Any]) -> bool:
+    """Make the index, unless another process is at it, or this user may not."""
+    with suppress(psycopg.Error), connection.transaction():
+        row = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK]).fetchone()
+        if row is not None and row[0]:
+            connection.execute(INDEX.encode())
+            return True
+    return False
 
 
 def _statements(connection: psycopg.Connection[Any]) -> list[str]:
@@ -238,6 +264,7 @@ class PostgresDialect(Dialect):
     one_writer = False
     parameter = "%({})s"
     clock = _CLOCK
+    contains = _CONTAINS
 
     def __init__(self, conninfo: str, seconds: float) -> None:
         self.patience = seconds
@@ -280,6 +307,7 @@ class PostgresDialect(Dialect):
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
         """One statement, which empties the row and gives it a later version."""
+        self.tidy(connection)  # a purge of letters removes millions of documents and creates none
         written = {"key": key, "expected": expected_version}
         return connection.execute(_REMOVE, written).fetchone() is not None
 
@@ -306,7 +334,7 @@ class PostgresDialect(Dialect):
             if found is not None and found[0] == connection.info.backend_pid:
                 # There is no pooler in between, so the server keeps prepared statements of this connection.
                 connection.prepare_threshold = PREPARE_AFTER
-            ensure_schema(connection)
+            self.indexed = ensure_schema(connection)
         except BaseException:
             connection.close()
             raise

@@ -7,18 +7,22 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from prefect_resilience.stores.base import Document, decode, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
+    OPEN,
     PURGE_AT_ONCE,
+    SMALL,
     TABLE,
     Connection,
     ConnectionPool,
     Dialect,
     SqlStore,
     alive,
+    is_open,
 )
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
@@ -36,6 +40,9 @@ SCHEMA = (
     f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
     f"CREATE TABLE IF NOT EXISTS {COUNTERS} (name VARCHAR(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL)",
 )
+
+_CONTAINS = "instr(value, {})"
+INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {is_open(_CONTAINS)}"
 
 # A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
@@ -76,6 +83,8 @@ class SqliteDialect(Dialect):
     one_writer = True
     parameter = ":{}"
     clock = _CLOCK
+    contains = _CONTAINS
+    use_index = f" INDEXED BY {OPEN}"
 
     def __init__(self, path: str, patience: float) -> None:
         self.patience = patience
@@ -176,11 +185,12 @@ class SqliteDialect(Dialect):
             try:
                 if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                     connection.execute("PRAGMA journal_mode=WAL")
-                if not _has_schema(connection):
+                if not _has(connection, TABLE, EXPIRES, COUNTERS):
                     connection.execute("BEGIN IMMEDIATE")
                     for statement in SCHEMA:
                         connection.execute(statement)
                     connection.execute("COMMIT")
+                self.indexed = _has(connection, OPEN) or _got_index(connection)
                 return
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.
@@ -191,9 +201,21 @@ class SqliteDialect(Dialect):
                 time.sleep(random.uniform(0.005, 0.05))
 
 
-def _has_schema(connection: Connection) -> bool:
-    found = "SELECT count(*) FROM sqlite_master WHERE name IN (?, ?, ?)"
-    return connection.execute(found, (TABLE, EXPIRES, COUNTERS)).fetchone()[0] == len(SCHEMA)
+def _has(connection: Connection, *names: str) -> bool:
+    wanted = ", ".join("?" * len(names))
+    found = f"SELECT count(*) FROM sqlite_master WHERE name IN ({wanted})"
+    return connection.execute(found, names).fetchone()[0] == len(names)
+
+
+def _got_index(connection: Connection) -> bool:
+    """Make the index of open documents, unless the file is large or may not be written."""
+    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    if pages * size > SMALL:
+        return False
+    with suppress(sqlite3.OperationalError):
+        connection.execute(INDEX)
+        return True
+    return False
 
 
 def _highest_removed(connection: Connection) -> int:
