@@ -24,7 +24,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ from tests.stores_servers import PostgresServer, RedisServer
 
 ROOT = Path(__file__).parents[1]
 STORES = ("sqlite", "postgresql", "redis")
-PATIENCE = 150.0
+PATIENCE = 60.0
 BIG = "the-big-batch"
 Operation = Callable[[str, int], object]
 Log = Callable[[str], None]
@@ -267,15 +267,12 @@ def emptied(scheme: str, server: Any, number: int) -> Generator[str]:
             connection.execute(f"DROP SCHEMA scale_{number} CASCADE".encode())
 
 
-def measure(
-    schemes: list[str], most: dict[str, int], worlds: list[str], log: Callable[[str], None]
-) -> list[Line]:
-    found: list[Line] = []
+def measure(schemes: list[str], most: dict[str, int], worlds: list[str], log: Log) -> Iterator[list[Line]]:
+    """The lines of each store and each kind of document."""
     for scheme in schemes:
         with server_of(scheme) as server:
             for world in worlds:
-                found += _world(scheme, server, world, most[world], log)
-    return found
+                yield _world(scheme, server, world, most[world], log)
 
 
 def _world(scheme: str, server: Any, world: str, most: int, log: Log) -> list[Line]:
@@ -314,11 +311,11 @@ def main() -> None:
     words.add_argument("--most", type=int, default=1_000_000, help="the greatest number of documents")
     words.add_argument("--letters", type=int, help="the greatest number of letters, if it is another")
     words.add_argument("--write", action="store_true", help="write docs/store_scale.md and its picture")
-    words.add_argument("--json", type=Path, help="a file for what was measured; with --from, one that was")
-    words.add_argument("--read", action="store_true", help="do not measure: read the file of --json")
+    words.add_argument("--json", type=Path, help="a file for what was measured")
+    words.add_argument("--read", type=Path, nargs="+", help="files of --json, instead of measuring")
     asked = words.parse_args()
     if asked.read:
-        lines = [Line(**one) for one in json.loads(asked.json.read_text())]
+        lines = [Line(**one) for path in asked.read for one in json.loads(path.read_text())]
     else:
         most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
         lines = measure(

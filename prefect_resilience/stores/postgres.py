@@ -28,7 +28,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Document, decode
 from prefect_resilience.stores.sql import (
     EXPIRES,
-    OPEN,
+    INDEXES,
     PURGE_AT_ONCE,
     REMOVED,
     SMALL,
@@ -37,7 +37,7 @@ from prefect_resilience.stores.sql import (
     Dialect,
     SqlStore,
     alive,
-    is_open,
+    creating_indexes,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 from prefect_resilience.stores.watching import News
@@ -133,11 +133,11 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
 
 VERSIONS = "prefect_resilience_versions"
 _CONTAINS = "strpos(value, {})"
-INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {is_open(_CONTAINS)}"
 # An index that was not finished is not valid.
 _FOUND = (
     "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL,"
-    " (SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)), pg_relation_size(to_regclass(%s))"
+    " (SELECT count(*) FROM pg_index WHERE indexrelid IN (to_regclass(%s), to_regclass(%s)) AND indisvalid),"
+    " pg_relation_size(to_regclass(%s))"
 )
 LOCK = 0x70726573
 """The number of the advisory lock that a process holds while it creates the schema."""
@@ -146,31 +146,33 @@ LOCK = 0x70726573
 def ensure_schema(connection: psycopg.Connection[Any]) -> bool:
     """Create the schema if it is missing; safe against other processes. May raise the driver's errors.
 
-    Returns whether there is an index of open documents. A small table without one gets it.
+    Returns whether there are indexes of open documents. A small table without them gets them.
     """
     exists, indexed, size = _found(connection)
     if not exists:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
             if not _found(connection)[0]:
-                for statement in (*_statements(connection), INDEX):
+                for statement in (*_statements(connection), *creating_indexes(_CONTAINS)):
                     connection.execute(statement.encode())
         return _found(connection)[1]
     return indexed or (size <= SMALL and _got_index(connection))
 
 
 def _found(connection: psycopg.Connection[Any]) -> tuple[bool, bool, int]:
-    """Whether the table and the index exist, and the table's size in bytes."""
-    row = connection.execute(_FOUND, [TABLE, VERSIONS, OPEN, TABLE]).fetchone()
-    return (False, False, 0) if row is None else (bool(row[0]), bool(row[1]), row[2] or 0)
+    """Whether the table and the indexes exist, and the table's size in bytes."""
+    row = connection.execute(_FOUND, [TABLE, VERSIONS, *INDEXES.values(), TABLE]).fetchone()
+    assert row is not None
+    return bool(row[0]), row[1] == len(INDEXES), row[2] or 0
 
 
 def _got_index(connection: psycopg.Connection[Any]) -> bool:
-    """Make the index, unless another process is at it, or this user may not."""
+    """Make the indexes, unless another process is at it, or this user may not."""
     with suppress(psycopg.Error), connection.transaction():
         row = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK]).fetchone()
         if row is not None and row[0]:
-            connection.execute(INDEX.encode())
+            for statement in creating_indexes(_CONTAINS):
+                connection.execute(statement.encode())
             return True
     return False
 

@@ -23,7 +23,7 @@ from prefect_resilience.stores.base import (
     encode,
     prefix_end,
 )
-from prefect_resilience.stores.opened import OPEN_DOCUMENTS
+from prefect_resilience.stores.opened import OPEN_DOCUMENTS, Which
 from prefect_resilience.stores.watching import News, Watch
 
 KEPT = 5
@@ -97,9 +97,9 @@ T = TypeVar("T")
 
 TABLE = "prefect_resilience_documents"
 EXPIRES = f"ix_{TABLE}_expires_at"
-OPEN = f"ix_{TABLE}_open"
+INDEXES: dict[Which, str] = {which: f"ix_{TABLE}_{which}" for which in OPEN_DOCUMENTS}
 SMALL = 2**26
-"""Bytes of an existing table that gets the index of open documents when a process connects: about a second.
+"""Bytes of an existing table that gets the indexes of open documents when a process connects: about a second.
 A larger one gets it from a person (docs/howto/scale.md), and is read without it until then."""
 REMOVED = ""
 """A row's value when its document was deleted; JSON is never empty."""
@@ -121,13 +121,21 @@ def alive(clock: str) -> str:
     return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
 
 
-def is_open(contains: str) -> str:
-    """The SQL condition that a row is an open document. `contains` is a form, such as `instr(value, {})`."""
+def is_open(contains: str, which: Which) -> str:
+    """The SQL condition that a row is such a document. `contains` is a form, such as `instr(value, {})`."""
 
     def has(text: str) -> str:
         return f"{contains.format(repr(text))} > 0"
 
-    return f"({' OR '.join(f'({one.condition(has)})' for one in OPEN_DOCUMENTS)})"
+    return f"({' OR '.join(f'({one.condition(has)})' for one in OPEN_DOCUMENTS[which])})"
+
+
+def creating_indexes(contains: str) -> list[str]:
+    """The statements that create the indexes of open documents."""
+    return [
+        f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} (key) WHERE {is_open(contains, which)}"
+        for which, name in INDEXES.items()
+    ]
 
 
 class Dialect:
@@ -136,7 +144,7 @@ class Dialect:
     `errors` are the driver's exceptions. `one_writer`: the threads of a process write one after the other.
     `parameter` is the driver's notation of a parameter, `clock` the SQL expression for the database's clock.
     `patience` is the time to wait for a connection, in seconds. `contains` is the form for `is_open`,
-    `indexed` whether the index of open documents exists, and `use_index` how a query names it.
+    `indexed` whether the indexes of open documents exist, and `use_index` how a query names one.
     """
 
     errors: tuple[type[Exception], ...]
@@ -219,7 +227,10 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         # Also the keys of ended documents, so that a statement takes a bounded time however many there are.
         columns = f"SELECT key, version, CASE WHEN {lives} THEN value END, expires_at FROM {TABLE}"
         self._select = f"{columns} WHERE key "
-        self._select_open = f"{columns}{dialect.use_index} WHERE {is_open(dialect.contains)} AND key "
+        self._select_open: dict[Which, str] = {}
+        for which, name in INDEXES.items():
+            condition = is_open(dialect.contains, which)
+            self._select_open[which] = f"{columns}{dialect.use_index.format(name)} WHERE {condition} AND key "
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
@@ -253,11 +264,11 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         return self._scan(self._select, prefix, after, limit)
 
     def scan_open(
-        self, prefix: str, after: str | None = None, limit: int = 100
+        self, prefix: str, after: str | None = None, limit: int = 100, which: Which = "open"
     ) -> list[tuple[str, Document]]:
         """As `scan`, without documents that are not open. Without its index, the same as `scan`."""
         self._using(_nothing)  # whoever connects sees whether there is an index
-        select = self._select_open if self._dialect.indexed else self._select
+        select = self._select_open[which] if self._dialect.indexed else self._select
         return self._scan(select, prefix, after, limit)
 
     def _scan(self, select: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, Document]]:

@@ -13,7 +13,7 @@ from typing import Any
 from prefect_resilience.stores.base import Document, decode, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
-    OPEN,
+    INDEXES,
     PURGE_AT_ONCE,
     SMALL,
     TABLE,
@@ -22,7 +22,7 @@ from prefect_resilience.stores.sql import (
     Dialect,
     SqlStore,
     alive,
-    is_open,
+    creating_indexes,
 )
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
@@ -42,7 +42,6 @@ SCHEMA = (
 )
 
 _CONTAINS = "instr(value, {})"
-INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {is_open(_CONTAINS)}"
 
 # A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
@@ -84,7 +83,7 @@ class SqliteDialect(Dialect):
     parameter = ":{}"
     clock = _CLOCK
     contains = _CONTAINS
-    use_index = f" INDEXED BY {OPEN}"
+    use_index = " INDEXED BY {}"
 
     def __init__(self, path: str, patience: float) -> None:
         self.patience = patience
@@ -190,7 +189,7 @@ class SqliteDialect(Dialect):
                     for statement in SCHEMA:
                         connection.execute(statement)
                     connection.execute("COMMIT")
-                self.indexed = _has(connection, OPEN) or _got_index(connection)
+                self.indexed = _has(connection, *INDEXES.values()) or _got_index(connection)
                 return
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.
@@ -208,12 +207,13 @@ def _has(connection: Connection, *names: str) -> bool:
 
 
 def _got_index(connection: Connection) -> bool:
-    """Make the index of open documents, unless the file is large or may not be written."""
+    """Make the indexes of open documents, unless the file is large or may not be written."""
     pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     if pages * size > SMALL:
         return False
     with suppress(sqlite3.OperationalError):
-        connection.execute(INDEX)
+        for statement in creating_indexes(_CONTAINS):
+            connection.execute(statement)
         return True
     return False
 

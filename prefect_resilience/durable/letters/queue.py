@@ -42,14 +42,14 @@ from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 from prefect_resilience.stores.base import scan_all
-from prefect_resilience.stores.opened import scan_open
+from prefect_resilience.stores.opened import Which, scan_open
 
 PAGE = 500
 """Letters that `purge` archives with one sync to the disk."""
 OPEN = frozenset({"waiting", "replaying", "in_doubt"})
 """The statuses of letters that need a replay or a person."""
-CLOCKS = timedelta(seconds=1)
-"""More than the rounding of a time in an id."""
+ROUNDING = 1.0
+"""Seconds: more than the time in an id is rounded by."""
 NAMED = 1_000
 """An unknown id is compared with the ids of this many letters, the newest ones."""
 MOST_SWAPS = 100
@@ -134,23 +134,21 @@ class DeadLetterQueue:
         newer_than: datetime | None = None,
         *,
         after: str | None = None,
-        only_open: bool = False,
+        only: Which | None = None,
     ) -> Iterator[DeadLetter]:
         """Every letter in its current status, the newest first.
 
-        `after`: only those older than the letter of this id. `only_open`: without those that were replayed or
-        settled.
+        `after`: only those older than the letter of this id. `only`: those that are open, or in doubt and
+        replaying; it may return others, too.
         """
         now = self.now()
         end = entry_key(first_id_at(newer_than.timestamp())) if newer_than else None
         start = None if after is None else entry_key(after)
-        documents = scan_open(self.store, ENTRY, start) if only_open else scan_all(self.store, ENTRY, start)
+        documents = scan_open(self.store, ENTRY, start, only) if only else scan_all(self.store, ENTRY, start)
         for key, document in documents:
             if end is not None and key > end:
                 return
-            letter = self._read(document, now)
-            if not only_open or letter.status in OPEN:
-                yield letter
+            yield self._read(document, now)
 
     def matching(
         self,
@@ -163,8 +161,10 @@ class DeadLetterQueue:
         wanted = check_statuses(status)
         if after is not None and not is_id(after):
             raise ConfigurationError(f"after={after!r} must be the id of a dead letter")
-        only_open = wanted is not None and wanted <= OPEN
-        found = self.letters(self.moment(since), after=after, only_open=only_open)
+        only: Which | None = None
+        if wanted is not None and wanted <= OPEN:
+            only = "open" if "waiting" in wanted else "in_doubt"
+        found = self.letters(self.moment(since), after=after, only=only)
         for one in found:
             if (wanted is None or one.status in wanted) and (task is None or is_of(one, task)):
                 yield one
@@ -323,7 +323,7 @@ class DeadLetterQueue:
         before = self.moment(older_than)
         assert before is not None
         # A letter is at least as old as its end: newer ones need not be read.
-        start = first_id_at((before + CLOCKS).timestamp())
+        start = first_id_at(before.timestamp() + ROUNDING)
         old = (letter for letter in self.letters(after=start) if _may_go(letter, before, include_waiting))
         while page := [*islice(old, PAGE)]:
             if archive is not None and not dry_run:
