@@ -28,6 +28,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from statistics import linear_regression
 from typing import Any
@@ -318,11 +319,11 @@ def main() -> None:
         lines = [Line(**one) for path in asked.read for one in json.loads(path.read_text())]
     else:
         most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
-        lines = measure(
-            asked.stores, most, asked.worlds, lambda text: print(text, file=sys.stderr, flush=True)
-        )
-        if asked.json:
-            asked.json.write_text(json.dumps([asdict(one) for one in lines], indent=1))
+        lines = list[Line]()
+        for some in measure(asked.stores, most, asked.worlds, partial(print, file=sys.stderr, flush=True)):
+            lines += some
+            if asked.json:
+                asked.json.write_text(json.dumps([asdict(one) for one in lines], indent=1))
     if asked.write:
         from benchmarks.store_scale_page import write
 

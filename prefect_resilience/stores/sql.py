@@ -108,8 +108,13 @@ PURGE_AT_ONCE = 50
 PURGE_PAUSE = 1.0
 """Seconds between two purges of one process, if the last one removed fewer than PURGE_AT_ONCE rows."""
 
-MOST_ROWS = 10_000
+MOST_ROWS = 50_000
 """Rows that one statement of a scan reads at most if many documents have ended."""
+PAST_ENDED = (
+    "SELECT * FROM (SELECT page.*, row_number() OVER (ORDER BY key) AS place FROM ({}) AS page) AS page"
+    " WHERE value IS NOT NULL OR place = {} ORDER BY key"
+)
+"""Of a page, the documents that live; and its last row, after which the next page begins."""
 
 GREATEST_VERSION = 2**63 - 2
 """The version after this one still fits into 64 bits."""
@@ -225,7 +230,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
             + self._parameter("wanted")
         )
         # Also the keys of ended documents, so that a statement takes a bounded time however many there are.
-        columns = f"SELECT key, version, CASE WHEN {lives} THEN value END, expires_at FROM {TABLE}"
+        columns = f"SELECT key, version, CASE WHEN {lives} THEN value END AS value, expires_at FROM {TABLE}"
         self._select = f"{columns} WHERE key "
         self._select_open: dict[Which, str] = {}
         for which, name in INDEXES.items():
@@ -284,14 +289,14 @@ class SqlStore(ConnectedStore[ConnectionPool]):
             bounds["before"] = end
             rest = f" AND key < {self._parameter('before')}{rest}"
         found: list[tuple[str, Document]] = []
-        while bounds["most"] > 0 and len(found) < limit:
+        while bounds["most"] > 0:
             query = f"{select}{'>' if goes_on else '>='}{self._parameter('start')}{rest}"
-            rows = self._using(_rows, query, bounds)
+            rows = self._using(_rows, PAST_ENDED.format(query, self._parameter("most")), bounds)
             found += [(row[0], _document(row)) for row in rows if row[2] is not None]
-            if len(rows) < bounds["most"]:
+            if len(found) >= limit or not rows or rows[-1][4] < bounds["most"]:
                 break
             # Ended documents are in the way: more at once.
-            goes_on, most = True, min(MOST_ROWS, 4 * bounds["most"])
+            goes_on, most = True, min(MOST_ROWS, 8 * bounds["most"])
             bounds = {**bounds, "start": rows[-1][0], "most": most}
         return found[:limit]
 
@@ -382,6 +387,6 @@ def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) ->
     return connection.execute(statement, parameters).fetchall()
 
 
-def _document(row: tuple[str, int, str, float | None]) -> Document:
-    key, version, value, expires_at = row
+def _document(row: tuple[Any, ...]) -> Document:
+    key, version, value, expires_at = row[:4]
     return Document(decode(value, key), version, expires_at)
