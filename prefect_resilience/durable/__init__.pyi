@@ -2,6 +2,7 @@ from .batches.batch import batch as batch
 from .batches.decisions import RecoveryReport as RecoveryReport
 from .batches.edge.known import prune as prune
 from .batches.edge.known import reopen as reopen
+from .batches.edge.listing import list_batches as list_batches
 from .batches.edge.marks import EXTERNAL_TAG as EXTERNAL_TAG
 from .batches.edge.marks import PrefectMarks as PrefectMarks
 from .batches.edge.marks import mark_external as mark_external
@@ -13,7 +14,6 @@ from .batches.edge.status import BatchStatus as BatchStatus
 from .batches.edge.status import BatchSummary as BatchSummary
 from .batches.edge.status import EffectStatus as EffectStatus
 from .batches.edge.status import batch_status as batch_status
-from .batches.edge.status import list_batches as list_batches
 from .batches.edge.tags import current_batch as current_batch
 from .batches.edge.tags import pass_here as pass_here
 from .batches.strategies import RecoveryHint as RecoveryHint

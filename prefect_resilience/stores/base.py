@@ -67,10 +67,12 @@ class Store(Protocol):
         ...
 
 
-def scan_all(store: Store, prefix: str, page: int = 500) -> Iterator[tuple[str, Document]]:
-    """Every live document with a key that starts with `prefix`, by key, read `page` at a time."""
-    after = None
-    while found := store.scan(prefix, after, page):
+PAGE = 500
+
+
+def scan_all(store: Store, prefix: str, after: str | None = None) -> Iterator[tuple[str, Document]]:
+    """Every live document with a key that starts with `prefix` and follows `after`, by key, in pages."""
+    while found := store.scan(prefix, after, PAGE):
         yield from found
         after = found[-1][0]
 

@@ -5,7 +5,8 @@ sequence: they always grow, even if the clock is set back. The row of a deleted 
 GRACE seconds; a deletion empties it. A delayed statement therefore meets that row, and never creates the
 document again with an older version.
 
-Every operation ends within `?timeout=` seconds (3), or 2 s more if it has to connect first. Durability
+Every statement ends within `?timeout=` seconds (3), or 2 s more if it has to connect first. An operation is one
+statement; a scan has one more for each 50,000 ended documents that it passes. Durability
 depends on the server: a swap survives a server crash unless `synchronous_commit` is off.
 """
 
@@ -16,6 +17,7 @@ import select
 import threading
 import time
 from collections.abc import Collection, Generator
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -27,13 +29,16 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Document, decode
 from prefect_resilience.stores.sql import (
     EXPIRES,
+    INDEXES,
     PURGE_AT_ONCE,
     REMOVED,
+    SMALL,
     TABLE,
     Connection,
     Dialect,
     SqlStore,
     alive,
+    creating_indexes,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 from prefect_resilience.stores.watching import News
@@ -128,25 +133,49 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
 
 
 VERSIONS = "prefect_resilience_versions"
+_CONTAINS = "strpos(value, {})"
+# An index that was not finished is not valid.
+_FOUND = (
+    "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL,"
+    " (SELECT count(*) FROM pg_index WHERE indexrelid IN (to_regclass(%s), to_regclass(%s)) AND indisvalid),"
+    " pg_relation_size(to_regclass(%s))"
+)
 LOCK = 0x70726573
 """The number of the advisory lock that a process holds while it creates the schema."""
 
 
-def ensure_schema(connection: psycopg.Connection[Any]) -> None:
-    """Create the schema if it is missing; safe against other processes. May raise the driver's errors."""
-    if _exists(connection):
-        return
-    with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
-        if not _exists(connection):
-            for statement in _statements(connection):
+def ensure_schema(connection: psycopg.Connection[Any]) -> bool:
+    """Create the schema if it is missing; safe against other processes. May raise the driver's errors.
+
+    Returns whether there are indexes of open documents. A small table without them gets them.
+    """
+    exists, indexed, size = _found(connection)
+    if not exists:
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+            if not _found(connection)[0]:
+                for statement in (*_statements(connection), *creating_indexes(_CONTAINS)):
+                    connection.execute(statement.encode())
+        return _found(connection)[1]
+    return indexed or (size <= SMALL and _got_index(connection))
+
+
+def _found(connection: psycopg.Connection[Any]) -> tuple[bool, bool, int]:
+    """Whether the table and the indexes exist, and the table's size in bytes."""
+    row = connection.execute(_FOUND, [TABLE, VERSIONS, *INDEXES.values(), TABLE]).fetchone()
+    assert row is not None
+    return bool(row[0]), row[1] == len(INDEXES), row[2] or 0
+
+
+def _got_index(connection: psycopg.Connection[Any]) -> bool:
+    """Make the indexes, unless another process is at it, or this user may not."""
+    with suppress(psycopg.Error), connection.transaction():
+        row = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK]).fetchone()
+        if row is not None and row[0]:
+            for statement in creating_indexes(_CONTAINS):
                 connection.execute(statement.encode())
-
-
-def _exists(connection: psycopg.Connection[Any]) -> bool:
-    names = "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL"
-    row = connection.execute(names, [TABLE, VERSIONS]).fetchone()
-    return row is not None and bool(row[0])
+            return True
+    return False
 
 
 def _statements(connection: psycopg.Connection[Any]) -> list[str]:
@@ -242,6 +271,7 @@ class PostgresDialect(Dialect):
     one_writer = False
     parameter = "%({})s"
     clock = _CLOCK
+    contains = _CONTAINS
 
     def __init__(self, conninfo: str, seconds: float) -> None:
         self.patience = seconds
@@ -284,6 +314,7 @@ class PostgresDialect(Dialect):
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
         """One statement, which empties the row and gives it a later version."""
+        self.tidy(connection)  # a purge of letters removes millions of documents and creates none
         written = {"key": key, "expected": expected_version}
         return connection.execute(_REMOVE, written).fetchone() is not None
 
@@ -310,7 +341,7 @@ class PostgresDialect(Dialect):
             if found is not None and found[0] == connection.info.backend_pid:
                 # There is no pooler in between, so the server keeps prepared statements of this connection.
                 connection.prepare_threshold = PREPARE_AFTER
-            ensure_schema(connection)
+            self.indexed = ensure_schema(connection)
         except BaseException:
             connection.close()
             raise

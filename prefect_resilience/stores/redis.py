@@ -11,7 +11,7 @@ needs `appendonly yes` and `appendfsync always`. Set `maxmemory-policy noevictio
 may drop a document at any time, and then reports that it does not exist.
 
 The client waits `?timeout=` seconds (3) for each answer, and as long to connect. An operation needs one or
-two answers, a scan two more per 100 documents. No command is sent twice.
+two answers, a scan two more per 100 documents or 1,000 expired ones. No command is sent twice.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ PREFIX = "prefect_resilience"
 LAST_MILLISECOND = 9e15
 """A document that expires later than this is kept forever: about the year 287,000."""
 PAGE = 100
+MOST_NAMES = 1_000
+"""The page of a scan grows up to this, if documents in it have expired."""
 
 KEEPALIVE = {
     getattr(socket, option): value
@@ -165,15 +167,17 @@ class RedisStore(ConnectedStore[Any]):
         # UTF-8 never contains the byte 255, so this bound is after all names that begin with the prefix.
         high = b"[" + start + b"\xff"
         found: list[tuple[str, Document]] = []
+        size = min(PAGE, limit)
         while len(found) < limit:
-            page = min(PAGE, limit - len(found))
-            names, held = self._ask(partial(self._page, low=low, high=high, size=page))
+            names, held = self._ask(partial(self._page, low=low, high=high, size=size))
             found += [(key, _document(text, key)) for key, text in zip(names, held, strict=True) if text]
-            if len(names) < page:
+            if len(names) < size:
                 break
             low = b"(" + names[-1].encode()
+            # Names of expired documents are in the way until a swap removes them: more at once.
+            size = min(MOST_NAMES, 2 * size) if None in held else min(PAGE, limit - len(found))
         self._check_open()
-        return found
+        return found[: max(0, limit)]
 
     def now(self) -> float:
         """Seconds since the epoch by the server's clock."""

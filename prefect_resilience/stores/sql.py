@@ -23,6 +23,7 @@ from prefect_resilience.stores.base import (
     encode,
     prefix_end,
 )
+from prefect_resilience.stores.opened import OPEN_DOCUMENTS, Which
 from prefect_resilience.stores.watching import News, Watch
 
 KEPT = 5
@@ -96,12 +97,24 @@ T = TypeVar("T")
 
 TABLE = "prefect_resilience_documents"
 EXPIRES = f"ix_{TABLE}_expires_at"
+INDEXES: dict[Which, str] = {which: f"ix_{TABLE}_{which}" for which in OPEN_DOCUMENTS}
+SMALL = 2**26
+"""Bytes of an existing table that gets the indexes of open documents when a process connects: about a second.
+A larger one gets it from a person (docs/howto/scale.md), and is read without it until then."""
 REMOVED = ""
 """A row's value when its document was deleted; JSON is never empty."""
 
 PURGE_AT_ONCE = 50
 PURGE_PAUSE = 1.0
 """Seconds between two purges of one process, if the last one removed fewer than PURGE_AT_ONCE rows."""
+
+MOST_ROWS = 50_000
+"""Rows that one statement of a scan reads at most if many documents have ended."""
+PAST_ENDED = (
+    "SELECT * FROM (SELECT page.*, row_number() OVER (ORDER BY key) AS place FROM ({}) AS page) AS page"
+    " WHERE value IS NOT NULL OR place = {} ORDER BY key"
+)
+"""Of a page, the documents that live; and its last row, after which the next page begins."""
 
 GREATEST_VERSION = 2**63 - 2
 """The version after this one still fits into 64 bits."""
@@ -113,12 +126,30 @@ def alive(clock: str) -> str:
     return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
 
 
+def is_open(contains: str, which: Which) -> str:
+    """The SQL condition that a row is such a document. `contains` is a form, such as `instr(value, {})`."""
+
+    def has(text: str) -> str:
+        return f"{contains.format(repr(text))} > 0"
+
+    return f"({' OR '.join(f'({one.condition(has)})' for one in OPEN_DOCUMENTS[which])})"
+
+
+def creating_indexes(contains: str) -> list[str]:
+    """The statements that create the indexes of open documents."""
+    return [
+        f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} (key) WHERE {is_open(contains, which)}"
+        for which, name in INDEXES.items()
+    ]
+
+
 class Dialect:
     """The differences between databases.
 
     `errors` are the driver's exceptions. `one_writer`: the threads of a process write one after the other.
     `parameter` is the driver's notation of a parameter, `clock` the SQL expression for the database's clock.
-    `patience` is the time to wait for a connection, in seconds.
+    `patience` is the time to wait for a connection, in seconds. `contains` is the form for `is_open`,
+    `indexed` whether the indexes of open documents exist, and `use_index` how a query names one.
     """
 
     errors: tuple[type[Exception], ...]
@@ -126,6 +157,9 @@ class Dialect:
     parameter: str
     clock: str
     patience: float
+    contains: str
+    indexed: bool = False
+    use_index: str = ""
     _purge_at = -math.inf
 
     def begin(self) -> None:
@@ -190,10 +224,18 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         self.errors: tuple[type[Exception], ...] = dialect.errors
         # For a database with one writer, threads queue here and not at the database.
         self._writing = threading.Lock()
-        self._select = (
-            f"SELECT key, version, value, expires_at FROM {TABLE} WHERE {alive(dialect.clock)} AND key "
+        lives = alive(dialect.clock)
+        self._load = (
+            f"SELECT key, version, value, expires_at FROM {TABLE} WHERE {lives} AND key = "
+            + self._parameter("wanted")
         )
-        self._load = self._select + "= " + self._parameter("wanted")
+        # Also the keys of ended documents, so that a statement takes a bounded time however many there are.
+        columns = f"SELECT key, version, CASE WHEN {lives} THEN value END AS value, expires_at FROM {TABLE}"
+        self._select = f"{columns} WHERE key "
+        self._select_open: dict[Which, str] = {}
+        for which, name in INDEXES.items():
+            condition = is_open(dialect.contains, which)
+            self._select_open[which] = f"{columns}{dialect.use_index.format(name)} WHERE {condition} AND key "
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
@@ -224,19 +266,39 @@ class SqlStore(ConnectedStore[ConnectionPool]):
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
         """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
+        return self._scan(self._select, prefix, after, limit)
+
+    def scan_open(
+        self, prefix: str, after: str | None = None, limit: int = 100, which: Which = "open"
+    ) -> list[tuple[str, Document]]:
+        """As `scan`, without documents that are not open. Without its index, the same as `scan`."""
+        self._using(_nothing)  # whoever connects sees whether there is an index
+        select = self._select_open[which] if self._dialect.indexed else self._select
+        return self._scan(select, prefix, after, limit)
+
+    def _scan(self, select: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, Document]]:
         if "\0" in check_text(prefix):
             return []
         beyond = None if after is None else before_nul(check_text(after))
         # One lower bound only: with two, SQLite starts at the first and reads all keys up to the other.
         goes_on = beyond is not None and beyond >= prefix
         bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": max(0, limit)}
-        query = self._select + (">" if goes_on else ">=") + self._parameter("start")
         end = prefix_end(prefix)
+        rest = f" ORDER BY key LIMIT {self._parameter('most')}"
         if end is not None:
             bounds["before"] = end
-            query += " AND key < " + self._parameter("before")
-        rows = self._using(_rows, f"{query} ORDER BY key LIMIT {self._parameter('most')}", bounds)
-        return [(row[0], _document(row)) for row in rows]
+            rest = f" AND key < {self._parameter('before')}{rest}"
+        found: list[tuple[str, Document]] = []
+        while bounds["most"] > 0:
+            query = f"{select}{'>' if goes_on else '>='}{self._parameter('start')}{rest}"
+            rows = self._using(_rows, PAST_ENDED.format(query, self._parameter("most")), bounds)
+            found += [(row[0], _document(row)) for row in rows if row[2] is not None]
+            if len(found) >= limit or not rows or rows[-1][4] < bounds["most"]:
+                break
+            # Ended documents are in the way: more at once.
+            goes_on, most = True, min(MOST_ROWS, 8 * bounds["most"])
+            bounds = {**bounds, "start": rows[-1][0], "most": most}
+        return found[:limit]
 
     def now(self) -> float:
         """Seconds since the epoch by the database's clock."""
@@ -324,10 +386,14 @@ class Translated:
             self._watch.close()
 
 
+def _nothing(connection: Connection) -> None:
+    """Only connect."""
+
+
 def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
     return connection.execute(statement, parameters).fetchall()
 
 
-def _document(row: tuple[str, int, str, float | None]) -> Document:
-    key, version, value, expires_at = row
+def _document(row: tuple[Any, ...]) -> Document:
+    key, version, value, expires_at = row[:4]
     return Document(decode(value, key), version, expires_at)

@@ -8,18 +8,22 @@ import random
 import sqlite3
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 from prefect_resilience.stores.base import Document, decode, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
+    INDEXES,
     PURGE_AT_ONCE,
+    SMALL,
     TABLE,
     Connection,
     ConnectionPool,
     Dialect,
     SqlStore,
     alive,
+    creating_indexes,
 )
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
@@ -37,6 +41,8 @@ SCHEMA = (
     f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
     f"CREATE TABLE IF NOT EXISTS {COUNTERS} (name VARCHAR(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL)",
 )
+
+_CONTAINS = "instr(value, {})"
 
 # A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
@@ -77,6 +83,8 @@ class SqliteDialect(Dialect):
     one_writer = True
     parameter = ":{}"
     clock = _CLOCK
+    contains = _CONTAINS
+    use_index = " INDEXED BY {}"
 
     def __init__(self, path: str, patience: float) -> None:
         self.patience = patience
@@ -177,11 +185,12 @@ class SqliteDialect(Dialect):
             try:
                 if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                     connection.execute("PRAGMA journal_mode=WAL")
-                if not _has_schema(connection):
+                if not _has(connection, TABLE, EXPIRES, COUNTERS):
                     connection.execute("BEGIN IMMEDIATE")
                     for statement in SCHEMA:
                         connection.execute(statement)
                     connection.execute("COMMIT")
+                self.indexed = _has(connection, *INDEXES.values()) or _got_index(connection)
                 return
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.
@@ -192,9 +201,22 @@ class SqliteDialect(Dialect):
                 time.sleep(random.uniform(0.005, 0.05))
 
 
-def _has_schema(connection: Connection) -> bool:
-    found = "SELECT count(*) FROM sqlite_master WHERE name IN (?, ?, ?)"
-    return connection.execute(found, (TABLE, EXPIRES, COUNTERS)).fetchone()[0] == len(SCHEMA)
+def _has(connection: Connection, *names: str) -> bool:
+    wanted = ", ".join("?" * len(names))
+    found = f"SELECT count(*) FROM sqlite_master WHERE name IN ({wanted})"
+    return connection.execute(found, names).fetchone()[0] == len(names)
+
+
+def _got_index(connection: Connection) -> bool:
+    """Make the indexes of open documents, unless the file is large or may not be written."""
+    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    if pages * size > SMALL:
+        return False
+    with suppress(sqlite3.OperationalError):
+        for statement in creating_indexes(_CONTAINS):
+            connection.execute(statement)
+        return True
+    return False
 
 
 def _highest_removed(connection: Connection) -> int:

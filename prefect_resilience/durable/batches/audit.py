@@ -14,14 +14,14 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
-from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of, scanned
+from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, removed_effects
 from prefect_resilience.durable.sagas.report import saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.stores.base import Document, Store
+from prefect_resilience.stores.base import Document, Store, scan_all
 
 AUDITS = "effects-audit/"
 KEPT = 100
@@ -238,7 +238,7 @@ ARCHIVE_SECONDS = 365 * 86_400.0
 def _archived(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
     """Archive every effect of a batch. Returns the effects and their places. A later copy replaces an earlier
     one of the same call."""
-    found = list(scanned(ledger.store, place_of(batch_id)))
+    found = list(scan_all(ledger.store, place_of(batch_id)))
     for _, document in found:
         place = place_of(batch_id, document.value["claim"], ARCHIVES)
         _keep(ledger.store, place, {"effect": document.value, "why": why, "by": by})
@@ -251,7 +251,7 @@ def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     """The archived effects of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
-    found = [document.value for _, document in scanned(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
+    found = [document.value for _, document in scan_all(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
     return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 

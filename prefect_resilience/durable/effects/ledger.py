@@ -33,15 +33,13 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.owner import Owner, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.base import Document, Store
+from prefect_resilience.stores.base import Document, Store, scan_all
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
 MOST_TRIES = 1_000
 RECORD_FOR = 10.0
 """Seconds in which recording a result is retried before the caller gets StoreUnavailable."""
-
-PAGE = 500
 
 
 def place_of(batch_id: str, key: str = "", prefix: str = PREFIX) -> str:
@@ -66,14 +64,6 @@ def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float |
         if store.swap(place, 0 if found is None else found.version, after, expires_at):
             return after
     raise StoreUnavailable(f"too many concurrent changes to the document {place!r}: try again")
-
-
-def scanned(store: Store, prefix: str) -> Iterator[tuple[str, Document]]:
-    """Every document with a key that begins with `prefix`, page by page."""
-    after: str | None = None
-    while page := store.scan(prefix, after, PAGE):
-        yield from page
-        after = page[-1][0]
 
 
 class LastSeen(NamedTuple):
@@ -169,9 +159,12 @@ class Ledger:
 
     def effects(self, batch_id: str) -> list[tuple[EffectDocument, bool]]:
         """Every effect of a batch in the order of their first intents, and whether each is in progress."""
-        found = [document.value for _, document in scanned(self.store, place_of(batch_id))]
-        found.sort(key=lambda one: (one["first_at"], one["key"]))
-        return [(one, self.is_busy(one)) for one in found]
+        return sorted(self.each_effect(batch_id), key=lambda one: (one[0]["first_at"], one[0]["key"]))
+
+    def each_effect(self, batch_id: str) -> Iterator[tuple[EffectDocument, bool]]:
+        """The same, one after the other, in the order of the store: takes no memory for a large batch."""
+        for _, document in scan_all(self.store, place_of(batch_id)):
+            yield document.value, self.is_busy(document.value)
 
     def is_busy(self, document: EffectDocument) -> bool:
         """Whether a call or a compensation of the effect is running now."""

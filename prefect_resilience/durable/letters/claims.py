@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from prefect_resilience.durable.effects.ledger import scanned
 from prefect_resilience.durable.letters.model import (
     MESSAGE,
     PASSES_KEPT,
@@ -32,6 +31,7 @@ from prefect_resilience.durable.letters.model import (
 )
 from prefect_resilience.durable.letters.report import may_be_same
 from prefect_resilience.stores import Document, Store
+from prefect_resilience.stores.base import scan_all
 
 SETTLED = "its call succeeded when its flow run was run again"
 
@@ -194,7 +194,7 @@ def of_call(
     store: Store, identity: str, starts: Starts, *, in_replay: bool = False
 ) -> Iterator[tuple[str, Document]]:
     """The letters that may belong to this call, the oldest first: ids, and documents for `take`."""
-    for key, document in scanned(store, same_work_prefix(identity)):
+    for key, document in scan_all(store, same_work_prefix(identity)):
         if may_be_same(_places(document.value), starts, in_replay=in_replay):
             yield key.rpartition(":")[2], document
 
@@ -207,7 +207,7 @@ def take(store: Store, identity: str, letter_id: str, document: Document, starts
 
 def in_batch(store: Store, batch: str) -> set[str]:
     """The identities of the calls of a batch that have letters; `batch` is the batch's digest."""
-    below = scanned(store, f"{SAME_WORK}{batch}.")
+    below = scan_all(store, f"{SAME_WORK}{batch}.")
     return {key.removeprefix(SAME_WORK).rpartition(":")[0] for key, _ in below}
 
 

@@ -20,9 +20,7 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.effects.ledger import scanned
 from prefect_resilience.durable.effects.owner import is_gone, this_process
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
@@ -43,7 +41,15 @@ from prefect_resilience.durable.letters.model import (
 from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
+from prefect_resilience.stores.base import scan_all
+from prefect_resilience.stores.opened import Which, scan_open
 
+PAGE = 500
+"""Letters that `purge` archives with one sync to the disk."""
+OPEN = frozenset({"waiting", "replaying", "in_doubt"})
+"""The statuses of letters that need a replay or a person."""
+ROUNDING = 1.0
+"""Seconds: more than the time in an id is rounded by."""
 NAMED = 1_000
 """An unknown id is compared with the ids of this many letters, the newest ones."""
 MOST_SWAPS = 100
@@ -74,7 +80,7 @@ class DeadLetterQueue:
         if not letter.id:
             now = self.now()  # in whole microseconds, so that the id and the time agree
             dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
-            letter = _with_id(letter, now).model_copy(update={"passes": dated})
+            letter = with_id(letter, now).model_copy(update={"passes": dated})
         # A letter with an id may be in the store already; then these writes change nothing.
         self.store.swap(contents_key(letter.id), 0, contents.model_dump(mode="json"))
         if letter.identity:
@@ -123,14 +129,45 @@ class DeadLetterQueue:
 
     # -- reading letters
 
-    def letters(self, newer_than: datetime | None = None) -> Iterator[DeadLetter]:
-        """Every letter in its current status, the newest first."""
+    def letters(
+        self,
+        newer_than: datetime | None = None,
+        *,
+        after: str | None = None,
+        only: Which | None = None,
+    ) -> Iterator[DeadLetter]:
+        """Every letter in its current status, the newest first.
+
+        `after`: only those older than the letter of this id. `only`: those that are open, or in doubt and
+        replaying; it may return others, too.
+        """
         now = self.now()
         end = entry_key(first_id_at(newer_than.timestamp())) if newer_than else None
-        for key, document in scanned(self.store, ENTRY):
+        start = None if after is None else entry_key(after)
+        documents = scan_open(self.store, ENTRY, start, only) if only else scan_all(self.store, ENTRY, start)
+        for key, document in documents:
             if end is not None and key > end:
                 return
             yield self._read(document, now)
+
+    def matching(
+        self,
+        status: str | Iterable[str] | None = None,
+        task: str | None = None,
+        since: datetime | timedelta | None = None,
+        after: str | None = None,
+    ) -> Iterator[DeadLetter]:
+        """The letters that `list` returns, page by page: any number of them takes little memory."""
+        wanted = check_statuses(status)
+        if after is not None and not is_id(after):
+            raise ConfigurationError(f"after={after!r} must be the id of a dead letter")
+        only: Which | None = None
+        if wanted is not None and wanted <= OPEN:
+            only = "open" if "waiting" in wanted else "in_doubt"
+        found = self.letters(self.moment(since), after=after, only=only)
+        for one in found:
+            if (wanted is None or one.status in wanted) and (task is None or is_of(one, task)):
+                yield one
 
     def list(
         self,
@@ -138,6 +175,8 @@ class DeadLetterQueue:
         task: str | None = None,
         since: datetime | timedelta | None = None,
         limit: int | None = None,
+        *,
+        after: str | None = None,
     ) -> list[DeadLetter]:
         """The letters, the newest first.
 
@@ -146,13 +185,12 @@ class DeadLetterQueue:
             task: Only those of the task or flow of this name, key or import path.
             since: Only those made after this time (without an offset: in UTC), or within this timedelta.
             limit: The maximum number of letters.
+            after: Only those older than the letter of this id: the last one of the page before.
         """
-        wanted = check_statuses(status)
         if limit is not None and limit < 1:
             raise ConfigurationError(f"limit={limit} must be 1 or more; leave it out for all")
-        found = (one for one in self.letters(self.moment(since)) if wanted is None or one.status in wanted)
         with _no_collecting():
-            return [*islice((one for one in found if task is None or is_of(one, task)), limit)]
+            return [*islice(self.matching(status, task, since, after), limit)]
 
     def get(self, letter_id: str) -> DeadLetter:
         """One letter with its contents. Raises DeadLetterError for an unknown id."""
@@ -266,17 +304,33 @@ class DeadLetterQueue:
         Args:
             older_than: A time, or a span before now.
             include_waiting: Also letters made before then that were never replayed, or are in doubt.
-            archive: A file. Each letter is added to it as a line of JSON before any is removed.
+            archive: A file. Each letter is added to it as a line of JSON before it is removed.
             dry_run: Only return the letters; remove nothing.
         """
+        gone = self.purging(older_than, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
+        return [*gone]
+
+    def purging(
+        self,
+        older_than: datetime | timedelta,
+        *,
+        include_waiting: bool = False,
+        archive: str | os.PathLike[str] | None = None,
+        dry_run: bool = False,
+    ) -> Iterator[DeadLetter]:
+        """`purge`, page by page: any number of letters takes little memory. A letter was removed when the
+        iterator returns it."""
         before = self.moment(older_than)
         assert before is not None
-        chosen = [letter for letter in self.letters() if _may_go(letter, before, include_waiting)]
-        if dry_run or not chosen:
-            return chosen
-        if archive is not None:
-            _archive(Path(archive), chosen)
-        return [letter for letter in chosen if self._remove(letter, before, include_waiting)]
+        # A letter is at least as old as its end: newer ones need not be read.
+        start = first_id_at(before.timestamp() + ROUNDING)
+        old = (letter for letter in self.letters(after=start) if _may_go(letter, before, include_waiting))
+        while page := [*islice(old, PAGE)]:
+            if archive is not None and not dry_run:
+                _archive(Path(archive), page)
+            for letter in page:
+                if dry_run or self._remove(letter, before, include_waiting):
+                    yield letter
 
     def _remove(self, letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
         document = self.store.load(entry_key(letter.id))
@@ -310,7 +364,7 @@ def _no_collecting() -> Generator[None, None, None]:
             gc.enable()
 
 
-def _with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
+def with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
     fresh = {"id": new_id(now.timestamp(), random.getrandbits(64)), "created_at": now}
     return letter.model_copy(update=fresh)
 
@@ -353,46 +407,3 @@ def is_of(letter: DeadLetter, task: str) -> bool:
 
 def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-# -- letters on this host while the store is unavailable
-
-ENDING = ".letter.json"
-
-
-class Spool:
-    """A folder that holds the letters of one store while the store is unavailable."""
-
-    def __init__(self, folder: Path, store_url: str) -> None:
-        self.folder: Path = folder / digest(store_url)
-
-    def keep(self, letter: DeadLetter, contents: Contents, now: datetime) -> DeadLetter:
-        """Write a letter and sync it to the disk; only this user can read it. May raise OSError."""
-        letter = _with_id(letter, now)
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = self.folder / f"{letter.id}.part"
-        written = {"letter": as_stored(letter), "contents": contents.model_dump(mode="json")}
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(written, file)
-            file.flush()
-            os.fsync(file.fileno())
-        part.rename(self.folder / f"{letter.id}{ENDING}")
-        return letter
-
-    def flush(self, queue: DeadLetterQueue) -> int:
-        """Move the letters to the store and return their number. May raise StoreUnavailable and OSError.
-
-        Two processes may do this at once, and one may be cut off. A letter keeps the id that it got in the
-        folder, so it is stored once.
-        """
-        if not self.folder.is_dir():
-            return 0
-        waiting = sorted(self.folder.glob(f"*{ENDING}"))
-        for path in waiting:
-            try:
-                written = json.loads(path.read_text())
-            except FileNotFoundError:
-                continue  # another process was first
-            queue.put(from_stored(written["letter"]), Contents.model_validate(written["contents"]))
-            path.unlink(missing_ok=True)
-        return len(waiting)

@@ -90,12 +90,12 @@ def list_all(
         found = tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
     if how.json:
         look.as_json([tables.batch_row(one, found) for one in found.shown])
-    elif not found.batches:
+    elif not found.shown:
         which = "open " if open else "archived " if archived else ""
         look.show(f"There are no {which}batches in {redact(url)}.")
     else:
-        more = f"The first {limit} of " if len(found.batches) > limit else ""
-        look.show(tables.batches_table(found), more + tables.summary(found.batches, redact(url)))
+        more = f"The first {limit} of " if found.counts.total > limit else ""
+        look.show(tables.batches_table(found), more + tables.summary(found.counts, redact(url)))
     for sentence in found.caveats:
         look.say(sentence)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,13 +19,13 @@ from prefect_resilience.durable.batches.audit import AuditEntry
 from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, hint_of
-from prefect_resilience.durable.batches.edge.status import (
-    Archived,
-    BatchStatus,
-    BatchSummary,
-    EffectStatus,
+from prefect_resilience.durable.batches.edge.listing import (
+    BatchCounts,
+    each_batch,
     list_batches,
+    open_batches,
 )
+from prefect_resilience.durable.batches.edge.status import Archived, BatchStatus, BatchSummary, EffectStatus
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.report import KEYS_SHOWN
@@ -63,11 +63,11 @@ def _batch_cells(one: BatchSummary, found: FoundBatches) -> Iterator[look.Cell]:
     yield "" if hint is None else f"{hint.strategy}: {safe(hint.why)}"
 
 
-def summary(found: Sequence[BatchSummary], url: str) -> str:
+def summary(counts: BatchCounts, url: str) -> str:
     """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
-    number = plural(len(found), "batch", "batches")
-    opened, unknown = (sum(one.open for one in found), sum(one.open and one.unknown > 0 for one in found))
-    return f"{number}, {opened or 'none'} open, {unknown or 'none'} with an unknown outcome, in {url}"
+    number = plural(counts.total, "batch", "batches")
+    doubts = f"{counts.in_doubt or 'none'} with an unknown outcome"
+    return f"{number}, {counts.open or 'none'} open, {doubts}, in {url}"
 
 
 def batch_card(status: BatchStatus, hint: RecoveryHint | str | None, now: float) -> Iterator[RenderableType]:
@@ -213,12 +213,12 @@ HINTS_SHOWN = 200
 
 @dataclass(frozen=True, slots=True)
 class FoundBatches:
-    """All matching batches; for those that are shown also hints and the names of their flow runs.
+    """The first matching batches, with hints and the names of their flow runs, and the counts of all.
 
     `now`: the store's time. `caveats`: sentences about what is unknown or left out.
     """
 
-    batches: list[BatchSummary]
+    counts: BatchCounts
     shown: list[BatchSummary]
     hints: dict[str, RecoveryHint | None]
     names: dict[str, str]
@@ -231,22 +231,28 @@ def find(
 ) -> FoundBatches:
     """Find the batches of a store; at most `limit` are shown. Raises StoreUnavailable."""
     ledger = open_ledger(url)
-    seen = _with_runs(url, archived, since)
-    batches = [one for one in seen.batches if one.open or not only_open]
-    shown = batches[:limit]
+    seen = _with_runs(url, archived, only_open, since, limit)
+    shown = seen.batches
     hints = {
         one.batch_id: hint_of(ledger, one.batch_id, run=seen.runs.get(one.batch_id))
         for one in [one for one in shown if one.open][:HINTS_SHOWN]
     }
-    return FoundBatches(batches, shown, hints, _names(shown, seen), ledger.store.now(), tuple(_caveats(seen)))
+    caveats = tuple(_caveats(seen))
+    return FoundBatches(seen.counts, shown, hints, _names(shown, seen), ledger.store.now(), caveats)
 
 
-def _with_runs(url: str, archived: bool, since: datetime | timedelta) -> known.Batches:
+def _with_runs(
+    url: str, archived: bool, only_open: bool, since: datetime | timedelta, limit: int
+) -> known.Batches:
     """The batches, with flow runs that failed or crashed if an API is configured."""
-    if archived or get_current_settings().api.url is None:
-        return known.Batches(list_batches(archived=archived, store=url), {})
+    if archived:
+        listed = list_batches(archived=True, store=url)
+        return known.Batches(listed[:limit], BatchCounts(len(listed)), {})
+    if get_current_settings().api.url is None:
+        ledger = open_ledger(url)
+        return known.first_batches(open_batches(ledger) if only_open else each_batch(ledger), limit)
     back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
-    return known.batches_with_runs(url, back)
+    return known.batches_with_runs(url, back, limit=limit, only_open=only_open)
 
 
 def _names(shown: list[BatchSummary], seen: known.Batches) -> dict[str, str]:

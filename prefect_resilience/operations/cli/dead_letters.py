@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json as json_text
 import os
-from collections.abc import Generator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +41,9 @@ Statuses = Annotated[
     list[Status] | None, Parameter(help="Only letters with this status; repeat it for several.")
 ]
 
+COUNTED = 10_000
+"""Of more letters than this, `list` shows the first ones, and says "more than"."""
+
 _EXAMPLES = {
     "--set": "PATH=VALUE, as in --set order.note=hello",
     "--set-env": "PATH=VARIABLE, as in --set-env api_key=API_KEY",
@@ -55,6 +61,7 @@ def list_letters(
     task: Task = None,
     since: Since = None,
     limit: int = 100,
+    after: str | None = None,
     how: options.Answering = options.ANSWERING,
 ) -> int:
     """Show the dead letters, the newest first.
@@ -63,20 +70,24 @@ def list_letters(
 
     Args:
         limit: The largest number of letters to show, the newest first.
+        after: Only letters older than this one: the id of the last letter of the page before.
     """
     options.check_limit(limit)
     url = options.store_url(how.store)
     with options.explained(url):
         queue = queue_of(url)
-        found = queue.list(status, task, _since(since))
-        if not found:
+        found = queue.matching(status, task, _since(since), after)
+        shown = [*islice(found, limit)]
+        if not shown and after is None:
             check_task(queue, task)
+        counts = Counter[str](one.status for one in chain(shown, islice(found, max(0, COUNTED - limit))))
+        uncounted = next(found, None) is not None
         now = queue.store.now()
-    shown = found[:limit]
-    more = f"The {limit} newest of " if len(found) > limit else ""
-    parts = [tables.letters_table(shown, now), more + tables.summary(found, redact(url))]
+    more = f"The {limit} newest of " if counts.total() > limit else ""
+    summary = tables.summary(counts, redact(url), more=uncounted)
     nothing = [f"No matching dead letters in {redact(url)}."]
-    return look.answer(shown, *(parts if found else nothing), json=how.json)
+    parts = [tables.letters_table(shown, now), more + summary] if shown else nothing
+    return look.answer(shown, *parts, json=how.json)
 
 
 @app.command
@@ -142,7 +153,7 @@ def replay(
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
     if not chosen:
         return look.answer([], "No matching dead letters, so there is nothing to replay.", json=how.json)
-    if not how.dry_run and len(chosen) > 1 and not how.yes and not _agreed("Replay", chosen):
+    if not how.dry_run and len(chosen) > 1 and not how.yes and not _agreed("Replay", chosen, len(chosen)):
         return 1
     with options.explained(url), _bar(how.json or how.dry_run) as progress:
         named = bool(letters) and len(chosen) == 1
@@ -168,27 +179,27 @@ def purge(
     Args:
         older_than: A span as in 30d, or a time as in 2026-11-20T18:00.
         include_waiting: Also letters that were never replayed.
-        archive: A file to which each letter is appended as a line of JSON before any is purged.
+        archive: A file to which each letter is appended as a line of JSON before it is purged.
     """
     url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
     with options.explained(url):
         queue = queue_of(url)
-        chosen = queue.purge(before, include_waiting=include_waiting, dry_run=True)
-    if not chosen:
+        chosen = _Taken(how.json).all(queue.purging(before, include_waiting=include_waiting, dry_run=True))
+    if not chosen.number:
         return look.answer([], "No letters are that old, so there is nothing to purge.", json=how.json)
     if not how.dry_run:
-        if not how.yes and not _agreed("Purge", chosen):
+        if not how.yes and not _agreed("Purge", chosen.letters, chosen.number):
             return 1
+        chosen = _Taken(how.json)
         try:
             with options.explained(url):
-                chosen = queue.purge(before, include_waiting=include_waiting, archive=archive)
+                chosen.all(queue.purging(before, include_waiting=include_waiting, archive=archive))
         except OSError as error:
-            raise ConfigurationError(
-                f"--archive {archive} cannot be written, so nothing was purged: {error}"
-            ) from None
-    done = f"{plural(len(chosen), 'dead letter')} {options.was(len(chosen), how.dry_run)} purged."
-    return look.answer(chosen, done, json=how.json)
+            done = f"{chosen.number} of them were purged" if chosen.number else "nothing was purged"
+            raise ConfigurationError(f"--archive {archive} cannot be written, so {done}: {error}") from None
+    done = f"{plural(chosen.number, 'dead letter')} {options.was(chosen.number, how.dry_run)} purged."
+    return look.answer(chosen.letters, done, json=how.json)
 
 
 # -- helpers of several commands
@@ -198,11 +209,27 @@ def _since(text: str | None) -> datetime | timedelta | None:
     return None if text is None else options.since("--since", text)
 
 
-def _agreed(verb: str, letters: Sequence[DeadLetter]) -> bool:
-    """Show the letters and ask. Raises ConfigurationError if there is no terminal."""
-    number = plural(len(letters), "dead letter")
+@dataclass
+class _Taken:
+    """The number of letters that were purged, and the letters: all, or the first few."""
+
+    keep_all: bool
+    number: int = 0
+    letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
+
+    def all(self, letters: Iterable[DeadLetter]) -> _Taken:
+        for letter in letters:
+            self.number += 1
+            if self.keep_all or self.number <= look.ASKED_ABOUT:
+                self.letters.append(letter)
+        return self
+
+
+def _agreed(verb: str, letters: Sequence[DeadLetter], count: int) -> bool:
+    """Show the first letters and ask. Raises ConfigurationError if there is no terminal."""
+    number = plural(count, "dead letter")
     preview = tables.letters_table(letters[: look.ASKED_ABOUT], datetime.now().timestamp())
-    return look.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, len(letters))
+    return look.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, count)
 
 
 def _values(given: Sequence[str], from_environment: Sequence[str]) -> dict[str, Any]:

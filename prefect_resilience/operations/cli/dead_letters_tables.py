@@ -45,11 +45,11 @@ def letters_table(letters: Iterable[DeadLetter], now: float) -> Table:
     return look.table(columns, rows)
 
 
-def summary(letters: Iterable[DeadLetter], url: str) -> str:
-    """One line: the number of letters by status."""
-    counts = Counter[str](letter.status for letter in letters)
+def summary(counts: Counter[str], url: str, *, more: bool = False) -> str:
+    """One line: the number of letters by status. `more`: there are others, which were not counted."""
     each = [f"{counts[status]} {status.replace('_', ' ')}" for status in MEANINGS if counts[status]]
-    return f"{plural(counts.total(), 'dead letter')}{': ' if each else ''}{', '.join(each)}, in {url}"
+    number = f"{'more than ' if more else ''}{plural(counts.total(), 'dead letter')}"
+    return f"{number}{': ' if each else ''}{', '.join(each)}, in {url}"
 
 
 def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]:

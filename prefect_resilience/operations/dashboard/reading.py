@@ -14,7 +14,8 @@ import anyio
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
-from prefect_resilience.durable.batches.edge.status import list_batches
+from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, in_order
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
@@ -58,9 +59,11 @@ class Fleet:
         return rows.letters(queue_of(self.store).letters())
 
     def read_batches(self) -> rows.Parts:
-        listed = list_batches(store=self.store)
-        self._learn_names([one.batch_id for one in listed if one.open][: rows.BATCHES_SHOWN])
-        return rows.batches(listed, self._names)
+        counts = BatchCounts()
+        every = counts.counting(each_batch(open_ledger(self.store)))
+        opened = in_order((one for one in every if one.open), rows.BATCHES_SHOWN)
+        self._learn_names([one.batch_id for one in opened])
+        return rows.batches(opened, counts, self._names)
 
     def read_budgets(self) -> rows.Parts:
         return rows.budgets(get_budgets(self.circuits))

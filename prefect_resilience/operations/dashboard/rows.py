@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from prefect_resilience.durable.letters.model import DeadLetter
@@ -19,6 +20,7 @@ from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
 
 if TYPE_CHECKING:
+    from prefect_resilience.durable.batches.edge.listing import BatchCounts
     from prefect_resilience.durable.batches.edge.status import BatchSummary
 
 Row = dict[str, Any]
@@ -81,13 +83,11 @@ def _task(counts: Counter[str], newest: float) -> Row:
     return {**{state: counts[state] for state in OPEN}, "newest": newest, "categories": dict(ordered[:3])}
 
 
-def batches(listed: Iterable[BatchSummary], names: Mapping[str, str]) -> Parts:
-    """The part `batches`: the open batches in the order of `listed`, which is their `place`.
+def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[str, str]) -> Parts:
+    """The part `batches`: the first open batches in the order of `opened`, which is their `place`.
 
-    `names`: the names of flow runs by batch, as far as they are known.
+    `counts`: those of all batches. `names`: the names of flow runs by batch, as far as they are known.
     """
-    every = list(listed)
-    opened = [one for one in every if one.open]
     rows = {
         one.batch_id: {
             "place": place,
@@ -98,13 +98,13 @@ def batches(listed: Iterable[BatchSummary], names: Mapping[str, str]) -> Parts:
             "done": one.done,
             "at": one.last_at,
         }
-        for place, one in enumerate(opened[:BATCHES_SHOWN])
+        for place, one in enumerate(islice(opened, BATCHES_SHOWN))
     }
     counted = {
-        "total": len(every),
-        "open": len(opened),
-        "in_doubt": sum(one.unknown > 0 for one in opened),
-        "effects": sum(one.unknown for one in opened),
+        "total": counts.total,
+        "open": counts.open,
+        "in_doubt": counts.in_doubt,
+        "effects": counts.effects,
         "shown": len(rows),
     }
     return {"batches": rows, "summary": {"batches": counted}}

@@ -261,7 +261,7 @@ def leases() -> Iterator[DiagnosisFinding]:
     """Effects and dead letters that wait for a person."""
     try:
         letters = list_letters(status="in_doubt", limit=SHOWN)
-        open_ones = [batch.batch_id for batch in list_batches() if batch.open and batch.unknown]
+        open_ones = [batch.batch_id for batch in list_batches(only_open=True) if batch.unknown]
         batches = [batch_id for batch_id in open_ones[:SHOWN] if _needs_a_person(batch_status(batch_id))]
     except (ConfigurationError, StoreUnavailable):
         return

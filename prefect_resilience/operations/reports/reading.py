@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
-from prefect_resilience.durable.batches.audit import AUDITS, entries_of, scanned
+from prefect_resilience.durable.batches.audit import AUDITS, entries_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
@@ -27,6 +27,7 @@ from prefect_resilience.operations.reports.figures import (
 from prefect_resilience.operations.reports.flow_runs import flow_figures
 from prefect_resilience.operations.reports.happenings import Happenings, circuits_of, happenings_of
 from prefect_resilience.operations.reports.task_runs import final_events, state_names, tally_of
+from prefect_resilience.stores.base import scan_all
 
 T = TypeVar("T")
 When = datetime | timedelta | None
@@ -205,7 +206,7 @@ def _batches(period: Period) -> dict[str, int]:
     """Recoveries in the period by outcome."""
     since, until = period.since.timestamp(), period.until.timestamp()
     counts: Counter[str] = Counter()
-    for _, found in scanned(open_ledger().store, AUDITS):
+    for _, found in scan_all(open_ledger().store, AUDITS):
         document: dict[str, Any] = found.value
         counts.update(entry.outcome for entry in entries_of(document) if since <= entry.at < until)
     return _sorted(counts)

@@ -19,10 +19,10 @@ from prefect.states import Scheduled
 
 from prefect_resilience import NotRecorded, resilient_task
 from prefect_resilience.durable import Effect, batch, batch_status, reopen
-from prefect_resilience.durable.batches.audit import scanned
 from prefect_resilience.durable.effects import opening
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.stores import open_store
+from prefect_resilience.stores.base import scan_all
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
@@ -74,7 +74,7 @@ def passes(store: str, post: Any) -> Passes:
 
 def delete(url: str, prefix: str) -> int:
     store = open_store(url)
-    return sum(store.delete(place, found.version) for place, found in list(scanned(store, prefix)))
+    return sum(store.delete(place, found.version) for place, found in list(scan_all(store, prefix)))
 
 
 def test_a_whole_ledger_goes_on(passes, receiver):
@@ -142,7 +142,7 @@ def test_an_older_copy_is_noticed_by_what_prefect_knows(tmp_path, monkeypatch, p
 
 
 def created(store: Any) -> dict[str, int]:
-    found = [document.value["created"] for _, document in scanned(store, "effects-batch/")]
+    found = [document.value["created"] for _, document in scan_all(store, "effects-batch/")]
     return found[0] if found else {}
 
 

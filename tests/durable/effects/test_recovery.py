@@ -32,7 +32,7 @@ from prefect_resilience.durable import (
     savepoint,
     settle,
 )
-from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects, scanned
+from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
 from prefect_resilience.durable.batches.edge import operations, recovery
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import unknown
@@ -47,6 +47,7 @@ from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded,
 from prefect_resilience.durable.effects.model import FailedCall as NotDone_
 from prefect_resilience.errors.exceptions import EffectBusy
 from prefect_resilience.stores import MemoryStore
+from prefect_resilience.stores.base import scan_all
 
 pytestmark = pytest.mark.api
 
@@ -238,7 +239,7 @@ def test_what_cannot_be_run_again_is_told(deployed):
 
 def test_a_batch_that_nobody_knows_is_an_error_and_nothing_is_written(deployed):
     put("typo-2", a="done")
-    before = [place for place, _ in scanned(open_ledger().store, "")]
+    before = [place for place, _ in scan_all(open_ledger().store, "")]
     for tried in (recover, abandon, rollback, lambda batch_id: recover(batch_id, "restart", dry_run=True)):
         with pytest.raises(
             ConfigurationError, match=r"^No batch or flow run 'typo'. Did you mean 'typo-2'\?$"
@@ -250,7 +251,7 @@ def test_a_batch_that_nobody_knows_is_an_error_and_nothing_is_written(deployed):
         asyncio.run(arollback("typo"))
     with pytest.raises(ConfigurationError, match="No batch or flow run 'typo'"):
         settle("typo", "a", "done")
-    assert [place for place, _ in scanned(open_ledger().store, "")] == before
+    assert [place for place, _ in scan_all(open_ledger().store, "")] == before
     assert recover(deployed(Completed())).action == "nothing", "a flow run without effects is known"
     savepoint("early", batch_id="typo")
     assert recover("typo").action == "nothing", "so is a batch with no more than a savepoint"

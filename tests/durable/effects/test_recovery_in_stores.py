@@ -20,11 +20,12 @@ from prefect_resilience.durable import (
     savepoint,
     settle,
 )
-from prefect_resilience.durable.batches.audit import archived_effects, archived_saga, scanned
+from prefect_resilience.durable.batches.audit import archived_effects, archived_saga
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
 from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
 from prefect_resilience.stores import Store
+from prefect_resilience.stores.base import scan_all
 from tests.durable.effects.test_recovery import deployed as deployed
 from tests.durable.effects.test_recovery import put
 
@@ -54,7 +55,7 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> St
 
 
 def sagas(store: Store) -> list[str]:
-    return [key for key, _ in scanned(store, SAGAS)]
+    return [key for key, _ in scan_all(store, SAGAS)]
 
 
 @pytest.mark.requirement("004.07", "004.16")
@@ -101,7 +102,7 @@ def test_a_rollback_with_one_that_is_given_up_and_the_archive(store: Store) -> N
     assert sagas(store)
     assert [one.batch_id for one in prune(LATER, by="ada")] == ["trip"]
     assert list_batches() == []
-    assert [*scanned(store, PREFIX), *sagas(store)] == []
+    assert [*scan_all(store, PREFIX), *sagas(store)] == []
     assert len(archived_effects(open_ledger(), "trip")) == 5
     kept = archived_saga(open_ledger(), "trip")
     assert kept is not None

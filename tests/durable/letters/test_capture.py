@@ -241,7 +241,7 @@ def test_a_letter_that_nothing_can_keep_is_told_to_the_log_and_fails_nothing(
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{blocked}/letters.db")
-    monkeypatch.setattr("prefect_resilience.durable.letters.queue.ENDING", "/not/a/name")
+    monkeypatch.setattr("prefect_resilience.durable.letters.spool.ENDING", "/not/a/name")
     (state,) = campaign("lost", return_state=True).result(raise_on_failure=False)
     assert state.is_failed()
     assert "503" in state.message

@@ -161,7 +161,7 @@ def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetter
 
 
 def test_pages(opened: Callable[[], DeadLetterQueue], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefect_resilience.durable.effects.ledger.PAGE", 3)
+    monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 3)
     buried = bury(opened(), *"abcdefg")
     assert opened().list() == buried[::-1]
 

@@ -14,11 +14,11 @@ from prefect.states import Crashed
 
 from prefect_resilience import resilient_task
 from prefect_resilience.durable import Effect, batch, batch_status, prune, savepoint
-from prefect_resilience.durable.batches.audit import scanned
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.operations.cli import batches as commands
 from prefect_resilience.operations.cli.app import app
+from prefect_resilience.stores.base import scan_all
 
 KEY = "hunter2-never-to-be-seen"
 undone: list[str] = []
@@ -250,7 +250,7 @@ def test_without_the_api_nobody_says_that_a_flow_run_does_not_exist(batches: str
 
 def stored() -> dict[str, int]:
     """Everything in the store, with its version; but for the batches' counts, which follow a moment later."""
-    found = scanned(open_ledger().store, "")
+    found = scan_all(open_ledger().store, "")
     return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
 
 

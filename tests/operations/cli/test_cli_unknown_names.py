@@ -12,12 +12,12 @@ from prefect import flow
 
 from prefect_resilience import dead_letters, resilient_task
 from prefect_resilience.durable import Effect, batch, savepoint
-from prefect_resilience.durable.batches.audit import scanned
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
 from prefect_resilience.operations import replay_dead_letters
 from prefect_resilience.operations.cli.app import app
+from prefect_resilience.stores.base import scan_all
 from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
@@ -147,7 +147,7 @@ def test_a_wrong_name_is_an_error_with_the_nearest(words: str, said: str, cli: A
 
 def stored(url: str) -> dict[str, int]:
     """Everything in the store, with its version; but for the batches' counts, which follow a moment later."""
-    found = scanned(open_ledger(url).store, "")
+    found = scan_all(open_ledger(url).store, "")
     return {place: document.version for place, document in found if not place.startswith("effects-batch/")}
 
 

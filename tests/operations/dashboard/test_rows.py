@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from prefect_resilience.durable.batches.edge.listing import BatchCounts
 from prefect_resilience.durable.batches.edge.status import BatchSummary
 from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.model import DeadLetter
@@ -78,10 +79,15 @@ def summary(batch_id, unknown=0, failed=0, done=0, **more):
     return BatchSummary(batch_id, **counts, first_at=1.0, last_at=2.0, **more)
 
 
+def parts_of(listed, names):
+    counts = BatchCounts()
+    return rows.batches([one for one in counts.counting(listed) if one.open], counts, names)
+
+
 def test_open_batches_in_their_order_with_the_names_of_their_runs():
     listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1)]
     listed += [summary("d", unknown=1, abandoned_at=9.0)]
-    parts = rows.batches(listed, {"a": "labels of the day"})
+    parts = parts_of(listed, {"a": "labels of the day"})
     assert list(parts["batches"]) == ["a", "b"]
     assert parts["batches"]["a"] == {
         **{"place": 0, "name": "labels of the day", "at": 2.0},
@@ -92,7 +98,7 @@ def test_open_batches_in_their_order_with_the_names_of_their_runs():
 
 
 def test_so_many_batches_at_most():
-    parts = rows.batches([summary(f"b{n}", unknown=1) for n in range(500)], {})
+    parts = parts_of([summary(f"b{n}", unknown=1) for n in range(500)], {})
     assert len(parts["batches"]) == rows.BATCHES_SHOWN
     assert parts["summary"]["batches"]["in_doubt"] == 500
 

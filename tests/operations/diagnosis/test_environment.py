@@ -110,7 +110,7 @@ def test_an_effect_whose_owner_is_gone_is_noted(monkeypatch: pytest.MonkeyPatch)
     class Doubtful:
         effects = (Effect,)
 
-    monkeypatch.setattr(environment, "list_batches", lambda: [Batch])
+    monkeypatch.setattr(environment, "list_batches", lambda only_open: [Batch])
     monkeypatch.setattr(environment, "batch_status", lambda _: Doubtful)
     monkeypatch.setattr(environment, "list_letters", lambda **_: [Letter])
     letter, batch = environment.leases()

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -233,9 +234,10 @@ _UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown
 
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
     """The state of a batch. `run`: its flow run, if the caller has it."""
-    found = ledger.effects(batch_id)
-    run = run or find_run(batch_id, (document for document, _ in found))
-    if run is not None and not found and run_id_of(batch_id) and str(run.id) != batch_id:
+    found = _effects_seen(ledger, batch_id)
+    newest = () if found.newest is None else (found.newest,)
+    run = run or find_run(batch_id, newest)
+    if run is not None and not newest and run_id_of(batch_id) and str(run.id) != batch_id:
         # A subflow run: its effects belong to its root.
         return look(ledger, str(run.id))
     return _seen_with(ledger, batch_id, found, run)
@@ -252,35 +254,60 @@ def hint_of(
     try:
         return hint_for(look(ledger, batch_id, run), asked, 0.5)
     except ApiUnavailable:
-        hint = hint_for(_seen_with(ledger, batch_id, ledger.effects(batch_id), None), asked, 0.5)
+        hint = hint_for(_seen_with(ledger, batch_id, _effects_seen(ledger, batch_id), None), asked, 0.5)
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
 
 
 def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
     """The flow run of a batch; None if there is none, or the Prefect API is unavailable."""
     try:
-        return find_run(batch_id, (document for document, _ in ledger.effects(batch_id)))
+        return find_run(batch_id, (document for document, _ in ledger.each_effect(batch_id)))
     except ApiUnavailable:
         return None
 
 
-def _seen_with(
-    ledger: Ledger, batch_id: str, found: list[tuple[EffectDocument, bool]], run: BatchRun | None
-) -> BatchSnapshot:
-    # Compensations count only if they are in doubt.
-    counted = [one for one in found if "compensates" not in one[0] or state_of(*one) == "unknown"]
-    begun = (document["intended_at"] for document, _ in found if "compensates" not in document)
-    done = [] if found else archived_effects(ledger, batch_id)
+class _EffectsSeen(NamedTuple):
+    """What a recovery needs to know of the effects of a batch, without their documents."""
+
+    effects: tuple[SeenEffect, ...]
+    busy: tuple[str, ...]
+    begun_at: float | None
+    newest: EffectDocument | None
+
+
+def _effects_seen(ledger: Ledger, batch_id: str) -> _EffectsSeen:
+    effects: list[tuple[float, str, SeenEffect]] = []
+    busy: list[tuple[float, str]] = []
+    newest: EffectDocument | None = None
+    begun_at: float | None = None
+    for document, alive in ledger.each_effect(batch_id):
+        undoes, place = "compensates" in document, (document["first_at"], document["key"])
+        # Compensations count only if they are in doubt.
+        if not undoes or state_of(document, alive) == "unknown":
+            effects.append((*place, _counted(document, alive)))
+        if alive:
+            busy.append(place)
+        if not undoes and (begun_at is None or document["intended_at"] > begun_at):
+            begun_at = document["intended_at"]
+        if newest is None or document["intended_at"] > newest["intended_at"]:
+            newest = document
+    effects.sort(key=itemgetter(0, 1))
+    seen = tuple(one for _, _, one in effects)
+    return _EffectsSeen(seen, tuple(key for _, key in sorted(busy)), begun_at, newest)
+
+
+def _seen_with(ledger: Ledger, batch_id: str, found: _EffectsSeen, run: BatchRun | None) -> BatchSnapshot:
+    done = [] if found.newest is not None else archived_effects(ledger, batch_id)
     done = [one for one in done if one["effect"]["state"] == "done"]
     return BatchSnapshot(
         batch_id,
-        effects=tuple(_counted(*one) for one in counted),
-        busy=tuple(document["key"] for document, alive in found if alive),
+        effects=found.effects,
+        busy=found.busy,
         run=run,
         named_after_run=run_id_of(batch_id) is not None,
         log=Audit(ledger, batch_id).document(),
         now=ledger.store.now(),
-        begun_at=max(begun, default=None),
+        begun_at=found.begun_at,
         archived=ArchivedEffects(len(done), done[-1]["archived_at"]) if done else None,
     )
 

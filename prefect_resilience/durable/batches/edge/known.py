@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,22 +17,18 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     runs_that_ended_badly,
     who,
 )
-from prefect_resilience.durable.batches.edge.status import (
-    BatchStatus,
-    BatchSummary,
-    abandonments,
-    batch_status,
-    in_order,
-    list_batches,
-)
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of, scanned
+from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, in_order, open_batches
+from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopened_batch
-from prefect_resilience.durable.sagas.report import SAGAS
+from prefect_resilience.durable.sagas.report import SAGAS, saga_place
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.stores.base import Store
+from prefect_resilience.stores.base import Store, prefix_end, scan_all
 from prefect_resilience.telemetry.edge.events import emit
 
 LISTED = 5
+NAMED = 2_000
+"""An unknown id is compared with so many ids at most."""
 
 
 def check_known(ledger: Ledger, batch_id: str) -> None:
@@ -54,22 +50,31 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
 
 _PLACES = {PREFIX: None, AUDITS: None, SAGAS: None, ARCHIVES: "effect", SAGA_ARCHIVES: "saga"}
 """The prefixes of a batch's documents, and the field of the document that has the batch's id."""
+_BY_EFFECT = frozenset({PREFIX, ARCHIVES})
+"""Those with one document per effect."""
 
 
 def in_ledger(ledger: Ledger, batch_id: str) -> bool:
     """Whether the store has any document of a batch: effects, savepoints, an audit log or an archive."""
     store = ledger.store
-    prefixes = (PREFIX, ARCHIVES)
-    return any(store.load(place_of(batch_id, prefix=one)[:-1]) for one in _PLACES.keys() - prefixes) or any(
-        store.scan(place_of(batch_id, prefix=one), None, 1) for one in prefixes
+    return any(store.load(place_of(batch_id, prefix=one)[:-1]) for one in _PLACES.keys() - _BY_EFFECT) or any(
+        store.scan(place_of(batch_id, prefix=one), None, 1) for one in _BY_EFFECT
     )
 
 
 def batch_ids(ledger: Ledger) -> Iterator[str]:
-    """The ids of all batches in the store, with duplicates."""
+    """The ids of batches in the store, with duplicates; at most NAMED below each prefix."""
     for prefix, inside in _PLACES.items():
-        for _, found in scanned(ledger.store, prefix):
-            yield (found.value if inside is None else found.value[inside])["batch"]
+        after: str | None = None
+        for _ in range(NAMED):
+            found = ledger.store.scan(prefix, after, 1)
+            if not found:
+                break
+            value = found[0][1].value
+            batch_id = (value if inside is None else value[inside])["batch"]
+            yield batch_id
+            # The next batch: everything below this one is skipped.
+            after = found[0][0] if prefix not in _BY_EFFECT else prefix_end(place_of(batch_id, prefix=prefix))
 
 
 def unknown(batch_id: str, known: list[str]) -> str:
@@ -81,7 +86,8 @@ def unknown(batch_id: str, known: list[str]) -> str:
     if not known:
         check = "check that PREFECT_RESILIENCE_STORE_URL names the right store"
         return f"{said} The ledger has no batches: {check}."
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    hidden = len(known) - LISTED
+    more = " and more" if len(known) >= NAMED else f" and {hidden} more" if hidden > 0 else ""
     return f"{said} The ledger has {', '.join(map(repr, known[:LISTED]))}{more}."
 
 
@@ -93,45 +99,65 @@ LOOKS_BACK = timedelta(days=30)
 class Batches:
     """The batches, those that need a person first, and the failed and crashed flow runs by their ids.
 
-    `trouble`: why the Prefect API was unavailable; in that case only the effects show which batches are open.
-    `more`: there are more such runs than were read.
+    `counts` has the numbers of all batches, also of those beyond the limit. `trouble`: why the Prefect API
+    was unavailable; in that case only the effects show which batches are open. `more`: there are more such
+    runs than were read.
     """
 
     batches: list[BatchSummary]
+    counts: BatchCounts
     runs: Mapping[str, BatchRun]
     trouble: str | None = None
     more: bool = False
 
 
-def batches_with_runs(store: Store | str | None = None, since: datetime | None = None) -> Batches:
-    """Every batch of the ledger, and every flow run that failed or crashed since `since` (default: 30 days).
+def first_batches(batches: Iterable[BatchSummary], limit: int | None, *, only_open: bool = False) -> Batches:
+    """The first `limit` of some batches, and the counts of all."""
+    counts = BatchCounts()
+    wanted = (one for one in batches if one.open or not only_open)
+    return Batches(in_order(counts.counting(wanted), limit), counts, {})
+
+
+def batches_with_runs(
+    store: Store | str | None = None,
+    since: datetime | None = None,
+    *,
+    limit: int | None = None,
+    only_open: bool = False,
+) -> Batches:
+    """The batches of the ledger, and the flow runs that failed or crashed since `since` (default: 30 days).
 
     A run without effects is a batch too, and can be recovered. Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
-    listed = list_batches(store=ledger.store)
     try:
         found = runs_that_ended_badly(since or datetime.now(UTC) - LOOKS_BACK, MOST_RUNS + 1)
     except ApiUnavailable as error:
-        return Batches(listed, {}, str(error))
+        listed = open_batches(ledger) if only_open else each_batch(ledger)
+        return replace(first_batches(listed, limit), trouble=str(error))
     runs = {str(run.id): run for run in found[:MOST_RUNS]}
-    known = [_with_run(one, runs) for one in listed]
-    abandoned = abandonments(ledger)
-    named = {name for one in listed for name in (one.batch_id, one.flow_run_id)}
-    # Root runs without effects in the ledger, which may still have recorded that they were abandoned.
-    others = [
-        BatchSummary(
-            one,
-            first_at=run.since,
-            last_at=run.since,
-            abandoned_at=abandoned.get(one),
-            flow_run_id=one,
-            ended=run.state,
-        )
-        for one, run in runs.items()
-        if not run.inner and one not in named
-    ]
-    return Batches(in_order([*known, *others]), runs, more=len(found) > MOST_RUNS)
+    first = first_batches(_listed(ledger, runs), limit, only_open=only_open)
+    return replace(first, runs=runs, more=len(found) > MOST_RUNS)
+
+
+def _listed(ledger: Ledger, runs: Mapping[str, BatchRun]) -> Iterator[BatchSummary]:
+    """The batches of the ledger, each with the end of its run; then the runs without a batch there."""
+    named = set[str]()
+    for one in each_batch(ledger):
+        named.update(runs.keys() & {one.batch_id, one.flow_run_id})
+        yield _with_run(one, runs)
+    for one, run in runs.items():
+        # A root run without effects in the ledger may still have recorded that it was abandoned.
+        if not run.inner and one not in named:
+            abandoned = Audit(ledger, one).document().get("abandoned_at")
+            yield BatchSummary(
+                one,
+                first_at=run.since,
+                last_at=run.since,
+                abandoned_at=abandoned,
+                flow_run_id=one,
+                ended=run.state,
+            )
 
 
 def _with_run(batch: BatchSummary, runs: Mapping[str, BatchRun]) -> BatchSummary:
@@ -159,26 +185,33 @@ def prune(
     """
     ledger = open_ledger(store)
     before = _seconds(older_than, ledger.store.now())
-    sagas = {found.value["batch"]: found.value for _, found in scanned(ledger.store, SAGAS)}
-    batches = list_batches(store=ledger.store)
-    old = [
-        one
-        for one in batches
-        if max(one.last_at, *_times(sagas.get(one.batch_id))) < before
-        and _may_go(one, sagas.get(one.batch_id))
-    ]
+    old = [one for one in each_batch(ledger) if one.last_at < before and _is_old(ledger, one, before)]
     if dry_run:
-        return old
+        return in_order(old)
     person = by or who()
     for one in old:
         audit = Audit(ledger, one.batch_id)
         removed = remove(ledger, one.batch_id, why="it is old", by=person)
         audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
-    # Savepoints of batches without effects.
-    for batch_id in sagas.keys() - {one.batch_id for one in batches}:
-        if max(_times(sagas[batch_id])) < before and sagas[batch_id]["rollback"] is None:
-            remove(ledger, batch_id, why="it is old", by=person)
-    return old
+    for batch_id in _old_without_effects(ledger, before):
+        remove(ledger, batch_id, why="it is old", by=person)
+    return in_order(old)
+
+
+def _is_old(ledger: Ledger, one: BatchSummary, before: float) -> bool:
+    found = ledger.store.load(saga_place(one.batch_id))
+    saga = None if found is None else found.value
+    return max(_times(saga)) < before and _may_go(one, saga)
+
+
+def _old_without_effects(ledger: Ledger, before: float) -> Iterator[str]:
+    """Batches that have savepoints only, without an unfinished rollback."""
+    for _, found in scan_all(ledger.store, SAGAS):
+        saga = found.value
+        if max(_times(saga)) < before and saga["rollback"] is None:
+            effects = scan_all(ledger.store, place_of(saga["batch"]))
+            if all("compensates" in effect.value for _, effect in effects):
+                yield saga["batch"]
 
 
 def _may_go(one: BatchSummary, saga: dict[str, Any] | None) -> bool:

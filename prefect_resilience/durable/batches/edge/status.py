@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
 from prefect_resilience.durable.batches.audit import (
-    ARCHIVES,
-    AUDITS,
     Audit,
     AuditEntry,
     archived_effects,
@@ -26,7 +23,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     state_of,
 )
 from prefect_resilience.durable.batches.strategies import RecoveryHint
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, scanned
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
 from prefect_resilience.durable.effects.policy import EffectKind, shown
 from prefect_resilience.durable.sagas.compensations import compensation_of
@@ -194,8 +191,14 @@ def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | 
     ledger = open_ledger(store)
     if archived:
         return _archived_status(ledger, check_batch_id(batch_id))
-    found = ledger.effects(check_batch_id(batch_id))
-    return BatchStatus(batch_id, tuple(_status(document, busy) for document, busy in found), ledger)
+    # A batch may have a million effects: their documents are ten times as large as what is kept of them.
+    same = _Same()
+    found = [
+        (document["first_at"], document["key"], _status(document, busy, same))
+        for document, busy in ledger.each_effect(check_batch_id(batch_id))
+    ]
+    found.sort(key=itemgetter(0, 1))
+    return BatchStatus(batch_id, tuple(status for _, _, status in found), ledger)
 
 
 def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
@@ -207,88 +210,14 @@ def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
     marks = () if saga is None else tuple(mark["name"] for mark in saga["saga"]["savepoints"])
     rollback = None if saga is None else saga["saga"]["last"]
     archived = Archived(last["archived_at"], last["by"], last["why"], marks, rollback)
-    effects = sorted(_newest(kept), key=lambda one: (one["first_at"], one["key"]))
-    return BatchStatus(batch_id, tuple(_status(one, False) for one in effects), ledger, archived)
+    effects = sorted(newest_copies(kept), key=lambda one: (one["first_at"], one["key"]))
+    same = _Same()
+    return BatchStatus(batch_id, tuple(_status(one, False, same) for one in effects), ledger, archived)
 
 
-def _newest(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
+def newest_copies(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
     """The latest copy of each effect: the archive has one for each call."""
     return list({one["effect"]["key"]: one["effect"] for one in kept}.values())
-
-
-def list_batches(*, archived: bool = False, store: Store | str | None = None) -> list[BatchSummary]:
-    """Every batch of the ledger: first those in doubt, then others that are open, then the rest. In each
-    group, the batch with the latest activity comes first.
-
-    The Prefect API is not asked for the states of their flow runs; `prefect-resilience batches list --open`
-    does that. `archived`: instead the batches that left the ledger, the last archived first. Raises
-    StoreUnavailable.
-    """
-    ledger = open_ledger(store)
-    if archived:
-        return _archived_batches(ledger)
-    batches: dict[str, list[EffectDocument]] = {}
-    for _, found in scanned(ledger.store, PREFIX):
-        if "compensates" not in found.value:
-            batches.setdefault(found.value["batch"], []).append(found.value)
-    abandoned = abandonments(ledger)
-    return in_order(
-        _summary(batch_id, [(one, ledger.is_busy(one)) for one in documents], abandoned)
-        for batch_id, documents in batches.items()
-    )
-
-
-def abandonments(ledger: Ledger) -> dict[str, float | None]:
-    """When each batch with an audit log was abandoned; None: it was not."""
-    return {
-        found.value["batch"]: found.value.get("abandoned_at") for _, found in scanned(ledger.store, AUDITS)
-    }
-
-
-def in_order(batches: Iterable[BatchSummary]) -> list[BatchSummary]:
-    """First those in doubt, then others that are open, then the rest; in each group the latest first."""
-    return sorted(batches, key=lambda one: (not one.open or not one.unknown, not one.open, -one.last_at))
-
-
-def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
-    live = {found.value["batch"] for _, found in scanned(ledger.store, PREFIX)}
-    batches: dict[str, list[dict[str, Any]]] = {}
-    for _, found in scanned(ledger.store, ARCHIVES):
-        effect = found.value["effect"]
-        if effect["batch"] not in live and "compensates" not in effect:
-            batches.setdefault(effect["batch"], []).append(found.value)
-    abandoned = abandonments(ledger)
-    listed: list[BatchSummary] = []
-    for batch_id, kept in batches.items():
-        kept.sort(key=itemgetter("archived_at"))
-        summary = _summary(batch_id, [(one, False) for one in _newest(kept)], abandoned)
-        listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
-    return sorted(listed, key=lambda one: (-(one.archived_at or 0.0), one.batch_id))
-
-
-def _summary(
-    batch_id: str, found: Iterable[tuple[EffectDocument, bool]], abandoned: Mapping[str, float | None]
-) -> BatchSummary:
-    found = list(found)
-    states = Counter(_counted(document, busy) for document, busy in found)
-    newest = max((document for document, _ in found), key=lambda one: one["intended_at"])
-    abandoned_at = abandoned.get(batch_id)
-    counts: dict[str, Any] = {state: states[state] for state in COUNTED}
-    return BatchSummary(
-        batch_id=batch_id,
-        **counts,
-        first_at=min(document["first_at"] for document, _ in found),
-        last_at=max(document["settled_at"] or document["intended_at"] for document, _ in found),
-        abandoned_at=abandoned_at if abandoned_at and abandoned_at >= newest["intended_at"] else None,
-        flow_run_id=newest.get("flow_run_id"),
-    )
-
-
-def _counted(document: EffectDocument, busy: bool) -> EffectState:
-    state = state_of(document, busy)
-    if state == "compensating":
-        return "intended" if busy else "unknown"
-    return state
 
 
 _AS_RECORDED = (
@@ -297,13 +226,21 @@ _AS_RECORDED = (
 )
 
 
-def _status(document: EffectDocument, busy: bool) -> EffectStatus:
+class _Same(dict[Any, Any]):
+    """Returns the first of equal strings, so that a million effects of a task have its name once."""
+
+    def __missing__(self, value: Any) -> Any:
+        return self.setdefault(value, value)
+
+
+def _status(document: EffectDocument, busy: bool, same: _Same) -> EffectStatus:
     undo: dict[str, Any] = document.get("compensation") or {}
     error: dict[str, Any] | None = document["error"] or undo.get("error")
     recorded: dict[str, Any] = {name: document.get(name) for name in _AS_RECORDED}
+    recorded |= {name: same[recorded[name]] for name in ("kind", "task", "flow_run_id")}
     return EffectStatus(
         **recorded,
-        state=state_of(document, busy),
+        state=same[state_of(document, busy)],
         result=shown(document["result"]),
         error=None if error is None else f"{error['code']}: {error['message']}",
         generation=document.get("generation", 1),

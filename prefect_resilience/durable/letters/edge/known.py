@@ -29,8 +29,9 @@ from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import SETTLED
 from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts, batch_digest
-from prefect_resilience.durable.letters.queue import DeadLetterQueue, Spool, is_of
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
 from prefect_resilience.durable.letters.report import CallSeen, LetterOutcome, Reason, RunSeen, outcome_of
+from prefect_resilience.durable.letters.spool import Spool
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store

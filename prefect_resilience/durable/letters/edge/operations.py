@@ -50,6 +50,7 @@ def list_letters(
     since: datetime | timedelta | None = None,
     limit: int | None = None,
     *,
+    after: str | None = None,
     store: StoreReference = None,
 ) -> list[DeadLetter]:
     """The dead letters, the newest first.
@@ -60,11 +61,12 @@ def list_letters(
         task: Only those of the task or flow of this name, key or import path ("module:function").
         since: Only those made after this time (without an offset: in UTC), or within this timedelta.
         limit: The maximum number of letters.
+        after: Only those older than the letter of this id: the last one of the page before.
         store: A store or its URL; the configured one when left out.
 
     Raises StoreUnavailable, and ConfigurationError for a status that does not exist.
     """
-    return queue_of(store).list(status, task, since, limit)
+    return queue_of(store).list(status, task, since, limit, after=after)
 
 
 def get_letter(letter_id: str, *, store: StoreReference = None) -> DeadLetter:
@@ -155,7 +157,7 @@ def purge(
     Args:
         older_than: A time (without an offset: in UTC), or a span before now.
         include_waiting: Also letters made before then that were never replayed, or are in doubt.
-        archive: A file. Each letter is added to it as a line of JSON before any is removed.
+        archive: A file. Each letter is added to it as a line of JSON before it is removed.
         dry_run: Only return the letters; remove nothing.
     """
     return queue_of(store).purge(
@@ -253,15 +255,16 @@ def purge_dead_letters(
     Args:
         older_than_days: The minimum age in days.
         include_waiting: Also letters of this age that were never replayed, or are in doubt.
-        archive: A file on the worker. Each letter is added to it as a line of JSON before any is removed.
+        archive: A file on the worker. Each letter is added to it as a line of JSON before it is removed.
         dry_run: Only return the ids; remove nothing.
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
     before = datetime.now(UTC) - timedelta(days=older_than_days)
-    gone = purge(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
-    get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(gone))
-    return [letter.id for letter in gone]
+    gone = queue_of().purging(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
+    ids = [letter.id for letter in gone]
+    get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(ids))
+    return ids
 
 
 def _check_categories(categories: Iterable[str]) -> None:

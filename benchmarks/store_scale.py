@@ -1,0 +1,338 @@
+"""What the ledger and the dead letters cost as a store fills: `python -m benchmarks.store_scale [--write]`.
+
+SQLite in a file, PostgreSQL and Redis in servers of their own are filled with documents of the true form, in
+bulk. At each size the functions that people and workers use are run, each in a process of its own: seconds,
+and the memory by which that process grew. The exponent is that of the power law through the last two
+decades of sizes: 0 is independent of the size, 1 is linear. An operation is no longer tried when it would
+take more than PATIENCE seconds. `--write` writes docs/store_scale.md and docs/store_scale.png.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"  # the names of flow runs are not looked up
+
+import argparse
+import contextlib
+import gc
+import io
+import json
+import math
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from statistics import linear_regression
+from typing import Any
+
+from benchmarks import store_scale_fill as filling
+from prefect_resilience import batch_status, open_store
+from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
+from prefect_resilience.durable.batches.edge.flow_runs import _effects_seen, _seen_with
+from prefect_resilience.durable.batches.edge.known import prune
+from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.durable.effects.model import Succeeded
+from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.operations.cli import batches as batches_commands
+from prefect_resilience.operations.cli import dead_letters as letters_commands
+from prefect_resilience.operations.cli.options import Answering
+from prefect_resilience.operations.dashboard.reading import Fleet
+from prefect_resilience.operations.diagnosis.environment import leases
+from prefect_resilience.operations.reports import reading
+from prefect_resilience.operations.reports.api import Period
+from tests.stores_servers import PostgresServer, RedisServer
+
+ROOT = Path(__file__).parents[1]
+STORES = ("sqlite", "postgresql", "redis")
+PATIENCE = 60.0
+BIG = "the-big-batch"
+Operation = Callable[[str, int], object]
+Log = Callable[[str], None]
+
+
+@dataclass
+class Line:
+    """One operation in one store. `most` is the greatest exponent that is right for it."""
+
+    store: str
+    world: str
+    operation: str
+    most: float
+    sizes: list[int] = field(default_factory=list[int])
+    seconds: list[float] = field(default_factory=list[float])
+    megabytes: list[float] = field(default_factory=list[float])
+    failed: str = ""
+
+    def _slope(self, values: list[float], least: float) -> float:
+        points = [
+            (math.log(size), math.log(max(value, least)))
+            for size, value in zip(self.sizes, values, strict=True)
+            if size * 100 >= self.sizes[-1]
+        ]
+        if len(points) < 2:
+            return math.nan
+        return linear_regression([x for x, _ in points], [y for _, y in points]).slope
+
+    @property
+    def exponent(self) -> float:
+        """Of the seconds; what takes less than a few milliseconds counts as constant."""
+        return self._slope(self.seconds, 0.005)
+
+    @property
+    def exponent_of_memory(self) -> float:
+        """Of the memory; a few megabytes count as constant."""
+        return self._slope(self.megabytes, 8.0)
+
+
+def _queue(url: str) -> DeadLetterQueue:
+    return DeadLetterQueue(open_store(url))
+
+
+def _command(run: Callable[[], object]) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        run()
+
+
+def _day() -> Period:
+    return Period(datetime.now(UTC) - timedelta(days=1), datetime.now(UTC))
+
+
+def _claim(url: str, batch: str) -> None:
+    ledger = open_ledger(url)
+    for number in range(20):
+        key, claim = f"new-{time.time_ns()}-{number}", f"claim-{number}"
+        ledger.intend(place_of(batch, key), claim, "external", {"batch": batch, "key": key, "task": "a.b"})
+        ledger.report(place_of(batch, key), Succeeded(claim, {"json": 1}))
+
+
+def _hint(url: str) -> object:
+    ledger = open_ledger(url)
+    return hint_for(_seen_with(ledger, BIG, _effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
+
+
+def _purge(url: str, number: int) -> None:
+    """The oldest thousandth of the letters, at least 10 and at most 1,000 of them."""
+    some = max(10, min(1_000, number // 1_000))
+    oldest = timedelta(seconds=filling.YEAR * (1 - some / number))
+    assert len(_queue(url).purge(oldest)) >= some * 0.8
+
+
+def _sweep(url: str) -> None:
+    store = open_store(url)
+    for number in range(20):
+        assert store.swap(f"new/{time.time_ns()}/{number}", 0, {}, store.now() + 60)
+
+
+LETTERS: dict[str, tuple[float, Operation]] = {
+    "letters: the newest 20": (0.1, lambda url, _: _queue(url).list(limit=20)),
+    "letters: 20 in doubt": (0.1, lambda url, _: _queue(url).list("in_doubt", limit=20)),
+    "letters: one, by its id": (0.1, lambda url, _: _queue(url).get(next(_queue(url).letters()).id)),
+    "letters: those of a day": (1.1, lambda url, _: _queue(url).list(since=timedelta(days=1))),
+    "letters: `dead-letters list`": (
+        0.1,
+        lambda url, _: _command(lambda: letters_commands.list_letters(how=Answering(url))),
+    ),
+    "letters: counted for the dashboard": (1.1, lambda url, _: Fleet(store=url).read_letters()),
+    "letters: counted for the report of a day": (1.1, lambda url, _: reading._letters(_day(), None)),
+    "letters: purged, a thousandth": (1.1, lambda url, number: _purge(url, number)),
+}
+ONE_BATCH: dict[str, tuple[float, Operation]] = {
+    "one batch: 20 effects begun and done": (0.1, lambda url, _: _claim(url, BIG)),
+    "one batch: its status": (1.1, lambda url, _: batch_status(BIG, store=url)),
+    "one batch: how to recover it": (1.1, lambda url, _: _hint(url)),
+    "one batch: `batches list`": (
+        1.1,
+        lambda url, _: _command(lambda: batches_commands.list_all(how=Answering(url))),
+    ),
+}
+MANY: dict[str, tuple[float, Operation]] = {
+    "batches: 20 effects begun and done": (0.1, lambda url, _: _claim(url, filling.batch_at(7))),
+    "batches: status of one": (
+        0.1,
+        lambda url, number: batch_status(filling.batch_at(number // 2), store=url),
+    ),
+    "batches: `batches list`": (
+        1.1,
+        lambda url, _: _command(lambda: batches_commands.list_all(how=Answering(url))),
+    ),
+    "batches: `batches list --open`": (
+        0.1,
+        lambda url, _: _command(lambda: batches_commands.list_all(open=True, how=Answering(url))),
+    ),
+    "batches: counted for the dashboard": (1.1, lambda url, _: Fleet(store=url).read_batches()),
+    "batches: in doubt, for the doctor": (0.1, lambda url, _: [*leases()]),
+    "batches: what `prune` would remove, a tenth": (
+        1.1,
+        lambda url, _: prune(timedelta(seconds=0.9 * filling.YEAR), dry_run=True, store=url),
+    ),
+}
+EXPIRED: dict[str, tuple[float, Operation]] = {
+    "expiry: the page after all that is expired": (
+        0.1,
+        lambda url, _: open_store(url).scan("leases/", limit=1),
+    ),
+    "expiry: 20 documents written": (0.1, lambda url, _: _sweep(url)),
+}
+WORLDS: dict[str, tuple[dict[str, tuple[float, Operation]], Callable[[int], Any]]] = {
+    "letters": (LETTERS, lambda size: filling.letters(size)),
+    "one batch": (ONE_BATCH, lambda size: filling.effects_of(BIG, size)),
+    "batches": (MANY, lambda size: filling.batches(size)),
+    "expired": (EXPIRED, lambda size: filling.expired(size)),
+}
+
+
+# -- one operation in a process of its own
+
+
+def measured(operation: Operation, url: str, size: int) -> tuple[float, float] | str:
+    """Seconds and megabytes of one operation; a sentence if it failed."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(theirs, operation, url, size))
+    child.start()
+    theirs.close()
+    answer: tuple[float, float] | str = "it did not answer in time"
+    with contextlib.suppress(EOFError):
+        if ours.poll(3 * PATIENCE):
+            answer = ours.recv()
+    child.kill()
+    child.join()
+    return answer
+
+
+def _child(pipe: Any, operation: Operation, url: str, size: int) -> None:
+    os.environ["PREFECT_RESILIENCE_STORE_URL"] = url
+    gc.collect()
+    gc.freeze()
+    with contextlib.suppress(Exception):
+        open_store(url).now()
+    before = _resident()
+    began = time.perf_counter()
+    try:
+        operation(url, size)
+        took = time.perf_counter() - began
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        pipe.send((took, max(0.0, most - before)))
+    except Exception as error:  # noqa: BLE001 - any failure is a figure of the table
+        pipe.send(f"{type(error).__name__}: {error}"[:200])
+    os._exit(0)
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+# -- the stores
+
+
+@contextmanager
+def server_of(scheme: str) -> Generator[Any]:
+    """A server for one store; None for a file."""
+    if scheme == "sqlite":
+        yield None
+        return
+    server = PostgresServer() if scheme == "postgresql" else RedisServer()
+    # The other one of the two has no use for these.
+    options = ["-c", "max_wal_size=4GB"] if scheme == "postgresql" else ["--appendonly", "no"]
+    try:
+        server.start(*options)
+        yield server
+    finally:
+        server.remove()
+
+
+@contextmanager
+def emptied(scheme: str, server: Any, number: int) -> Generator[str]:
+    """The URL of an empty store, which is removed afterwards."""
+    if scheme == "sqlite":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"sqlite:///{folder}/scale.db"
+    elif scheme == "redis":
+        yield server.url()
+        server.client().flushall()
+    else:
+        import psycopg
+
+        with psycopg.connect(server.url(), autocommit=True) as connection:
+            connection.execute(f"CREATE SCHEMA scale_{number}".encode())
+            yield f"{server.url()}?options=-csearch_path%3Dscale_{number}"
+            connection.execute(f"DROP SCHEMA scale_{number} CASCADE".encode())
+
+
+def measure(schemes: list[str], most: dict[str, int], worlds: list[str], log: Log) -> Iterator[list[Line]]:
+    """The lines of each store and each kind of document."""
+    for scheme in schemes:
+        with server_of(scheme) as server:
+            for world in worlds:
+                yield _world(scheme, server, world, most[world], log)
+
+
+def _world(scheme: str, server: Any, world: str, most: int, log: Log) -> list[Line]:
+    operations, rows = WORLDS[world]
+    lines = {name: Line(scheme, world, name, right) for name, (right, _) in operations.items()}
+    for place, size in enumerate(10**power for power in range(3, 9) if 10**power <= most):
+        with emptied(scheme, server, place) as url:
+            began = time.perf_counter()
+            store = open_store(url)
+            filling.fill(store, rows(size))
+            store.close()
+            log(f"{scheme} {world} {size:,}: filled in {time.perf_counter() - began:.0f} s")
+            for name, (_, operation) in operations.items():
+                _run(lines[name], operation, url, size, log)
+    return list(lines.values())
+
+
+def _run(line: Line, operation: Operation, url: str, size: int, log: Log) -> None:
+    steep = 1.0 if math.isnan(line.exponent) else max(0.0, line.exponent)
+    if line.failed or (line.seconds and line.seconds[-1] * 10**steep > PATIENCE):
+        return
+    answer = measured(operation, url, size)
+    if isinstance(answer, str):
+        line.failed = f"at {size:,}: {answer}"
+    else:
+        line.sizes.append(size)
+        line.seconds.append(answer[0])
+        line.megabytes.append(answer[1])
+    log(f"    {line.operation}: {answer}")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
+    words.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
+    words.add_argument("--most", type=int, default=1_000_000, help="the greatest number of documents")
+    words.add_argument("--letters", type=int, help="the greatest number of letters, if it is another")
+    words.add_argument("--write", action="store_true", help="write docs/store_scale.md and its picture")
+    words.add_argument("--json", type=Path, help="a file for what was measured")
+    words.add_argument("--read", type=Path, nargs="+", help="files of --json, instead of measuring")
+    asked = words.parse_args()
+    if asked.read:
+        lines = [Line(**one) for path in asked.read for one in json.loads(path.read_text())]
+    else:
+        most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
+        lines = list[Line]()
+        for some in measure(asked.stores, most, asked.worlds, partial(print, file=sys.stderr, flush=True)):
+            lines += some
+            if asked.json:
+                asked.json.write_text(json.dumps([asdict(one) for one in lines], indent=1))
+    if asked.write:
+        from benchmarks.store_scale_page import write
+
+        write(lines, ROOT / "docs")
+    steeper = [one for one in lines if one.failed or one.exponent > one.most]
+    for one in steeper:
+        print(f"{one.store}, {one.operation}: exponent {one.exponent:.2f} of {one.most:g}. {one.failed}")
+    raise SystemExit(bool(steeper))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The list of batches. The effects of a batch are neighbours in the store, so the list is made in one pass,
+and takes as much memory as the batches that are kept of it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit
+from prefect_resilience.durable.batches.edge.flow_runs import state_of
+from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
+from prefect_resilience.durable.effects.model import EffectDocument, EffectState
+from prefect_resilience.stores.base import Store, scan_all
+from prefect_resilience.stores.opened import scan_open
+
+
+def list_batches(
+    *, archived: bool = False, only_open: bool = False, store: Store | str | None = None
+) -> list[BatchSummary]:
+    """Every batch of the ledger: first those in doubt, then others that are open, then the rest. In each
+    group, the batch with the latest activity comes first.
+
+    The Prefect API is not asked for the states of their flow runs; `prefect-resilience batches list --open`
+    does that. `archived`: instead the batches that left the ledger, the last archived first. `only_open`:
+    only batches that are open; in a SQL store this costs as much as they have effects. Raises
+    StoreUnavailable.
+    """
+    ledger = open_ledger(store)
+    if archived:
+        return _archived_batches(ledger)
+    return in_order(open_batches(ledger) if only_open else each_batch(ledger))
+
+
+def each_batch(ledger: Ledger) -> Iterator[BatchSummary]:
+    """Every batch of the ledger, by the place in the store."""
+    abandoned = abandonments(ledger)
+    for batch_id, found in _by_batch(document.value for _, document in scan_all(ledger.store, PREFIX)):
+        summary = _summary(batch_id, ((one, ledger.is_busy(one)) for one in found), abandoned.get(batch_id))
+        if summary is not None:
+            yield summary
+
+
+def open_batches(ledger: Ledger) -> Iterator[BatchSummary]:
+    """The batches that are open by their effects."""
+    documents = (document.value for _, document in scan_open(ledger.store, PREFIX))
+    for batch_id, _ in _by_batch(documents):
+        found = (document.value for _, document in scan_all(ledger.store, place_of(batch_id)))
+        abandoned = Audit(ledger, batch_id).document().get("abandoned_at")
+        summary = _summary(batch_id, ((one, ledger.is_busy(one)) for one in found), abandoned)
+        if summary is not None and summary.open:
+            yield summary
+
+
+def abandonments(ledger: Ledger) -> dict[str, float]:
+    """When each batch that was abandoned was."""
+    found = (document.value for _, document in scan_all(ledger.store, AUDITS))
+    return {one["batch"]: one["abandoned_at"] for one in found if one.get("abandoned_at") is not None}
+
+
+def in_order(batches: Iterable[BatchSummary], limit: int | None = None) -> list[BatchSummary]:
+    """First those in doubt, then others that are open, then the rest; in each group the latest first."""
+    return sorted(batches, key=_order) if limit is None else heapq.nsmallest(limit, batches, key=_order)
+
+
+def _order(one: BatchSummary) -> tuple[bool, bool, float]:
+    return not one.open or not one.unknown, not one.open, -one.last_at
+
+
+@dataclass(slots=True)
+class BatchCounts:
+    """The numbers of batches, of open ones, of open ones in doubt, and of the effects in doubt in these."""
+
+    total: int = 0
+    open: int = 0
+    in_doubt: int = 0
+    effects: int = 0
+
+    def counting(self, batches: Iterable[BatchSummary]) -> Iterator[BatchSummary]:
+        """The same batches; each is counted when it is taken."""
+        for one in batches:
+            self.total += 1
+            if one.open:
+                self.open += 1
+                self.in_doubt += one.unknown > 0
+                self.effects += one.unknown
+            yield one
+
+
+def _by_batch(effects: Iterable[EffectDocument]) -> Iterator[tuple[str, Iterator[EffectDocument]]]:
+    """The effects of each batch, without those that compensate others: in the order of the store."""
+    for batch_id, found in groupby(effects, key=itemgetter("batch")):
+        yield batch_id, (one for one in found if "compensates" not in one)
+
+
+def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
+    abandoned = abandonments(ledger)
+    listed: list[BatchSummary] = []
+    copies = (found.value for _, found in scan_all(ledger.store, ARCHIVES))
+    for batch_id, archived in groupby(copies, key=lambda one: one["effect"]["batch"]):
+        kept = sorted(
+            (one for one in archived if "compensates" not in one["effect"]), key=itemgetter("archived_at")
+        )
+        # A batch with effects in the ledger has not left it.
+        if not kept or ledger.store.scan(place_of(batch_id), None, 1):
+            continue
+        found = ((one, False) for one in newest_copies(kept))
+        if (summary := _summary(batch_id, found, abandoned.get(batch_id))) is not None:
+            listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
+    return sorted(listed, key=lambda one: (-(one.archived_at or 0.0), one.batch_id))
+
+
+def _summary(
+    batch_id: str, found: Iterable[tuple[EffectDocument, bool]], abandoned_at: float | None
+) -> BatchSummary | None:
+    """The summary of a batch in one pass; None if it has no effects."""
+    states = Counter[str]()
+    newest: EffectDocument | None = None
+    first_at, last_at = float("inf"), float("-inf")
+    for document, busy in found:
+        states[_counted(document, busy)] += 1
+        first_at = min(first_at, document["first_at"])
+        last_at = max(last_at, document["settled_at"] or document["intended_at"])
+        if newest is None or document["intended_at"] > newest["intended_at"]:
+            newest = document
+    if newest is None:
+        return None
+    counts: dict[str, Any] = {state: states[state] for state in COUNTED}
+    return BatchSummary(
+        batch_id=batch_id,
+        **counts,
+        first_at=first_at,
+        last_at=last_at,
+        abandoned_at=abandoned_at if abandoned_at and abandoned_at >= newest["intended_at"] else None,
+        flow_run_id=newest.get("flow_run_id"),
+    )
+
+
+def _counted(document: EffectDocument, busy: bool) -> EffectState:
+    state = state_of(document, busy)
+    if state == "compensating":
+        return "intended" if busy else "unknown"
+    return state

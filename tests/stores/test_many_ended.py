@@ -1,0 +1,143 @@
+"""A page behind documents that have ended: in few steps, each of a bounded size, whatever their number."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from prefect_resilience.stores import open_store, sql
+from prefect_resilience.stores import redis as redis_store
+from prefect_resilience.stores.base import scan_all
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    sqlite = f"sqlite:///{tmp_path}/store.db"
+    url = sqlite if request.param == "sqlite" else request.getfixturevalue(f"{request.param}_url")
+    store = open_store(url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def steps(store: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """The statements or commands of the last scan."""
+    taken: list[Any] = []
+    if store.url.startswith("redis"):
+        page = store._page
+        monkeypatch.setattr(store, "_page", lambda *a, **b: taken.append(1) or page(*a, **b))
+    else:
+        using = store._using
+        monkeypatch.setattr(store, "_using", lambda *a: taken.append(1) or using(*a))
+
+    def count() -> int:
+        number = len(taken)
+        taken.clear()
+        return number
+
+    return count
+
+
+def ended(store: Any, prefix: str, number: int) -> None:
+    soon = store.now() + 0.5
+    for one in range(number):
+        assert store.swap(f"{prefix}{one:05}", 0, {}, soon)
+    while store.now() <= soon:
+        time.sleep(0.05)
+
+
+def test_a_page_behind_them_takes_few_steps(store: Any, steps: Callable[[], int]) -> None:
+    few = {"a": 300, "b": 600}
+    for prefix, number in few.items():
+        ended(store, f"many/{prefix}/", number)
+        if hasattr(store, "_dialect"):
+            store._dialect._purge_at = 1e18
+    assert store.swap("many/c", 0, "lives")
+    steps()
+    assert [document.value for _, document in store.scan("many/", limit=1)] == ["lives"]
+    # 1, 4, 16, ... rows, or 1, 2, 4, ... names: not one at a time
+    assert steps() <= 12
+    assert store.scan("many/a/", limit=5) == []
+
+
+def test_without_ended_documents_a_page_is_one_step(store: Any, steps: Callable[[], int]) -> None:
+    for number in range(120):
+        store.swap(f"page/{number:03}", 0, number)
+    steps()
+    assert len(store.scan("page/", limit=50)) == 50
+    assert steps() == 1
+    assert len(store.scan("page/", "page/100", limit=50)) == 19
+    assert steps() == 1
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lives=st.lists(st.booleans(), min_size=1, max_size=25),
+    limit=st.integers(1, 6),
+    most=st.sampled_from([2, 7]),
+)
+def test_pages_have_every_living_document_once(store: Any, lives: list[bool], limit: int, most: int) -> None:
+    prefix = f"each/{next(_numbers)}/"
+    past = store.now() - 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sql, "MOST_ROWS", most)
+        patch.setattr(redis_store, "MOST_NAMES", most)
+        for number, alive in enumerate(lives):
+            store.swap(f"{prefix}{number:03}", 0, number, None if alive else past)
+        found, after = list[int](), None
+        while page := store.scan(prefix, after, limit):
+            assert len(page) <= limit
+            found += [document.value for _, document in page]
+            after = page[-1][0]
+    wanted = [number for number, alive in enumerate(lives) if alive]
+    assert found == wanted == [document.value for _, document in scan_all(store, prefix)]
+
+
+def test_deletions_sweep_what_ended_in_postgres(postgres_url: str) -> None:
+    """A purge of letters deletes only: later deletions remove the rows, GRACE seconds later."""
+    store: Any = open_store(postgres_url)
+    versions = [store.swap(f"key/{number:03}", 0, {}) for number in range(60)]
+    for number, version in enumerate(versions[:55]):
+        assert store.delete(f"key/{number:03}", version)
+
+    def rows() -> int:
+        return store._using(
+            lambda connection: connection.execute(f"SELECT count(*) FROM {sql.TABLE}").fetchone()[0]
+        )
+
+    assert rows() == 60
+    store._using(
+        lambda connection: connection.execute(
+            f"UPDATE {sql.TABLE} SET expires_at = expires_at - 700 WHERE expires_at IS NOT NULL"
+        )
+    )
+    store._dialect._purge_at = 0.0
+    assert store.delete("key/055", versions[55])
+    assert rows() == 10
+    store.close()
+
+
+def test_redis_reads_names_in_growing_pages(redis_url: str, redis_server_url: str) -> None:
+    """Counted by the server itself."""
+    prefix = urlsplit(redis_url).query.partition("prefix=")[2]
+    store = open_store(redis_url)
+    with redis.Redis.from_url(redis_server_url) as client:
+        names = {f"dead/{number:05}": 0 for number in range(5_000)}
+        client.zadd(f"{{{prefix}}}:names", names)  # their documents have expired
+        assert store.swap("living", 0, 1)
+        before = client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"]
+        assert store.scan("dead/", limit=1) == []
+        after = client.info("commandstats")["cmdstat_mget"]["calls"]
+    assert after - before <= 20
+    store.close()
