@@ -29,7 +29,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.adaptive_limit_peers import Adaptive, FailsafeGo, Fixed, Gradient2
+from benchmarks.adaptive_limit_peers import Adaptive, FailsafeGo, Fixed, Fleet, Gradient2
 from benchmarks.adaptive_limit_service import Limiter, Outcome, Run, Shape
 from prefect_resilience import AdaptiveLimit, Bulkhead
 
@@ -141,38 +141,52 @@ def tables(results: Sequence[Result], console: Console) -> None:
 
 
 def fleets(console: Console) -> list[dict[str, Any]]:
-    """Processes that share a service and each have a limit: their sum, and Jain's index of fairness (1 is
-    fair) over the calls of the last minute."""
-    table = Table(title="processes with a limit each, that know nothing of each other")
-    for heading in ("shape", "processes", "throughput", "p99 latency", "fairness", "right", "sum at the end"):
+    """Processes that share a service and each have a limit, alone and with a look at each other: the sum of
+    their numbers, and Jain's index of fairness (1 is fair) over the calls of the last minute."""
+    table = Table(title="processes with a limit each, in parts of the right limit's")
+    headings = (
+        "shape",
+        "processes",
+        "shared",
+        "throughput",
+        "p99 latency",
+        "fairness",
+        "right",
+        "sum at the end",
+    )
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "shape" else "right")
     rows: list[dict[str, Any]] = []
     for shape in (HALVES, SHAPES[3]):
         right = measured(shape, "right", 1, Run(shape, [Fixed(shape.right)], 1).go()[0])
-        for processes in (4, 16):
-            outcomes = Run(shape, [Adaptive() for _ in range(processes)], 1).go()
-            calls = [sum(ended >= RETURNS for ended in one.ended) for one in outcomes]
-            latency = sorted(
-                taken
-                for one in outcomes
-                for ended, taken in zip(one.ended, one.latency, strict=True)
-                if ended >= FROM
-            )
-            row = {
-                "shape": shape.name,
-                "processes": processes,
-                "throughput": len(latency) / right.calls,
-                "p99": latency[int(0.99 * len(latency))] / right.p99_seconds,
-                "fairness": sum(calls) ** 2 / (processes * sum(one * one for one in calls)),
-                "right": shape.right(shape.seconds),
-                "sum": sum(one.limits[-1][1] for one in outcomes),
-            }
+        for processes, shared in ((4, False), (4, True), (16, False), (16, True)):
+            row = fleet(shape, processes, shared, right)
             rows.append(row)
-            table.add_row(
-                *(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values())
-            )
+            cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row.values())
+            table.add_row(*cells)
     console.print(table)
     return rows
+
+
+def fleet(shape: Shape, processes: int, shared: bool, right: Result) -> dict[str, Any]:
+    outcomes = Fleet(shape, processes, 1, shared).go()
+    calls = [sum(ended >= RETURNS for ended in one.ended) for one in outcomes]
+    latency = sorted(
+        taken
+        for one in outcomes
+        for ended, taken in zip(one.ended, one.latency, strict=True)
+        if ended >= FROM
+    )
+    return {
+        "shape": shape.name,
+        "processes": processes,
+        "shared": shared,
+        "throughput": len(latency) / right.calls,
+        "p99": latency[int(0.99 * len(latency))] / right.p99_seconds,
+        "fairness": sum(calls) ** 2 / (processes * sum(one * one for one in calls)),
+        "right": shape.right(shape.seconds),
+        "sum": sum(one.limits[-1][1] for one in outcomes),
+    }
 
 
 def cost(console: Console, rounds: int = 41, calls: int = 1_000) -> float:
@@ -220,12 +234,12 @@ def main() -> None:
     with ProcessPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         results = [result for found in pool.map(compared, jobs) for result in found]
     tables(results, console)
-    fleet = fleets(console)
+    of_fleets = fleets(console)
     ratio = cost(console)
     if asked.plot is not None:
         plot(asked.plot, 1)
     if asked.json:
-        print(json.dumps({"results": [asdict(one) for one in results], "fleets": fleet, "cost": ratio}))
+        print(json.dumps({"results": [asdict(one) for one in results], "fleets": of_fleets, "cost": ratio}))
     wanted = [one for one in results if (one.shape, one.limiter) == (HALVES.name, "AdaptiveLimit")]
     holds = all(one.throughput >= LEAST_THROUGHPUT and one.p99 <= MOST_LATENCY for one in wanted)
     console.print(f"{HALVES.name}: the requirement {'holds' if holds else 'does not hold'}")

@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from statistics import fmean, median, pstdev
 
+from benchmarks.adaptive_limit_service import Run, Shape
 from prefect_resilience.guards.limits import gradient
-from prefect_resilience.guards.limits.gradient import LimitBounds, Sample
+from prefect_resilience.guards.limits.gradient import LimitBounds, Sample, Share
+from prefect_resilience.guards.limits.sharing import INTERVAL
 
 INITIAL, LEAST, MOST = 20, 1, 200
 
@@ -35,16 +37,36 @@ class Adaptive:
     """The machine of `AdaptiveLimit` with its default options. It starts at `start` of the fleet's clock."""
 
     def __init__(self, start: float = 1_000_003.0) -> None:
-        self._bounds = LimitBounds(INITIAL, LEAST, MOST)
+        self.bounds = LimitBounds(INITIAL, LEAST, MOST)
         self._start = start
-        self.state = gradient.new(self._bounds)
+        self.state = gradient.new(self.bounds)
 
     def limit(self, now: float) -> int:
         return gradient.places(self.state.limit)
 
     def ended(self, now: float, latency: float, in_flight: int, refused: bool) -> None:
         sample = Sample(latency, in_flight >= self.limit(now), refused)
-        self.state = gradient.step(self.state, sample, self._start + now, self._bounds)
+        self.state = gradient.step(self.state, sample, self._start + now, self.bounds)
+
+
+class Fleet(Run):
+    """A service with the limits of a fleet. If `shared`, each process looks at the others every 10 s, as
+    `guards/limits/sharing.py` has it."""
+
+    def __init__(self, shape: Shape, processes: int, seed: int, shared: bool) -> None:
+        self._mine = [Adaptive() for _ in range(processes)]
+        super().__init__(shape, self._mine, seed)
+        for number, one in enumerate(self._mine if shared else ()):
+            self.plan(INTERVAL * number / processes, self._looks, one)
+
+    def _looks(self, one: Adaptive) -> None:
+        others = [
+            Share((other.state.trial or other.state).limit, other.state.base)
+            for other in self._mine
+            if other is not one
+        ]
+        one.state = gradient.met(one.state, others, one.bounds)
+        self.plan(self.at + INTERVAL, self._looks, one)
 
 
 class Average:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from random import random
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from pydantic import Field, model_validator
@@ -16,8 +17,24 @@ from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.limits import gradient
 from prefect_resilience.guards.limits.gradient import LimitBounds, Sample, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
-from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stood_in_line
+from prefect_resilience.guards.limits.line import (
+    FOR_EVER,
+    HeldPlace,
+    held_and_waiting,
+    overdue_places,
+    stood_in_line,
+)
+from prefect_resilience.guards.limits.shared import run_going_on
+from prefect_resilience.guards.limits.sharing import (
+    INTERVAL,
+    LimitChange,
+    change_listeners,
+    exchanged,
+    interval_for,
+    worth_telling,
+)
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
+from prefect_resilience.guards.timeouts.threads import start_call
 
 OVERLOAD = frozenset({ErrorCategory.RATE_LIMIT, ErrorCategory.UNAVAILABLE, ErrorCategory.TIMEOUT})
 """Errors that say that the service has too much to do."""
@@ -53,7 +70,9 @@ class AdaptiveLimit(Limit):
         >>> limit.call(str.upper, "draft"), limit.current
         ('DRAFT', 5)
 
-    Each process finds a number of its own. Raises `ConfigurationError` for invalid options.
+    Each process finds a number of its own. In a flow or task run, and with a `name`, the processes of a fleet
+    exchange their numbers every 10 s through the store of circuits, so that their shares become equal.
+    Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("initial", "minimum", "maximum", "name")
@@ -64,7 +83,7 @@ class AdaptiveLimit(Limit):
     max_wait: Seconds | None = Field(
         default=None, description="The longest wait for a place, in seconds; null: no limit."
     )
-    name: str | None = Field(default=None, description="The name under which calls share the limit.")
+    name: str | None = Field(default=None, description="The name under which the fleet shares the limit.")
 
     if TYPE_CHECKING:
 
@@ -126,11 +145,20 @@ class AdaptiveLimit(Limit):
         if error is None or dropped:
             sample = Sample(now - began if took is None else took, place.full(), dropped)
             place.allow(found.counted(sample, now))
+            if now >= found.shares_at:
+                self._share(found, now)
         if still_runs(ticket, error, place.leave):
             place.overdue()
         else:
             place.leave()
         yield from ()
+
+    def _share(self, found: LimitFinder, now: float) -> None:
+        """Exchange numbers with the fleet, in a thread, if the limit has a name and there is a run."""
+        found.shares_at = now + found.interval * (0.5 + random())
+        name = self.settled_name()
+        if name is not None and run_going_on() is not None:
+            start_call(found.share, name, f"adaptive:{self._key(name)}")
 
 
 def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
@@ -143,14 +171,39 @@ def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
 class LimitFinder:
     """What this process has found for one limit."""
 
-    __slots__ = ("_lock", "bounds", "number", "state")
+    __slots__ = ("_lock", "_told", "_told_at", "bounds", "interval", "number", "shares_at", "state")
 
     def __init__(self, bounds: LimitBounds) -> None:
         self.bounds: LimitBounds = bounds
         self.state: State = gradient.new(bounds)
         self.number: int = gradient.places(self.state.limit)
+        self.interval: float = INTERVAL
+        self.shares_at: float = time.monotonic() + INTERVAL * random()
+        """When this process next tells the fleet its number, by the monotonic clock."""
+        self._told, self._told_at = self.number, -FOR_EVER
         # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
         self._lock = threading.RLock()
+
+    def share(self, name: str, line: str) -> None:
+        """Exchange numbers with the fleet (which may block)."""
+        limit, base = (self.state.trial or self.state).limit, self.state.base
+        taken, waiting = held_and_waiting(line)
+        number = gradient.places(limit)
+        own = {"number": number, "limit": limit, "in_flight": taken, "waiting": waiting, "base": base}
+        answer = exchanged(name, own, self.interval)
+        if answer is None:
+            return
+        others, processes = answer
+        with self._lock:
+            self.interval = interval_for(processes)
+            self.state = gradient.met(self.state, others, self.bounds)
+            self.number = gradient.places(self.state.limit)
+            before, since = self._told, time.monotonic() - self._told_at
+            if not worth_telling(before, number, since):
+                return
+            self._told, self._told_at = number, time.monotonic()
+        fleet = round(number + sum(share.limit for share in others))
+        change_listeners.tell(LimitChange(name, before, number, fleet, round(processes)))
 
     def rebound(self, bounds: LimitBounds) -> None:
         """Use these options from now on: the later one of two limits with one name counts."""

@@ -16,6 +16,7 @@ have the same slots: one process among many would see no effect of its own reduc
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, floor, inf, log, log2, sqrt
 from typing import NamedTuple
 
@@ -301,3 +302,28 @@ def _slot(now: float, latency: float, part: int = 1) -> float:
 
 def _within(bounds: LimitBounds, limit: float) -> float:
     return min(max(limit, float(bounds.minimum)), float(bounds.maximum))
+
+
+class Share(NamedTuple):
+    """What another process of the fleet has found: its limit, and its base; 0 if it is not known."""
+
+    limit: float
+    base: float
+
+
+MEETS = 0.5
+"""How far a process goes to the mean of the fleet at each look."""
+
+
+def met(state: State, others: Sequence[Share], bounds: LimitBounds) -> State:
+    """The state after a look at other processes: the limits become equal, and their sum stays.
+
+    A base that is lower in most other processes is right: the own one includes calls that wait.
+    """
+    known = [share for share in others if share.base and share.limit]
+    if not known or not state.base or state.trial is not None:
+        return state
+    mean = (state.limit + sum(share.limit for share in known)) / (len(known) + 1)
+    limit = _within(bounds, state.limit + MEETS * (mean - state.limit))
+    base = min(state.base, sorted(share.base for share in known)[len(known) // 2])
+    return state._replace(limit=limit, base=base, proven=state.proven * limit / state.limit)

@@ -64,7 +64,7 @@ def test_it_finds_what_a_service_works_on_at_a_time():
             inside += 1
             most = max(most, inside)
             async with desks:
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(0.02)  # long beside the delays of a busy machine
             inside -= 1
 
         async def asks(until):
@@ -75,8 +75,8 @@ def test_it_finds_what_a_service_works_on_at_a_time():
         await asyncio.gather(*(asks(until) for _ in range(60)))
         return most
 
-    assert 12 <= asyncio.run(run()) < 60
-    assert 8 <= limit.current <= 40
+    assert asyncio.run(run()) >= 8  # it began with 4
+    assert 6 <= limit.current < 50
 
 
 def test_only_overload_is_a_reason_to_fall():

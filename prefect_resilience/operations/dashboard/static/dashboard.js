@@ -7,6 +7,7 @@ import {
   UI,
   fillBatch,
   fillBudget,
+  fillLimit,
   fillCircuit,
   fillLetter,
   fillTask,
@@ -49,6 +50,7 @@ const lists = {
   tasks: new List(parts.tasks, $("tasks"), $("row"), (row, id) => order(-row.waiting, id), fillTask),
   letters: new List(parts.letters, $("letters"), $("row"), (row, id) => order(-row.at, id), fillLetter),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
+  limits: new List(parts.limits, $("limits"), $("row"), byPlace, fillLimit),
 };
 
 // -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
@@ -56,7 +58,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { circuits, letters, batches, budgets, minutes, replay } = Object.fromEntries(parts.summary);
+  const { circuits, letters, batches, budgets, limits, minutes, replay } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -79,6 +81,7 @@ function drawSummary() {
     tile("burning", number(budgets.burning), budgets.burning && "open");
     text($("budgets-says"), budgets.total ? count(budgets.total, "budget") : "none");
   }
+  if (limits) text($("limits-says"), limits.total ? count(limits.total, "limit") : "none");
   if (minutes) drawMinutes(minutes);
   if (replay) drawReplay(replay);
 }
