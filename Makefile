@@ -33,7 +33,7 @@ FOR_MKDOCS = env -u PREFECT_API_URL DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WA
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs docs-version docs-pictures test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth house matrix runners dist test-all
+.PHONY: help demo docs docs-version docs-pictures test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth store-scale house matrix runners dist test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -64,6 +64,9 @@ soak: .venv/.installed-dev ## MINUTES=30 of mixed load: memory, threads, files a
 
 growth: .venv/.installed-dev ## cost as the work grows, as curves: writes docs/growth.md
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.growth --write
+
+store-scale: .venv/.installed-dev ## what a million effects and letters cost, on all stores: writes docs/store_scale.md
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.store_scale --write
 
 kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at any instruction, and recovered; goes on where it was stopped
 	@mkdir -p .pytest_cache

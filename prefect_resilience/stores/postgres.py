@@ -5,9 +5,9 @@ sequence: they always grow, even if the clock is set back. The row of a deleted 
 GRACE seconds; a deletion empties it. A delayed statement therefore meets that row, and never creates the
 document again with an older version.
 
-Every statement ends within `?timeout=` seconds (3), or 2 s more if it has to connect first. An operation is
-one statement; a scan has one more for each 50,000 ended documents that it passes. Durability depends on the
-server: a swap survives a server crash unless `synchronous_commit` is off.
+Every operation ends within `?timeout=` seconds (3), or 2 s more if it has to connect first; a scan gets as
+much time for each 50,000 ended documents that it passes. Durability depends on the server: a swap survives a
+server crash unless `synchronous_commit` is off.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ from pathlib import Path
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
     # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient` and the transports; approvals, messages;
-    # news of stores and circuits, and their contract; adaptive limits and the fleet's, hedges of sync calls
-    "lines of code": 39_427 + 250 + 1_850 + 360 + 760 + 330 + 220 + 230,
-    "files": 300 + 12 + 7 + 6,
+    # news of stores and circuits, and their contract; indexes of what is open, pages instead of lists
+    "lines of code": 39_427 + 250 + 1_850 + 360 + 760 + 300,
+    "files": 300 + 12 + 7 + 3,
     "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,

@@ -90,6 +90,7 @@ def id_of(path: Path) -> str:
         "fuzz",
         "soak",
         "growth",
+        "store-scale",
     ],
 )
 def test_make_knows_the_target(target: str) -> None:

@@ -150,6 +150,18 @@ def ended(
     )
 
 
+def latest_starts(letter: DeadLetter) -> Starts:
+    """The flow runs around the call in its latest pass."""
+    return letter.passes[-1].starts if letter.passes else ()
+
+
+def may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
+    """Whether a purge of what is older than `before` removes the letter."""
+    if letter.status in ("replayed", "settled"):
+        return (letter.settled_at or letter.created_at) < before
+    return include_waiting and letter.status in ("waiting", "in_doubt") and letter.created_at < before
+
+
 ENTRY = "dead-letter:"
 CONTENTS = "dead-letter-contents:"
 SAME_WORK = "dead-letter-same:"

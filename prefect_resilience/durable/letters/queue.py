@@ -74,7 +74,7 @@ class DeadLetterQueue:
         If another pass of the same flow run left a letter of the same call, that letter is updated instead;
         with `in_replay` also a letter of another run of the batch.
         """
-        may_be_known = letter.identity and (in_replay or run_again(_starts(letter)))
+        may_be_known = letter.identity and (in_replay or run_again(claims.latest_starts(letter)))
         if may_be_known and (known := self._failed_again(letter, contents, in_replay)) is not None:
             return known
         if not letter.id:
@@ -90,7 +90,7 @@ class DeadLetterQueue:
 
     def _failed_again(self, letter: DeadLetter, contents: Contents, in_replay: bool) -> DeadLetter | None:
         """The updated letter of the same call; None if there is none."""
-        for known in self._of_call(letter.identity, _starts(letter), STATUSES, in_replay):
+        for known in self._of_call(letter.identity, claims.latest_starts(letter), STATUSES, in_replay):
             changed = self._change(known, lambda old: report.failed(old, letter, self.now()))
             if changed is not None:
                 key = contents_key(known)
@@ -324,7 +324,9 @@ class DeadLetterQueue:
         assert before is not None
         # A letter is at least as old as its end: newer ones need not be read.
         start = first_id_at(before.timestamp() + ROUNDING)
-        old = (letter for letter in self.letters(after=start) if _may_go(letter, before, include_waiting))
+        old = (
+            letter for letter in self.letters(after=start) if claims.may_go(letter, before, include_waiting)
+        )
         while page := [*islice(old, PAGE)]:
             if archive is not None and not dry_run:
                 _archive(Path(archive), page)
@@ -335,7 +337,7 @@ class DeadLetterQueue:
     def _remove(self, letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
         document = self.store.load(entry_key(letter.id))
         # The letter may have been claimed since it was chosen.
-        if document is None or not _may_go(self._read(document), before, include_waiting):
+        if document is None or not claims.may_go(self._read(document), before, include_waiting):
             return False
         if not self.store.delete(entry_key(letter.id), document.version):
             return False
@@ -367,17 +369,6 @@ def _no_collecting() -> Generator[None, None, None]:
 def with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
     fresh = {"id": new_id(now.timestamp(), random.getrandbits(64)), "created_at": now}
     return letter.model_copy(update=fresh)
-
-
-def _starts(letter: DeadLetter) -> Starts:
-    """The flow runs around the call in its latest pass."""
-    return letter.passes[-1].starts if letter.passes else ()
-
-
-def _may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
-    if letter.status in ("replayed", "settled"):
-        return (letter.settled_at or letter.created_at) < before
-    return include_waiting and letter.status in ("waiting", "in_doubt") and letter.created_at < before
 
 
 def _archive(path: Path, letters: Iterable[DeadLetter]) -> None:

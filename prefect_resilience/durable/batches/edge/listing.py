@@ -49,7 +49,9 @@ def each_batch(ledger: Ledger) -> Iterator[BatchSummary]:
 def open_batches(ledger: Ledger) -> Iterator[BatchSummary]:
     """The batches that are open by their effects."""
     documents = (document.value for _, document in scan_open(ledger.store, PREFIX))
-    for batch_id, _ in _by_batch(documents):
+    # A store without the index returns all effects: those that have ended need no second look.
+    opened = (one for one in documents if one["state"] not in ("done", "compensated"))
+    for batch_id, _ in _by_batch(opened):
         found = (document.value for _, document in scan_all(ledger.store, place_of(batch_id)))
         abandoned = Audit(ledger, batch_id).document().get("abandoned_at")
         summary = _summary(batch_id, ((one, ledger.is_busy(one)) for one in found), abandoned)

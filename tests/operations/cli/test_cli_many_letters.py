@@ -1,0 +1,80 @@
+"""`dead-letters list` and `purge` on more letters than they show or keep."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prefect_resilience import open_store
+from prefect_resilience.operations.cli import dead_letters as commands
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.app import app
+from tests.durable.test_many import bury
+
+
+@pytest.fixture
+def ids(url: str) -> list[str]:
+    if "dead-letters" not in app:
+        app.command(commands.app)
+    store = open_store(url)
+    return bury(store, 30, timedelta(days=1)) + bury(store, 2, timedelta(days=3), "waiting")
+
+
+def test_the_pages_of_a_list(ids: list[str], url: str, cli: Any) -> None:
+    words = ("dead-letters", "list", "--limit", "20", "--store", url, "--json")
+    first = [one["id"] for one in cli(*words).json]
+    assert first == ids[:20]
+    assert [one["id"] for one in cli(*words, "--after", first[-1]).json] == ids[20:]
+    assert "must be the id of a dead letter" in cli(*words, "--after", "nothing").sentence
+    assert cli(*words, "--after", ids[-1]).json == []
+
+
+def test_the_summary_counts_all_of_a_few(ids: list[str], url: str, cli: Any) -> None:
+    out = cli("dead-letters", "list", "--limit", "5", "--store", url).out
+    assert "The 5 newest of 32 dead letters: 2 waiting, 30 replayed" in " ".join(out.split())
+
+
+def test_very_many_letters_are_not_counted(
+    ids: list[str], url: str, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "COUNTED", 10)
+    out = cli("dead-letters", "list", "--limit", "5", "--store", url).out
+    assert "The 5 newest of more than 10 dead letters: 10 replayed" in " ".join(out.split())
+
+
+def test_a_purge_keeps_the_first_letters_to_ask_about(
+    ids: list[str], url: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "ASKED_ABOUT", 3)
+    words = ("dead-letters", "purge", "--older-than", "12h", "--store", url)
+    assert "30 dead letters would be purged" in cli(*words, "--dry-run").out
+    assert len(cli(*words, "--dry-run", "--json").json) == 30
+    archive = tmp_path / "letters.jsonl"
+    done = cli(*words, "--yes", "--archive", str(archive))
+    assert "30 dead letters were purged" in done.out
+    assert [json.loads(line)["id"] for line in archive.read_text().splitlines()] == ids[:30]
+
+
+def test_an_archive_that_fills_up_says_how_many_are_gone(
+    ids: list[str], url: str, cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second page cannot be written: its folder is gone by then."""
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    monkeypatch.setattr("prefect_resilience.durable.letters.queue.PAGE", 10)
+    remove = commands.queue_of(url).__class__._remove
+
+    def removed(queue: Any, letter: Any, *rest: Any) -> bool:
+        (folder / "letters.jsonl").unlink(missing_ok=True)
+        if folder.exists():
+            folder.rmdir()
+        return remove(queue, letter, *rest)
+
+    monkeypatch.setattr(commands.queue_of(url).__class__, "_remove", removed)
+    words = ("dead-letters", "purge", "--older-than", "12h", "--store", url, "--yes")
+    said = cli(*words, "--archive", str(folder / "letters.jsonl")).sentence
+    assert "cannot be written, so 10 of them were purged" in said
