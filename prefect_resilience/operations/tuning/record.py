@@ -51,7 +51,8 @@ class RecordedTask(_Recorded):
 
     options: in the form of a `ResiliencePolicy` block ({"retry": {"attempts": 3, "backoff": {...}}, "timeout":
     30.0, "circuit": {...}}), with defaults filled in; None: unknown. changed_at: when they last changed.
-    blocks: the ResiliencePolicy block that the task reads, if any.
+    block: the name of the ResiliencePolicy block that the task reads, if any. circuit: the name of its circuit,
+    as written in the code (perhaps a template).
     """
 
     name: str
@@ -79,7 +80,7 @@ class RecordedCircuit(_Recorded):
     policy: dict[str, object] | None = None
 
 
-class Record(_Recorded):
+class RecordedPeriod(_Recorded):
     """What is known of a period. `unknown`: figures that are missing or partial, and why.
 
     runs: the number of task runs in the period by Prefect's count, of which `read` were read whole.
