@@ -178,10 +178,13 @@ def retry_scheduled(task: str, context: ErrorContext, verdict: Verdict, emit: Em
     _of_failure(emit, "retry.scheduled", task, context, delay=verdict.delay, why=verdict.why)
 
 
-def fallback_used(task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit) -> None:
+def fallback_used(
+    task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit, *, circuit: str | None = None
+) -> None:
     attempt_failed(context, task, emit)
     told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
-    _of_failure(emit, "fallback.used", task, context, **told, **_times(context))
+    told |= {**_times(context), "record": recorded(context.history, circuit)}
+    _of_failure(emit, "fallback.used", task, context, **told)
     if fallback.degraded:
         _of_failure(emit, "run.degraded", task, context, to=fallback.name)
 
@@ -192,6 +195,8 @@ def run_recovered(
     history: Sequence[AttemptRecord],
     seconds: float,
     emit: Emit = emit,
+    *,
+    circuit: str | None = None,
 ) -> None:
     """`history`: the attempts that failed; `seconds`: from the first one's beginning to the success."""
     last = history[-1].error
@@ -200,14 +205,42 @@ def run_recovered(
         "after": seconds,
         "waited": _waited(history),
         "error": last.model_dump(mode="json") if last else None,
+        "record": recorded(history, circuit),
     }
     emit("run.recovered", "task", task, {**identity, **payload})
 
 
-def run_failed(task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit) -> None:
+def run_failed(
+    task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit, *, circuit: str | None = None
+) -> None:
     attempt_failed(context, task, emit)
     told = {"why": verdict.why, "exhausted": context.retryable}
-    _of_failure(emit, "run.failed", task, context, **told, **_times(context))
+    told |= {**_times(context), "record": recorded(context.history, circuit)}
+    _of_failure(emit, "run.failed", task, context, **told)
+
+
+ATTEMPTS_TOLD = 200
+"""The most attempts in an event; of more, the first ones."""
+
+
+def recorded(history: Sequence[AttemptRecord], circuit: str | None) -> dict[str, Any]:
+    """The failed attempts of a run, from which `tune` learns, and the name of the circuit around them.
+
+    `at` is in seconds since the epoch; `by` is the guard that rejected the call.
+    """
+    attempts = [_attempt(one) for one in history[:ATTEMPTS_TOLD]]
+    return {"attempts": attempts} if circuit is None else {"attempts": attempts, "circuit": circuit}
+
+
+def _attempt(one: AttemptRecord) -> dict[str, Any]:
+    known: dict[str, Any] = {"at": round(one.started_at.timestamp(), 3), "seconds": round(one.duration, 4)}
+    if one.delay is not None:
+        known["delay"] = round(one.delay, 3)
+    if (error := one.error) is not None:
+        about = {"category": error.category.value, "exception_type": error.exception_type}
+        told = {"code": error.code, "retry_after": error.retry_after, "by": refused_by(about)}
+        known |= {"category": error.category.value, **{k: v for k, v in told.items() if v is not None}}
+    return known
 
 
 def _of_failure(emit: Emit, happening: str, task: str, context: ErrorContext, **more: Any) -> None:
