@@ -114,6 +114,8 @@ def _evidence(api: Api, period: Period, options: list[KnownOptions], now: dateti
         kept = None
     random = Random(period.since.timestamp())
     settled = min(period.until, now - SETTLED).timestamp()
+    if kept is not None and _is_too_thin(api, kept, period):
+        return _new(api, period, options, random, settled)
     if kept is None:
         found = _new(api, period, options, random, settled)
     else:
@@ -125,6 +127,16 @@ def _evidence(api: Api, period: Period, options: list[KnownOptions], now: dateti
     if settled > found.since:
         keep(api.address, found.within(found.since, settled))
     return found
+
+
+def _is_too_thin(api: Api, kept: Evidence, period: Period) -> bool:
+    """Whether what is kept of a short period is a much smaller sample than a new one would be."""
+    since, until = period.since.timestamp(), min(period.until.timestamp(), kept.until)
+    weights = [one.run.weight for one in kept.within(since, until).named() if is_plain(one.run)]
+    if len(weights) >= MOST_PLAIN / 2 or not weights:
+        return False
+    total = api.count("task_runs", ended_in(period))
+    return sum(weights) / len(weights) > 2 * max(1.0, total / MOST_PLAIN)
 
 
 def _still_there(api: Api, kept: Evidence) -> bool:

@@ -197,6 +197,18 @@ def test_the_second_call_reads_only_what_is_new(at_the_day: Day, monkeypatch: py
     assert later.read == 0
 
 
+def test_a_thin_sample_is_read_again_for_a_short_period(
+    at_the_day: Day, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "SETTLED", timedelta(0))
+    monkeypatch.setattr(reading, "FEW", 1)
+    monkeypatch.setattr(reading, "MOST_PLAIN", 10)
+    sample = read_evidence(at_the_day.since)
+    assert "successes" in sample.unknown
+    monkeypatch.setattr(reading, "MOST_PLAIN", 10_000)
+    check(read_evidence(at_the_day.since), at_the_day)
+
+
 def test_a_stretch_in_the_middle_of_what_is_kept(at_the_day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "SETTLED", timedelta(0))
     whole = read_evidence(at_the_day.since)
