@@ -29,7 +29,7 @@ from prefect_resilience.operations.tuning.comparing import (
 from prefect_resilience.operations.tuning.losses import PRICES, Prices, interval, losses, timeout_gains
 from prefect_resilience.operations.tuning.options import TaskPolicy, merged, policy_of, with_value
 from prefect_resilience.operations.tuning.record import RecordedPeriod
-from prefect_resilience.operations.tuning.replaying import RUNS, Replay, Replayed, mean_of
+from prefect_resilience.operations.tuning.replaying import RUNS, PeriodReplay, ReplaySums, mean_of
 from prefect_resilience.operations.tuning.report import (
     Comparison,
     NotJudged,
@@ -64,17 +64,17 @@ class _Bench:
     days: float
     seed: int
     replays: int = 1
-    _kept: dict[str, Replayed] = field(default_factory=dict[str, Replayed])
+    _kept: dict[str, ReplaySums] = field(default_factory=dict[str, ReplaySums])
 
     def policies(self, options: list[dict[str, Any]]) -> list[TaskPolicy]:
         return [policy_of(one) for one in options]
 
-    def replay(self, options: list[dict[str, Any]]) -> Replayed:
+    def replay(self, options: list[dict[str, Any]]) -> ReplaySums:
         known = repr(options)
         if known not in self._kept:
             policies = self.policies(options)
             seeds = range(self.seed, self.seed + self.replays)
-            self._kept[known] = mean_of([Replay(self.scenario, policies, seed).run() for seed in seeds])
+            self._kept[known] = mean_of([PeriodReplay(self.scenario, policies, seed).run() for seed in seeds])
         return self._kept[known]
 
     def with_option(self, task: int, option: str, value: Any) -> list[dict[str, Any]]:
@@ -169,7 +169,9 @@ def _fits(bench: _Bench, period: RecordedPeriod) -> list[ReplayFit]:
     whole = scenario_of(
         bench.record, bench.model, period.since, period.until, limited=True, most=MOST_REPLAYED
     )
-    result = mean_of([Replay(whole, policies, bench.seed + at, blind=True).run() for at in range(REPLAYS)])
+    result = mean_of(
+        [PeriodReplay(whole, policies, bench.seed + at, blind=True).run() for at in range(REPLAYS)]
+    )
     return [
         ReplayFit(
             task=task.name,

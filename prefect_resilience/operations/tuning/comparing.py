@@ -16,7 +16,7 @@ from prefect_resilience.operations.tuning.replaying import (
     RUNS,
     SECONDS,
     WAITED,
-    Replayed,
+    ReplaySums,
     load_at_return,
     percentile,
 )
@@ -39,7 +39,7 @@ SHARE_OF_HIT = 0.01
 """More failed runs or calls than this share of the runs that were hit are a harm, if they are no chance."""
 
 
-def figures_of(scenario: Scenario, result: Replayed, task: int) -> TuningFigures:
+def figures_of(scenario: Scenario, result: ReplaySums, task: int) -> TuningFigures:
     """The figures of one task in a replay; the load at return is that of its service."""
     sums = [sum(block[place] for block in result.sums[task]) for place in range(9)]
     return TuningFigures(
@@ -84,7 +84,7 @@ def recorded_figures(record: ServiceRecord, model: ServiceModel, task: int) -> T
 
 
 def side_by_side(
-    scenario: Scenario, now: Replayed, then: Replayed, task: int, seed: int
+    scenario: Scenario, now: ReplaySums, then: ReplaySums, task: int, seed: int
 ) -> tuple[ComparedFigure, ...]:
     """The compared figures of one task, and those of the whole service that have no interval."""
     rows: list[ComparedFigure] = []
@@ -113,9 +113,9 @@ def _plain(
     name: str,
     unit: str,
     scenario: Scenario,
-    now: Replayed,
-    then: Replayed,
-    figure: Callable[[Scenario, Replayed], float | None],
+    now: ReplaySums,
+    then: ReplaySums,
+    figure: Callable[[Scenario, ReplaySums], float | None],
 ) -> ComparedFigure:
     return ComparedFigure(name=name, unit=unit, now=figure(scenario, now), then=figure(scenario, then))
 
@@ -125,13 +125,13 @@ def gains(before: Sequence[float], after: Sequence[float]) -> list[float]:
     return [b - a for b, a in zip(before, after, strict=True)]
 
 
-def does_no_harm(now: Replayed, then: Replayed, seed: int) -> bool:
+def does_no_harm(now: ReplaySums, then: ReplaySums, seed: int) -> bool:
     """Whether there are not clearly more failed runs, and not clearly more failed calls in outages."""
     hit = sum(block[HIT] for blocks in now.sums for block in blocks)
     return not any(_grows(now, then, place, seed, SHARE_OF_HIT * hit) for place in (FAILED, DEAD))
 
 
-def _grows(now: Replayed, then: Replayed, place: int, seed: int, few: float) -> bool:
+def _grows(now: ReplaySums, then: ReplaySums, place: int, seed: int, few: float) -> bool:
     more = [
         sum(task[place] for task in after) - sum(task[place] for task in before)
         for before, after in zip(zip(*now.sums, strict=True), zip(*then.sums, strict=True), strict=True)

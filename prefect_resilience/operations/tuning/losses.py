@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from prefect_resilience.operations.tuning.replaying import DEAD, FAILED, FALLBACK, SECONDS, Replayed
+from prefect_resilience.operations.tuning.replaying import DEAD, FAILED, FALLBACK, SECONDS, ReplaySums
 from prefect_resilience.operations.tuning.report import TuningGoal
 from prefect_resilience.operations.tuning.scenario import Scenario
 
@@ -40,7 +40,7 @@ PRICES: dict[TuningGoal | None, Prices] = {
 }
 
 
-def losses(scenario: Scenario, result: Replayed, prices: Prices) -> list[float]:
+def losses(scenario: Scenario, result: ReplaySums, prices: Prices) -> list[float]:
     """The loss of each block, over all tasks of the service."""
     total = [0.0] * scenario.blocks
     for blocks in result.sums:

@@ -34,7 +34,7 @@ def chance_of(*numbers: int) -> float:
 
 
 @dataclass(slots=True)
-class RunState:
+class ReplayState:
     """Where a run of a replay is. `nth`: the calls that reached the service; failures: those that failed
     while it was up, the first of them with `category`. slow: its recorded success takes so long."""
 
@@ -62,7 +62,7 @@ class Meetings:
         self._load = 0.0
         self._is_overloaded = False
 
-    def meet(self, state: RunState, now: float, timeout: float | None) -> tuple[Met, int]:
+    def meet(self, state: ReplayState, now: float, timeout: float | None) -> tuple[Met, int]:
         """What the next call of a run meets, with its timeout applied; and the outage it is in (-1: none)."""
         outage = self.scenario.states[bisect_right(self.scenario.borders, now)]
         self._is_overloaded = False
@@ -77,7 +77,7 @@ class Meetings:
             state.category = state.category or met[1]
         return met, outage
 
-    def _without_timeout(self, state: RunState, now: float, outage: int) -> Met:
+    def _without_timeout(self, state: ReplayState, now: float, outage: int) -> Met:
         run, nth, limit = state.run, state.nth, self.limit
         if limit is not None:
             load = self._load_with(now, run.count)
@@ -110,7 +110,7 @@ class Meetings:
             self._load -= recent.popleft()[1]
         return self._load / self.limit.span
 
-    def _recorded(self, state: RunState, call: ServiceCall, outage: int) -> Met:
+    def _recorded(self, state: ReplayState, call: ServiceCall, outage: int) -> Met:
         if not call.cut:
             return call.seconds, call.category, call.retry_after
         latency = self.model.latency[call.task]
@@ -119,7 +119,7 @@ class Meetings:
             return math.inf, "timeout", None
         return call.seconds - latency.tail * math.log(1 - self._chance(state, 4)), "", None
 
-    def _while_up(self, state: RunState, outage: int) -> Met:
+    def _while_up(self, state: ReplayState, outage: int) -> Met:
         if state.slow is not None:
             return state.slow, "", None
         luck = self._chance(state, 5)
@@ -133,7 +133,7 @@ class Meetings:
             return self._success(state, answers=recovering is not None)
         return self._failure(state, outage, ((state.category, 1.0),))
 
-    def _success(self, state: RunState, *, answers: bool = False) -> Met:
+    def _success(self, state: ReplayState, *, answers: bool = False) -> Met:
         latency = self.model.latency[state.run.task]
         chance = self._chance(state, 6)
         # How often a retry hangs is a part of how often it fails.
@@ -146,7 +146,7 @@ class Meetings:
 
     def _failure(
         self,
-        state: RunState,
+        state: ReplayState,
         outage: int,
         categories: Sequence[tuple[str, float]],
         retry_after: float | None = None,
@@ -164,5 +164,5 @@ class Meetings:
         asked = self.model.retry_after.get(category) if retry_after is None else retry_after
         return quantile(seconds, self._chance(state, 8)), category, asked
 
-    def _chance(self, state: RunState, what: int) -> float:
+    def _chance(self, state: ReplayState, what: int) -> float:
         return chance_of(self.seed, state.run.place, state.nth, -what)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.operations.tuning.meetings import Meetings, RunState, chance_of
+from prefect_resilience.operations.tuning.meetings import Meetings, ReplayState, chance_of
 from prefect_resilience.operations.tuning.options import TaskPolicy
 from prefect_resilience.operations.tuning.replay_circuit import Admission, ReplayedCircuit
 from prefect_resilience.operations.tuning.scenario import Scenario
@@ -30,7 +30,7 @@ Sums = list[float]
 
 
 @dataclass
-class Replayed:
+class ReplaySums:
     """What a replay gives: by task and block the sums of RUNS, HIT, ...; by outage the calls at its return.
 
     durations: (seconds, weight) of the runs that were replayed one by one, by task. quiet: the stretches of
@@ -72,7 +72,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Waiting:
-    state: RunState
+    state: ReplayState
     admission: Admission
     over: bool = False
 
@@ -80,7 +80,7 @@ class _Waiting:
 Event = tuple[float, int, Callable[..., None], tuple[object, ...]]
 
 
-class Replay:
+class PeriodReplay:
     """One replay of a scenario. policies: by task. blind: no recorded outcome is used, only the model."""
 
     def __init__(
@@ -93,14 +93,14 @@ class Replay:
         self.lines = [None if policy.places is None else _Line(policy.places) for policy in policies]
         self.heap: list[Event] = []
         self.planned = 0
-        self.result = Replayed(
+        self.result = ReplaySums(
             [[[0.0] * 9 for _ in range(scenario.blocks)] for _ in policies],
             [0.0] * len(scenario.model.outages),
             [[] for _ in policies],
             [],
         )
 
-    def run(self) -> Replayed:
+    def run(self) -> ReplaySums:
         """The whole period."""
         runs, jumps, heap = self.scenario.runs, self.scenario.jumps, self.heap
         at = 0
@@ -115,7 +115,7 @@ class Replay:
                 at = jump
             else:
                 run = runs[at]
-                self._attempt(run.at, RunState(run, run.at))
+                self._attempt(run.at, ReplayState(run, run.at))
                 at += 1
         if self.circuit is not None:
             self.result.opened = self.circuit.opened
@@ -144,7 +144,7 @@ class Replay:
 
     # -- the guards, outside in
 
-    def _attempt(self, now: float, state: RunState) -> None:
+    def _attempt(self, now: float, state: ReplayState) -> None:
         task = state.run.task
         state.attempts += 1
         admission: Admission | None = (0, None)
@@ -173,7 +173,7 @@ class Replay:
                 self.circuit.failed(now, waiting.admission, 1, False, None)
             self._failed(now, waiting.state, "unavailable", None)
 
-    def _call(self, now: float, state: RunState, admission: Admission) -> None:
+    def _call(self, now: float, state: ReplayState, admission: Admission) -> None:
         run, policy = state.run, self.policies[state.run.task]
         (seconds, category, retry_after), outage = self.meetings.meet(state, now, policy.timeout)
         seconds = min(seconds, LONGEST_HANG)
@@ -205,7 +205,7 @@ class Replay:
                 self.result.returned[ended] += weight
 
     def _answered(
-        self, now: float, state: RunState, admission: Admission, category: str, retry_after: float | None
+        self, now: float, state: ReplayState, admission: Admission, category: str, retry_after: float | None
     ) -> None:
         policy = self.policies[state.run.task]
         if self.circuit is not None and policy.circuit is not None:
@@ -230,7 +230,7 @@ class Replay:
 
     # -- the end of an attempt
 
-    def _failed(self, now: float, state: RunState, category: str, retry_after: float | None) -> None:
+    def _failed(self, now: float, state: ReplayState, category: str, retry_after: float | None) -> None:
         """Decide what follows a failure that ends at `now`, which may be later than the event."""
         if state.attempts == 1:
             state.hit = True
@@ -252,7 +252,7 @@ class Replay:
         else:
             self._over(now, state, False)
 
-    def _over(self, now: float, state: RunState, well: bool) -> None:
+    def _over(self, now: float, state: ReplayState, well: bool) -> None:
         run = state.run
         sums, weight, seconds = self.result.sums[run.task][run.block], run.weight, now - state.began
         sums[RUNS] += weight
@@ -268,10 +268,10 @@ class Replay:
             sums[FALLBACK if fell else FAILED] += weight
 
 
-def mean_of(results: Sequence[Replayed]) -> Replayed:
+def mean_of(results: Sequence[ReplaySums]) -> ReplaySums:
     """The mean of several replays of one scenario."""
     number = len(results)
-    return Replayed(
+    return ReplaySums(
         sums=[
             [
                 [math.fsum(one) / number for one in zip(*same, strict=True)]
@@ -292,7 +292,7 @@ def mean_of(results: Sequence[Replayed]) -> Replayed:
     )
 
 
-def load_at_return(scenario: Scenario, result: Replayed) -> float | None:
+def load_at_return(scenario: Scenario, result: ReplaySums) -> float | None:
     """The load in the first seconds after an outage over the usual load; the worst of all returns."""
     loads = [
         number / usual
@@ -302,7 +302,7 @@ def load_at_return(scenario: Scenario, result: Replayed) -> float | None:
     return max(loads, default=None)
 
 
-def percentile(scenario: Scenario, result: Replayed, task: int, share: float) -> float | None:
+def percentile(scenario: Scenario, result: ReplaySums, task: int, share: float) -> float | None:
     """A quantile of the durations of a task's runs."""
     weighed = list(result.durations[task])
     for first, after in result.quiet:

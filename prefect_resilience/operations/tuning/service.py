@@ -22,7 +22,7 @@ FEW_SEEN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Recovering:
+class RetryLuck:
     """How retries of one category of failure go while the service is up.
 
     A share `stuck` of the runs fails whatever is done; a retry of the others succeeds with the chance `luck`.
@@ -55,7 +55,7 @@ class ServiceModel:
     name: str
     usual: float
     categories: tuple[tuple[str, float], ...]
-    recovering: Mapping[str, Recovering]
+    recovering: Mapping[str, RetryLuck]
     latency: Mapping[int, Latency]
     failing: Mapping[str, tuple[float, ...]]
     retry_after: Mapping[str, float]
@@ -186,7 +186,7 @@ def _latencies(record: ServiceRecord, up: _Up) -> dict[int, Latency]:
     return latencies
 
 
-def _recovering(sequences: Sequence[tuple[int, bool]]) -> Recovering:
+def _recovering(sequences: Sequence[tuple[int, bool]]) -> RetryLuck:
     """The share of stuck runs and the luck of the others, on a grid.
 
     sequences: one item for each retry: the failures before it, and whether it succeeded.
@@ -206,12 +206,12 @@ def _recovering(sequences: Sequence[tuple[int, bool]]) -> Recovering:
     luck, stuck = max(
         (luck, stuck) for likelihood, luck, stuck in found if likelihood >= best - NEARLY_AS_LIKELY
     )
-    return Recovering(stuck, luck, len(sequences), most)
+    return RetryLuck(stuck, luck, len(sequences), most)
 
 
 def _likelihood(counts: Mapping[tuple[int, bool], int], stuck: float, luck: float) -> float:
     total = 0.0
-    model = Recovering(stuck, luck, 0, 0)
+    model = RetryLuck(stuck, luck, 0, 0)
     for (failures, succeeded), number in counts.items():
         chance = min(1 - 1e-6, max(1e-6, model.after(failures)))
         total += number * math.log(chance if succeeded else 1 - chance)

@@ -24,7 +24,9 @@ from tests.operations.tuning.worlds import live
 
 def test_an_empty_period_has_no_advice() -> None:
     report = advise(RecordedPeriod(since=0.0, until=100.0, tasks=(), unknown={"runs": "too many"}))
-    assert report.advice == () and report.fits == () and report.unknown == {"runs": "too many"}
+    assert report.advice == ()
+    assert report.fits == ()
+    assert report.unknown == {"runs": "too many"}
 
 
 def test_a_task_without_known_options_is_not_judged() -> None:
@@ -43,15 +45,20 @@ def test_few_runs_are_no_reason_for_advice() -> None:
     assert report.advice == ()
     why = {one.option: one.why for one in report.not_judged}
     assert why.keys() == {"retry", "timeout", "circuit", "limits", "hedge", "fallback"}
-    assert "only 10 runs" in why["retry"] and "quickest call" in why["hedge"]
+    assert "only 10 runs" in why["retry"]
+    assert "quickest call" in why["hedge"]
 
 
 def test_the_advice_has_its_sentence_and_its_numbers() -> None:
     [one] = advise(live(TOO_LONG, 1)[0]).advice
-    assert one.option == "timeout" and one.now == 120.0
-    assert one.why.startswith(f"timeout={one.better:g}: p99.9 is 0.8") and "minutes less in runs" in one.why
-    assert one.evidence["runs"] == 5000 and (one.evidence["seconds"] or 0) > 3000
-    assert one.effect is not None and one.effect.options == {"timeout": one.better}
+    assert one.option == "timeout"
+    assert one.now == 120.0
+    assert one.why.startswith(f"timeout={one.better:g}: p99.9 is 0.8")
+    assert "minutes less in runs" in one.why
+    assert one.evidence["runs"] == 5000
+    assert (one.evidence["seconds"] or 0) > 3000
+    assert one.effect is not None
+    assert one.effect.options == {"timeout": one.better}
     rows = {row.name: row for row in one.effect.figures}
     assert rows["seconds in runs"].better is True
     assert rows["runs that failed"].better is None
@@ -69,8 +76,10 @@ def test_what_if_is_side_by_side() -> None:
     period, _ = live(TOO_LONG, 1)
     one = what_if(period, "ask", {"timeout": 3, "retry": {"attempts": 1}})
     assert one.options == {"timeout": 3, "retry": {"attempts": 1}}
-    assert one.then.failed > one.now.failed and one.then.seconds < one.now.seconds
-    assert one.fit is not None and one.fit.recorded.runs == 5000
+    assert one.then.failed > one.now.failed
+    assert one.then.seconds < one.now.seconds
+    assert one.fit is not None
+    assert one.fit.recorded.runs == 5000
 
 
 def test_what_if_says_what_is_wrong() -> None:
@@ -93,7 +102,8 @@ def test_options_are_merged_option_by_option() -> None:
     assert merged(options, {"retry": {"attempts": 5}})["retry"] == {**options["retry"], "attempts": 5}
     assert merged(options, {"retry": {"backoff": {"kind": "none"}}})["retry"]["backoff"] == {"kind": "none"}
     assert with_value({}, "circuit.open_for", 5.0) == {"circuit": {"open_for": 5.0}}
-    assert value_at(options, "retry.backoff.initial") == 2.0 and value_at(options, "timeout.total") is None
+    assert value_at(options, "retry.backoff.initial") == 2.0
+    assert value_at(options, "timeout.total") is None
     assert policy_of({"timeout": {"total": "30s"}}).timeout == 30.0
     assert policy_of({"timeout": None}).timeout is None
 
@@ -115,7 +125,9 @@ def test_a_change_that_never_costs_anything_may_win_by_one_event() -> None:
 
 def test_the_nearest_of_equally_good_values_is_chosen() -> None:
     choice = choose([[10.0] * 10, [99.5] * 10, [100.0] * 10], 10.0, 10.0, 0)
-    assert choice is not None and choice.place == 1 and choice.gain == pytest.approx(995.0)
+    assert choice is not None
+    assert choice.place == 1
+    assert choice.gain == pytest.approx(995.0)
 
 
 @given(st.lists(st.lists(st.floats(-1e4, 0), min_size=10, max_size=10), max_size=4), st.integers(0, 9))
@@ -178,6 +190,8 @@ def test_durations_in_words() -> None:
 def test_the_error_of_a_replay() -> None:
     one = TuningFigures(hit=100.0, recovered=50.0, waited=10.0)
     fit = ReplayFit(task="ask", recorded=one, replayed=TuningFigures(hit=100.0, recovered=52.0, waited=9.0))
-    assert fit.recovered_off == pytest.approx(2.0) and fit.waited_off == pytest.approx(10.0)
+    assert fit.recovered_off == pytest.approx(2.0)
+    assert fit.waited_off == pytest.approx(10.0)
     nothing = ReplayFit(task="ask", recorded=TuningFigures(), replayed=one)
-    assert nothing.recovered_off is None and nothing.waited_off is None
+    assert nothing.recovered_off is None
+    assert nothing.waited_off is None

@@ -18,7 +18,8 @@ def found(planted: Planted, seed: int) -> None:
     assert planted.option in mine, report
     one = mine[planted.option]
     assert factor_off(one.better, planted.best) <= 1.5, one
-    assert one.evidence["low"] is not None and one.evidence["low"] > 0
+    assert one.evidence["low"] is not None
+    assert one.evidence["low"] > 0
     assert one.why.endswith(".")
 
 

@@ -15,7 +15,7 @@ from prefect_resilience.operations.tuning.comparing import figures_of, recorded_
 from prefect_resilience.operations.tuning.meetings import chance_of
 from prefect_resilience.operations.tuning.options import policy_of
 from prefect_resilience.operations.tuning.replay_circuit import ReplayedCircuit
-from prefect_resilience.operations.tuning.replaying import Replay, Replayed, load_at_return, mean_of
+from prefect_resilience.operations.tuning.replaying import PeriodReplay, ReplaySums, load_at_return, mean_of
 from prefect_resilience.operations.tuning.report import TuningFigures
 from prefect_resilience.operations.tuning.scenario import Scenario, scenario_of
 from prefect_resilience.operations.tuning.service import fitted
@@ -36,8 +36,8 @@ def prepared(world: World, **more: Any) -> tuple[Scenario, TuningFigures]:
     return scenario, recorded_figures(record, model, 0)
 
 
-def replay(scenario: Scenario, options: dict[str, Any], seed: int = 1, **more: Any) -> Replayed:
-    return Replay(scenario, [policy_of(options)], seed, **more).run()
+def replay(scenario: Scenario, options: dict[str, Any], seed: int = 1, **more: Any) -> ReplaySums:
+    return PeriodReplay(scenario, [policy_of(options)], seed, **more).run()
 
 
 @pytest.mark.parametrize("options", [GUARDED, PLAIN], ids=["a circuit", "no circuit"])
@@ -74,7 +74,8 @@ def test_another_policy_gives_what_would_have_happened(ran: dict[str, Any], othe
     assert predicted.then.share_recovered == pytest.approx(truth.share_recovered, abs=0.03)
     assert predicted.then.waited == pytest.approx(truth.waited, rel=0.15)
     assert predicted.then.seconds == pytest.approx(truth.seconds, rel=0.15)
-    assert predicted.fit is not None and predicted.fit.recovered_off is not None
+    assert predicted.fit is not None
+    assert predicted.fit.recovered_off is not None
 
 
 def test_a_limit_makes_runs_wait_and_fail() -> None:
@@ -85,7 +86,8 @@ def test_a_limit_makes_runs_wait_and_fail() -> None:
     assert figures.failed == pytest.approx(recorded.failed, rel=0.25, abs=5)
     assert figures.seconds == pytest.approx(recorded.seconds, rel=0.1)
     wide = figures_of(scenario, replay(scenario, {**options, "limits": {"max_concurrent": 50}}), 0)
-    assert wide.failed == 0 and wide.seconds < figures.seconds
+    assert wide.failed == 0
+    assert wide.seconds < figures.seconds
 
 
 def test_quiet_runs_change_nothing() -> None:
@@ -132,7 +134,9 @@ def test_retries_come_back_at_the_end_of_an_outage() -> None:
     scenario, _ = prepared(World("return", service, options, runs=20_000, seconds=10 * HOUR))
     load = load_at_return(scenario, replay(scenario, options))
     calm = load_at_return(scenario, replay(scenario, {"retry": {"attempts": 1}}))
-    assert load is not None and calm is not None and load > 2 * calm
+    assert load is not None
+    assert calm is not None
+    assert load > 2 * calm
 
 
 def test_a_probe_whose_failure_does_not_count_gives_its_lease_back() -> None:
@@ -142,7 +146,8 @@ def test_a_probe_whose_failure_does_not_count_gives_its_lease_back() -> None:
     circuit.failed(0.0, admitted, 1, True, None)
     assert circuit.admit(5.0) is None
     probe = circuit.admit(11.0)
-    assert probe is not None and probe[1] is not None
+    assert probe is not None
+    assert probe[1] is not None
     assert circuit.admit(11.5) is None
     circuit.failed(12.0, probe, 1, False, None)
     assert circuit.admit(12.5) is not None

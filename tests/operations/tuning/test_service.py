@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -19,7 +20,7 @@ from prefect_resilience.operations.tuning.record import (
     RecordedRun,
     RecordedTask,
 )
-from prefect_resilience.operations.tuning.service import Recovering, ServiceModel, fitted
+from prefect_resilience.operations.tuning.service import RetryLuck, ServiceModel, fitted
 from tests.operations.tuning.planted import WORSE
 from tests.operations.tuning.worlds import (
     BEGINS,
@@ -82,7 +83,8 @@ def test_outages_are_found_at_their_times() -> None:
     assert [round((one.start - BEGINS) / HOUR, 1) for one in model.outages] == [5, 30, 80, 120]
     for one, true in zip(model.outages, service.troubles, strict=True):
         assert one.length == pytest.approx(true.ends - true.begins, abs=60)
-        assert one.rate == 1.0 and not one.censored
+        assert one.rate == 1.0
+        assert not one.censored
     assert model.usual == pytest.approx(0.015, abs=0.004)
     assert model.recovering["server_error"].stuck == pytest.approx(1 / 3, abs=0.1)
 
@@ -114,7 +116,8 @@ def test_an_outage_behind_an_open_circuit_is_bounded_by_what_was_seen() -> None:
     assert one.end_low - BEGINS <= trouble.ends <= one.end_high - BEGINS
     assert one.unseen > 50
     assert record.rejected > one.seen
-    assert "rejected calls" in model.unknown and "end of outages" in model.unknown
+    assert "rejected calls" in model.unknown
+    assert "end of outages" in model.unknown
 
 
 def test_an_outage_that_goes_on_is_censored() -> None:
@@ -132,7 +135,8 @@ def test_tasks_behind_one_circuit_share_their_service() -> None:
     records = services_of(period_of(one, two, alone, task_of("empty", [])))
     assert [record.name for record in records] == ["llm", "own:{name}"]
     assert [call.task for call in records[0].calls] == [0, 1]
-    assert records[0].calls[1].cut and not records[0].calls[0].cut
+    assert records[0].calls[1].cut
+    assert not records[0].calls[0].cut
     assert service_of(task_of("plain", [run(4, attempt(1.0))])) == "plain"
 
 
@@ -166,9 +170,12 @@ def test_waiting_for_a_place_is_no_latency() -> None:
 
 def test_a_limit_of_load_is_found() -> None:
     limit = model_of(WORSE).limit
-    assert limit is not None and limit.everywhere and limit.power == 2
+    assert limit is not None
+    assert limit.everywhere
+    assert limit.power == 2
     assert limit.per_second == pytest.approx(2.5, rel=0.15)
-    assert limit.answers(1.0) == 1.0 and limit.answers(2 * limit.per_second) == 0.25
+    assert limit.answers(1.0) == 1.0
+    assert limit.answers(2 * limit.per_second) == 0.25
 
 
 def test_a_quota_is_found_in_its_hours() -> None:
@@ -176,7 +183,8 @@ def test_a_quota_is_found_in_its_hours() -> None:
         Trouble(hour * HOUR, (hour + 1) * HOUR, "limit", per_second=0.1, retry_after=10.0) for hour in (3, 9)
     )
     model = model_of(World("quota", TrueService(troubles=troubles), {"retry": GOOD_RETRY}, 10_000, 12 * HOUR))
-    assert model.limit is not None and not model.limit.everywhere
+    assert model.limit is not None
+    assert not model.limit.everywhere
     assert model.retry_after["rate_limit"] == 10.0
 
 
@@ -189,13 +197,15 @@ def test_load_explains_nothing_where_a_service_is_dead() -> None:
 def test_an_empty_record_has_an_empty_model() -> None:
     [record] = services_of(period_of(task_of("label", [run(1, attempt(1.0, "circuit_open", "circuit"))])))
     model = fitted(record, 100.0)
-    assert model.outages == () and model.usual == 0.0 and model.latency[0] == Latency(())
+    assert model.outages == ()
+    assert model.usual == 0.0
+    assert model.latency[0] == Latency(())
 
 
 def test_recovering_needs_more_than_one_retry_to_promise_more() -> None:
-    assert Recovering(1.0, 0.5, 1, 1).after(1) == 0.0
-    assert Recovering(0.0, 1.0, 1, 1).after(2) == 0.0
-    assert Recovering(0.5, 0.5, 1, 1).after(1) == 0.25
+    assert RetryLuck(1.0, 0.5, 1, 1).after(1) == 0.0
+    assert RetryLuck(0.0, 1.0, 1, 1).after(2) == 0.0
+    assert RetryLuck(0.5, 0.5, 1, 1).after(1) == 0.25
     model = model_of(World("one retry", TrueService(stuck=0.03, blip=0.01), {"retry": {"attempts": 2}}))
     assert model.recovering["server_error"].luck > 0.8
 
@@ -208,7 +218,7 @@ def test_recovering_needs_more_than_one_retry_to_promise_more() -> None:
 def test_a_higher_chance_draws_a_longer_latency(seconds: list[float], cut: int, chances: list[float]) -> None:
     latency = latency_of(seconds, cut, 10.0 if cut else None)
     drawn = [latency.draw(chance) for chance in sorted(chances)]
-    assert all(earlier <= later + 1e-9 for earlier, later in zip(drawn, drawn[1:], strict=False))
+    assert all(earlier <= later + 1e-9 for earlier, later in itertools.pairwise(drawn))
     assert 0 <= latency.slow <= latency.cut + 1e-12
 
 
