@@ -13,11 +13,11 @@ TuningGoal = Literal["recover", "latency", "load"]
 """What matters more than usual: runs that end well, short runs, or few calls to a service in trouble."""
 
 
-class _Told(BaseModel):
+class _Reported(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
-class TuningFigures(_Told):
+class TuningFigures(_Reported):
     """What a period looks like under one policy; numbers of runs are estimates, so they may have decimals.
 
     hit: the runs whose first call was not a success; of them `recovered` succeeded in the end.
@@ -47,7 +47,7 @@ class TuningFigures(_Told):
         return self.recovered / self.hit if self.hit else None
 
 
-class ReplayFit(_Told):
+class ReplayFit(_Reported):
     """The recorded period beside its replay with the policy that really ran: the error of the replay."""
 
     task: str
@@ -68,7 +68,7 @@ class ReplayFit(_Told):
         return 100 * abs(self.replayed.waited - self.recorded.waited) / self.recorded.waited
 
 
-class ComparedFigure(_Told):
+class ComparedFigure(_Reported):
     """One figure under two policies. `low` and `high` bound the difference `then - now`.
 
     better: whether `then` is clearly better; None if the interval includes 0.
@@ -83,7 +83,7 @@ class ComparedFigure(_Told):
     better: bool | None = None
 
 
-class Comparison(_Told):
+class Comparison(_Reported):
     """A period with the options of now and with others, side by side; `fit` is the error of the replay.
 
     options: the options that differ, in the form of a `ResiliencePolicy` block.
@@ -100,7 +100,7 @@ class Comparison(_Told):
     doubts: tuple[str, ...] = ()
 
 
-class TuningAdvice(_Told):
+class TuningAdvice(_Reported):
     """One option to change.
 
     option: its place in a `ResiliencePolicy` block, as in "retry.attempts" or "circuit.open_for".
@@ -119,7 +119,7 @@ class TuningAdvice(_Told):
     effect: Comparison | None = None
 
 
-class NotJudged(_Told):
+class NotJudged(_Reported):
     """An option that the record cannot judge, and the reason in one sentence."""
 
     task: str
@@ -127,7 +127,7 @@ class NotJudged(_Told):
     why: str
 
 
-class TuningReport(_Told):
+class TuningReport(_Reported):
     """The advice of a period; what is not named in `advice` or `not_judged` was judged and is fine.
 
     runs: the number of runs in the record. unknown: what the record itself lacks.
