@@ -2,8 +2,8 @@
 
     python -m benchmarks.tuning_speed [--runs 100000]
 
-The record of a week with ten outages is written to a file. Another process reads it and calls `advise`; its time
-includes neither the reading nor the imports, its memory is the most that the process ever had.
+The record of a week with ten outages is written to a file. Another process reads it and calls `advise`;
+its time includes neither the reading nor the imports, its memory is the most that the process ever had.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         path.write_bytes(pickle.dumps(live(world, 1)[0]))
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             before, seconds, most, advice = pool.apply(measured, (str(path),))
-    print(f"{options.runs:,} runs: {seconds:.1f} s, {most:.0f} MB, of which the record and imports {before:.0f}.")
+    print(f"{options.runs:,} runs: {seconds:.1f} s, {most:.0f} MB; record and imports {before:.0f} MB.")
     print(*advice, sep="\n")
 
 

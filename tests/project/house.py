@@ -22,9 +22,10 @@ from pathlib import Path
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
     # 3,500 fewer than before the eleven rooms; `adopt`; `@resilient` and the transports; approvals, messages;
-    # news of stores and circuits, and their contract; the replay of a record and its advice
-    "lines of code": 39_427 + 250 + 1_850 + 360 + 760 + 2_100,
-    "files": 300 + 12 + 7 + 19,
+    # news of stores and circuits, and their contract; the replay of a record, its advice,
+    # reading the record, `tune` and `what-if`
+    "lines of code": 39_427 + 250 + 1_850 + 360 + 760 + 2_100 + 1_600,
+    "files": 300 + 12 + 7 + 19 + 15,
     "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,

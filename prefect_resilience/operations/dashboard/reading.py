@@ -23,6 +23,7 @@ from prefect_resilience.guards.circuits.registry import link_to
 from prefect_resilience.operations.dashboard import rows
 from prefect_resilience.operations.dashboard.rows import Circuits, Row, Rows
 from prefect_resilience.operations.reports.api import Period, opened, ours
+from prefect_resilience.operations.tuning.latest import latest_advice
 from prefect_resilience.stores import Store
 
 COUNTED = {"retries": "retry.scheduled", "fallbacks": "fallback.used", "failures": "run.failed"}
@@ -64,6 +65,9 @@ class Fleet:
 
     def read_budgets(self) -> rows.Parts:
         return rows.budgets(get_budgets(self.circuits))
+
+    def read_advice(self) -> rows.Parts:
+        return rows.advice(latest_advice(self.store))
 
     def read_minutes(self) -> rows.Parts:
         now = datetime.now(UTC)
@@ -168,6 +172,7 @@ class Hub:
             PageSource("letters", fleet.read_letters, 2.0),
             PageSource("batches", fleet.read_batches, 2.0),
             PageSource("error budgets", fleet.read_budgets, 5.0),
+            PageSource("advice", fleet.read_advice, 30.0),
             PageSource("retries and fallbacks", fleet.read_minutes, 10.0),
         )
         self._asked = {source.name: asyncio.Event() for source in self._sources}

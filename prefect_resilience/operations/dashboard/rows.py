@@ -17,6 +17,7 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
+from prefect_resilience.operations.tuning.latest import LatestAdvice
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.status import BatchSummary
@@ -129,6 +130,22 @@ def budgets(listed: Iterable[BudgetStatus]) -> Parts:
     }
     burning = sum(one.burned for one in ordered)
     return {"budgets": rows, "summary": {"budgets": {"total": len(ordered), "burning": burning}}}
+
+
+def advice(latest: LatestAdvice | None) -> Parts:
+    """The part `advice`: what the weekly flow `tune` advised last."""
+    if latest is None:
+        return {"advice": {}, "summary": {"advice": {}}}
+    rows = {
+        f"{one.task}, {one.option}": {
+            "place": place,
+            "now": redact(one.now),
+            "better": redact(one.better),
+            "why": redact(one.why),
+        }
+        for place, one in enumerate(latest.lines)
+    }
+    return {"advice": rows, "summary": {"advice": {"at": latest.at, "headline": latest.headline}}}
 
 
 def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) -> Row:
@@ -289,8 +306,8 @@ def _marks(value: Any, now: float) -> tuple[Any, ...]:
 def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
     """The row of one circuit; times are the store's.
 
-    `rank` sorts the worst first. `rate`: calls per second, absent for a window of calls or a sample. `share`: failures
-    among the calls in the window. Values that are 0, empty or unknown are omitted.
+    `rank` sorts the worst first. `rate`: calls per second, absent for a window of calls or a sample.
+    `share`: failures among the calls in the window. Values that are 0, empty or unknown are omitted.
     """
     calls, failures = circuit.window_calls, circuit.window_failures
     seconds: float | None = None if window is None else window.get("seconds")

@@ -1,4 +1,4 @@
-"""Which advice can be written to which `ResiliencePolicy` block, and how it is taken back. Pure."""
+"""Which advice can be written to which `ResiliencePolicy` block, and how it is restored. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from prefect_resilience.operations.tuning.options import value_at
 from prefect_resilience.operations.tuning.report import Comparison, TuningAdvice
 
 IN_BLOCK = frozenset({"retry", "timeout", "circuit", "fallback"})
@@ -43,7 +44,7 @@ class TuningChange(_Applied):
 
 
 class NotApplied(_Applied):
-    """Advice that was not written, or a change that was not taken back, and the reason in one sentence."""
+    """Advice that was not written, or a change that was not restored, and the reason in one sentence."""
 
     task: str
     option: str
@@ -74,8 +75,8 @@ class AppliedTuning(_Applied):
     since: float
     until: float
     changes: tuple[TuningChange, ...]
-    undone_at: float | None = None
-    undone_by: str | None = None
+    restored_at: float | None = None
+    restored_by: str | None = None
 
 
 def plan_changes(
@@ -99,7 +100,7 @@ def _change(one: TuningAdvice, block: str, documents: Mapping[str, Document]) ->
         task=one.task,
         option=one.option,
         block=block,
-        before=value_at(documents.get(block, {}), one.option),
+        before=own_value(documents.get(block, {}), one.option),
         now=one.now,
         after=_named(one),
         why=one.why,
@@ -132,7 +133,7 @@ def _obstacle(
     different = [task for task in others if task not in agreeing]
     if different:
         return f"{', '.join(different)} also reads the block {block!r}: give this task a block of its own"
-    own = value_at(documents.get(block, {}), one.option)
+    own = own_value(documents.get(block, {}), one.option)
     if own is not None and own != one.now and not _part_of(own, one.now):
         return f"the block {block!r} has changed since: it now says {own!r}"
     return None
@@ -154,7 +155,7 @@ def in_code(option: str, value: JsonValue) -> str:
     return f"write {CLASSES.get(part, part)}({name.partition('.')[0]}={shown})"
 
 
-def taken_back(
+def before_changes(
     changes: Iterable[TuningChange], documents: Mapping[str, Document]
 ) -> tuple[dict[str, Document], tuple[NotApplied, ...]]:
     """The blocks with the values before the changes, and the changes that stay: someone has changed them."""
@@ -162,8 +163,8 @@ def taken_back(
     left: list[NotApplied] = []
     for one in changes:
         document = made.get(one.block)
-        if document is None or value_at(document, one.option) != one.after:
-            said = "is gone" if document is None else f"now says {value_at(document, one.option)!r}"
+        if document is None or own_value(document, one.option) != one.after:
+            said = "is gone" if document is None else f"now says {own_value(document, one.option)!r}"
             why = f"the block {one.block!r} {said}, not {one.after!r}"
             left.append(NotApplied(task=one.task, option=one.option, why=why))
         else:
@@ -183,17 +184,15 @@ def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) 
 def as_stored(plan: ChangePlan, stored: Mapping[str, Document]) -> ChangePlan:
     """The plan with each value in the form in which its block will have it; `stored`: their data."""
     changes = tuple(
-        one.model_copy(update={"after": value_at(stored[one.block], one.option)}) for one in plan.changes
+        one.model_copy(update={"after": own_value(stored[one.block], one.option)}) for one in plan.changes
     )
     return plan.model_copy(update={"changes": changes})
 
 
-def value_at(document: Mapping[str, Any], option: str) -> Any:
+def own_value(document: Mapping[str, Any], option: str) -> Any:
     """The value of an option such as "retry.attempts"; None if the block leaves it to the code."""
-    value: Any = document
-    for part in option.split("."):
-        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    return value if value not in ({}, []) else None
+    found = value_at(document, option)
+    return None if found in ({}, []) else found
 
 
 def set_at(document: Document, option: str, value: JsonValue) -> None:
@@ -220,10 +219,10 @@ def entries_of(document: Any) -> tuple[AppliedTuning, ...]:
     return () if document is None else tuple(map(AppliedTuning.model_validate, document["entries"]))
 
 
-def undone(document: Any, entry_id: str, at: float, by: str) -> Any:
-    """The stored document with the application marked as taken back."""
+def restored(document: Any, entry_id: str, at: float, by: str) -> Any:
+    """The stored document with the application marked as restored."""
     entries = [
-        {**one, "undone_at": at, "undone_by": by} if one["id"] == entry_id else one
+        {**one, "restored_at": at, "restored_by": by} if one["id"] == entry_id else one
         for one in document["entries"]
     ]
     return {"entries": entries}

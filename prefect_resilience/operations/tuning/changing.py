@@ -1,4 +1,4 @@
-"""Writes advice to `ResiliencePolicy` blocks, keeps the old values in the store, and takes changes back."""
+"""Writes advice to `ResiliencePolicy` blocks, keeps the old values in the store, and restores them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from prefect_resilience.operations.tuning.applying import (
     NotApplied,
     TuningChange,
     as_stored,
+    before_changes,
     entries_of,
     plan_changes,
-    taken_back,
-    undone,
+    restored,
     with_entry,
     written,
 )
@@ -73,7 +73,7 @@ def _checked(plan: ChangePlan, documents: dict[str, Document]) -> ChangePlan:
 def apply_changes(report: TuningReport, plan: ChangePlan) -> AppliedTuning | None:
     """Write the planned changes to the blocks; None if there are none.
 
-    The old values are written to the store first, so that `undo` can restore them in any case. Raises
+    The old values are written to the store first, so that `restore` can restore them in any case. Raises
     StoreUnavailable, and ReportError if the Prefect API is unavailable.
     """
     if not plan.changes:
@@ -93,31 +93,31 @@ def apply_changes(report: TuningReport, plan: ChangePlan) -> AppliedTuning | Non
     return entry
 
 
-def applied(*, undone_too: bool = False) -> tuple[AppliedTuning, ...]:
+def applied(*, restored_too: bool = False) -> tuple[AppliedTuning, ...]:
     """The applications in the store, the newest last. Raises StoreUnavailable."""
     found = _store().load(PLACE)
     entries = entries_of(None if found is None else found.value)
-    return tuple(one for one in entries if undone_too or one.undone_at is None)
+    return tuple(one for one in entries if restored_too or one.restored_at is None)
 
 
-def undo() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[NotApplied, ...]]:
-    """Take the latest application back: each block gets its old values, unless they were changed since.
+def restore() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[NotApplied, ...]]:
+    """Give the blocks the values from before the latest application, unless they were changed since.
 
-    Returns the application, the changes that were taken back, and those that stay. Raises ConfigurationError
+    Returns the application, the changes that were restored, and those that stay. Raises ConfigurationError
     if there is none.
     """
     entries = applied()
     if not entries:
-        raise ConfigurationError("there is nothing to undo: no advice was applied with this store")
+        raise ConfigurationError("there is nothing to restore: no advice was applied with this store")
     entry = entries[-1]
     documents = _documents({one.block for one in entry.changes})
-    made, left = taken_back(entry.changes, documents)
+    made, left = before_changes(entry.changes, documents)
     for name, document in made.items():
         if document != documents[name]:
             _save(name, document)
     store, by = _store(), redact(who())
     at = store.now()
-    changed(store, PLACE, lambda document: undone(document, entry.id, at, by), KEPT_SECONDS)
+    changed(store, PLACE, lambda document: restored(document, entry.id, at, by), KEPT_SECONDS)
     stay = {(one.task, one.option) for one in left}
     return entry, tuple(one for one in entry.changes if (one.task, one.option) not in stay), left
 

@@ -44,7 +44,7 @@ def _lines(report: TuningReport) -> Iterator[str]:
     yield f"{headline_of(report)}, from {utc_text(report.since)} to {utc_text(report.until)}.{goal}"
     if report.advice:
         yield ""
-        yield "`prefect-resilience tune --apply` writes it to the policy blocks; `tune --undo` takes it back."
+        yield "`prefect-resilience tune --apply` writes it to the policy blocks, `--undo` the old values."
         yield ""
         yield "| task | option | now | better | why |"
         yield "|---|---|---|---|---|"

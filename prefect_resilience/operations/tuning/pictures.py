@@ -14,7 +14,8 @@ from prefect_resilience.telemetry.payloads import fitted_text
 # Colours of Okabe and Ito, chosen for the colour-blind; each bar has its number as text, too.
 GREY, BLUE, GREEN, VERMILION, INK = "#9a9a9a", "#0072B2", "#007A59", "#B84A00", "#1f2328"
 WIDTH, LEFT, BAR, ROW, TOP = 760.0, 210.0, 330.0, 46.0, 64.0
-LONGEST = 60
+SECOND = 400.0
+LONGEST = 50
 
 
 class Legend(NamedTuple):
@@ -33,8 +34,8 @@ def picture_of(comparison: Comparison, title: str, legend: Legend) -> str:
         words(_line(title), 16, 26, 15, INK, bold=True),
         rect(16, 38, 10, 10, fill=GREY),
         words(_line(legend.now), 32, 47, 12, INK),
-        rect(LEFT, 38, 10, 10, fill=BLUE),
-        words(_line(legend.then), LEFT + 16, 47, 12, INK),
+        rect(SECOND, 38, 10, 10, fill=BLUE),
+        words(_line(legend.then), SECOND + 16, 47, 12, INK),
     ]
     for place, one in enumerate(figures):
         parts += _row(one, TOP + ROW * place)

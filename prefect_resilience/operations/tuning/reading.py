@@ -1,6 +1,6 @@
 """Reads the record of a period from the Prefect API and the store, in bounded time and memory.
 
-Runs with failures are read from their final events, each of which has all attempts of its run. Of the runs
+Runs with failures are read from their final events, and each event has all attempts of its run. Of the runs
 that succeeded at once a sample is read if they are many: pages at random places of each part of the period,
 and more of tasks with few of them. What was read is kept (see `kept`), and the next call reads what is new.
 """

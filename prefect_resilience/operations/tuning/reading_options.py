@@ -39,7 +39,7 @@ def options_of(api: Api, period: Period, unknown: dict[str, str]) -> list[KnownO
     mixed = sorted(one.task for one in found if one.mixed)
     if mixed:
         unknown["mixed options"] = (
-            "These tasks ran with several sets of options at the same time, of which the latest is given: "
+            "These tasks ran with several sets of options at the same time; the latest is given: "
             + ", ".join(mixed)
         )
     return found

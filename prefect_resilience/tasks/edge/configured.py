@@ -86,6 +86,6 @@ def _plain(policy: Any) -> dict[str, Any]:
 
 @in_forked_child
 def forget_options_told() -> None:
-    """Tell of all options again, as in a new process."""
+    """Send all options again, as in a new process."""
     _guards.clear()
     _sent.clear()

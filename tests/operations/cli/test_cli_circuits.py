@@ -12,6 +12,7 @@ import pytest
 
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import CircuitBreaker, CircuitSnapshot, get_circuit, get_circuits
+from prefect_resilience.operations.cli.circuits_tables import card_rows
 from tests.operations.cli.conftest import SECRET
 
 

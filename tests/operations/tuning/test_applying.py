@@ -1,4 +1,4 @@
-"""What is written to blocks, and how it is taken back."""
+"""What is written to blocks, and how it is restored."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from prefect_resilience.operations.tuning.applying import (
     KEPT,
     AppliedTuning,
     TuningChange,
+    before_changes,
     entries_of,
     in_code,
+    own_value,
     plan_changes,
+    restored,
     set_at,
-    taken_back,
-    undone,
-    value_at,
     with_entry,
     written,
 )
@@ -107,17 +107,17 @@ class TestUndo:
     def test_values_are_as_they_were(self) -> None:
         before = {"llm": {"retry": {"attempts": 3, "max_elapsed": 60}}, "db": {}}
         changes = [change(before=3), change(task="b", block="db", option="timeout", after=3.0)]
-        made, left = taken_back(changes, written(changes, before))
+        made, left = before_changes(changes, written(changes, before))
         assert made == before
         assert left == ()
 
     def test_what_a_person_changed_stays(self) -> None:
-        made, left = taken_back([change()], {"llm": {"retry": {"attempts": 7}}})
+        made, left = before_changes([change()], {"llm": {"retry": {"attempts": 7}}})
         assert made == {"llm": {"retry": {"attempts": 7}}}
         assert left[0].why == "the block 'llm' now says 7, not 5"
 
     def test_a_block_that_is_gone_stays_gone(self) -> None:
-        made, left = taken_back([change()], {})
+        made, left = before_changes([change()], {})
         assert made == {}
         assert "is gone" in left[0].why
 
@@ -131,8 +131,8 @@ class TestUndo:
         assert entries_of(None) == ()
 
     def test_an_entry_is_marked(self) -> None:
-        document = undone(with_entry(with_entry(None, entry(1)), entry(2)), "e2", 9.0, "you")
-        assert [(one.undone_at, one.undone_by) for one in entries_of(document)] == [
+        document = restored(with_entry(with_entry(None, entry(1)), entry(2)), "e2", 9.0, "you")
+        assert [(one.restored_at, one.restored_by) for one in entries_of(document)] == [
             (None, None),
             (9.0, "you"),
         ]
@@ -146,10 +146,10 @@ def test_setting_and_setting_back_is_nothing(values: dict[str, int], path: str, 
     document: dict[str, Any] = {}
     for option, number in values.items():
         set_at(document, option, number)
-    before = value_at(document, path)
-    others = {option: value_at(document, option) for option in values if option != path}
+    before = own_value(document, path)
+    others = {option: own_value(document, option) for option in values if option != path}
     set_at(document, path, value)
-    assert value_at(document, path) == value
+    assert own_value(document, path) == value
     set_at(document, path, before)
-    assert value_at(document, path) == before
-    assert {option: value_at(document, option) for option in others} == others
+    assert own_value(document, path) == before
+    assert {option: own_value(document, option) for option in others} == others

@@ -5,6 +5,7 @@ import {
   PARTS,
   READ_ONLY,
   UI,
+  fillAdvice,
   fillBatch,
   fillBudget,
   fillCircuit,
@@ -49,6 +50,7 @@ const lists = {
   tasks: new List(parts.tasks, $("tasks"), $("row"), (row, id) => order(-row.waiting, id), fillTask),
   letters: new List(parts.letters, $("letters"), $("row"), (row, id) => order(-row.at, id), fillLetter),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
+  advice: new List(parts.advice, $("advice"), $("row"), byPlace, fillAdvice),
 };
 
 // -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
@@ -56,7 +58,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { circuits, letters, batches, budgets, minutes, replay } = Object.fromEntries(parts.summary);
+  const { circuits, letters, batches, budgets, advice, minutes, replay } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -79,6 +81,8 @@ function drawSummary() {
     tile("burning", number(budgets.burning), budgets.burning && "open");
     text($("budgets-says"), budgets.total ? count(budgets.total, "budget") : "none");
   }
+  $("advice-section").hidden = !advice?.headline;
+  if (advice?.headline) $("advice-says").replaceChildren(`${advice.headline}; of `, when(advice.at));
   if (minutes) drawMinutes(minutes);
   if (replay) drawReplay(replay);
 }
