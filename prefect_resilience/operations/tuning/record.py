@@ -49,10 +49,10 @@ class RecordedRun(_Recorded):
 class RecordedTask(_Recorded):
     """The runs of one task in the order of their starts, and the options with which they ran.
 
-    options: in the form of a `ResiliencePolicy` block ({"retry": {"attempts": 3, "backoff": {...}}, "timeout":
-    30.0, "circuit": {...}}), with defaults filled in; None: unknown. changed_at: when they last changed.
-    block: the name of the ResiliencePolicy block that the task reads, if any. circuit: the name of its circuit,
-    as written in the code (perhaps a template).
+    options: in the form of a `ResiliencePolicy` block ({"retry": {"attempts": 3, "backoff": {...}},
+    "timeout": 30.0, "circuit": {...}}), with defaults filled in; None: unknown. changed_at: when they last
+    changed. block: the name of the ResiliencePolicy block that the task reads, if any. circuit: the name of
+    its circuit, as written in the code (perhaps a template).
     """
 
     name: str
@@ -83,7 +83,7 @@ class RecordedCircuit(_Recorded):
 class RecordedPeriod(_Recorded):
     """What is known of a period. `unknown`: figures that are missing or partial, and why.
 
-    runs: the number of task runs in the period by Prefect's count, of which `read` were read whole.
+    runs: the number of task runs in the period by Prefect's count. read: how many of them are in `tasks`.
     """
 
     since: float
