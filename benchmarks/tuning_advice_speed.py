@@ -1,6 +1,6 @@
 """How long the advice for a large record takes, and how much memory.
 
-    python -m benchmarks.tuning_speed [--runs 100000]
+    python -m benchmarks.tuning_advice_speed [--runs 100000]
 
 The record of a week with ten outages is written to a file. Another process reads it and calls `advise`;
 its time includes neither the reading nor the imports, its memory is the most that the process ever had.
