@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -36,6 +37,7 @@ DAY = 86_400.0
 TASKS = 20
 RUNS_PER_FLOW = 500
 CHUNK = 2_000
+Rows = dict[str, list[dict[str, Any]]]
 CODES = ("429", "503", "TIMEOUT", "ConnectError")
 
 
@@ -60,12 +62,13 @@ class Day:
     expected: Counter[str]
     flow_id: UUID
     events: int = 0
+    seconds: float = DAY
 
-    def rows(self, runs: int) -> Iterator[dict[str, list[dict[str, Any]]]]:
+    def rows(self, runs: int) -> Iterator[Rows]:
         """Rows by table, CHUNK runs at a time."""
         flow_run: UUID = uuid4()
         for first in range(0, runs, CHUNK):
-            made: dict[str, list[dict[str, Any]]] = {
+            made: Rows = {
                 name: [] for name in ("flow_run", "task_run", "task_run_state", "events", "event_resources")
             }
             for number in range(first, min(first + CHUNK, runs)):
@@ -79,10 +82,10 @@ class Day:
         named = {"id": run_id, "flow_id": self.flow_id, "name": f"nightly-{number}"}
         return {**named, "state_type": "COMPLETED", "state_name": "Completed", "end_time": self.end}
 
-    def _task_run(self, made: dict[str, list[dict[str, Any]]], flow_run: UUID, number: int) -> None:
+    def _task_run(self, made: Rows, flow_run: UUID, number: int) -> None:
         run_id, state_id, task = uuid4(), uuid4(), f"task-{number % TASKS}"
         # Those of the last minute would be in the report or not by the time that the filling took.
-        ended = self.end - timedelta(seconds=60 + self.chance.random() * (DAY - 600))
+        ended = self.end - timedelta(seconds=60 + self.chance.random() * (self.seconds - 600))
         attempts = 2 if self.chance.random() < 0.1 else 1
         kind, name = self._ending()
         key = str(uuid4())
@@ -117,9 +120,7 @@ class Day:
             return "FAILED", "Failed"
         return "COMPLETED", "Fallback" if chance < 0.03 else "Completed"
 
-    def _events(
-        self, made: dict[str, list[dict[str, Any]]], run: dict[str, Any], flow_run: UUID, attempts: int
-    ) -> None:
+    def _events(self, made: Rows, run: dict[str, Any], flow_run: UUID, attempts: int) -> None:
         ended: datetime = run["end_time"]
         names = ["Pending", "Running", *(["AwaitingRetry", "Retrying"] if attempts > 1 else [])]
         for number, name in enumerate([*names, run["state_name"]]):
@@ -132,7 +133,11 @@ class Day:
                 "prefect.state-name": name,
             }
             self._event(made, f"prefect.task-run.{name}", at, subject, flow_run)
-        failures = attempts - 1 + (run["state_name"] != "Completed")
+        self._task_run_events(made, run, flow_run, attempts)
+
+    def _task_run_events(self, made: Rows, run: dict[str, Any], flow_run: UUID, attempts: int) -> None:
+        """The events of this package."""
+        ended, failures = run["end_time"], attempts - 1 + (run["state_name"] != "Completed")
         for _ in range(failures):
             code = self.chance.choice(CODES)
             self.expected[f"code {code}"] += 1
@@ -144,11 +149,12 @@ class Day:
 
     def _event(
         self,
-        made: dict[str, list[dict[str, Any]]],
+        made: Rows,
         name: str,
         at: datetime,
         subject: dict[str, str],
         flow_run: UUID,
+        payload: dict[str, Any] | None = None,
     ) -> None:
         self.events += 1
         event_id, by_id = uuid4(), "prefect.resource.id"
@@ -167,7 +173,7 @@ class Day:
                 "resource": subject,
                 "related": related,
                 "related_resource_ids": [one[by_id] for one in related],
-                "payload": {"task_run": {"run_count": 1, "note": "x" * 300}},
+                "payload": payload or {"task_run": {"run_count": 1, "note": "x" * 300}},
             }
         )
         for one in (subject, *related):
@@ -176,25 +182,23 @@ class Day:
             made["event_resources"].append({**row, "resource_role": one.get("prefect.resource.role", "")})
 
 
-def fill(home: Path, runs: int) -> Day:
-    """A database of Prefect's own making with a day in it."""
+def fill(home: Path, runs: int, day: Day, more: Rows | None = None) -> None:
+    """A database of Prefect's own making with that day in it, and more rows."""
     import sqlalchemy as sa
     from prefect.server.database import provide_database_interface
 
     database = provide_database_interface()
     asyncio.run(database.create_db())
     tables = {table.name: table for table in database.Base.metadata.tables.values()}
-    day = Day(datetime.now(UTC), random.Random(0), Counter(), uuid4())
     engine = sa.create_engine(f"sqlite:///{home / 'prefect.db'}")
     with engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA synchronous=OFF")
         connection.execute(tables["flow"].insert(), [{"id": day.flow_id, "name": "nightly"}])
-        for made in day.rows(runs):
+        for made in chain([more or {}], day.rows(runs)):
             for name, rows in made.items():
                 if rows:
                     connection.execute(tables[name].insert(), rows)
     engine.dispose()
-    return day
 
 
 @contextmanager
@@ -279,11 +283,11 @@ def table_of(figures: Figures) -> Table:
     return table
 
 
-def filled(home: Path, runs: int) -> tuple[str, int, Counter[str]]:
+def filled(home: Path, runs: int, by: str = "benchmarks.report") -> tuple[str, int, Counter[str]]:
     """Fill a database in a process of its own: its settings are read when Prefect is imported, and what it
     takes of memory would count as that of each process it starts. The day's end, how many events, and what is
     expected."""
-    command = [sys.executable, "-m", "benchmarks.report", "--runs", str(runs), "--fill", str(home)]
+    command = [sys.executable, "-m", by, "--runs", str(runs), "--fill", str(home)]
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     ended = subprocess.run(
         command, env={**environment, "PREFECT_HOME": str(home)}, stdout=subprocess.PIPE, check=True
@@ -299,7 +303,8 @@ def main() -> None:
     parser.add_argument("--fill", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.fill:
-        day = fill(options.fill, options.runs)
+        day = Day(datetime.now(UTC), random.Random(0), Counter(), uuid4())
+        fill(options.fill, options.runs, day)
         print(json.dumps({"end": day.end.isoformat(), "events": day.events, "expected": day.expected}))
         return
     with tempfile.TemporaryDirectory() as home:

@@ -15,4 +15,5 @@ from .flows import run_plan as run_plan
 from .flows import set_circuit as set_circuit
 from .flows import settle_effect as settle_effect
 from .flows import show_circuits as show_circuits
+from .flows import tune as tune
 from .flows import unknown_circuit as unknown_circuit

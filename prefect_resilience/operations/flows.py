@@ -44,6 +44,7 @@ from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuit, get
 from prefect_resilience.guards.circuits.registry import StoreReference
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
+from prefect_resilience.operations.tuning.weekly import tune
 from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 
@@ -65,6 +66,7 @@ __all__ = [
     "set_circuit",
     "settle_effect",
     "show_circuits",
+    "tune",
     "unknown_circuit",
 ]
 

@@ -22,6 +22,7 @@ from prefect_resilience.operations.cli.dead_letters import app as dead_letters
 from prefect_resilience.operations.cli.fleet import dashboard, doctor, install, report_command
 from prefect_resilience.operations.cli.limits import app as limits
 from prefect_resilience.operations.cli.plan import app as plan
+from prefect_resilience.operations.cli.tune import tune_command, what_if_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
@@ -37,6 +38,8 @@ app: App = App(
 for _command in (adopt, batches, circuits, dashboard, dead_letters, doctor, install, limits, plan):
     app.command(_command)
 app.command(report_command, name="report")
+app.command(tune_command, name="tune")
+app.command(what_if_command, name="what-if")
 
 
 def main() -> NoReturn:

@@ -25,6 +25,7 @@ from prefect_resilience.guards.limits.sharing import get_limits
 from prefect_resilience.operations.dashboard import rows
 from prefect_resilience.operations.dashboard.rows import Circuits, Row, Rows
 from prefect_resilience.operations.reports.api import Period, opened, ours
+from prefect_resilience.operations.tuning.latest import latest_advice
 from prefect_resilience.stores import Store
 
 COUNTED = {"retries": "retry.scheduled", "fallbacks": "fallback.used", "failures": "run.failed"}
@@ -71,6 +72,9 @@ class Fleet:
 
     def read_limits(self) -> rows.Parts:
         return rows.limits(get_limits(self.circuits))
+
+    def read_advice(self) -> rows.Parts:
+        return rows.advice(latest_advice(self.store))
 
     def read_minutes(self) -> rows.Parts:
         now = datetime.now(UTC)
@@ -176,6 +180,7 @@ class Hub:
             PageSource("batches", fleet.read_batches, 2.0),
             PageSource("error budgets", fleet.read_budgets, 5.0),
             PageSource("adaptive limits", fleet.read_limits, 5.0),
+            PageSource("advice", fleet.read_advice, 30.0),
             PageSource("retries and fallbacks", fleet.read_minutes, 10.0),
         )
         self._asked = {source.name: asyncio.Event() for source in self._sources}

@@ -19,6 +19,7 @@ from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
 from prefect_resilience.guards.limits.sharing import LimitSnapshot
+from prefect_resilience.operations.tuning.latest import LatestAdvice
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.listing import BatchCounts
@@ -140,6 +141,22 @@ def limits(listed: Iterable[LimitSnapshot]) -> Parts:
         for place, one in enumerate(ordered[:BUDGETS_SHOWN])
     }
     return {"limits": rows, "summary": {"limits": {"total": len(ordered)}}}
+
+
+def advice(latest: LatestAdvice | None) -> Parts:
+    """The part `advice`: what the weekly flow `tune` advised last."""
+    if latest is None:
+        return {"advice": {}, "summary": {"advice": {}}}
+    rows = {
+        f"{one.task}, {one.option}": {
+            "place": place,
+            "now": redact(one.now),
+            "better": redact(one.better),
+            "why": redact(one.why),
+        }
+        for place, one in enumerate(latest.lines)
+    }
+    return {"advice": rows, "summary": {"advice": {"at": latest.at, "headline": latest.headline}}}
 
 
 def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) -> Row:

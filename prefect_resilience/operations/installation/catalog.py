@@ -32,6 +32,7 @@ UNKNOWN = UUID(int=0)
 SCHEDULES: Mapping[str, str] = {
     "show-circuits": "*/5 * * * *",
     "report": "5 6 * * *",
+    "tune": "35 6 * * 1",
     "purge-dead-letters": "25 3 * * *",
     "close-task-runs": "*/10 * * * *",
     "crash-silent-runs": "*/5 * * * *",

@@ -72,6 +72,11 @@ class Api:
         # A pool of its own: work that waits for requests must not occupy the threads of the requests.
         self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-report-beside")
 
+    @property
+    def address(self) -> str:
+        """The URL of the API."""
+        return str(self._client.api_url)
+
     def post(self, path: str, body: Any) -> Any:
         return self._asked("POST", path, json=body)
 

@@ -37,6 +37,7 @@ class StateChange:
     """A change of a circuit to the state `after`. Times are seconds since the epoch.
 
     `before`: the previous state, if known. `retry_at`: the time until which calls are rejected, if any.
+    reason: why, if it is known from an event.
     """
 
     circuit: str
@@ -45,6 +46,7 @@ class StateChange:
     generation: int
     before: str | None = None
     retry_at: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,39 @@ def circuits_of(
 
     `changes`: the changes from events. `every`: whether these are complete.
     """
+    made = [
+        _circuit(name, told, snapshot, (since, until), every)
+        for name, told, snapshot in _by_circuit(changes, now)
+    ]
+    shown = [one for one in made if one is not None]
+    return tuple(sorted(shown, key=lambda one: (-one.openings, -one.seconds_open, one.name)))
+
+
+def _by_circuit(
+    changes: Iterable[StateChange], now: Iterable[CircuitSnapshot]
+) -> Iterator[tuple[str, list[StateChange], CircuitSnapshot | None]]:
+    """Each circuit with the changes from events and its document, if there is one."""
     told: dict[str, list[StateChange]] = {}
     for change in changes:
         told.setdefault(change.circuit, []).append(change)
     # Events have redacted names, because a name may contain a parameter.
     snapshots = {redact(snapshot.name): snapshot for snapshot in now}
-    made = [
-        _circuit(name, told.get(name, []), snapshots.get(name), (since, until), every)
-        for name in told.keys() | snapshots.keys()
-    ]
-    shown = [one for one in made if one is not None]
-    return tuple(sorted(shown, key=lambda one: (-one.openings, -one.seconds_open, one.name)))
+    for name in told.keys() | snapshots.keys():
+        yield name, told.get(name, []), snapshots.get(name)
+
+
+def refusals_of(
+    changes: Iterable[StateChange], now: Iterable[CircuitSnapshot], since: float, until: float
+) -> dict[str, list[tuple[StateChange, float | None]]]:
+    """The times of the period in which each circuit rejected calls: the change that began each of them, and
+    its end, None if it has none yet."""
+    found: dict[str, list[tuple[StateChange, float | None]]] = {}
+    for name, told, snapshot in _by_circuit(changes, now):
+        for stay in _stays(_known(name, told, snapshot)):
+            end = min(stay.until, inf if stay.change.retry_at is None else stay.change.retry_at)
+            if stay.refusing and stay.change.at < until and end > since:
+                found.setdefault(name, []).append((stay.change, None if end == inf else end))
+    return found
 
 
 def _circuit(
@@ -221,7 +245,7 @@ def happenings_of(api: Api, period: Period) -> Happenings:
         codes=codes,
         categories=categories,
         refused=_refused(api, period),
-        changes=None if changes > MOST_CHANGES else _changes(api, period) if changes else [],
+        changes=None if changes > MOST_CHANGES else changes_of(api, period) if changes else [],
         in_doubt=counts.get("effect.in-doubt", 0),
         # A letter that is skipped several times counts once.
         skipped=api.count_resources(_named(period, "dead-letter.skipped")) if skipped else 0,
@@ -250,7 +274,9 @@ def _refused(api: Api, period: Period) -> dict[str, int]:
     return {row["label"]: row["count"] for row in rows}
 
 
-def _changes(api: Api, period: Period) -> list[StateChange]:
+def changes_of(api: Api, period: Period) -> list[StateChange]:
+    """The changes of circuits in the period, at most MOST_CHANGES, and for circuits that change often the
+    last one before it."""
     events, _ = api.events(_named(period, *CIRCUITS), MOST_CHANGES)
     changes = [_change(event) for event in events]
     first: dict[str, StateChange] = {}
@@ -283,4 +309,5 @@ def _change(event: dict[str, Any]) -> StateChange:
         generation=payload.get("generation") or 0,
         before=str(payload.get("before")),
         retry_at=payload.get("retry_at"),
+        reason=payload.get("reason"),
     )

@@ -31,6 +31,7 @@ from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import stood_in
@@ -38,6 +39,7 @@ from prefect_resilience.guards.fallbacks import Answer
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.tasks.edge.answers import Again, limited, part_of
+from prefect_resilience.tasks.edge.configured import tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
 from prefect_resilience.telemetry.edge.events import (
@@ -197,18 +199,28 @@ class TaskSurroundings:
         fallback = answer.fallback
         stood_in(self.guard.fn, fallback.name, fallback.degraded)
         log_failure(self.logger, replaced_message(context, answer), error, answered=True)
-        fallback_used(self.task.name, context, fallback)
+        fallback_used(self.task.name, context, fallback, circuit=self._circuit())
 
     def recovered(self, record: RunRecord) -> None:
         after = time.monotonic() - record.started
         self.logger.info("Recovered at attempt %s, after %.1f s", len(record.history) + 1, after)
-        run_recovered(self.task.name, self.identity, record.history, after)
+        run_recovered(self.task.name, self.identity, record.history, after, circuit=self._circuit())
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         attempts = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
         said = f"Giving up after {attempts} ({verdict.why}): {context.summary()}"
         log_failure(self.logger, said, error, answered=is_expected(self.task_run.id))
-        run_failed(self.task.name, context, verdict)
+        run_failed(self.task.name, context, verdict, circuit=self._circuit())
+
+    def _circuit(self) -> str | None:
+        """The name of the circuit in the code, filled in."""
+        circuit = self.guard.circuit
+        if circuit is None or not circuit.fields:
+            return None if circuit is None else circuit.name
+        try:
+            return circuit.bind(self.parameters).name
+        except ConfigurationError:  # it is the error that is told of
+            return None
 
     def _emit(self, happening: str, context: ErrorContext, **more: Any) -> None:
         emit(happening, "task", self.task.name, {**error_payload(context), **more})
@@ -315,7 +327,10 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     if context is None or getattr(context.task, "guard", None) is not guard or not enabled():
         return None
     keep_secrets_out_of_logs()
-    return TaskSurroundings(guard, context)
+    here = TaskSurroundings(guard, context)
+    if guard.policy is None:
+        tell_options(guard, here.task)
+    return here
 
 
 def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
@@ -326,4 +341,6 @@ def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
     answered = policy.looked_at(time.monotonic())
     if answered is not None:
         yield Blocking(answered.wait, (live.PATIENCE,))
-    return policy.guard(guard, here.logger)
+    made = policy.guard(guard, here.logger)
+    tell_options(made, here.task)
+    return made

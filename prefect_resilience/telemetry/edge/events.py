@@ -34,6 +34,7 @@ from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
 from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
+from prefect_resilience.telemetry.recorded import recorded
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -180,10 +181,13 @@ def retry_scheduled(task: str, context: ErrorContext, verdict: Verdict, emit: Em
     _of_failure(emit, "retry.scheduled", task, context, delay=verdict.delay, why=verdict.why)
 
 
-def fallback_used(task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit) -> None:
+def fallback_used(
+    task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit, *, circuit: str | None = None
+) -> None:
     attempt_failed(context, task, emit)
     told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
-    _of_failure(emit, "fallback.used", task, context, **told, **_times(context))
+    told |= {**_times(context), "record": recorded(context.history, circuit)}
+    _of_failure(emit, "fallback.used", task, context, **told)
     if fallback.degraded:
         _of_failure(emit, "run.degraded", task, context, to=fallback.name)
 
@@ -194,6 +198,8 @@ def run_recovered(
     history: Sequence[AttemptRecord],
     seconds: float,
     emit: Emit = emit,
+    *,
+    circuit: str | None = None,
 ) -> None:
     """`history`: the attempts that failed; `seconds`: from the first one's beginning to the success."""
     last = history[-1].error
@@ -202,14 +208,18 @@ def run_recovered(
         "after": seconds,
         "waited": _waited(history),
         "error": last.model_dump(mode="json") if last else None,
+        "record": recorded(history, circuit),
     }
     emit("run.recovered", "task", task, {**identity, **payload})
 
 
-def run_failed(task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit) -> None:
+def run_failed(
+    task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit, *, circuit: str | None = None
+) -> None:
     attempt_failed(context, task, emit)
     told = {"why": verdict.why, "exhausted": context.retryable}
-    _of_failure(emit, "run.failed", task, context, **told, **_times(context))
+    told |= {**_times(context), "record": recorded(context.history, circuit)}
+    _of_failure(emit, "run.failed", task, context, **told)
 
 
 def _of_failure(emit: Emit, happening: str, task: str, context: ErrorContext, **more: Any) -> None:

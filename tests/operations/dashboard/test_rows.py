@@ -11,6 +11,7 @@ from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.limits.sharing import LimitSnapshot
 from prefect_resilience.operations.dashboard import rows
+from prefect_resilience.operations.tuning.latest import AdviceLine, LatestAdvice
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -145,3 +146,14 @@ def test_minutes_end_with_the_one_that_goes_on():
     assert told["retries"] == [7, *[0] * 57, 4, 1]
     assert told["fallbacks"] == [0] * rows.MINUTES
     assert told["first"] == datetime(2026, 11, 20, 11, 31, tzinfo=UTC).timestamp()
+
+
+def test_advice_is_a_short_list():
+    one = AdviceLine(task="label", option="timeout", now="30", better="3", why=f"p99.9 is 1.2 s {SECRET}")
+    latest = LatestAdvice(at=5.0, headline="1 change advised", lines=(one,))
+    parts = rows.advice(latest)
+    row = parts["advice"]["label, timeout"]
+    assert (row["now"], row["better"]) == ("30", "3")
+    assert SECRET not in row["why"]
+    assert parts["summary"]["advice"] == {"at": 5.0, "headline": "1 change advised"}
+    assert rows.advice(None) == {"advice": {}, "summary": {"advice": {}}}

@@ -89,6 +89,11 @@ def test_a_block_is_made_of_a_resilient_task_only() -> None:
             5,
             Retry(attempts=5, by_category={"rate_limit": 4}),
         ),
+        (
+            Retry(by_category={"rate_limit": 4, "timeout": 2}),
+            {"by_category": {"timeout": 5}},
+            Retry(by_category={"rate_limit": 4, "timeout": 5}),
+        ),
         (None, {"attempts": 4}, Retry(attempts=4)),
         (
             Retry(backoff=Backoff.exponential(initial=2, maximum=9)),

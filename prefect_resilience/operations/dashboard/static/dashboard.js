@@ -5,6 +5,7 @@ import {
   PARTS,
   READ_ONLY,
   UI,
+  fillAdvice,
   fillBatch,
   fillBudget,
   fillLimit,
@@ -51,6 +52,7 @@ const lists = {
   letters: new List(parts.letters, $("letters"), $("row"), (row, id) => order(-row.at, id), fillLetter),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
   limits: new List(parts.limits, $("limits"), $("row"), byPlace, fillLimit),
+  advice: new List(parts.advice, $("advice"), $("row"), byPlace, fillAdvice),
 };
 
 // -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
@@ -58,7 +60,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { circuits, letters, batches, budgets, limits, minutes, replay } = Object.fromEntries(parts.summary);
+  const { circuits, letters, batches, budgets, limits, advice, minutes, replay } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -82,6 +84,8 @@ function drawSummary() {
     text($("budgets-says"), budgets.total ? count(budgets.total, "budget") : "none");
   }
   if (limits) text($("limits-says"), limits.total ? count(limits.total, "limit") : "none");
+  $("advice-section").hidden = !advice?.headline;
+  if (advice?.headline) $("advice-says").replaceChildren(`${advice.headline}; of `, when(advice.at));
   if (minutes) drawMinutes(minutes);
   if (replay) drawReplay(replay);
 }

@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
 export const READ_ONLY = meta("read-only") !== "";
 
-export const PARTS = ["circuits", "sparks", "letters", "tasks", "batches", "budgets", "limits", "summary", "trouble"];
+export const PARTS = ["circuits", "sparks", "letters", "tasks", "batches", "budgets", "limits", "advice", "summary", "trouble"];
 export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
 const STATES = {
   open: "open",
@@ -230,6 +230,13 @@ export function fillLetter(node, id, row) {
   part(node, "figures").replaceChildren(when(row.at), `, after ${count(row.attempts, "attempt")}`);
   text(part(node, "why"), row.error + (row.left_out.length ? ` (left out: ${row.left_out.join(", ")})` : ""));
   buttons(node, "replay", () => [replayButton(row.name, () => "1 letter", { letter: id })]);
+}
+
+export function fillAdvice(node, id, row) {
+  node.dataset.level = "probing";
+  text(part(node, "name"), id);
+  text(part(node, "figures"), `now ${row.now}; better ${row.better}`);
+  text(part(node, "why"), row.why);
 }
 
 export function fillBudget(node, id, row) {

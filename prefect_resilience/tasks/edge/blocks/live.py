@@ -82,7 +82,10 @@ def retry_by(own: Retry, says: Mapping[str, Any]) -> Retry:
         return own
     merged = own.model_dump()
     backoff: dict[str, Any] = says.get("backoff", {})
-    merged |= {name: value for name, value in says.items() if name != "backoff"}
+    merged |= {name: value for name, value in says.items() if name not in ("backoff", "by_category")}
+    if rules := says.get("by_category"):
+        # By category, so that a block with one of them keeps the code's others.
+        merged["by_category"] = {category.value: rule for category, rule in own.rules.items()} | rules
     if backoff.get("kind", merged["backoff"]["kind"]) == merged["backoff"]["kind"] not in ENDED:
         merged["backoff"] |= backoff
     elif backoff:

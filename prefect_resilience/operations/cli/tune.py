@@ -1,0 +1,311 @@
+"""The commands `tune` and `what-if`: which numbers of a policy to change, and what others would do."""
+
+from __future__ import annotations
+
+import json as json_text
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from pydantic import ValidationError
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from prefect_resilience.base.text import plural
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations.cli import look, options
+from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
+from prefect_resilience.operations.cli.options import Flag, Json, Yes
+from prefect_resilience.operations.tuning import tuning
+from prefect_resilience.operations.tuning.applying import ChangePlan, NotApplied, TuningChange
+from prefect_resilience.operations.tuning.changing import apply_changes, planned, restore
+from prefect_resilience.operations.tuning.checking import CheckedChange
+from prefect_resilience.operations.tuning.page import headline_of, not_judged_of, page_of
+from prefect_resilience.operations.tuning.pictures import (
+    Legend,
+    figure_text,
+    interval_text,
+    picture_of,
+    value_text,
+)
+from prefect_resilience.operations.tuning.report import Comparison, TuningGoal, TuningReport
+
+Goal = Annotated[
+    TuningGoal | None,
+    Parameter(
+        help="What matters more than usual: recover (runs), latency or load (of a service in trouble)."
+    ),
+]
+OUTCOMES = {"came true": "done", "partly": "note", "did not": "wrong"}
+
+
+def tune_command(
+    *,
+    since: str = "7d",
+    task: str | None = None,
+    goal: Goal = None,
+    apply: Flag = False,
+    restore_old: Annotated[Flag, Parameter(name="--undo")] = False,
+    check: Flag = False,
+    advice: Path | None = None,
+    markdown: Path | None = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> int:
+    """Say which numbers of the tasks' policies to change, from what their runs did.
+
+    The runs of the period are replayed with other numbers. Only --apply changes anything.
+
+    Example: prefect-resilience tune --since 7d
+    Example: prefect-resilience tune --task label --apply
+
+    Args:
+        since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
+        task: Only the advice for this task.
+        apply: Write the advice to the ResiliencePolicy blocks of the tasks, after a question.
+        restore_old: Give the blocks the values from before the latest --apply.
+        check: Compare the runs since the latest --apply with what was predicted.
+        advice: A file with the advice, written by --json, instead of reading the runs: edit it, then --apply.
+        markdown: A file to write the advice to, as markdown with pictures.
+    """
+    _check_flags(apply=apply, restore_old=restore_old, check=check, yes=yes)
+    if restore_old:
+        return _restore(json=json)
+    if check:
+        changes = tuning.check_applied()
+        return look.answer(changes, *_checked(changes), json=json)
+    report = tuning.tune(options.since("--since", since), task, goal) if advice is None else _read(advice)
+    if markdown is not None:
+        _write(markdown, page_of(report))
+    if not apply:
+        return look.answer(report, *_advice(report), json=json)
+    return _apply(report, yes=yes, json=json)
+
+
+def _check_flags(*, apply: bool, restore_old: bool, check: bool, yes: bool) -> None:
+    if apply + restore_old + check > 1:
+        raise ConfigurationError("`--apply`, `--undo` and `--check` exclude each other: write one of them")
+    if yes and not apply:
+        raise ConfigurationError("--yes confirms --apply: add --apply, or leave --yes out")
+
+
+# -- advice
+
+
+def _advice(report: TuningReport) -> Iterator[RenderableType]:
+    if report.advice:
+        columns = {"task": WORD, "option": WORD, "now": TEXT, "better": TEXT, "why": TEXT}
+        yield look.table(
+            columns,
+            (
+                (one.task, one.option, value_text(one.now), value_text(one.better), one.why)
+                for one in report.advice
+            ),
+        )
+    yield f"{headline_of(report)}."
+    yield from _sentences("Not judged", not_judged_of(report))
+    yield from _sentences("Unknown", report.unknown.values())
+
+
+def _sentences(title: str, sentences: Iterable[str]) -> Iterator[RenderableType]:
+    told = [printable(one) for one in sentences]
+    if told:
+        yield Text(title, style="bold")
+        yield from (Text(f"  {one}") for one in told)
+
+
+# -- applying and restoring
+
+
+def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
+    plan = planned(report)
+    if not plan.changes:
+        answer = {"applied": None, "left": plan.left}
+        look.answer(
+            answer,
+            *_left(plan.left, "not written"),
+            f"{headline_of(report)}. Nothing was written.",
+            json=json,
+        )
+        return 1 if plan.left else 0
+    question = f"Write {plural(len(plan.changes), 'change')} to {_blocks(plan)}?"
+    if not yes and not look.agreed(question, f"change {_blocks(plan)}", _changes(plan.changes)):
+        return 1
+    entry = apply_changes(report, plan)
+    said = (
+        f"{plural(len(plan.changes), 'change')} written to {_blocks(plan)}. Running workers use them "
+        "within 30 s. `prefect-resilience tune --undo` restores the old values."
+    )
+    parts = [_changes(plan.changes), *_left(plan.left, "not written"), said]
+    return look.answer({"applied": entry, "left": plan.left}, *parts, json=json)
+
+
+def _blocks(plan: ChangePlan) -> str:
+    names = ", ".join(plan.blocks)
+    return f"the {'block' if len(plan.blocks) == 1 else 'blocks'} {names}"
+
+
+def _changes(changes: Iterable[TuningChange]) -> Table:
+    columns = {"block": WORD, "task": WORD, "option": WORD, "now": TEXT, "after": TEXT}
+    rows = ((one.block, one.task, one.option, value_text(one.now), value_text(one.after)) for one in changes)
+    return look.table(columns, rows)
+
+
+def _left(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
+    for one in left:
+        yield look.finding("note", f"{one.task}, {one.option}", what, one.why)
+
+
+def _restore(*, json: bool) -> int:
+    entry, back, left = restore()
+    said = f"{plural(len(back), 'change')} restored, of the advice that {printable(entry.by)} applied."
+    look.answer({"restored": back, "left": left}, *_left(left, "stays"), said, json=json)
+    return 1 if left else 0
+
+
+# -- checking
+
+
+def _checked(changes: Iterable[CheckedChange]) -> Iterator[RenderableType]:
+    told = list(changes)
+    if not told:
+        yield "There is nothing to check: no advice is applied."
+        return
+    columns = {
+        "task": WORD,
+        "option": WORD,
+        "before": TEXT,
+        "after": TEXT,
+        "runs since": FIGURES,
+        "outcome": TEXT,
+    }
+    rows = (
+        (
+            one.task,
+            one.option,
+            value_text(one.before),
+            value_text(one.after),
+            f"{one.runs:,.0f}",
+            look.state(OUTCOMES.get(one.outcome, ""), one.outcome),
+        )
+        for one in told
+    )
+    yield look.table(columns, rows)
+    for one in told:
+        if one.figures:
+            yield Text(f"{printable(one.task)}, {one.option}", style="bold")
+            rates = (
+                (f.name, *(f"{value:.3g}" for value in (f.before, f.predicted, f.since))) for f in one.figures
+            )
+            names = {"rate": TEXT, "before": FIGURES, "predicted": FIGURES, "since": FIGURES}
+            yield look.table(names, rates)
+
+
+# -- what if
+
+
+def what_if_command(
+    *,
+    task: str,
+    attempts: int | None = None,
+    timeout: float | None = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set")] = None,
+    since: str = "24h",
+    picture: Path | None = None,
+    json: Json = False,
+) -> int:
+    """Replay a period with other options of one task, and show both side by side.
+
+    Example: prefect-resilience what-if --task label --attempts 5 --timeout 3 --since 24h
+    Example: prefect-resilience what-if --task label --set circuit.open_for=10
+
+    Args:
+        task: The name of the task.
+        attempts: The number of attempts, the first one included.
+        timeout: Seconds that one attempt may take.
+        set_: Another option, as in retry.max_elapsed=60 or circuit.open_for=10; repeat it for several.
+        since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
+        picture: A file to write the comparison to, as an SVG picture.
+    """
+    wanted: dict[str, Any] = {} if attempts is None else {"retry.attempts": attempts}
+    wanted |= {} if timeout is None else {"timeout": timeout}
+    wanted |= dict(_option(text) for text in set_ or ())
+    if not wanted:
+        raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
+    comparison = tuning.compared_with(task, _nested(wanted), options.since("--since", since))
+    then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
+    if picture is not None:
+        _write(picture, picture_of(comparison, f"{task} since {since}", Legend("as it ran", then)))
+    return look.answer(comparison, *_compared(comparison, then), json=json)
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """The option and its value, which is JSON or a plain text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise ConfigurationError(f"--set {text!r} is not an option: write it as in retry.max_elapsed=60")
+    try:
+        return name.strip(), json_text.loads(value)
+    except ValueError:
+        return name.strip(), value
+
+
+def _nested(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The options in the form of a block."""
+    made: dict[str, Any] = {}
+    for name, value in wanted.items():
+        *places, last = name.split(".")
+        inner = made
+        for place in places:
+            inner = inner.setdefault(place, {})
+        inner[last] = value
+    return made
+
+
+def _compared(comparison: Comparison, then: str) -> Iterator[RenderableType]:
+    columns = {
+        "figure": TEXT,
+        "as it ran": FIGURES,
+        then: FIGURES,
+        "difference, 9 times in 10": FIGURES,
+        "": TEXT,
+    }
+    rows = (
+        (
+            one.name,
+            figure_text(one, one.now),
+            figure_text(one, one.then),
+            interval_text(one),
+            ""
+            if one.better is None
+            else look.state(*(("done", "better") if one.better else ("wrong", "worse"))),
+        )
+        for one in comparison.figures
+    )
+    yield look.table(columns, rows)
+    yield f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
+    yield from _sentences("Doubts", comparison.doubts)
+
+
+def _read(path: Path) -> TuningReport:
+    """Advice that was saved."""
+    try:
+        return TuningReport.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"the advice {path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise ConfigurationError(
+            f"{path}: {place}: {first['msg']}: write what `prefect-resilience tune --json` prints"
+        ) from None
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+    look.say(f"Wrote {path}")

@@ -1,0 +1,260 @@
+"""A service's recorded period, prepared for many replays: arrivals, outages, and what each call met. Pure."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord
+from prefect_resilience.operations.tuning.record import RecordedRun
+from prefect_resilience.operations.tuning.service import ServiceModel
+
+REPLAYED = frozenset({"succeeded", "fallback", "failed"})
+"""The ends of runs that are replayed; a crash or a cancellation has nothing to do with the policy."""
+
+OVERLOADED = -2
+"""In place of an outage: the call began above the limit of the service, so another load may answer it."""
+
+MARGIN = 120.0
+LONGEST_MARGIN = 600.0
+RETURN_SPAN, LONGEST_RETURN = 5.0, 60.0
+CALLS_AT_RETURN = 10.0
+BLOCKS_IN_DAY, LEAST_BLOCKS, MOST_BLOCKS = 4, 10, 60
+DAY = 86_400.0
+MOST_REPLAYED = 10_000
+SLICE, SLICES_IN_BLOCK = 60.0, 20
+"""The least seconds of a slice, and the most slices of a block, if a part of a long period is replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedRun:
+    """One run to replay.
+
+    met: its recorded calls that reached the service, each with the outage in which it began (-1: none).
+    weight: the number of runs that it represents in the figures; count: in the circuit and in the load, which
+        do not grow when parts of the period are left out.
+    """
+
+    at: float
+    task: int
+    place: int
+    weight: float
+    count: float
+    block: int
+    met: tuple[tuple[int, ServiceCall], ...]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the replays of one service share.
+
+    borders, states: the moments at which the state of the service changes, and the outage that begins there
+        (-1: it is up). jumps: for a quiet run the first later run that is not quiet, else its own place.
+    seconds_before: the durations of the runs before each place, summed. returns: by outage, the seconds after
+        it in which its load is counted, and the usual number of calls in them.
+    """
+
+    model: ServiceModel
+    runs: tuple[ReplayedRun, ...]
+    borders: tuple[float, ...]
+    states: tuple[int, ...]
+    jumps: tuple[int, ...]
+    durations: tuple[float, ...]
+    seconds_before: tuple[float, ...]
+    weight_before: tuple[float, ...]
+    returns: tuple[tuple[float, float], ...]
+    blocks: int
+    since: float
+    block_seconds: float
+    falls_back: tuple[float, ...]
+
+    def state_at(self, moment: float) -> int:
+        """The outage at a moment, -1 if the service is up."""
+        return self.states[bisect_right(self.borders, moment)]
+
+    def block_at(self, moment: float) -> int:
+        return min(self.blocks - 1, max(0, int((moment - self.since) / self.block_seconds)))
+
+
+def duration_of(run: RecordedRun) -> float:
+    """The seconds from the first attempt's start to the last one's end."""
+    last = run.attempts[-1]
+    return max(0.0, last.start + last.seconds - run.attempts[0].start)
+
+
+def scenario_of(
+    record: ServiceRecord,
+    model: ServiceModel,
+    since: float,
+    until: float,
+    *,
+    least_timeout: float = math.inf,
+    circuit: CircuitPolicy | None = None,
+    limited: bool = False,
+    chance: float = 0.5,
+    most: int = MOST_REPLAYED,
+) -> Scenario:
+    """The scenario of a service.
+
+    least_timeout: no replay has a shorter timeout, so that quicker runs may be quiet. limited: a limit may
+    hold runs up, so that none is quiet. chance: where within its bounds each outage ends. most: if more runs
+    than this are not quiet, slices of the period without an outage are left out, and the others weigh more.
+    """
+    blocks = min(MOST_BLOCKS, max(LEAST_BLOCKS, round(BLOCKS_IN_DAY * (until - since) / DAY)))
+    length = max(until - since, 1e-9) / blocks
+    borders, states = _states(model, chance)
+    runs: list[ReplayedRun] = []
+    durations: list[float] = []
+    for place, (task, run) in enumerate(record.runs):
+        if run.ended in REPLAYED and run.attempts:
+            at = run.attempts[0].start
+            block = min(blocks - 1, max(0, int((at - since) / length)))
+            met = tuple(
+                (
+                    OVERLOADED
+                    if (place, call.nth) in model.overloaded
+                    else states[bisect_right(borders, call.start)],
+                    call,
+                )
+                for call in record.by_run[place]
+            )
+            runs.append(ReplayedRun(at, task, place, run.weight, run.weight, block, met))
+            durations.append(duration_of(run))
+    order = sorted(range(len(runs)), key=lambda place: runs[place].at)
+    runs, durations = [runs[place] for place in order], [durations[place] for place in order]
+    quiet = [False] * len(runs) if limited else _quiet(record, runs, model, least_timeout, circuit)
+    kept = _sampled(runs, quiet, model, most, length)
+    runs = [replace(runs[place], weight=runs[place].weight * weight) for place, weight in kept]
+    durations = [durations[place] for place, _ in kept]
+    quiet = [quiet[place] for place, _ in kept]
+    weights = [run.weight for run in runs]
+    return Scenario(
+        model=model,
+        runs=tuple(runs),
+        borders=tuple(borders),
+        states=tuple(states),
+        jumps=tuple(_jumps(runs, quiet)),
+        durations=tuple(durations),
+        seconds_before=(0.0, *accumulate(d * w for d, w in zip(durations, weights, strict=True))),
+        weight_before=(0.0, *accumulate(weights)),
+        returns=tuple(_returns(model, runs)),
+        blocks=blocks,
+        since=since,
+        block_seconds=length,
+        falls_back=tuple(_fallback_shares(record)),
+    )
+
+
+def _states(model: ServiceModel, chance: float) -> tuple[list[float], list[int]]:
+    borders: list[float] = []
+    states = [-1]
+    for place, one in enumerate(model.outages):
+        begins = one.start_high - (one.start_high - one.start_low) * chance
+        ends = one.end_low + (one.end_high - one.end_low) * chance
+        borders += [max(begins, borders[-1] if borders else begins), max(ends, begins)]
+        states += [place, -1]
+    return borders, states
+
+
+def _quiet(
+    record: ServiceRecord,
+    runs: Sequence[ReplayedRun],
+    model: ServiceModel,
+    least_timeout: float,
+    circuit: CircuitPolicy | None,
+) -> list[bool]:
+    """Which runs go the same way under every policy: a quick success, far from anything else."""
+    size = circuit.window_size if circuit is not None else 0.0
+    margin = min(LONGEST_MARGIN, max(MARGIN, size)) if isinstance(size, float) else LONGEST_MARGIN
+    events = sorted(
+        [attempt.start for _, run in record.runs for attempt in run.attempts if not attempt.succeeded]
+        + [bound for one in model.outages for bound in (one.start_low, one.end_high)]
+    )
+    quiet: list[bool] = []
+    for run in runs:
+        plain = len(run.met) == 1 and run.met[0][1].succeeded and run.met[0][1].seconds < least_timeout
+        quiet.append(plain and not _near(events, run.at, margin))
+    return quiet
+
+
+def _sampled(
+    runs: Sequence[ReplayedRun], quiet: Sequence[bool], model: ServiceModel, most: int, block_seconds: float
+) -> list[tuple[int, float]]:
+    """The places of the runs to replay, with what each stands for: at most about `most` that are not quiet.
+
+    Every n-th slice of a block is kept, and each slice with an outage in it.
+    """
+    busy = [place for place, still in enumerate(quiet) if not still]
+    if len(busy) <= most:
+        return [(place, 1.0) for place in range(len(runs))]
+    length = max(SLICE, block_seconds / SLICES_IN_BLOCK)
+    slices = [int((run.at - runs[0].at) / length) for run in runs]
+    needed: set[int] = set()
+    for one in model.outages:
+        first, last = (
+            int((at - runs[0].at) / length) for at in (one.start_low - MARGIN, one.end_high + MARGIN)
+        )
+        needed.update(range(first, last + 1))
+    always = sum(slices[place] in needed for place in busy)
+    share = max(1 / SLICES_IN_BLOCK, (most - always) / max(1, len(busy) - always))
+    taken = {number for number in set(slices) if int((number + 1) * share) > int(number * share)} - needed
+    inside = [0.0] * (runs[-1].block + 1)
+    whole = [0.0] * (runs[-1].block + 1)
+    for run, number in zip(runs, slices, strict=True):
+        if number not in needed:
+            whole[run.block] += run.weight
+            inside[run.block] += run.weight if number in taken else 0.0
+    return [
+        (place, 1.0 if number in needed else whole[run.block] / inside[run.block])
+        for place, (run, number) in enumerate(zip(runs, slices, strict=True))
+        if number in needed or number in taken
+    ]
+
+
+def _near(events: Sequence[float], moment: float, margin: float) -> bool:
+    at = bisect_right(events, moment)
+    return (at < len(events) and events[at] - moment < margin) or (
+        at > 0 and moment - events[at - 1] < margin
+    )
+
+
+def _jumps(runs: Sequence[ReplayedRun], quiet: Sequence[bool]) -> list[int]:
+    """The end of each quiet stretch, which also ends with its block."""
+    jumps = list(range(len(runs)))
+    for place in range(len(runs) - 1, -1, -1):
+        if quiet[place]:
+            after = place + 1
+            goes_on = after < len(runs) and quiet[after] and runs[after].block == runs[place].block
+            jumps[place] = jumps[after] if goes_on else after
+    return jumps
+
+
+def _returns(model: ServiceModel, runs: Sequence[ReplayedRun]) -> list[tuple[float, float]]:
+    moments = [run.at for run in runs]
+    total = list(accumulate((run.weight for run in runs), initial=0.0))
+    found: list[tuple[float, float]] = []
+    for one in model.outages:
+        around = 1800.0
+        number = (
+            total[bisect_right(moments, one.end + around)] - total[bisect_right(moments, one.end - around)]
+        )
+        begins, ends = max(moments[0], one.end - around), min(moments[-1], one.end + around)
+        rate = number / max(1.0, ends - begins)
+        span = min(LONGEST_RETURN, max(RETURN_SPAN, CALLS_AT_RETURN / rate if rate else LONGEST_RETURN))
+        found.append((0.0 if one.censored else span, rate * span))
+    return found
+
+
+def _fallback_shares(record: ServiceRecord) -> list[float]:
+    """By task, the share of the runs that were given up on which a fallback answered."""
+    found: list[float] = []
+    for task in record.tasks:
+        fell = sum(run.weight for run in task.runs if run.ended == "fallback")
+        failed = sum(run.weight for run in task.runs if run.ended == "failed")
+        configured = bool((task.options or {}).get("fallback"))
+        found.append(fell / (fell + failed) if fell + failed else float(configured))
+    return found

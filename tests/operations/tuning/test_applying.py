@@ -1,0 +1,155 @@
+"""What is written to blocks, and how it is restored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience.operations.tuning.applying import (
+    KEPT,
+    AppliedTuning,
+    TuningChange,
+    before_changes,
+    entries_of,
+    in_code,
+    own_value,
+    plan_changes,
+    restored,
+    set_at,
+    with_entry,
+    written,
+)
+from prefect_resilience.operations.tuning.report import TuningAdvice
+
+
+def advice(option: str = "retry.attempts", now: Any = 3, better: Any = 5, task: str = "ask") -> TuningAdvice:
+    return TuningAdvice(task=task, option=option, now=now, better=better, why="it is better")
+
+
+def change(**changes: Any) -> TuningChange:
+    told = {"task": "ask", "option": "retry.attempts", "block": "llm", "before": None, "now": 3, "after": 5}
+    return TuningChange.model_validate({**told, **changes})
+
+
+def entry(number: int = 0, **changes: Any) -> AppliedTuning:
+    told = {"id": f"e{number}", "at": 1.0, "by": "me", "since": 0, "until": 1, "changes": [change()]}
+    return AppliedTuning.model_validate({**told, **changes})
+
+
+def reason(*told: TuningAdvice, blocks: dict[str, str | None], documents: Any = None) -> str:
+    plan = plan_changes(told, blocks, documents or {})
+    assert not plan.changes
+    return plan.left[0].why
+
+
+class TestPlan:
+    def test_advice_goes_to_the_block_of_its_task(self) -> None:
+        plan = plan_changes([advice()], {"ask": "llm", "other": "else"}, {"llm": {"timeout": 9}})
+        (one,) = plan.changes
+        assert (one.block, one.before, one.now, one.after, one.why) == ("llm", None, 3, 5, "it is better")
+        assert plan.blocks == ("llm",)
+        assert written(plan.changes, {"llm": {"timeout": 9}}) == {
+            "llm": {"timeout": 9, "retry": {"attempts": 5}}
+        }
+
+    def test_a_value_of_the_block_is_kept_for_undo(self) -> None:
+        plan = plan_changes([advice()], {"ask": "llm"}, {"llm": {"retry": {"attempts": 3}}})
+        assert plan.changes[0].before == 3
+
+    def test_part_of_a_value_is_still_the_value_that_ran(self) -> None:
+        one = advice("retry.backoff", {"kind": "exponential", "initial": 1.0}, {"initial": 2.0})
+        plan = plan_changes([one], {"ask": "llm"}, {"llm": {"retry": {"backoff": {"initial": 1.0}}}})
+        assert plan.changes[0].before == {"initial": 1.0}
+
+    def test_a_new_circuit_is_named_after_its_task(self) -> None:
+        (one,) = plan_changes([advice("circuit", None, {"open_for": 5})], {"ask": "llm"}, {}).changes
+        assert one.after == {"name": "ask", "open_for": 5}
+
+    def test_a_task_without_a_block_changes_its_code(self) -> None:
+        assert reason(advice(), blocks={"ask": None}) == (
+            "the task reads no block: write Retry(attempts=5) in the code, "
+            'or policy="ask" there and apply again'
+        )
+
+    @pytest.mark.parametrize(("option", "better"), [("limits.max_concurrent", 5), ("timeout", None)])
+    def test_some_options_are_only_in_the_code(self, option: str, better: Any) -> None:
+        assert "a block cannot have it" in reason(advice(option, 1, better), blocks={"ask": "llm"})
+
+    def test_a_shared_block_changes_only_if_all_its_tasks_agree(self) -> None:
+        blocks: dict[str, str | None] = {"ask": "llm", "label": "llm"}
+        assert "label also reads the block 'llm'" in reason(advice(), blocks=blocks)
+        both = plan_changes([advice(), advice(task="label")], blocks, {})
+        assert [one.task for one in both.changes] == ["ask", "label"]
+
+    def test_a_block_that_was_changed_since_is_left(self) -> None:
+        documents = {"llm": {"retry": {"attempts": 9}}}
+        assert "has changed since: it now says 9" in reason(
+            advice(), blocks={"ask": "llm"}, documents=documents
+        )
+
+    @pytest.mark.parametrize(
+        ("option", "value", "said"),
+        [
+            ("timeout", 3.0, "write timeout=3.0"),
+            ("retry.by_category.rate_limit", {"attempts": 6}, "write Retry(by_category={'attempts': 6})"),
+            ("circuit.open_for", 10, "write CircuitBreaker(open_for=10)"),
+            ("limits.max_concurrent", 4, "write Bulkhead(max_concurrent=4)"),
+        ],
+    )
+    def test_how_it_is_written_in_the_code(self, option: str, value: Any, said: str) -> None:
+        assert in_code(option, value) == said
+
+
+class TestUndo:
+    def test_values_are_as_they_were(self) -> None:
+        before = {"llm": {"retry": {"attempts": 3, "max_elapsed": 60}}, "db": {}}
+        changes = [change(before=3), change(task="b", block="db", option="timeout", after=3.0)]
+        made, left = before_changes(changes, written(changes, before))
+        assert made == before
+        assert left == ()
+
+    def test_what_a_person_changed_stays(self) -> None:
+        made, left = before_changes([change()], {"llm": {"retry": {"attempts": 7}}})
+        assert made == {"llm": {"retry": {"attempts": 7}}}
+        assert left[0].why == "the block 'llm' now says 7, not 5"
+
+    def test_a_block_that_is_gone_stays_gone(self) -> None:
+        made, left = before_changes([change()], {})
+        assert made == {}
+        assert "is gone" in left[0].why
+
+    def test_the_log_keeps_the_newest(self) -> None:
+        document: Any = None
+        for number in range(KEPT + 5):
+            document = with_entry(document, entry(number))
+        found = entries_of(document)
+        assert len(found) == KEPT
+        assert found[-1].id == f"e{KEPT + 4}"
+        assert entries_of(None) == ()
+
+    def test_an_entry_is_marked(self) -> None:
+        document = restored(with_entry(with_entry(None, entry(1)), entry(2)), "e2", 9.0, "you")
+        assert [(one.restored_at, one.restored_by) for one in entries_of(document)] == [
+            (None, None),
+            (9.0, "you"),
+        ]
+
+
+PATHS = st.sampled_from(["timeout", "retry.attempts", "retry.backoff.initial", "circuit.open_for"])
+
+
+@given(st.dictionaries(PATHS, st.integers(1, 9)), PATHS, st.integers(1, 9))
+def test_setting_and_setting_back_is_nothing(values: dict[str, int], path: str, value: int) -> None:
+    document: dict[str, Any] = {}
+    for option, number in values.items():
+        set_at(document, option, number)
+    before = own_value(document, path)
+    others = {option: own_value(document, option) for option in values if option != path}
+    set_at(document, path, value)
+    assert own_value(document, path) == value
+    set_at(document, path, before)
+    assert own_value(document, path) == before
+    assert {option: own_value(document, option) for option in others} == others

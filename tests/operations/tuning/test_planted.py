@@ -1,0 +1,49 @@
+"""Worlds with one bad number: the advice finds it, and its number is close to the best one."""
+
+from __future__ import annotations
+
+import pytest
+
+from prefect_resilience.operations.tuning.advising import advise
+from tests.operations.tuning.planted import NOTHING_TO_CHANGE, PLANTED, Planted, factor_off
+from tests.operations.tuning.worlds import World, live
+
+QUICK = [planted for planted in PLANTED if planted.world.runs <= 6000]
+LARGE = [planted for planted in PLANTED if planted.world.runs > 6000]
+
+
+def found(planted: Planted, seed: int) -> None:
+    report = advise(live(planted.world, seed)[0], seed=seed)
+    mine = {one.option: one for one in report.advice}
+    assert planted.option in mine, report
+    one = mine[planted.option]
+    assert factor_off(one.better, planted.best) <= 1.5, one
+    assert one.evidence["low"] is not None
+    assert one.evidence["low"] > 0
+    assert one.why.endswith(".")
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("planted", QUICK, ids=lambda planted: planted.world.name)
+def test_a_planted_number_is_found(planted: Planted, seed: int) -> None:
+    found(planted, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("planted", LARGE, ids=lambda planted: planted.world.name)
+def test_a_planted_number_is_found_in_a_large_record(planted: Planted) -> None:
+    found(planted, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    "world", [world for world in NOTHING_TO_CHANGE if world.runs <= 6000], ids=lambda world: world.name
+)
+def test_nothing_is_advised_where_nothing_is_wrong(world: World, seed: int) -> None:
+    assert advise(live(world, seed)[0], seed=seed).advice == ()
+
+
+@pytest.mark.slow
+def test_a_good_circuit_is_left_as_it_is() -> None:
+    guarded = next(world for world in NOTHING_TO_CHANGE if world.runs > 6000)
+    assert advise(live(guarded, 1)[0], seed=1).advice == ()

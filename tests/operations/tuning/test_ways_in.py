@@ -1,0 +1,271 @@
+"""`tune` on real runs, blocks that are written and restored, the flow, and the pages, on a real server."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from prefect.client.orchestration import get_client
+
+from prefect_resilience import ConfigurationError, atune, resilient_flow, resilient_task, tune
+from prefect_resilience.blocks import ResiliencePolicy
+from prefect_resilience.operations import tune as tune_flow
+from prefect_resilience.operations.cli.app import app
+from prefect_resilience.operations.tuning import changing
+from prefect_resilience.operations.tuning.latest import latest_advice
+from prefect_resilience.operations.tuning.report import TuningAdvice, TuningReport
+from prefect_resilience.operations.tuning.tuning import check_applied, compared_with
+from prefect_resilience.tasks.edge.configured import forget_options_told
+from tests.prefect_runs import until
+
+pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]
+
+RUNS = 60
+QUICK = {"attempts": 3, "backoff": {"kind": "constant", "initial": 0.01}}
+
+
+@pytest.fixture(scope="module")
+def runs(own_prefect_api: Path) -> datetime:
+    """Runs of two tasks, with a block and without."""
+    forget_options_told()
+    since = datetime.now(UTC)
+    block("tuned-block", {"retry": QUICK, "timeout": 30})
+    failures = iter(range(10_000))
+
+    def body(n: int) -> int:
+        if n % 3 == 0 and next(failures) % 2 == 0:
+            raise ConnectionError("reset")
+        return n
+
+    governed = resilient_task(name="label", policy="tuned-block", circuit="labels")(body)
+    plain = resilient_task(name="fetch", retry=QUICK)(body)
+
+    @resilient_flow
+    def work() -> None:
+        for n in range(RUNS):
+            governed(n, return_state=True)
+            plain(n, return_state=True)
+
+    work()
+    until(lambda: tune(since).runs == 2 * RUNS, 60)
+    return since
+
+
+@pytest.fixture
+def shared_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, own_store: Any) -> str:
+    url = f"sqlite:///{tmp_path}/store.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    return url
+
+
+def block(name: str, data: dict[str, Any]) -> None:
+    ResiliencePolicy.model_validate(data).save(name, overwrite=True)
+
+
+def stored(name: str) -> dict[str, Any]:
+    with get_client(sync_client=True) as client:
+        return client.read_block_document_by_name(name, "resilience-policy").data
+
+
+def report_of(*advice: TuningAdvice) -> TuningReport:
+    return TuningReport(since=0, until=86_400, runs=120, advice=advice)
+
+
+def advice(option: str, now: Any, better: Any, task: str = "label") -> TuningAdvice:
+    return TuningAdvice(task=task, option=option, now=now, better=better, why="it is clearly better")
+
+
+ATTEMPTS = advice("retry.attempts", 3, 5)
+TIMEOUT = advice("timeout", 30.0, 3)
+IN_CODE = advice("retry.attempts", 3, 5, task="fetch")
+
+
+def saved_in(folder: Path, *advice: TuningAdvice) -> str:
+    """A file with that advice, as `tune --json` prints it."""
+    path = folder / "advice.json"
+    path.write_text(report_of(*advice).model_dump_json())
+    return str(path)
+
+
+def artifacts(key: str) -> list[dict[str, Any]]:
+    with get_client(sync_client=True) as client:
+        return client.request(
+            "POST", "/artifacts/filter", json={"artifacts": {"key": {"any_": [key]}}}
+        ).json()
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = app(list(words), exit_on_error=False, result_action="return_value")
+    return code, json.loads(capsys.readouterr().out)
+
+
+class TestTune:
+    def test_real_runs_are_judged(self, runs: datetime) -> None:
+        report = tune(runs)
+        assert report.runs == 2 * RUNS
+        assert {fit.task for fit in report.fits} == {"label", "fetch"}
+        one = tune(runs, task="label", goal="recover")
+        assert {each.task for each in (*one.advice, *one.not_judged)} <= {"label"}
+        assert one.goal == "recover"
+
+    async def test_from_a_coroutine(self, runs: datetime) -> None:
+        assert (await atune(runs, task="fetch")).runs == RUNS
+
+    def test_an_unknown_task_is_an_error(self, runs: datetime) -> None:
+        with pytest.raises(
+            ConfigurationError, match=r"no runs of a resilient task 'lable'.*did you mean 'label'"
+        ):
+            tune(runs, task="lable")
+
+    def test_a_period_is_a_duration(self, runs: datetime) -> None:
+        assert tune("1h").runs == 2 * RUNS
+        with pytest.raises(ConfigurationError, match=r"since must be a duration.*write how long ago"):
+            tune("yesterday")
+
+    def test_the_command(self, runs: datetime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        page = tmp_path / "page.md"
+        code, found = told(capsys, "tune", "--since", "1h", "--json", "--markdown", str(page))
+        assert (code, found["runs"]) == (0, 2 * RUNS)
+        assert page.read_text().startswith("# Advice for policies")
+        assert app(["tune", "--since", "1h"], exit_on_error=False, result_action="return_value") == 0
+        assert "120 recorded runs" in capsys.readouterr().out
+
+    def test_what_if(self, runs: datetime, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+        picture = tmp_path / "picture.svg"
+        words = ("what-if", "--task", "label", "--attempts", "5", "--timeout", "3", "--since", "1h")
+        code, found = told(
+            capsys, *words, "--set", "circuit.open_for=10", "--picture", str(picture), "--json"
+        )
+        assert (code, found["task"]) == (0, "label")
+        assert found["options"]["retry"]["attempts"] == 5
+        assert found["options"]["timeout"] == 3
+        assert found["options"]["circuit"]["open_for"] == 10
+        assert ElementTree.fromstring(picture.read_text()).tag.endswith("svg")
+        assert app([*words, "--json"][:-1], exit_on_error=False, result_action="return_value") == 0
+        assert "runs that failed" in capsys.readouterr().out
+        assert compared_with("label", {"timeout": 3}, runs).task == "label"
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["what-if", "--task", "label"], "needs an option to change"),
+            (["what-if", "--task", "label", "--set", "open_for"], "is not an option"),
+            (["tune", "--apply", "--undo"], "exclude each other"),
+            (["tune", "--yes"], "add --apply"),
+            (["tune", "--advice", "/proc/none.json"], "cannot be read"),
+            (["tune", "--advice", "/proc/version"], "write what `prefect-resilience tune --json` prints"),
+            (["tune", "--since", "1h", "--markdown", "/proc/no/page.md"], "cannot be written"),
+        ],
+    )
+    def test_wrong_options(self, runs: datetime, words: list[str], said: str) -> None:
+        with pytest.raises(ConfigurationError, match=said):
+            app(words, exit_on_error=False, result_action="return_value")
+
+
+class TestApply:
+    def test_blocks_are_written_and_restored(self, runs: datetime, shared_store: str) -> None:
+        before = stored("tuned-block")
+        report = report_of(ATTEMPTS, TIMEOUT, IN_CODE)
+        plan = changing.planned(report)
+        assert [one.option for one in plan.changes] == ["retry.attempts", "timeout"]
+        assert [one.task for one in plan.left] == ["fetch"]
+        assert "reads no block" in plan.left[0].why
+        entry = changing.apply_changes(report, plan)
+        assert entry is not None
+        assert (stored("tuned-block")["retry"]["attempts"], stored("tuned-block")["timeout"]) == (5, 3)
+        assert [one.before for one in entry.changes] == [3, 30.0]
+        assert [one.id for one in changing.applied()] == [entry.id]
+        restored, back, left = changing.restore()
+        assert (restored.id, len(back), left) == (entry.id, 2, ())
+        assert stored("tuned-block") == before
+        assert changing.applied() == ()
+        assert changing.applied(restored_too=True)[0].restored_by
+        with pytest.raises(ConfigurationError, match="nothing to restore"):
+            changing.restore()
+
+    def test_what_a_person_changes_stays(self, runs: datetime, shared_store: str) -> None:
+        before = stored("tuned-block")
+        report = report_of(ATTEMPTS, TIMEOUT)
+        changing.apply_changes(report, changing.planned(report))
+        block("tuned-block", {"retry": {**QUICK, "attempts": 9}, "timeout": 3})
+        _, back, left = changing.restore()
+        assert [one.option for one in back] == ["timeout"]
+        assert left[0].why == "the block 'tuned-block' now says 9, not 5"
+        assert stored("tuned-block")["timeout"] == 30
+        block("tuned-block", before)
+
+    def test_an_invalid_block_is_not_written(self, runs: datetime, shared_store: str) -> None:
+        report = report_of(advice("retry.attempts", 3, 100_000), IN_CODE)
+        plan = changing.planned(report)
+        assert plan.changes == ()
+        assert "the block would be invalid" in plan.left[-1].why
+        assert changing.apply_changes(report, plan) is None
+
+    def test_rules_of_a_category_are_added(self, runs: datetime, shared_store: str) -> None:
+        rule = advice("retry.by_category.rate_limit", None, {"attempts": 6})
+        report = report_of(rule)
+        entry = changing.apply_changes(report, changing.planned(report))
+        assert entry is not None
+        assert stored("tuned-block")["retry"]["by_category"]["rate_limit"]["attempts"] == 6
+        changing.restore()
+        assert not stored("tuned-block")["retry"].get("by_category")
+
+    def test_the_commands(
+        self,
+        runs: datetime,
+        shared_store: str,
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+    ) -> None:
+        saved = saved_in(tmp_path, ATTEMPTS, TIMEOUT, IN_CODE)
+        code, found = told(capsys, "tune", "--advice", saved, "--apply", "--yes", "--json")
+        assert code == 0
+        assert [one["after"] for one in found["applied"]["changes"]] == [5, 3]
+        assert [one["task"] for one in found["left"]] == ["fetch"]
+        code, checks = told(capsys, "tune", "--check", "--json")
+        assert {one["outcome"] for one in checks} == {"too early"}
+        assert app(["tune", "--check"], exit_on_error=False, result_action="return_value") == 0
+        assert "too early" in capsys.readouterr().out
+        code, found = told(capsys, "tune", "--undo", "--json")
+        assert (code, len(found["restored"]), found["left"]) == (0, 2, [])
+        assert app(["tune", "--check"], exit_on_error=False, result_action="return_value") == 0
+        assert "nothing to check" in capsys.readouterr().out
+        with pytest.raises(ConfigurationError, match="add --yes"):
+            app(["tune", "--apply", "--advice", saved], exit_on_error=False, result_action="return_value")
+
+    def test_nothing_to_write(
+        self,
+        runs: datetime,
+        shared_store: str,
+        capsys: pytest.CaptureFixture[str],
+        tmp_path: Path,
+    ) -> None:
+        saved = saved_in(tmp_path, IN_CODE)
+        assert (
+            app(["tune", "--apply", "--advice", saved], exit_on_error=False, result_action="return_value")
+            == 1
+        )
+        assert "Nothing was written" in capsys.readouterr().out
+
+    def test_checking_reads_the_runs_since(self, runs: datetime, shared_store: str) -> None:
+        report = report_of(ATTEMPTS)
+        changing.apply_changes(report, changing.planned(report))
+        (one,) = check_applied()
+        assert (one.task, one.before, one.after, one.runs, one.outcome) == ("label", 3, 5, 0, "too early")
+        changing.restore()
+
+
+def test_the_flow_leaves_an_artifact_and_a_list(runs: datetime, shared_store: str) -> None:
+    found = tune_flow(days=1)
+    assert found["runs"] == 2 * RUNS
+    (artifact,) = artifacts("policy-advice")
+    assert artifact["data"].startswith("# Advice for policies")
+    latest = latest_advice()
+    assert latest is not None
+    assert latest.headline in artifact["data"]
+    assert len(latest.lines) == len(found["advice"])
+    assert timedelta(0) <= datetime.now(UTC) - datetime.fromtimestamp(latest.at, UTC) < timedelta(minutes=5)
