@@ -218,9 +218,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=10)
     parser.add_argument("--first", type=int, default=1)
     options = parser.parse_args(arguments)
-    results = [pair(options.first + number) for number in range(options.pairs)]
-    for number, (_, told) in enumerate(results):
-        print(f"pair {options.first + number}:", *told, sep="\n  ")
+    results: list[tuple[dict[str, list[float]], list[str]]] = []
+    for number in range(options.first, options.first + options.pairs):
+        results.append(pair(number))
+        print(f"pair {number}:", *results[-1][1], sep="\n  ", flush=True)
     Console(width=220).print(table_of([columns for columns, _ in results])[0])
 
 

@@ -229,7 +229,18 @@ def _by_recorded_calls(
     In a replay another timeout also moves the moments at which a circuit opens, which may hide what it saves.
     """
     now = policy_of(bench.options[task]).timeout or math.inf
-    values = [place for place, value in enumerate(option.values) if value < now]
+    before = bench.replay(bench.options)
+    values = [
+        place
+        for place, value in enumerate(option.values)
+        if value < now
+        and does_no_harm(
+            before,
+            bench.replay(bench.with_option(task, option.option, value)),
+            bench.seed,
+            by_chance=False,
+        )
+    ]
     direct = [timeout_gains(bench.scenario, task, option.values[place], bench.prices) for place in values]
     choice = choose(direct, bench.worth(), bench.days, bench.seed)
     if choice is None or interval(by_value[values[choice.place]], bench.seed)[1] <= 0:

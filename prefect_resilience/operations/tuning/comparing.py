@@ -125,15 +125,20 @@ def gains(before: Sequence[float], after: Sequence[float]) -> list[float]:
     return [b - a for b, a in zip(before, after, strict=True)]
 
 
-def does_no_harm(now: ReplaySums, then: ReplaySums, seed: int) -> bool:
-    """Whether there are not clearly more failed runs, and not clearly more failed calls in outages."""
+def does_no_harm(now: ReplaySums, then: ReplaySums, seed: int, *, by_chance: bool = True) -> bool:
+    """Whether there are not clearly more failed runs, and not clearly more failed calls in outages.
+
+    by_chance: more of them are no harm if that may be chance.
+    """
     hit = sum(block[HIT] for blocks in now.sums for block in blocks)
-    return not any(_grows(now, then, place, seed, SHARE_OF_HIT * hit) for place in (FAILED, DEAD))
+    return not any(
+        _grows(now, then, place, seed if by_chance else None, SHARE_OF_HIT * hit) for place in (FAILED, DEAD)
+    )
 
 
-def _grows(now: ReplaySums, then: ReplaySums, place: int, seed: int, few: float) -> bool:
+def _grows(now: ReplaySums, then: ReplaySums, place: int, seed: int | None, few: float) -> bool:
     more = [
         sum(task[place] for task in after) - sum(task[place] for task in before)
         for before, after in zip(zip(*now.sums, strict=True), zip(*then.sums, strict=True), strict=True)
     ]
-    return sum(more) > few and interval(more, seed)[0] > 0
+    return sum(more) > few and (seed is None or interval(more, seed)[0] > 0)
