@@ -5,9 +5,12 @@ Durations are seconds. Intervals hold nine times in ten.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+if TYPE_CHECKING:
+    from prefect_resilience.operations.tuning.applying import AppliedTuning
 
 TuningGoal = Literal["recover", "latency", "load"]
 """What matters more than usual: runs that end well, short runs, or few calls to a service in trouble."""
@@ -141,3 +144,15 @@ class TuningReport(_Reported):
     not_judged: tuple[NotJudged, ...] = ()
     fits: tuple[ReplayFit, ...] = ()
     unknown: dict[str, str] = Field(default_factory=dict)
+
+    def apply(self) -> AppliedTuning | None:
+        """Write the advice to the tasks' `ResiliencePolicy` blocks; None if no block would change.
+
+        The old values are stored first: `prefect-resilience tune --undo` restores them. Advice for a task
+        without a block is left out. Raises StoreUnavailable, and ReportError if the Prefect API is unavailable.
+
+            tune("7d").apply()
+        """
+        from prefect_resilience.operations.tuning.changing import apply_changes, planned
+
+        return apply_changes(self, planned(self))

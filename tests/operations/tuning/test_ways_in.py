@@ -203,12 +203,12 @@ class TestApply:
         plan = changing.planned(report)
         assert plan.changes == ()
         assert "the block would be invalid" in plan.left[-1].why
-        assert changing.apply_changes(report, plan) is None
+        assert report.apply() is None
 
     def test_rules_of_a_category_are_added(self, runs: datetime, shared_store: str) -> None:
         rule = advice("retry.by_category.rate_limit", None, {"attempts": 6})
         report = report_of(rule)
-        entry = changing.apply_changes(report, changing.planned(report))
+        entry = report.apply()
         assert entry is not None
         assert stored("tuned-block")["retry"]["by_category"]["rate_limit"]["attempts"] == 6
         changing.restore()
