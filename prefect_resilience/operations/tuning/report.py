@@ -149,7 +149,7 @@ class TuningReport(_Reported):
         """Write the advice to the tasks' `ResiliencePolicy` blocks; None if no block would change.
 
         The old values are stored first: `prefect-resilience tune --undo` restores them. Advice for a task
-        without a block is left out. Raises StoreUnavailable, and ReportError if the Prefect API is unavailable.
+        without a block is left out. Raises StoreUnavailable, and ReportError if there is no Prefect API.
 
             tune("7d").apply()
         """
