@@ -128,7 +128,7 @@ def gains(before: Sequence[float], after: Sequence[float]) -> list[float]:
 def does_no_harm(now: ReplaySums, then: ReplaySums, seed: int, *, by_chance: bool = True) -> bool:
     """Whether there are not clearly more failed runs, and not clearly more failed calls in outages.
 
-    by_chance: more of them are no harm if that may be chance.
+    by_chance: more of them count only if that is hardly chance.
     """
     hit = sum(block[HIT] for blocks in now.sums for block in blocks)
     return not any(
