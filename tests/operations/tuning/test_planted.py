@@ -29,7 +29,7 @@ def test_a_planted_number_is_found(planted: Planted, seed: int) -> None:
     found(planted, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("planted", LARGE, ids=lambda planted: planted.world.name)
 def test_a_planted_number_is_found_in_a_large_record(planted: Planted) -> None:
@@ -44,7 +44,7 @@ def test_nothing_is_advised_where_nothing_is_wrong(world: World, seed: int) -> N
     assert advise(live(world, seed)[0], seed=seed).advice == ()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_good_circuit_is_left_as_it_is() -> None:
     guarded = next(world for world in NOTHING_TO_CHANGE if world.runs > 6000)
