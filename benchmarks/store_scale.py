@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 
-os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"  # the names of flow runs are not looked up
+if __name__ == "__main__":  # before Prefect is imported: the names of flow runs are not looked up
+    os.environ["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
 
 import argparse
 import contextlib

@@ -15,6 +15,7 @@ from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.limits import gradient
+from prefect_resilience.guards.limits.changes import LimitChange, change_listeners
 from prefect_resilience.guards.limits.gradient import LimitBounds, Sample, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import (
@@ -27,8 +28,6 @@ from prefect_resilience.guards.limits.line import (
 from prefect_resilience.guards.limits.shared import run_going_on
 from prefect_resilience.guards.limits.sharing import (
     INTERVAL,
-    LimitChange,
-    change_listeners,
     exchanged,
     interval_for,
     worth_telling,

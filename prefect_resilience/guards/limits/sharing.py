@@ -8,8 +8,7 @@ interval.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -21,7 +20,6 @@ from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.circuits.listeners import Listeners
 from prefect_resilience.guards.limits.gradient import Share
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import Document, scan_all
@@ -56,20 +54,6 @@ class LimitSnapshot(BaseModel):
     least: int
     most: int
     base: float
-
-
-@dataclass(frozen=True, slots=True)
-class LimitChange:
-    """The number of a limit in this process has changed; `fleet` is the sum over all processes."""
-
-    name: str
-    before: int
-    after: int
-    fleet: int
-    processes: int
-
-
-change_listeners: Listeners[Callable[[LimitChange], object]] = Listeners()
 
 
 class _Own:

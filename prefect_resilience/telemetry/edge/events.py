@@ -29,7 +29,7 @@ from prefect_resilience.guards.circuits.listeners import (
     add_store_listener,
     add_transition_listener,
 )
-from prefect_resilience.guards.limits.sharing import change_listeners
+from prefect_resilience.guards.limits.changes import change_listeners
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
@@ -39,7 +39,7 @@ from prefect_resilience.telemetry.recorded import recorded
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
     from prefect_resilience.guards.fallbacks import Fallback
-    from prefect_resilience.guards.limits.sharing import LimitChange
+    from prefect_resilience.guards.limits.changes import LimitChange
     from prefect_resilience.guards.retries.policy import Verdict
 
 PREFIX = "prefect-resilience"

@@ -59,7 +59,8 @@ def test_a_crowd_keeps_the_promises(workers: int, lost: float) -> None:
     assert found["leaked_per_worker"] < 5 + 10.5
     assert found["closed_after"] is not None
     assert found["most_probes_at_once"] == 1
-    assert found["window_off_by"] <= (0.02 if workers >= 64 else 0.05)
+    # The furthest of some thousand windows, each a sample of about a thousand calls.
+    assert found["window_off_by"] <= (0.03 if workers >= 64 else 0.05)
     if not lost:
         assert found["store_worst_second_closed"] <= 200
 

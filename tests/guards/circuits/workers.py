@@ -149,7 +149,7 @@ class Lateness(threading.Thread):
 def tell_when_let_through(line: Connection, url: str, sync_interval: float, begin_after: float) -> None:
     """Calls every 2 ms; when asked, says when a call was let through and refused last (seconds, epoch), and
     for how long at most this process was not given a processor since it was asked before."""
-    breaker = _join(line, "news", url, {"sync_interval": sync_interval})
+    breaker = _join(line, "news", url, {"sync_interval": sync_interval}, "none")
     waits = Lateness()
     waits.start()
     time.sleep(begin_after)
