@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prefect_resilience import AdaptiveLimit
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.limits import adaptive, gradient, sharing
+from prefect_resilience.guards.limits import adaptive, changes, gradient, sharing
 from prefect_resilience.guards.limits.adaptive import LimitFinder
 from prefect_resilience.guards.limits.gradient import Level, LimitBounds, Share, new
 from prefect_resilience.guards.limits.sharing import (
@@ -120,7 +120,7 @@ def test_without_a_store_each_process_goes_on_alone(monkeypatch, tmp_path):
 
 def test_a_change_is_told_seldom(store, monkeypatch):
     told = []
-    listener = sharing.change_listeners.add(told.append)
+    listener = changes.change_listeners.add(told.append)
     try:
         process = Process(monkeypatch, 1, 40)
         process.shares()
@@ -129,7 +129,7 @@ def test_a_change_is_told_seldom(store, monkeypatch):
         process.shares()
         assert len(told) == 1
     finally:
-        sharing.change_listeners.remove(listener)
+        changes.change_listeners.remove(listener)
     assert worth_telling(20, 24, 60)
     assert not worth_telling(20, 23, 60)
     assert not worth_telling(3, 4, 99)
