@@ -312,19 +312,23 @@ def _opened(
     count: BatchCount, passed: Pass, flow: tuple[str | None, str | None], marks: BatchMarks | None
 ) -> OpenBatch:
     ledger, batch_id = count.ledger, count.batch_id
-    found = ledger.store.load(batch_place(batch_id))
-    document = None if found is None else found.value
+    document = _batch_document(ledger, batch_id)
     begins = marks is not None and marks.begins
     # In the first pass, another process of the same pass created the document: the mark need not be read.
     unread = marks is None or (begins and document is not None)
     token = None if unread or marks is None else marks.token()
     effects: list[EffectDocument] = []
     of_0_1: list[EffectDocument] = []
+    if document is None and token is not None:
+        # Another process may have opened the batch and left the mark since the ledger was read.
+        document = _batch_document(ledger, batch_id)
     why = lost(document, token)
+    completed = {} if marks is None or begins or why is not None else marks.completed()
+    if document is None and completed:
+        document = _batch_document(ledger, batch_id)
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
-        completed = {} if marks is None else marks.completed()
         recorded = [effect for effect, _ in ledger.effects(batch_id)]
         of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
@@ -340,6 +344,11 @@ def _opened(
         marks.leave(document["token"])
     count.number = max(count.number, document["created"].get(here.process, 0))
     return OpenBatch(count, passed, earlier_effects([*effects, *of_0_1], passed, flow))
+
+
+def _batch_document(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
+    found = ledger.store.load(batch_place(batch_id))
+    return None if found is None else found.value
 
 
 def lost_records(batch_id: str, why: str) -> str:

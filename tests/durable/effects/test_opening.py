@@ -374,3 +374,38 @@ def test_a_forked_child_counts_for_itself(ledger):
     assert opening.here.process != before
     assert not opening.here.open
     assert not opening.here.counts
+
+
+class MarksBeside(Marks):
+    """Between a look at the ledger and one at the run, another process opens the batch and ends an effect."""
+
+    def __init__(self, ledger: Ledger, looks: str) -> None:
+        super().__init__()
+        self._ledger, self._looks = ledger, looks
+
+    def _beside(self) -> None:
+        opening.here.open.clear()
+        others = Marks(begins=True)
+        other = opened(self._ledger, marks=others)
+        others.runs["run"] = self._ledger.store.now()
+        about = {"key": "k", "task_run_id": "run", "recipe": None}
+        place = place_of("b", "k")
+        assert not self._ledger.intend(place, "k", "external", about).known
+        other.count.one_more()
+        self.left, self.runs = others.left, others.runs
+
+    def token(self) -> str | None:
+        if self._looks == "token" and not self.runs:
+            self._beside()
+        return super().token()
+
+    def completed(self) -> dict[str, float]:
+        if self._looks == "completed" and not self.runs:
+            self._beside()
+        return super().completed()
+
+
+@pytest.mark.parametrize("looks", ["token", "completed"])
+def test_an_effect_that_another_process_ends_meanwhile_is_not_lost(ledger, looks):
+    batch = opened(ledger, SECOND, MarksBeside(ledger, looks))
+    assert batch.count.batch_id == "b"
