@@ -320,7 +320,7 @@ class PostgresDialect(Dialect):
             if found is not None and found[0] == connection.info.backend_pid:
                 # There is no pooler in between, so the server keeps prepared statements of this connection.
                 connection.prepare_threshold = PREPARE_AFTER
-            self.indexed = ensure_schema(connection)
+            self.indexed: bool = ensure_schema(connection)
         except BaseException:
             connection.close()
             raise

@@ -190,7 +190,7 @@ class SqliteDialect(Dialect):
                     for statement in SCHEMA:
                         connection.execute(statement)
                     connection.execute("COMMIT")
-                self.indexed = _has(connection, *INDEXES.values()) or _got_index(connection)
+                self.indexed: bool = _has(connection, *INDEXES.values()) or _got_index(connection)
                 return
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.

@@ -167,7 +167,7 @@ class Measured:
     abandoned ones."""
 
     def __init__(self) -> None:
-        self.sketch = LatencySketch()
+        self.sketch: LatencySketch = LatencySketch()
         self.calls: int = 0
         self.more: int = 0
         self.abandoned: list[Call] = []

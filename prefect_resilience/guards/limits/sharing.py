@@ -9,7 +9,7 @@ interval.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -44,7 +44,7 @@ class LimitSnapshot(BaseModel):
     """An adaptive limit of the fleet: `number` is the sum over its processes, `base` the latency in seconds
     of a call that does not wait; 0 if it is not known."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     number: int

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, quantile
 from prefect_resilience.operations.tuning.latencies import Latency
+from prefect_resilience.operations.tuning.loads import LoadLimit
 from prefect_resilience.operations.tuning.scenario import ReplayedRun, Scenario
+from prefect_resilience.operations.tuning.service import ServiceModel
 
 MASK = 2**64 - 1
 Met = tuple[float, str, float | None]
@@ -55,9 +57,11 @@ class Meetings:
     """What the calls of one replay meet. blind: nothing is taken from the recorded calls."""
 
     def __init__(self, scenario: Scenario, seed: int, *, blind: bool = False) -> None:
-        self.scenario, self.model = scenario, scenario.model
-        self.seed, self.blind = seed, blind
-        self.limit = scenario.model.limit
+        self.scenario: Scenario = scenario
+        self.model: ServiceModel = scenario.model
+        self.seed: int = seed
+        self.blind: bool = blind
+        self.limit: LoadLimit | None = scenario.model.limit
         self._recent: deque[tuple[float, float]] = deque()
         self._load = 0.0
         self._is_overloaded = False

@@ -26,9 +26,9 @@ class ReplayedCircuit:
 
     def __init__(self, policy: CircuitPolicy) -> None:
         self.policy = policy
-        self.document = machine.new()
-        self.opened = 0
-        self.closed = True
+        self.document: machine.CircuitDocument = machine.new()
+        self.opened: int = 0
+        self.closed: bool = True
         self._asked = 0
         self._successes: list[tuple[float, int, int]] = []
         size = policy.window_size

@@ -86,14 +86,18 @@ class PeriodReplay:
     def __init__(
         self, scenario: Scenario, policies: Sequence[TaskPolicy], seed: int, *, blind: bool = False
     ) -> None:
-        self.scenario, self.policies, self.seed = scenario, policies, seed
-        self.meetings = Meetings(scenario, seed, blind=blind)
+        self.scenario: Scenario = scenario
+        self.policies: Sequence[TaskPolicy] = policies
+        self.seed: int = seed
+        self.meetings: Meetings = Meetings(scenario, seed, blind=blind)
         circuits = [policy.circuit for policy in policies if policy.circuit is not None]
-        self.circuit = ReplayedCircuit(circuits[0]) if circuits else None
-        self.lines = [None if policy.places is None else _Line(policy.places) for policy in policies]
+        self.circuit: ReplayedCircuit | None = ReplayedCircuit(circuits[0]) if circuits else None
+        self.lines: list[_Line | None] = [
+            None if policy.places is None else _Line(policy.places) for policy in policies
+        ]
         self.heap: list[Event] = []
-        self.planned = 0
-        self.result = ReplaySums(
+        self.planned: int = 0
+        self.result: ReplaySums = ReplaySums(
             [[[0.0] * 9 for _ in range(scenario.blocks)] for _ in policies],
             [0.0] * len(scenario.model.outages),
             [[] for _ in policies],
