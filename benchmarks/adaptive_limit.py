@@ -3,7 +3,7 @@
     python -m benchmarks.adaptive_limit [--seeds 5] [--plot docs/adaptive_limit.png] [--json]
 
 The service is simulated (`adaptive_limit_service.py`), the machine is the real one. All limits of a seed meet
-the same calls. *Right* is what somebody would set who knows the service at each moment: as many calls as
+the same calls. *Right* is what a person would set who knows the service at each moment: as many calls as
 it works on at a time, half of it during the minute. *Full* is the same number all the time. Figures are from
 the tenth second on, so that all limits have found their number from the same start.
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.tuning_loop [--pairs 10] [--first 1]
 
-The day is the script of `benchmarks.bad_day`, stretched to five hours and simulated: five services, of which
+The day is the script of `benchmarks.bad_day`, stretched to five hours and simulated. Of its five services
 one fails a share of its calls, one limits its callers, one is slow, one has outages, and one goes down again
 and again. Each pair of seeds is two such days, with other times, lengths and luck. The first day runs under
 the default policies and a timeout of 30 s. Its record is all that the advice sees. The second day is lived

@@ -141,7 +141,7 @@ def test_tasks_behind_one_circuit_share_their_service() -> None:
 
 
 def test_what_the_timeout_cut_is_no_latency() -> None:
-    """The truth: p99 of 2.26 s. The timeout of 1.5 s cuts 5 % of the calls, all of which would have
+    """The truth: p99 of 2.26 s. The timeout of 1.5 s cuts 5 % of the calls, and all of these would have
     succeeded."""
     world = World(
         "cut", TrueService(median=1.0, sigma=0.35), {"retry": GOOD_RETRY, "timeout": 1.5}, runs=8000
