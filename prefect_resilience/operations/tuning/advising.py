@@ -29,7 +29,8 @@ from prefect_resilience.operations.tuning.comparing import (
 from prefect_resilience.operations.tuning.losses import PRICES, Prices, interval, losses, timeout_gains
 from prefect_resilience.operations.tuning.options import TaskPolicy, merged, policy_of, with_value
 from prefect_resilience.operations.tuning.record import RecordedPeriod
-from prefect_resilience.operations.tuning.replaying import RUNS, PeriodReplay, ReplaySums, mean_of
+from prefect_resilience.operations.tuning.plain_runs import RUNS
+from prefect_resilience.operations.tuning.replaying import PeriodReplay, ReplaySums, mean_of
 from prefect_resilience.operations.tuning.report import (
     Comparison,
     NotJudged,
@@ -145,19 +146,17 @@ def _bench(
     model = fitted(record, period.until)
     options = [dict(cast("Mapping[str, Any]", task.options or {})) for task in record.tasks]
     policies = [policy_of(one) for one in options]
-    quick = [latency.at(QUICK) or math.inf for latency in model.latency.values()]
+    quick = {task: latency.at(QUICK) or math.inf for task, latency in model.latency.items()}
     scenario = scenario_of(
         record,
         model,
         period.since,
         period.until,
-        least_timeout=min(quick) if least is None else min(least, *quick),
-        circuit=next((policy.circuit for policy in policies if policy.circuit is not None), None),
-        limited=any(policy.places is not None for policy in policies),
+        least_timeouts={task: min(one, least or math.inf) for task, one in quick.items()},
+        places={task: one.places for task, one in enumerate(policies) if one.places is not None},
         most=most,
     )
-    busy = sum(jump == place for place, jump in enumerate(scenario.jumps))
-    replays = max(1, min(REPLAYS, MOST_REPLAYED // max(1, busy)))
+    replays = max(1, min(REPLAYS, MOST_REPLAYED // max(1, scenario.busy)))
     return _Bench(
         record, model, scenario, options, prices, (period.until - period.since) / DAY, seed, replays
     )
@@ -167,7 +166,7 @@ def _fits(bench: _Bench, period: RecordedPeriod) -> list[ReplayFit]:
     """The recorded period beside its replay from the model alone, under the policies that really ran."""
     policies = bench.policies(bench.options)
     whole = scenario_of(
-        bench.record, bench.model, period.since, period.until, limited=True, most=MOST_REPLAYED
+        bench.record, bench.model, period.since, period.until, none_plain=True, most=MOST_REPLAYED
     )
     result = mean_of(
         [PeriodReplay(whole, policies, bench.seed + at, blind=True).run() for at in range(REPLAYS)]

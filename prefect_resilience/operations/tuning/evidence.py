@@ -264,8 +264,7 @@ def _behind(run: RecordedRun, circuit: str) -> RecordedRun:
     if all(one.circuit is not None for one in run.attempts):
         return run
     attempts = tuple(
-        one if one.circuit is not None else replace(one, circuit=circuit)
-        for one in run.attempts
+        one if one.circuit is not None else replace(one, circuit=circuit) for one in run.attempts
     )
     return replace(run, attempts=attempts)
 
