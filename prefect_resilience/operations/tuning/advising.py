@@ -11,12 +11,13 @@ are judged once more on top of it.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.tuning.calls import ServiceRecord, services_of
+from prefect_resilience.operations.tuning.calls import ServiceRecord, fill, services_of, tasks_by_service
 from prefect_resilience.operations.tuning.candidates import OptionToTry, options_to_try
 from prefect_resilience.operations.tuning.choosing import Choice, choose
 from prefect_resilience.operations.tuning.comparing import (
@@ -26,10 +27,11 @@ from prefect_resilience.operations.tuning.comparing import (
     recorded_figures,
     side_by_side,
 )
+from prefect_resilience.operations.tuning.effort import most_replayed, once_for_all, screened
 from prefect_resilience.operations.tuning.losses import PRICES, Prices, interval, losses, timeout_gains
 from prefect_resilience.operations.tuning.options import TaskPolicy, merged, policy_of, with_value
-from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.plain_runs import RUNS
+from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.replaying import PeriodReplay, ReplaySums, mean_of
 from prefect_resilience.operations.tuning.report import (
     Comparison,
@@ -44,13 +46,16 @@ from prefect_resilience.operations.tuning.sentences import sentence_of
 from prefect_resilience.operations.tuning.service import ServiceModel, fitted
 
 MOST_CHANGES = 6
+MOST_KEPT = 40
+"""Results of replays that are kept, of each service in its turn."""
+
 REPLAYS = 3
 """Of so many replays the mean is compared; for advice one is enough, because it compares parts of the
 period."""
 
 SHARE_OF_LOSS, SHARE_OF_SMOOTH = 0.01, 0.05
-QUICK = 0.98
-"""Runs that are quicker than this share of all, and nothing else, are the same under every policy."""
+QUICK, MARGIN_OF_ROUNDING = 0.995, 0.94
+"""No timeout is tried that is shorter than this share of the calls takes, but it may be rounded."""
 
 
 @dataclass
@@ -65,18 +70,23 @@ class _Bench:
     days: float
     seed: int
     replays: int = 1
-    _kept: dict[str, ReplaySums] = field(default_factory=dict[str, ReplaySums])
+    _kept: OrderedDict[str, ReplaySums] = field(default_factory=OrderedDict[str, ReplaySums])
 
     def policies(self, options: list[dict[str, Any]]) -> list[TaskPolicy]:
         return [policy_of(one) for one in options]
 
     def replay(self, options: list[dict[str, Any]]) -> ReplaySums:
         known = repr(options)
-        if known not in self._kept:
-            policies = self.policies(options)
-            seeds = range(self.seed, self.seed + self.replays)
-            self._kept[known] = mean_of([PeriodReplay(self.scenario, policies, seed).run() for seed in seeds])
-        return self._kept[known]
+        if known in self._kept:
+            self._kept.move_to_end(known)
+            return self._kept[known]
+        policies = self.policies(options)
+        seeds = range(self.seed, self.seed + self.replays)
+        made = mean_of([PeriodReplay(self.scenario, policies, seed).run() for seed in seeds])
+        self._kept[known] = made
+        if len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        return made
 
     def with_option(self, task: int, option: str, value: Any) -> list[dict[str, Any]]:
         """The options of all tasks with another value; a circuit's options are those of all its tasks."""
@@ -108,13 +118,17 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
     refused: list[NotJudged] = []
     fits: list[ReplayFit] = []
     unknown = dict(period.unknown)
-    services = services_of(period)
-    for record in services:
+    services = tasks_by_service(period)
+    most = most_replayed(services)
+    while services:
+        # Each service goes when it is done: all of them would take too much memory at once.
+        record = services.pop(0)
         if any(task.options is None for task in record.tasks):
             why = "the options with which it ran are not known, so there is nothing to compare with"
             refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
             continue
-        bench = _bench(record, period, PRICES[goal], seed, most=max(2000, 2 * MOST_REPLAYED // len(services)))
+        fill(record)
+        bench = _bench(record, period, PRICES[goal], seed, most)
         unknown |= {f"{record.name}: {name}": why for name, why in bench.model.unknown.items()}
         fits += _fits(bench, period)
         to_try: list[tuple[int, OptionToTry]] = []
@@ -122,6 +136,7 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
             judged = options_to_try(record, bench.model, task, bench.options[task], policy)
             refused += judged.not_judged
             to_try += [(task, option) for option in judged.to_try]
+        to_try = screened(once_for_all(to_try), bench.options, bench.replay, bench.prices, bench.worth())
         advice += _advice(bench, to_try)
     return TuningReport(
         since=period.since,
@@ -146,7 +161,9 @@ def _bench(
     model = fitted(record, period.until)
     options = [dict(cast("Mapping[str, Any]", task.options or {})) for task in record.tasks]
     policies = [policy_of(one) for one in options]
-    quick = {task: latency.at(QUICK) or math.inf for task, latency in model.latency.items()}
+    quick = {
+        task: MARGIN_OF_ROUNDING * (latency.at(QUICK) or math.inf) for task, latency in model.latency.items()
+    }
     scenario = scenario_of(
         record,
         model,
@@ -156,7 +173,7 @@ def _bench(
         places={task: one.places for task, one in enumerate(policies) if one.places is not None},
         most=most,
     )
-    replays = max(1, min(REPLAYS, MOST_REPLAYED // max(1, scenario.busy)))
+    replays = max(1, min(REPLAYS, most // max(1, scenario.busy)))
     return _Bench(
         record, model, scenario, options, prices, (period.until - period.since) / DAY, seed, replays
     )
