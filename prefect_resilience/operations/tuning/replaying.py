@@ -81,15 +81,21 @@ Event = tuple[float, int, Callable[..., None], tuple[object, ...]]
 
 
 class PeriodReplay:
-    """One replay of a scenario. policies: by task. blind: no recorded outcome is used, only the model."""
+    """One replay of a scenario. policies: by task. blind, redrawn: as for `Meetings`."""
 
     def __init__(
-        self, scenario: Scenario, policies: Sequence[TaskPolicy], seed: int, *, blind: bool = False
+        self,
+        scenario: Scenario,
+        policies: Sequence[TaskPolicy],
+        seed: int,
+        *,
+        blind: bool = False,
+        redrawn: bool = False,
     ) -> None:
         self.scenario: Scenario = scenario
         self.policies: Sequence[TaskPolicy] = policies
         self.seed: int = seed
-        self.meetings: Meetings = Meetings(scenario, seed, blind=blind)
+        self.meetings: Meetings = Meetings(scenario, seed, blind=blind, redrawn=redrawn)
         circuits = [policy.circuit for policy in policies if policy.circuit is not None]
         self.circuit: ReplayedCircuit | None = ReplayedCircuit(circuits[0]) if circuits else None
         self.lines: list[_Line | None] = [
