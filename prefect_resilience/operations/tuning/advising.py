@@ -98,7 +98,7 @@ def _fits(trials: ServiceTrials, period: RecordedPeriod) -> list[ReplayFit]:
     """The recorded period beside its replay from the model alone, under the policies that really ran."""
     policies = trials.policies(trials.options)
     whole = scenario_of(
-        trials.record, trials.model, period.since, period.until, limited=True, most=MOST_REPLAYED
+        trials.record, trials.model, period.since, period.until, none_plain=True, most=MOST_REPLAYED
     )
     result = mean_of(
         [PeriodReplay(whole, policies, trials.seed + at, blind=True).run() for at in range(REPLAYS)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from prefect_resilience.operations.tuning.calls import ServiceRecord
 from prefect_resilience.operations.tuning.losses import interval
-from prefect_resilience.operations.tuning.replaying import (
+from prefect_resilience.operations.tuning.plain_runs import (
     CALLS,
     DEAD,
     FAILED,
@@ -16,10 +16,8 @@ from prefect_resilience.operations.tuning.replaying import (
     RUNS,
     SECONDS,
     WAITED,
-    ReplaySums,
-    load_at_return,
-    percentile,
 )
+from prefect_resilience.operations.tuning.replaying import ReplaySums, load_at_return, percentile
 from prefect_resilience.operations.tuning.report import ComparedFigure, TuningFigures
 from prefect_resilience.operations.tuning.scenario import REPLAYED, Scenario, duration_of
 from prefect_resilience.operations.tuning.service import ServiceModel, in_outages

@@ -11,8 +11,9 @@ from prefect_resilience.operations.tuning.calls import ServiceRecord
 from prefect_resilience.operations.tuning.comparing import does_no_harm, harm
 from prefect_resilience.operations.tuning.losses import PRICES, Prices, losses
 from prefect_resilience.operations.tuning.options import TaskPolicy, policy_of, with_value
+from prefect_resilience.operations.tuning.plain_runs import RUNS
 from prefect_resilience.operations.tuning.record import RecordedPeriod
-from prefect_resilience.operations.tuning.replaying import RUNS, PeriodReplay, ReplaySums, mean_of
+from prefect_resilience.operations.tuning.replaying import PeriodReplay, ReplaySums, mean_of
 from prefect_resilience.operations.tuning.scenario import DAY, MOST_REPLAYED, Scenario, scenario_of
 from prefect_resilience.operations.tuning.service import ServiceModel, fitted
 
@@ -125,21 +126,19 @@ def trials_of(
     options = [dict(cast("Mapping[str, Any]", task.options or {})) for task in record.tasks]
     policies = [policy_of(one) for one in options]
     circuit = next((policy.circuit for policy in policies if policy.circuit is not None), None)
-    quick = [latency.at(QUICK) or math.inf for latency in model.latency.values()]
+    quick = {task: latency.at(QUICK) or math.inf for task, latency in model.latency.items()}
     scenario = scenario_of(
         record,
         model,
         period.since,
         period.until,
-        least_timeout=min(quick) if least is None else min(least, *quick),
-        circuit=circuit,
-        limited=any(policy.places is not None for policy in policies),
+        least_timeouts={task: min(one, least or math.inf) for task, one in quick.items()},
+        places={task: one.places for task, one in enumerate(policies) if one.places is not None},
         most=most,
     )
-    busy = sum(jump == place for place, jump in enumerate(scenario.jumps))
     redrawn = circuit is not None and bool(model.outages)
     replays, runs = (SURE, RUNS_OF_ALL) if redrawn else (SURE_WITHOUT_CIRCUIT, MOST_REPLAYED)
-    sure = max(1, min(replays, runs // max(1, busy)))
+    sure = max(1, min(replays, runs // max(1, scenario.busy)))
     few = min(sure, FEW)
     days = (period.until - period.since) / DAY
     return ServiceTrials(record, model, scenario, options, prices, days, seed, redrawn, sure, few)
