@@ -81,6 +81,14 @@ def with_value(options: Options, path: str, value: Any) -> dict[str, Any]:
     return changed
 
 
+def with_values(options: Options, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the options with other values at several paths."""
+    changed = dict(options)
+    for path, value in changes.items():
+        changed = with_value(changed, path, value)
+    return changed
+
+
 def merged(options: Options, others: Options) -> dict[str, Any]:
     """The options with `others` over them, option by option; a backoff is replaced as a whole."""
     result = dict(options)
