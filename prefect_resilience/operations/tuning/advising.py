@@ -84,7 +84,7 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
             judged = options_to_try(record, trials.model, task, trials.options[task], policy)
             refused += judged.not_judged
             to_try += [(task, option) for option in judged.to_try]
-        to_try = screened(trials, once_for_all(to_try))
+        to_try = screened(trials, once_for_all(to_try), effort)
         effort.share_out(trials, [option for _, option in to_try])
         advice += _advice(trials, to_try, effort)
     return TuningReport(

@@ -7,6 +7,7 @@ it is worth replays in which nothing else changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +18,7 @@ from prefect_resilience.operations.tuning.losses import task_losses
 from prefect_resilience.operations.tuning.options import with_value
 from prefect_resilience.operations.tuning.trials import ServiceTrials
 
-MOST_ATTEMPTS = 800_000
+MOST_ATTEMPTS = 500_000
 """About so many attempts are replayed for the first choice, and at most as many on top of what it chose."""
 
 ATTEMPTS_OF_RUN = 3
@@ -50,9 +51,13 @@ class Effort:
     _before: int = 0
     _options: int = 0
 
+    def replays(self, trials: ServiceTrials) -> float:
+        """How many replays the effort allows."""
+        return self.attempts / max(1, trials.replay(trials.options, 1).attempts)
+
     def share_out(self, trials: ServiceTrials, options: Sequence[OptionToTry]) -> None:
         """Decide how often each value is replayed, and how often those that may be the best."""
-        replays = self.attempts / max(1, trials.replay(trials.options, 1).attempts)
+        replays = self.replays(trials)
         values = sum(len(one.values) for one in options)
         trials.few = min(trials.few, 2 if 6 * values <= replays else 1)
         finalists = max(1, FINALISTS * len(options))
@@ -112,8 +117,11 @@ def once_for_all(to_try: ToTry) -> ToTry:
     return found
 
 
-def screened(trials: ServiceTrials, to_try: ToTry) -> ToTry:
-    """The options and values that may be worth a change, if there are more tasks than GROUPS."""
+def screened(trials: ServiceTrials, to_try: ToTry, effort: Effort) -> ToTry:
+    """The options and values that may be worth a change, if there are more tasks than GROUPS.
+
+    If they are more than there is effort for, those that seem to gain the most.
+    """
     if len(trials.options) <= GROUPS:
         return to_try
     before = task_losses(trials.replay(trials.options, 1), trials.prices)
@@ -128,12 +136,19 @@ def screened(trials: ServiceTrials, to_try: ToTry) -> ToTry:
             for place in range(max((len(one.values) for _, one in group), default=0)):
                 for task, gain in _gains(trials, group, place, before):
                     gained.setdefault((task, name), []).append(gain)
-    found: ToTry = []
-    for task, option in to_try:
+    found: dict[int, OptionToTry] = {}
+    most: dict[int, float] = {}
+    for at, (task, option) in enumerate(to_try):
         gains = gained.get((task, option.option))
-        if gains is None or max(gains) >= least:
-            found.append((task, _best(option, gains)))
-    return found
+        most[at] = math.inf if gains is None else max(gains)
+        if most[at] >= least:
+            found[at] = _best(option, gains)
+    left = effort.replays(trials)
+    for at in sorted(found, key=most.__getitem__, reverse=True):
+        left -= len(found[at].values)
+        if left < 0 and most[at] < math.inf:
+            del found[at]
+    return [(to_try[at][0], found[at]) for at in sorted(found)]
 
 
 def _gains(
