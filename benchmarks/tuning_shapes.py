@@ -1,4 +1,4 @@
-"""Large records of many shapes, for `benchmarks.tuning_advice_speed`: who calls which services, and how often.
+"""Large records of many shapes, for `benchmarks.tuning_advice_speed`: who calls which services, how often.
 
 A record is written to a file in parts, so that a process that reads it needs no memory for another copy.
 """
