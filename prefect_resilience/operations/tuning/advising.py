@@ -26,7 +26,7 @@ from prefect_resilience.operations.tuning.comparing import (
     side_by_side,
 )
 from prefect_resilience.operations.tuning.losses import PRICES, timeout_gains
-from prefect_resilience.operations.tuning.options import merged, policy_of, value_at, with_values
+from prefect_resilience.operations.tuning.options import merged, policy_of, value_in, with_values
 from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.replaying import PeriodReplay, mean_of
 from prefect_resilience.operations.tuning.report import (
@@ -46,8 +46,8 @@ REPLAYS = 3
 """The replays behind the error of a replay."""
 
 FINALISTS = 2
-"""So many values of an option, and so many of those that do the least harm, are replayed as often as it takes to be
-sure."""
+"""So many values of an option, and so many of those that do the least harm, are replayed as often as it
+takes to be sure."""
 
 NEARLY_ALL = 0.9
 WORSE, GREAT_HARM = 5.0, 0.3
@@ -272,13 +272,17 @@ def _told(trials: ServiceTrials, task: int, option: OptionToTry, choice: Choice)
         "outages": float(len(trials.model.outages)),
         "p999": trials.model.latency[task].at(0.999),
     }
+    why = sentence_of(changes, option.now, before, after, trials.model, task)
+    first = next(iter(changes.items()))
     return [
         TuningAdvice(
             task=name,
             option=path,
-            now=option.now if not option.joint else value_at(trials.options[task], path),
+            now=option.now if not option.joint else value_in(trials.options[task], path),
             better=value,
-            why=sentence_of(changes, option.now, before, after, trials.model, task),
+            why=why
+            if path == first[0]
+            else f"only together with {first[0].rpartition('.')[2]}={first[1]:g}.",
             evidence=evidence,
             effect=effect,
         )
