@@ -60,7 +60,7 @@ def _lines(report: TuningReport) -> Iterator[str]:
 
 def _changes(report: TuningReport) -> Iterator[tuple[Comparison, list[TuningAdvice]]]:
     """Each comparison with the advice that it is of: options that change together have one."""
-    for effect, group in groupby(report.advice, lambda one: one.effect):
+    for (_, effect), group in groupby(report.advice, lambda one: (one.task, one.effect)):
         if effect is not None:
             yield effect, list(group)
 
@@ -69,7 +69,7 @@ def _picture(effect: Comparison, changed: list[TuningAdvice]) -> Iterator[str]:
     names = [one.option if len(changed) == 1 else one.option.rpartition(".")[2] for one in changed]
     now = ", ".join(f"{name}: {value_text(one.now)}" for name, one in zip(names, changed, strict=True))
     then = ", ".join(f"{name}: {value_text(one.better)}" for name, one in zip(names, changed, strict=True))
-    title = f"{effect.task}: {', '.join(names)}"
+    title = f"{changed[0].task}: {', '.join(names)}"
     yield ""
     yield f"## {_text(title)}"
     yield ""
