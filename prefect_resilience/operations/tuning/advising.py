@@ -27,7 +27,7 @@ from prefect_resilience.operations.tuning.comparing import (
 )
 from prefect_resilience.operations.tuning.effort import Effort, efforts_for, once_for_all, screened
 from prefect_resilience.operations.tuning.losses import PRICES, timeout_gains
-from prefect_resilience.operations.tuning.options import merged, policy_of, value_at, with_values
+from prefect_resilience.operations.tuning.options import merged, policy_of, value_in, with_values
 from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.replaying import PeriodReplay, mean_of
 from prefect_resilience.operations.tuning.report import (
@@ -40,18 +40,18 @@ from prefect_resilience.operations.tuning.report import (
 )
 from prefect_resilience.operations.tuning.scenario import MOST_REPLAYED, scenario_of
 from prefect_resilience.operations.tuning.sentences import sentence_of
-from prefect_resilience.operations.tuning.trials import HARMLESS, ServiceTrials, trials_of
+from prefect_resilience.operations.tuning.trials import ServiceTrials, trials_of
 
 MOST_CHANGES = 6
 REPLAYS = 3
 """The replays behind the error of a replay."""
 
 FINALISTS = 2
-"""So many values of an option, and so many of those that do no harm, are replayed as often as it takes to be
-sure."""
+"""So many values of an option, and so many of those that do the least harm, are replayed as often as it
+takes to be sure."""
 
 NEARLY_ALL = 0.9
-WORSE, GREAT_HARM = 5.0, 0.05
+WORSE, GREAT_HARM = 5.0, 0.3
 """Not among them is what loses so many times the gain that is worth a change, or does so much harm."""
 
 
@@ -182,7 +182,7 @@ def _best_allowed(trials: ServiceTrials, task: int, option: OptionToTry) -> int 
     """The place of the value that gains the most without harm; None if none gains anything."""
     before = sum(trials.lost(trials.options))
     gained: dict[int, float] = {}
-    for place in _finalists(trials, task, option)[0]:
+    for place in range(len(option.values)):
         options = _changed(trials, task, option, place)
         if trials.is_allowed(options):
             gained[place] = before - sum(trials.lost(options))
@@ -209,9 +209,10 @@ def _finalists(trials: ServiceTrials, task: int, option: OptionToTry) -> tuple[l
         harms[place] = trials.harm(options, trials.few)
     best = sorted(places, key=gained.__getitem__, reverse=True)
     good = [place for place in best if gained[place] > -WORSE * trials.worth()]
-    chosen = [place for place in good if harms[place] <= GREAT_HARM][:FINALISTS]
-    chosen += [place for place in good if harms[place] <= HARMLESS][:FINALISTS]
-    return sorted(set(chosen)), any(gained[place] > 0 and harms[place] > GREAT_HARM for place in places)
+    chosen = [place for place in good if harms[place] <= GREAT_HARM]
+    least = sorted(chosen, key=harms.__getitem__)
+    harmful = any(gained[place] > 0 and harms[place] > GREAT_HARM for place in places)
+    return sorted({*chosen[:FINALISTS], *least[:FINALISTS]}), harmful
 
 
 def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
@@ -278,13 +279,17 @@ def _told(trials: ServiceTrials, task: int, option: OptionToTry, choice: Choice)
         "outages": float(len(trials.model.outages)),
         "p999": trials.model.latency[task].at(0.999),
     }
+    why = sentence_of(changes, option.now, before, after, trials.model, task)
+    first = next(iter(changes.items()))
     return [
         TuningAdvice(
             task=name,
             option=path,
-            now=option.now if not option.joint else value_at(trials.options[task], path),
+            now=option.now if not option.joint else value_in(trials.options[task], path),
             better=value,
-            why=sentence_of(changes, option.now, before, after, trials.model, task),
+            why=why
+            if path == first[0]
+            else f"only together with {first[0].rpartition('.')[2]}={first[1]:g}.",
             evidence=evidence,
             effect=effect,
         )

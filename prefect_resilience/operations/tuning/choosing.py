@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prefect_resilience.operations.tuning.losses import interval
 
-FOLDS = 5
+LEAST_DAYS = 5
 NEARLY = 0.99
 """The value nearest to the present one that gains at least this share of the most is chosen."""
 
@@ -40,9 +40,9 @@ class Choice:
 
 
 def fold_of(block: int, blocks: int, days: float) -> int:
-    """The part of a block: its day in a long period, else one of FOLDS that take turns."""
-    if days < FOLDS:
-        return block % FOLDS
+    """The part of a block: its day in a period of several days, else the block itself."""
+    if days < LEAST_DAYS:
+        return block
     return int(block * min(days, 28) / blocks)
 
 

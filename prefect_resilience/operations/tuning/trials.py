@@ -21,7 +21,7 @@ from prefect_resilience.operations.tuning.service import ServiceModel, fitted
 SURE = 12
 """The replays of a policy, if small differences of luck change what follows, as behind a circuit."""
 
-FEW = 2
+FEW = 3
 """The replays of a value that only show whether it may be among the best."""
 
 SURE_WITHOUT_CIRCUIT = 3
