@@ -39,7 +39,7 @@ from prefect_resilience.operations.tuning.report import (
     TuningReport,
 )
 from prefect_resilience.operations.tuning.scenario import DAY, MOST_REPLAYED, Scenario, scenario_of
-from prefect_resilience.operations.tuning.sentences import sentence_of
+from prefect_resilience.operations.tuning.sentences import fit_doubts, sentence_of
 from prefect_resilience.operations.tuning.service import ServiceModel, fitted
 
 MOST_CHANGES = 6
@@ -115,7 +115,11 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
             continue
         bench = _bench(record, period, PRICES[goal], seed, most=max(2000, 2 * MOST_REPLAYED // len(services)))
         unknown |= {f"{record.name}: {name}": why for name, why in bench.model.unknown.items()}
-        fits += _fits(bench, period)
+        fits += (found := _fits(bench, period))
+        if any(fit.bad for fit in found):
+            why = "the replay of what really ran is too far off to judge other numbers"
+            refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
+            continue
         to_try: list[tuple[int, OptionToTry]] = []
         for task, policy in enumerate(bench.policies(bench.options)):
             judged = options_to_try(record, bench.model, task, bench.options[task], policy)
@@ -310,6 +314,7 @@ def _compared(
     changed[task] = merged(changed[task], options)
     now, then = bench.replay(bench.options), bench.replay(changed)
     before, after = figures_of(bench.scenario, now, task), figures_of(bench.scenario, then, task)
+    fit = _fits(bench, period)[task]
     return Comparison(
         task=name,
         runs=before.runs,
@@ -317,6 +322,6 @@ def _compared(
         now=before,
         then=after,
         figures=side_by_side(bench.scenario, now, then, task, seed),
-        fit=_fits(bench, period)[task],
-        doubts=tuple(bench.model.unknown.values()),
+        fit=fit,
+        doubts=(*fit_doubts(fit), *bench.model.unknown.values()),
     )
