@@ -39,7 +39,7 @@ from prefect_resilience.operations.tuning.report import (
     TuningReport,
 )
 from prefect_resilience.operations.tuning.scenario import MOST_REPLAYED, scenario_of
-from prefect_resilience.operations.tuning.sentences import sentence_of
+from prefect_resilience.operations.tuning.sentences import fit_doubts, sentence_of
 from prefect_resilience.operations.tuning.trials import ServiceTrials, trials_of
 
 MOST_CHANGES = 6
@@ -78,7 +78,11 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
         fill(record)
         trials = trials_of(record, period, PRICES[goal], seed, most=effort.most)
         unknown |= {f"{record.name}: {name}": why for name, why in trials.model.unknown.items()}
-        fits += _fits(trials, period)
+        fits += (found := _fits(trials, period))
+        if any(fit.bad for fit in found):
+            why = "the replay of what really ran is too far off to judge other numbers"
+            refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
+            continue
         to_try: list[tuple[int, OptionToTry]] = []
         for task, policy in enumerate(trials.policies(trials.options)):
             judged = options_to_try(record, trials.model, task, trials.options[task], policy)
@@ -323,6 +327,7 @@ def _compared(
     changed[task] = merged(changed[task], options)
     now, then = trials.replay(trials.options), trials.replay(changed)
     before, after = figures_of(trials.scenario, now, task), figures_of(trials.scenario, then, task)
+    fit = _fits(trials, period)[task]
     return Comparison(
         task=name,
         runs=before.runs,
@@ -330,6 +335,6 @@ def _compared(
         now=before,
         then=after,
         figures=side_by_side(trials.scenario, now, then, task, seed),
-        fit=_fits(trials, period)[task],
-        doubts=tuple(trials.model.unknown.values()),
+        fit=fit,
+        doubts=(*fit_doubts(fit), *trials.model.unknown.values()),
     )
