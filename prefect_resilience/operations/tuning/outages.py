@@ -24,8 +24,6 @@ REPEATED = 0.25
 """The weight of a retry of a run that has just failed: it may fail for the run's own reason."""
 
 FALSE_ALARMS = 0.05
-USUAL_LENGTH = 60.0
-"""In seconds: an outage that is older than this lasts as long again in about one case of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +53,7 @@ class ServiceOutage:
 
     @property
     def end(self) -> float:
-        """The median of where it may have ended."""
-        return self.ends_at(0.5)
-
-    def ends_at(self, chance: float) -> float:
-        """The end of which `chance` of the possible ends are earlier.
-
-        An outage that has lasted t goes on for another t in about half of all cases (Gott, "Implications of
-        the Copernican principle for our future prospects", Nature 363, 1993): of two bounds that are far
-        apart, as between two probes of a circuit, the end is nearer to the lower one.
-        """
-        least = self.end_low - self.start + USUAL_LENGTH
-        most = self.end_high - self.start + USUAL_LENGTH
-        return self.start - USUAL_LENGTH + 1 / ((1 - chance) / least + chance / most)
+        return (self.end_low + self.end_high) / 2
 
     @property
     def length(self) -> float:

@@ -19,8 +19,8 @@ TuningGoal = Literal["recover", "latency", "load"]
 GOOD_SHARE, GOOD_WAITS = 2.0, 15.0
 """A replay is good within so many points of recovered runs and so many percent of the time waited."""
 
-BAD_SHARE, BAD_WAITS = 10.0, 50.0
-"""No advice is given from a replay that is off by more."""
+BAD_SHARE, BAD_WAITS, BAD_FROM = 10.0, 50.0, 50
+"""No advice is given from a replay that is off by more, if so many runs at least had a failed attempt."""
 
 CARE, SURELY = 2.0, 3.0
 """How many standard deviations an error must be over, so that it is not the luck of the recorded runs."""
@@ -92,7 +92,7 @@ class ReplayFit(_Reported):
     @property
     def bad(self) -> bool:
         """Whether it is so far off that nothing can be advised from it."""
-        return self._off(BAD_SHARE, BAD_WAITS, SURELY)
+        return self.recorded.hit >= BAD_FROM and self._off(BAD_SHARE, BAD_WAITS, SURELY)
 
     def _off(self, share: float, waits: float, deviations: float) -> bool:
         hit, recovered = self.recorded.hit, self.recorded.share_recovered

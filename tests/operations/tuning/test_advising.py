@@ -216,7 +216,7 @@ def test_the_error_of_a_replay() -> None:
         (1000.0, 500.0, 120.0, True, False),
         (1000.0, 500.0, 160.0, True, True),
         (20.0, 14.0, 150.0, False, False),
-        (20.0, 20.0, 100.0, True, True),
+        (20.0, 20.0, 100.0, True, False),
     ],
 )
 def test_an_error_is_large_if_luck_does_not_explain_it(

@@ -129,14 +129,6 @@ def test_an_outage_behind_an_open_circuit_is_bounded_by_what_was_seen() -> None:
     assert "end of outages" in model.unknown
 
 
-def test_a_hidden_end_is_nearer_to_the_last_failure() -> None:
-    """Probes come ever later while an outage lasts, so half of the time between two of them is too long."""
-    seen = outage_of([attempt(float(at), "unavailable") for at in range(0, 600, 10)] + [attempt(1190.0)])
-    assert (seen.end_low, seen.end_high) == (590.0, 1190.0)
-    assert seen.end == pytest.approx(2 * 650 * 1250 / 1900 - 60)
-    assert [seen.ends_at(chance) for chance in (0.0, 1.0)] == pytest.approx([590.0, 1190.0])
-
-
 def test_the_failures_that_bound_an_outage_do_not_count_in_its_rate() -> None:
     """Half of the calls between them failed. With both of them in it the rate would be 0.55."""
     inside = [attempt(float(at), "unavailable" if at % 2 else None) for at in range(100, 120)]
