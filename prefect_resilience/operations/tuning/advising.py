@@ -39,7 +39,7 @@ from prefect_resilience.operations.tuning.report import (
     TuningReport,
 )
 from prefect_resilience.operations.tuning.scenario import MOST_REPLAYED, scenario_of
-from prefect_resilience.operations.tuning.sentences import sentence_of
+from prefect_resilience.operations.tuning.sentences import fit_doubts, sentence_of
 from prefect_resilience.operations.tuning.trials import ServiceTrials, trials_of
 
 MOST_CHANGES = 6
@@ -78,7 +78,11 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
         fill(record)
         trials = trials_of(record, period, PRICES[goal], seed, most=effort.most)
         unknown |= {f"{record.name}: {name}": why for name, why in trials.model.unknown.items()}
-        fits += _fits(trials, period)
+        fits += (found := _fits(trials, period))
+        if any(fit.bad for fit in found):
+            why = "the replay of what really ran is too far off to judge other numbers"
+            refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
+            continue
         to_try: list[tuple[int, OptionToTry]] = []
         for task, policy in enumerate(trials.policies(trials.options)):
             judged = options_to_try(record, trials.model, task, trials.options[task], policy)
@@ -118,11 +122,11 @@ def _fits(trials: ServiceTrials, period: RecordedPeriod) -> list[ReplayFit]:
     ]
 
 
-Judged = tuple[int, OptionToTry, "Verdict"]
+Judged = tuple[int, OptionToTry, "OptionVerdict"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OptionVerdict:
     """The choice of a value, if one is clearly better.
 
     harmful: some would be better, but do harm. alone: one that the recorded calls speak for, but that does
@@ -174,7 +178,7 @@ def _with_timeouts(trials: ServiceTrials, judged: list[Judged]) -> list[Judged]:
                 joint = openings.with_timeout(timeout.values[verdict.alone.place])
                 place = _best_allowed(trials, task, joint)
                 if place is not None:
-                    found.append((task, joint, Verdict(replace(verdict.alone, place=place))))
+                    found.append((task, joint, OptionVerdict(replace(verdict.alone, place=place))))
     return found
 
 
@@ -215,7 +219,7 @@ def _finalists(trials: ServiceTrials, task: int, option: OptionToTry) -> tuple[l
     return sorted({*chosen[:FINALISTS], *least[:FINALISTS]}), harmful
 
 
-def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
+def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> OptionVerdict:
     places, harmful = _finalists(trials, task, option)
     before = trials.lost(trials.options)
     by_value: list[list[float]] = []
@@ -227,13 +231,13 @@ def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
         by_value.append(gained if allowed else [min(0.0, one) for one in gained])
     choice = choose(by_value, trials.worth(), trials.days, trials.seed)
     if choice is not None:
-        return Verdict(replace(choice, place=places[choice.place]))
+        return OptionVerdict(replace(choice, place=places[choice.place]))
     if option.option == "timeout":
         return _by_recorded_calls(trials, task, option)
-    return Verdict(harmful=harmful)
+    return OptionVerdict(harmful=harmful)
 
 
-def _by_recorded_calls(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
+def _by_recorded_calls(trials: ServiceTrials, task: int, option: OptionToTry) -> OptionVerdict:
     """The choice of a timeout by the recorded calls alone, if the replay does not speak against it.
 
     In a replay another timeout also moves the moments at which a circuit opens, which may hide what it saves.
@@ -244,12 +248,12 @@ def _by_recorded_calls(trials: ServiceTrials, task: int, option: OptionToTry) ->
     direct = [timeout_gains(trials.scenario, task, option.values[place], trials.prices) for place in places]
     choice = choose(direct, trials.worth(), trials.days, trials.seed, nearly=NEARLY_ALL)
     if choice is None:
-        return Verdict()
+        return OptionVerdict()
     choice = replace(choice, place=places[choice.place])
     options = _changed(trials, task, option, choice.place)
     if not trials.is_allowed(options, by_chance=False):
-        return Verdict(harmful=True, alone=choice)
-    return Verdict(choice)
+        return OptionVerdict(harmful=True, alone=choice)
+    return OptionVerdict(choice)
 
 
 def _told(trials: ServiceTrials, task: int, option: OptionToTry, choice: Choice) -> list[TuningAdvice]:
@@ -323,6 +327,7 @@ def _compared(
     changed[task] = merged(changed[task], options)
     now, then = trials.replay(trials.options), trials.replay(changed)
     before, after = figures_of(trials.scenario, now, task), figures_of(trials.scenario, then, task)
+    fit = _fits(trials, period)[task]
     return Comparison(
         task=name,
         runs=before.runs,
@@ -330,6 +335,6 @@ def _compared(
         now=before,
         then=after,
         figures=side_by_side(trials.scenario, now, then, task, seed),
-        fit=_fits(trials, period)[task],
-        doubts=tuple(trials.model.unknown.values()),
+        fit=fit,
+        doubts=(*fit_doubts(fit), *trials.model.unknown.values()),
     )

@@ -24,6 +24,8 @@ REPEATED = 0.25
 """The weight of a retry of a run that has just failed: it may fail for the run's own reason."""
 
 FALSE_ALARMS = 0.05
+USUAL_LENGTH = 60.0
+"""In seconds: an outage that is older than this lasts as long again in about one case of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,19 @@ class ServiceOutage:
 
     @property
     def end(self) -> float:
-        return (self.end_low + self.end_high) / 2
+        """The median of where it may have ended."""
+        return self.ends_at(0.5)
+
+    def ends_at(self, chance: float) -> float:
+        """The end of which `chance` of the possible ends are earlier.
+
+        An outage that has lasted t goes on for another t in about half of all cases (Gott, "Implications of
+        the Copernican principle for our future prospects", Nature 363, 1993): of two bounds that are far
+        apart, as between two probes of a circuit, the end is nearer to the lower one.
+        """
+        least = self.end_low - self.start + USUAL_LENGTH
+        most = self.end_high - self.start + USUAL_LENGTH
+        return self.start - USUAL_LENGTH + 1 / ((1 - chance) / least + chance / most)
 
     @property
     def length(self) -> float:
@@ -154,7 +168,8 @@ def _outage(calls: Sequence[ServiceCall], first: int, last: int, usual: float, u
     # What was asked again only after the record's end may have been well long before.
     after = next((call.start for call in calls[last + 1 :]), None)
     gaps = [later.start - earlier.start for earlier, later in pairwise(inside)]
-    rate = (len(failures) + usual) / (len(inside) + 1) if len(failures) < len(inside) else 1.0
+    # It begins and ends with a failure because we looked for them: only the calls between say how often.
+    rate = (len(failures) - 2 + usual) / (len(inside) - 1) if len(failures) < len(inside) else 1.0
     return ServiceOutage(
         start_low=min(before, inside[0].start),
         start_high=inside[0].start,

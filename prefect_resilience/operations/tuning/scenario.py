@@ -184,7 +184,7 @@ def _states(model: ServiceModel, chance: float) -> tuple[list[float], list[int]]
     states = [-1]
     for place, one in enumerate(model.outages):
         begins = one.start_high - (one.start_high - one.start_low) * chance
-        ends = one.end_low + (one.end_high - one.end_low) * chance
+        ends = one.ends_at(chance)
         borders += [max(begins, borders[-1] if borders else begins), max(ends, begins)]
         states += [place, -1]
     return borders, states

@@ -40,7 +40,7 @@ MOST_KEPT = 40
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Replayed:
     """The replays of the same options, and the means of the first so many of them."""
 
     done: list[ReplaySums] = field(default_factory=list[ReplaySums])
@@ -69,7 +69,7 @@ class ServiceTrials:
     spent: int = 0
     """The attempts in all replays so far."""
 
-    _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict[str, "_Kept"])
+    _kept: OrderedDict[str, _Replayed] = field(default_factory=OrderedDict[str, "_Replayed"])
 
     def __post_init__(self) -> None:
         self.recorded = self.options
@@ -81,7 +81,7 @@ class ServiceTrials:
         """The mean of so many replays of these options; None: of as many as it takes to be sure."""
         number = self.sure if number is None else number
         known = repr(options)
-        kept = self._kept.setdefault(known, _Kept())
+        kept = self._kept.setdefault(known, _Replayed())
         self._kept.move_to_end(known)
         if len(self._kept) > MOST_KEPT:
             self._kept.popitem(last=False)
