@@ -23,10 +23,8 @@ import math
 import multiprocessing
 import resource
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -35,6 +33,7 @@ from statistics import linear_regression
 from typing import Any
 
 from benchmarks import store_scale_fill as filling
+from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
 from prefect_resilience.durable.batches.edge.flow_runs import _effects_seen, _seen_with
@@ -49,14 +48,11 @@ from prefect_resilience.operations.dashboard.reading import Fleet
 from prefect_resilience.operations.diagnosis.environment import leases
 from prefect_resilience.operations.reports import reading
 from prefect_resilience.operations.reports.api import Period
-from tests.stores_servers import PostgresServer, RedisServer
 
 ROOT = Path(__file__).parents[1]
 LINEAR = 1.1
 STORES = ("sqlite", "postgresql", "redis")
 PATIENCE = 60.0
-INDEXED = ("letters: 20 in doubt", "batches: `batches list --open`", "batches: in doubt, for the doctor")
-"""Redis has no index for these."""
 BIG = "the-big-batch"
 Operation = Callable[[str, int], object]
 Log = Callable[[str], None]
@@ -238,64 +234,40 @@ def _resident() -> float:
 # -- the stores
 
 
-@contextmanager
-def server_of(scheme: str) -> Generator[Any]:
-    """A server for one store; None for a file."""
-    if scheme == "sqlite":
-        yield None
-        return
-    server = PostgresServer() if scheme == "postgresql" else RedisServer()
-    # The other one of the two has no use for these.
-    options = ["-c", "max_wal_size=4GB"] if scheme == "postgresql" else ["--appendonly", "no"]
-    try:
-        server.start(*options)
-        yield server
-    finally:
-        server.remove()
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `most`: the greatest size by kind of document, `only`: a part of the operations' names,
+    `kept`: where filled stores stay."""
+
+    schemes: list[str]
+    worlds: list[str]
+    most: dict[str, int]
+    only: str = ""
+    kept: Path | None = None
 
 
-@contextmanager
-def emptied(scheme: str, server: Any, number: int) -> Generator[str]:
-    """The URL of an empty store, which is removed afterwards."""
-    if scheme == "sqlite":
-        with tempfile.TemporaryDirectory() as folder:
-            yield f"sqlite:///{folder}/scale.db"
-    elif scheme == "redis":
-        yield server.url()
-        server.client().flushall()
-    else:
-        import psycopg
-
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(f"CREATE SCHEMA scale_{number}".encode())
-            yield f"{server.url()}?options=-csearch_path%3Dscale_{number}"
-            connection.execute(f"DROP SCHEMA scale_{number} CASCADE".encode())
-
-
-def measure(schemes: list[str], most: dict[str, int], worlds: list[str], log: Log) -> Iterator[list[Line]]:
+def measure(plan: Plan, log: Log) -> Iterator[list[Line]]:
     """The lines of each store and each kind of document."""
-    for scheme in schemes:
-        with server_of(scheme) as server:
-            for world in worlds:
-                yield _world(scheme, server, world, most[world], log)
+    for scheme in plan.schemes:
+        with server_of(scheme, plan.kept) as server:
+            for world in plan.worlds:
+                yield _world(scheme, server, world, plan, log)
 
 
-def _world(scheme: str, server: Any, world: str, most: int, log: Log) -> list[Line]:
+def _world(scheme: str, server: Any, world: str, plan: Plan, log: Log) -> list[Line]:
     operations, rows = WORLDS[world]
     lines = {name: Line(scheme, world, name, right) for name, (right, _) in operations.items()}
-    if scheme == "redis":
-        for name in INDEXED:
-            if name in lines:
-                lines[name].most = LINEAR
-    for place, size in enumerate(10**power for power in range(3, 9) if 10**power <= most):
-        with emptied(scheme, server, place) as url:
+    lines = {name: line for name, line in lines.items() if plan.only in name}
+    for size in (10**power for power in range(3, 9) if 10**power <= plan.most[world]):
+        with place_of_store(scheme, server, f"{world}_{size}".replace(" ", "_"), plan.kept) as (url, full):
             began = time.perf_counter()
-            store = open_store(url)
-            filling.fill(store, rows(size))
-            store.close()
+            if not full:
+                store = open_store(url)
+                filling.fill(store, rows(size))
+                store.close()
             log(f"{scheme} {world} {size:,}: filled in {time.perf_counter() - began:.0f} s")
-            for name, (_, operation) in operations.items():
-                _run(lines[name], operation, url, size, log)
+            for name, line in lines.items():
+                _run(line, operations[name][1], url, size, log)
     return list(lines.values())
 
 
@@ -319,6 +291,8 @@ def main() -> None:
     words.add_argument("--worlds", nargs="+", choices=WORLDS, default=list(WORLDS))
     words.add_argument("--most", type=int, default=1_000_000, help="the greatest number of documents")
     words.add_argument("--letters", type=int, help="the greatest number of letters, if it is another")
+    words.add_argument("--only", default="", help="only operations with this text in their names")
+    words.add_argument("--keep", type=Path, help="a folder: filled SQLite and PostgreSQL stores stay there")
     words.add_argument("--write", action="store_true", help="write docs/store_scale.md and its picture")
     words.add_argument("--json", type=Path, help="a file for what was measured")
     words.add_argument("--read", type=Path, nargs="+", help="files of --json, instead of measuring")
@@ -328,7 +302,8 @@ def main() -> None:
     else:
         most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
         lines = list[Line]()
-        for some in measure(asked.stores, most, asked.worlds, partial(print, file=sys.stderr, flush=True)):
+        plan = Plan(asked.stores, asked.worlds, most, asked.only, asked.keep)
+        for some in measure(plan, partial(print, file=sys.stderr, flush=True)):
             lines += some
             if asked.json:
                 asked.json.write_text(json.dumps([asdict(one) for one in lines], indent=1))

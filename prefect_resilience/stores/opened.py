@@ -1,8 +1,9 @@
-"""Open documents: effects without an outcome, and letters that wait. A SQL store keeps an index of them, and
-one of the few among them that are in doubt.
+"""Open documents: effects without an outcome, and letters that wait. A SQL store and Redis keep an index of
+them, and one of the few among them that are in doubt.
 
-Each is a partial index on the text of the documents. So it also has the documents that a process with an
-older version writes, and changes with each of them. It may have a few more.
+In SQL, each is a partial index on the text of the documents. So it also has the documents that a process with
+an older version writes, and changes with each of them. redis_open.py is that of Redis. An index may have a
+few more documents.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ class OpenDocuments:
             terms.append(f"({' OR '.join(map(contains, self.any_of))})")
         return " AND ".join([*terms, *(f"NOT {contains(text)}" for text in self.none_of)])
 
+    def has(self, key: str, text: str) -> bool:
+        """Whether a document is one of these, by its key and its JSON."""
+        return (
+            key.startswith(self.prefix)
+            and (not self.any_of or any(one in text for one in self.any_of))
+            and not any(one in text for one in self.none_of)
+        )
+
 
 _EFFECTS = OpenDocuments(
     "effects/",
@@ -49,6 +58,11 @@ OPEN_DOCUMENTS: dict[Which, tuple[OpenDocuments, ...]] = {
     # A claim that has expired leaves a letter that is being replayed in doubt.
     "in_doubt": (_DOUBTFUL,),
 }
+
+
+def indexes_of(key: str, text: str) -> list[Which]:
+    """The indexes that have a document, by its key and its JSON."""
+    return [which for which, those in OPEN_DOCUMENTS.items() if any(one.has(key, text) for one in those)]
 
 
 @runtime_checkable
