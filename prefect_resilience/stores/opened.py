@@ -35,13 +35,15 @@ class OpenDocuments:
             terms.append(f"({' OR '.join(map(contains, self.any_of))})")
         return " AND ".join([*terms, *(f"NOT {contains(text)}" for text in self.none_of)])
 
-    def has(self, key: str, text: str) -> bool:
-        """Whether a document is one of these, by its key and its JSON."""
-        return (
-            key.startswith(self.prefix)
-            and (not self.any_of or any(one in text for one in self.any_of))
-            and not any(one in text for one in self.none_of)
-        )
+    def has(self, text: str) -> bool:
+        """Whether a document below the prefix is one of these, by its JSON."""
+        for one in self.none_of:
+            if one in text:
+                return False
+        for one in self.any_of:
+            if one in text:
+                return True
+        return not self.any_of
 
 
 _EFFECTS = OpenDocuments(
@@ -60,9 +62,22 @@ OPEN_DOCUMENTS: dict[Which, tuple[OpenDocuments, ...]] = {
 }
 
 
-def indexes_of(key: str, text: str) -> list[Which]:
-    """The indexes that have a document, by its key and its JSON."""
-    return [which for which, those in OPEN_DOCUMENTS.items() if any(one.has(key, text) for one in those)]
+_CONCERNED: dict[str, list[tuple[Which, OpenDocuments]]] = {}
+for _which, _those in OPEN_DOCUMENTS.items():
+    for _one in _those:
+        _CONCERNED.setdefault(_one.prefix, []).append((_which, _one))
+PREFIXES = tuple(_CONCERNED)
+"""The prefixes of documents that may be open."""
+
+
+def indexes_of(key: str, text: str) -> dict[Which, bool]:
+    """Whether each index for documents with such a key has this one, by its JSON."""
+    if not key.startswith(PREFIXES):
+        return {}
+    for prefix, those in _CONCERNED.items():
+        if key.startswith(prefix):
+            return {which: one.has(text) for which, one in those}
+    return {}
 
 
 @runtime_checkable

@@ -31,8 +31,8 @@ from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
-from prefect_resilience.stores.opened import OPEN_DOCUMENTS, Which, indexes_of
-from prefect_resilience.stores.redis_open import REMOVE, START_IF_EMPTY, NotComplete, OpenNames
+from prefect_resilience.stores.opened import Which, indexes_of
+from prefect_resilience.stores.redis_open import REMOVE, START_IF_EMPTY, NotComplete, OpenNames, script
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
 
@@ -240,8 +240,8 @@ class RedisStore(ConnectedStore[Any]):
     def _name(self, key: str) -> str:
         return f"{self._space}:document:{key}"
 
-    def _run(self, script: str, name: str, arguments: list[str]) -> bytes:
-        return self._ask(lambda client: client.register_script(script)([name, *self._shared], arguments))
+    def _run(self, text: str, name: str, arguments: list[str]) -> bytes:
+        return self._ask(lambda client: script(text)([name, *self._shared], arguments, client))
 
     def _ask(self, question: Callable[[Any], T]) -> T:
         """The answer to `question`. Errors of the connection and the server become StoreUnavailable."""
@@ -367,19 +367,12 @@ def _expiry(expires_at: float | None, text: str) -> list[str]:
 
 def _indexes(key: str, text: str) -> list[str]:
     """The script's arguments: the indexes that have the document from now on, and those that do not."""
-    concerned = next((those for prefix, those in _CONCERNED.items() if key.startswith(prefix)), None)
-    if concerned is None:
+    indexes = indexes_of(key, text)
+    if not indexes:
         return ["", ""]
-    having = indexes_of(key, text)
-    return [" ".join(having), " ".join(which for which in concerned if which not in having)]
-
-
-_CONCERNED = {
-    one.prefix: [which for which, others in OPEN_DOCUMENTS.items() if one.prefix in {x.prefix for x in others}]
-    for those in OPEN_DOCUMENTS.values()
-    for one in those
-}
-"""The indexes of the documents below each prefix."""
+    return [
+        " ".join([which for which, has in indexes.items() if has is wanted]) for wanted in (True, False)
+    ]
 
 
 def _document(held: bytes, key: str) -> Document:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, cast
 from uuid import uuid4
 
-from prefect_resilience.stores.opened import OPEN_DOCUMENTS, Which, indexes_of
+from redis.commands.core import Script
+
+from prefect_resilience.stores.opened import OPEN_DOCUMENTS, PREFIXES, Which, indexes_of
 
 KEPT = " "
 """Follows the greatest version. Lua's `tonumber` ignores spaces, also in scripts of an older version. Other
@@ -85,6 +88,12 @@ local held = redis.call('GETRANGE', KEYS[1], 0, 19)
 if (string.match(held, '^%d+') or '0') == ARGV[1] then redis.call('ZREM', KEYS[2], ARGV[2]) end
 """
 
+@cache
+def script(text: str) -> Any:
+    """A script of Lua, to be called with keys, arguments and a client. Its digest is computed once."""
+    return cast("Any", Script)(None, text.encode())
+
+
 Ask = Callable[[Callable[[Any], Any]], Any]
 
 
@@ -108,7 +117,7 @@ class OpenNames:
 
         Raises NotComplete.
         """
-        members = client.register_script(_PAGE)(self._keys, [low, high, size])
+        members = script(_PAGE)(self._keys, [low, high, size], client)
         if members is None:
             raise NotComplete
         keys = [member[len(which) + 1 :].decode() for member in members]
@@ -117,7 +126,7 @@ class OpenNames:
         for key, member, text, is_open in zip(keys, members, held, opened, strict=True):
             if not is_open:
                 version = "0" if text is None else text.partition(b" ")[0]
-                client.register_script(_TIDY)([self._name(key), self._keys[0]], [version, member])
+                script(_TIDY)([self._name(key), self._keys[0]], [version, member], client)
         return members, [text if is_open else None for text, is_open in zip(held, opened, strict=True)]
 
     def build(self, page: Callable[..., tuple[list[bytes], list[bytes | None]]]) -> bool:
@@ -125,10 +134,10 @@ class OpenNames:
         if time.monotonic() < self._build_at:
             return False
         token = uuid4().hex
-        self._ask(lambda client: client.register_script(_BEGIN)(self._keys, [token]))
-        for prefix in dict.fromkeys(one.prefix for those in OPEN_DOCUMENTS.values() for one in those):
+        self._ask(lambda client: script(_BEGIN)(self._keys, [token], client))
+        for prefix in PREFIXES:
             self._add(page, prefix)
-        done = self._ask(lambda client: client.register_script(_FINISH)(self._keys, [token])) == 1
+        done = self._ask(lambda client: script(_FINISH)(self._keys, [token], client)) == 1
         if not done:
             self._build_at = time.monotonic() + PAUSE
         return done
@@ -152,9 +161,9 @@ class OpenNames:
 
 def is_in(which: Which, key: str, held: bytes | None) -> bool:
     """Whether an index has a document, which may not exist."""
-    return held is not None and which in indexes_of(key, held.decode())
+    return held is not None and indexes_of(key, held.decode()).get(which, False)
 
 
 def _members(names: Sequence[bytes], held: Sequence[bytes | None]) -> list[str]:
     found = [(name.decode(), text.decode()) for name, text in zip(names, held, strict=True) if text]
-    return [f"{which} {key}" for key, text in found for which in indexes_of(key, text)]
+    return [f"{which} {key}" for key, text in found for which, has in indexes_of(key, text).items() if has]
