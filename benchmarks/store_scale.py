@@ -24,6 +24,7 @@ import multiprocessing
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,14 +33,18 @@ from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
+import redis
+
 from benchmarks import store_scale_fill as filling
 from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
-from prefect_resilience.durable.batches.edge.flow_runs import _effects_seen, _seen_with
-from prefect_resilience.durable.batches.edge.known import prune
+from prefect_resilience.durable.batches.edge.flow_runs import effects_seen, snapshot_with
+from prefect_resilience.durable.batches.edge.known import pruning
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
+from prefect_resilience.durable.effects.opening import open_batch
+from prefect_resilience.durable.letters.claims import ENTRY
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.operations.cli import batches as batches_commands
 from prefect_resilience.operations.cli import dead_letters as letters_commands
@@ -48,6 +53,7 @@ from prefect_resilience.operations.dashboard.reading import Fleet
 from prefect_resilience.operations.diagnosis.environment import leases
 from prefect_resilience.operations.reports import reading
 from prefect_resilience.operations.reports.api import Period
+from prefect_resilience.stores.opened import scan_open
 
 ROOT = Path(__file__).parents[1]
 LINEAR = 1.1
@@ -115,7 +121,11 @@ def _claim(url: str, batch: str) -> None:
 
 def _hint(url: str) -> object:
     ledger = open_ledger(url)
-    return hint_for(_seen_with(ledger, BIG, _effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
+    return hint_for(snapshot_with(ledger, BIG, effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
+
+
+def _later_pass(url: str) -> None:
+    open_batch(open_ledger(url), BIG, (("run", 2),), (None, "orders"), lambda: None)
 
 
 def _purge(url: str, number: int) -> None:
@@ -131,7 +141,16 @@ def _sweep(url: str) -> None:
         assert store.swap(f"new/{time.time_ns()}/{number}", 0, {}, store.now() + 60)
 
 
+def _index(url: str) -> None:
+    """As after an upgrade: a store in Redis has no index yet. In SQL it is there."""
+    if url.startswith("redis"):
+        with redis.Redis.from_url(url) as client:
+            client.delete("{prefect_resilience}:open")
+    next(scan_open(open_store(url), ENTRY, which="in_doubt"))
+
+
 LETTERS: dict[str, tuple[float, Operation]] = {
+    "letters: the first look for doubts after an upgrade": (LINEAR, lambda url, _: _index(url)),
     "letters: the newest 20": (0.1, lambda url, _: _queue(url).list(limit=20)),
     "letters: 20 in doubt": (0.1, lambda url, _: _queue(url).list("in_doubt", limit=20)),
     "letters: one, by its id": (0.1, lambda url, _: _queue(url).get(next(_queue(url).letters()).id)),
@@ -140,8 +159,8 @@ LETTERS: dict[str, tuple[float, Operation]] = {
         0.1,
         lambda url, _: _command(lambda: letters_commands.list_letters(how=Answering(url))),
     ),
-    "letters: counted for the dashboard": (LINEAR, lambda url, _: Fleet(store=url).read_letters()),
-    "letters: counted for the report of a day": (LINEAR, lambda url, _: reading._letters(_day(), None)),
+    "letters: counted for the dashboard": (0.1, lambda url, _: Fleet(store=url).read_letters()),
+    "letters: counted for the report of a day": (LINEAR, lambda url, _: reading._letters(_day(), None, [])),
     "letters: purged, a thousandth": (LINEAR, lambda url, number: _purge(url, number)),
 }
 ONE_BATCH: dict[str, tuple[float, Operation]] = {
@@ -149,9 +168,11 @@ ONE_BATCH: dict[str, tuple[float, Operation]] = {
     "one batch: its status": (LINEAR, lambda url, _: batch_status(BIG, store=url)),
     "one batch: how to recover it": (LINEAR, lambda url, _: _hint(url)),
     "one batch: `batches list`": (
-        LINEAR,
+        0.1,
         lambda url, _: _command(lambda: batches_commands.list_all(how=Answering(url))),
     ),
+    "one batch: counted for the dashboard": (0.1, lambda url, _: Fleet(store=url).read_batches()),
+    "one batch: opened by a later pass": (LINEAR, lambda url, _: _later_pass(url)),
 }
 MANY: dict[str, tuple[float, Operation]] = {
     "batches: 20 effects begun and done": (0.1, lambda url, _: _claim(url, filling.batch_at(7))),
@@ -160,18 +181,24 @@ MANY: dict[str, tuple[float, Operation]] = {
         lambda url, number: batch_status(filling.batch_at(number // 2), store=url),
     ),
     "batches: `batches list`": (
-        LINEAR,
+        0.1,
         lambda url, _: _command(lambda: batches_commands.list_all(how=Answering(url))),
+    ),
+    "batches: `batches list --all`": (
+        LINEAR,
+        lambda url, _: _command(lambda: batches_commands.list_all(all=True, how=Answering(url))),
     ),
     "batches: `batches list --open`": (
         0.1,
         lambda url, _: _command(lambda: batches_commands.list_all(open=True, how=Answering(url))),
     ),
-    "batches: counted for the dashboard": (LINEAR, lambda url, _: Fleet(store=url).read_batches()),
+    "batches: counted for the dashboard": (0.1, lambda url, _: Fleet(store=url).read_batches()),
     "batches: in doubt, for the doctor": (0.1, lambda url, _: [*leases()]),
     "batches: what `prune` would remove, a tenth": (
         LINEAR,
-        lambda url, _: prune(timedelta(seconds=0.9 * filling.YEAR), dry_run=True, store=url),
+        lambda url, _: deque(
+            pruning(timedelta(seconds=0.9 * filling.YEAR), dry_run=True, store=url), maxlen=0
+        ),
     ),
 }
 EXPIRED: dict[str, tuple[float, Operation]] = {
@@ -236,7 +263,7 @@ def _resident() -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `most`: the greatest size by kind of document, `only`: a part of the operations' names,
+    """What to measure. `most`: the greatest size by kind of document, `only`: a part of the names of operations,
     `kept`: where filled stores stay."""
 
     schemes: list[str]
@@ -258,7 +285,7 @@ def _world(scheme: str, server: Any, world: str, plan: Plan, log: Log) -> list[L
     operations, rows = WORLDS[world]
     lines = {name: Line(scheme, world, name, right) for name, (right, _) in operations.items()}
     lines = {name: line for name, line in lines.items() if plan.only in name}
-    for size in (10**power for power in range(3, 9) if 10**power <= plan.most[world]):
+    for size in sizes(plan.most[world]):
         with place_of_store(scheme, server, f"{world}_{size}".replace(" ", "_"), plan.kept) as (url, full):
             began = time.perf_counter()
             if not full:
@@ -269,6 +296,11 @@ def _world(scheme: str, server: Any, world: str, plan: Plan, log: Log) -> list[L
             for name, line in lines.items():
                 _run(line, operations[name][1], url, size, log)
     return list(lines.values())
+
+
+def sizes(most: int) -> list[int]:
+    """Powers of ten, and the greatest size."""
+    return sorted({10**power for power in range(3, 9) if 10**power <= most} | {most})
 
 
 def _run(line: Line, operation: Operation, url: str, size: int, log: Log) -> None:

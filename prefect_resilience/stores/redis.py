@@ -370,9 +370,7 @@ def _indexes(key: str, text: str) -> list[str]:
     indexes = indexes_of(key, text)
     if not indexes:
         return ["", ""]
-    return [
-        " ".join([which for which, has in indexes.items() if has is wanted]) for wanted in (True, False)
-    ]
+    return [" ".join([which for which, has in indexes.items() if has is wanted]) for wanted in (True, False)]
 
 
 def _document(held: bytes, key: str) -> Document:

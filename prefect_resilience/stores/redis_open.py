@@ -88,6 +88,7 @@ local held = redis.call('GETRANGE', KEYS[1], 0, 19)
 if (string.match(held, '^%d+') or '0') == ARGV[1] then redis.call('ZREM', KEYS[2], ARGV[2]) end
 """
 
+
 @cache
 def script(text: str) -> Any:
     """A script of Lua, to be called with keys, arguments and a client. Its digest is computed once."""
@@ -117,11 +118,11 @@ class OpenNames:
 
         Raises NotComplete.
         """
-        members = script(_PAGE)(self._keys, [low, high, size], client)
+        members: list[bytes] | None = script(_PAGE)(self._keys, [low, high, size], client)
         if members is None:
             raise NotComplete
         keys = [member[len(which) + 1 :].decode() for member in members]
-        held = client.mget([self._name(key) for key in keys]) if keys else []
+        held: list[bytes | None] = client.mget([self._name(key) for key in keys]) if keys else []
         opened = [is_in(which, key, text) for key, text in zip(keys, held, strict=True)]
         for key, member, text, is_open in zip(keys, members, held, opened, strict=True):
             if not is_open:
@@ -144,19 +145,15 @@ class OpenNames:
 
     def _add(self, page: Callable[..., tuple[list[bytes], list[bytes | None]]], prefix: str) -> None:
         low, high = b"[" + prefix.encode(), b"[" + prefix.encode() + b"\xff"
-        size = NAMES_AT_ONCE
-        while size == NAMES_AT_ONCE:
 
-            def read_on(client: Any, low: bytes = low) -> list[bytes]:
-                names, held = page(client, low, high, NAMES_AT_ONCE)
-                members = _members(names, held)
-                if members:
-                    client.zadd(self._keys[0], dict.fromkeys(members, 0))
-                return names
+        def read_on(client: Any) -> list[bytes]:
+            names, held = page(client, low, high, NAMES_AT_ONCE)
+            if members := _members(names, held):
+                client.zadd(self._keys[0], dict.fromkeys(members, 0))
+            return names
 
-            names = self._ask(read_on)
-            size = len(names)
-            low = b"(" + names[-1] if names else low
+        while names := self._ask(read_on):
+            low = b"(" + names[-1]
 
 
 def is_in(which: Which, key: str, held: bytes | None) -> bool:

@@ -157,9 +157,7 @@ def test_an_old_store_gets_the_index_when_a_process_opens_it(opened: Open) -> No
     assert later._dialect.indexed
 
 
-def test_a_large_old_store_is_read_without_the_index(
-    opened: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_old_store_is_read_without_the_index(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened()
     wanted = fill(store)
     drop_index(store)

@@ -1,4 +1,4 @@
-"""The index of open documents in Redis: with processes of an older version, beside other work, after a loss."""
+"""The index of open documents in Redis: beside processes of an older version and other work, after a loss."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class EarlierEffects:
         self._gone: dict[str, bool] = {}
         self._lock = threading.Lock()
         for effect in effects:
-            self._by_key[effect["key"]] = effect
+            self._by_key[effect["key"]] = _parts(effect, ("key", "task", "recipe"))
             if "recipe" in effect:
                 self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
             else:
@@ -121,6 +121,16 @@ def _of_an_earlier_pass(effect: EffectDocument, passed: Pass, run: str | None, f
         and (effect.get("flow_run_id") == run or effect.get("flow") == flow)
         and not same_pass((effect.get("asked") or {"pass": ()})["pass"], passed)
     )
+
+
+_READ = (
+    *("key", "kind", "state", "task", "flow", "flow_run_id"),
+    *("recipe", "asked", "acknowledged", "counted", "runs"),
+)
+
+
+def _parts(effect: EffectDocument, names: tuple[str, ...]) -> EffectDocument:
+    return {name: effect[name] for name in names if name in effect}
 
 
 def _call_of(recipe: Recipe) -> RecordedCall:
@@ -329,7 +339,8 @@ def _opened(
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
-        recorded = [effect for effect, _ in ledger.effects(batch_id)]
+        # A batch may have a million effects: most of a document is not needed here.
+        recorded = [_parts(effect, _READ) for effect, _ in ledger.each_effect(batch_id)]
         of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
             effects = [effect for effect in recorded if is_counted(effect)]
