@@ -219,7 +219,7 @@ WORLDS: dict[str, tuple[dict[str, tuple[float, Operation]], Callable[[int], Any]
 # -- one operation in a process of its own
 
 
-def measured(operation: Operation, url: str, size: int) -> tuple[float, float] | str:
+def measured(operation: Operation, url: str, size: int, patience: float) -> tuple[float, float] | str:
     """Seconds and megabytes of one operation; a sentence if it failed."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
@@ -228,7 +228,7 @@ def measured(operation: Operation, url: str, size: int) -> tuple[float, float] |
     theirs.close()
     answer: tuple[float, float] | str = "it did not answer in time"
     with contextlib.suppress(EOFError):
-        if ours.poll(3 * PATIENCE):
+        if ours.poll(3 * patience):
             answer = ours.recv()
     child.kill()
     child.join()
@@ -263,13 +263,14 @@ def _resident() -> float:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to measure. `most`: the greatest size by kind of document, `only`: a part of the names of operations,
-    `kept`: where filled stores stay."""
+    """The operations to measure. `most`: the greatest size by kind of document, `only`: a part of an
+    operation's name, `patience`: the most seconds that one may need, `kept`: where filled stores stay."""
 
     schemes: list[str]
     worlds: list[str]
     most: dict[str, int]
     only: str = ""
+    patience: float = PATIENCE
     kept: Path | None = None
 
 
@@ -291,10 +292,11 @@ def _world(scheme: str, server: Any, world: str, plan: Plan, log: Log) -> list[L
             if not full:
                 store = open_store(url)
                 filling.fill(store, rows(size))
+                next(scan_open(store, ENTRY, which="in_doubt"), None)  # Redis makes its index
                 store.close()
             log(f"{scheme} {world} {size:,}: filled in {time.perf_counter() - began:.0f} s")
             for name, line in lines.items():
-                _run(line, operations[name][1], url, size, log)
+                _run(line, operations[name][1], url, size, plan.patience, log)
     return list(lines.values())
 
 
@@ -303,11 +305,11 @@ def sizes(most: int) -> list[int]:
     return sorted({10**power for power in range(3, 9) if 10**power <= most} | {most})
 
 
-def _run(line: Line, operation: Operation, url: str, size: int, log: Log) -> None:
+def _run(line: Line, operation: Operation, url: str, size: int, patience: float, log: Log) -> None:
     steep = 1.0 if math.isnan(line.exponent) else max(0.0, line.exponent)
-    if line.failed or (line.seconds and line.seconds[-1] * 10**steep > PATIENCE):
+    if line.failed or (line.seconds and line.seconds[-1] * (size / line.sizes[-1]) ** steep > patience):
         return
-    answer = measured(operation, url, size)
+    answer = measured(operation, url, size, patience)
     if isinstance(answer, str):
         line.failed = f"at {size:,}: {answer}"
     else:
@@ -324,6 +326,7 @@ def main() -> None:
     words.add_argument("--most", type=int, default=1_000_000, help="the greatest number of documents")
     words.add_argument("--letters", type=int, help="the greatest number of letters, if it is another")
     words.add_argument("--only", default="", help="only operations with this text in their names")
+    words.add_argument("--patience", type=float, default=PATIENCE, help="the most seconds of an operation")
     words.add_argument("--keep", type=Path, help="a folder: filled SQLite and PostgreSQL stores stay there")
     words.add_argument("--write", action="store_true", help="write docs/store_scale.md and its picture")
     words.add_argument("--json", type=Path, help="a file for what was measured")
@@ -334,7 +337,7 @@ def main() -> None:
     else:
         most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
         lines = list[Line]()
-        plan = Plan(asked.stores, asked.worlds, most, asked.only, asked.keep)
+        plan = Plan(asked.stores, asked.worlds, most, asked.only, asked.patience, asked.keep)
         for some in measure(plan, partial(print, file=sys.stderr, flush=True)):
             lines += some
             if asked.json:

@@ -221,7 +221,7 @@ def test_a_glance_reads_a_bounded_number_of_documents(store: Store, monkeypatch:
     fill(store)
     for key in ("x", "y"):
         begin(store, "large", key, "doubt")
-    counting, counts = Counting(store, monkeypatch), BatchCounts()
+    counts = BatchCounts()
     seen = in_order(counts.counting(glance(Ledger(store), counts)))
     assert [one.batch_id for one in seen] == ["large", "batch-11", "batch-07"]
     (large, eleven, _) = seen

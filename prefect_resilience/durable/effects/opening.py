@@ -47,7 +47,7 @@ class EarlierEffects:
         self._gone: dict[str, bool] = {}
         self._lock = threading.Lock()
         for effect in effects:
-            self._by_key[effect["key"]] = _parts(effect, ("key", "task", "recipe"))
+            self._by_key[effect["key"]] = effect
             if "recipe" in effect:
                 self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
             else:
@@ -123,16 +123,6 @@ def _of_an_earlier_pass(effect: EffectDocument, passed: Pass, run: str | None, f
     )
 
 
-_READ = (
-    *("key", "kind", "state", "task", "flow", "flow_run_id"),
-    *("recipe", "asked", "acknowledged", "counted", "runs"),
-)
-
-
-def _parts(effect: EffectDocument, names: tuple[str, ...]) -> EffectDocument:
-    return {name: effect[name] for name in names if name in effect}
-
-
 def _call_of(recipe: Recipe) -> RecordedCall:
     names = tuple(recipe["names"])
     args = recipe["args"]
@@ -142,6 +132,7 @@ def _call_of(recipe: Recipe) -> RecordedCall:
 BATCHES = "effects-batch/"
 T = TypeVar("T")
 MOST_OPEN = 1_000
+_UNREAD = {"result", "error", "compensation", "batch", "owner", "claim", "external_id", "task_run_id"}
 
 
 class BatchMarks(Protocol):
@@ -339,8 +330,7 @@ def _opened(
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
-        # A batch may have a million effects: most of a document is not needed here.
-        recorded = [_parts(effect, _READ) for effect, _ in ledger.each_effect(batch_id)]
+        recorded = [{k: one[k] for k in one.keys() - _UNREAD} for one, _ in ledger.each_effect(batch_id)]
         of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
             effects = [effect for effect in recorded if is_counted(effect)]

@@ -247,8 +247,9 @@ def pruning(
             removed = remove(ledger, one.batch_id, why="it is old", by=person)
             audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
         yield one
-    for batch_id in [] if dry_run else _old_without_effects(ledger, before):
-        remove(ledger, batch_id, why="it is old", by=person)
+    if not dry_run:
+        for batch_id in _old_without_effects(ledger, before):
+            remove(ledger, batch_id, why="it is old", by=person)
 
 
 def _is_old(ledger: Ledger, one: BatchSummary, before: float) -> bool:
