@@ -163,6 +163,10 @@ def test_deleted_and_expired_documents_leave_the_index(store: Any, client: Any, 
     assert client.zcard(index) == 3
     assert store.delete(f"{ENTRY}1", version)
     assert client.zcard(index) == 1
+    version = store.swap(f"{ENTRY}1", 0, WAITS)
+    assert client.zcard(index) == 2
+    store.swap(f"{ENTRY}1", version, GONE)
+    assert client.zcard(index) == 1
     store.swap(f"{ENTRY}2", 0, WAITS, store.now() - 5)
     assert client.zcard(index) == 2
     store.swap("other", 0, {})
@@ -207,6 +211,31 @@ def test_what_changes_while_the_index_is_made(store: Any, old: OldProcess, redis
     assert found(store) == ["2", "5", "7", "9"]
     assert found(store, which="in_doubt") == ["9"]
     assert found(other) == ["2", "5", "7", "9"]
+
+
+def test_who_began_before_a_swap_of_an_older_version_does_not_complete_the_index(
+    store: Any, old: OldProcess, redis_url: str
+) -> None:
+    old.swap(f"{ENTRY}5", 0, WAITS)
+    other: Any = open_store(redis_url)
+    page, done = store._page, list[bool]()
+
+    def busy(*given: Any, **more: Any) -> Any:
+        names = page(*given, **more)
+        if names[0] and not done:
+            done.append(True)
+            old.swap(f"{ENTRY}1", 0, WAITS)  # behind what was read
+            with pytest.raises(KeyboardInterrupt):
+                other._open_names.build(interrupted)
+        return names
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    assert not store._open_names.build(busy)
+    assert done
+    assert found(store) == ["1", "5"]
+    assert found(other) == ["1", "5"]
 
 
 def test_keys_of_the_index_are_in_one_slot(store: Any, client: Any, prefix: str) -> None:
