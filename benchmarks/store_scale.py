@@ -4,7 +4,7 @@ SQLite in a file, PostgreSQL and Redis in servers of their own are filled with d
 bulk. At each size the functions that people and workers use are run, each in a process of its own: seconds,
 and the memory by which that process grew. The exponent is that of the power law through the last two
 decades of sizes: 0 is independent of the size, 1 is linear. An operation is no longer tried when it would
-take more than PATIENCE seconds. `--write` writes docs/store_scale.md and docs/store_scale.png.
+take more than --patience seconds. `--write` writes docs/store_scale.md and docs/store_scale.png.
 """
 
 from __future__ import annotations
@@ -59,6 +59,10 @@ ROOT = Path(__file__).parents[1]
 LINEAR = 1.1
 STORES = ("sqlite", "postgresql", "redis")
 PATIENCE = 60.0
+SHORT = 0.5
+"""An operation that takes less than this is repeated, so many times."""
+REPEATED = 4
+ONCE = ("letters: purged, a thousandth",)
 BIG = "the-big-batch"
 Operation = Callable[[str, int], object]
 Log = Callable[[str], None]
@@ -124,6 +128,15 @@ def _hint(url: str) -> object:
     return hint_for(snapshot_with(ledger, BIG, effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
 
 
+def _doubts(url: str) -> None:
+    assert len(_queue(url).list("in_doubt", limit=20)) == filling.DOUBTS
+
+
+def _glance(url: str) -> None:
+    counted = Fleet(store=url).read_batches()["summary"]["batches"]
+    assert counted["effects"] == filling.DOUBTS
+
+
 def _later_pass(url: str) -> None:
     open_batch(open_ledger(url), BIG, (("run", 2),), (None, "orders"), lambda: None)
 
@@ -152,7 +165,7 @@ def _index(url: str) -> None:
 LETTERS: dict[str, tuple[float, Operation]] = {
     "letters: the first look for doubts after an upgrade": (LINEAR, lambda url, _: _index(url)),
     "letters: the newest 20": (0.1, lambda url, _: _queue(url).list(limit=20)),
-    "letters: 20 in doubt": (0.1, lambda url, _: _queue(url).list("in_doubt", limit=20)),
+    "letters: 20 in doubt": (0.1, lambda url, _: _doubts(url)),
     "letters: one, by its id": (0.1, lambda url, _: _queue(url).get(next(_queue(url).letters()).id)),
     "letters: those of a day": (LINEAR, lambda url, _: _queue(url).list(since=timedelta(days=1))),
     "letters: `dead-letters list`": (
@@ -171,7 +184,7 @@ ONE_BATCH: dict[str, tuple[float, Operation]] = {
         0.1,
         lambda url, _: _command(lambda: batches_commands.list_all(how=Answering(url))),
     ),
-    "one batch: counted for the dashboard": (0.1, lambda url, _: Fleet(store=url).read_batches()),
+    "one batch: counted for the dashboard": (0.1, lambda url, _: _glance(url)),
     "one batch: opened by a later pass": (LINEAR, lambda url, _: _later_pass(url)),
 }
 MANY: dict[str, tuple[float, Operation]] = {
@@ -192,7 +205,7 @@ MANY: dict[str, tuple[float, Operation]] = {
         0.1,
         lambda url, _: _command(lambda: batches_commands.list_all(open=True, how=Answering(url))),
     ),
-    "batches: counted for the dashboard": (0.1, lambda url, _: Fleet(store=url).read_batches()),
+    "batches: counted for the dashboard": (0.1, lambda url, _: _glance(url)),
     "batches: in doubt, for the doctor": (0.1, lambda url, _: [*leases()]),
     "batches: what `prune` would remove, a tenth": (
         LINEAR,
@@ -310,6 +323,10 @@ def _run(line: Line, operation: Operation, url: str, size: int, patience: float,
     if line.failed or (line.seconds and line.seconds[-1] * (size / line.sizes[-1]) ** steep > patience):
         return
     answer = measured(operation, url, size, patience)
+    if not isinstance(answer, str) and answer[0] < SHORT and line.operation not in ONCE:
+        # On a machine that other work shares, the fastest of a few tells most about the operation.
+        again = [measured(operation, url, size, patience) for _ in range(REPEATED)]
+        answer = min([answer, *(one for one in again if not isinstance(one, str))])
     if isinstance(answer, str):
         line.failed = f"at {size:,}: {answer}"
     else:
@@ -330,10 +347,11 @@ def main() -> None:
     words.add_argument("--keep", type=Path, help="a folder: filled SQLite and PostgreSQL stores stay there")
     words.add_argument("--write", action="store_true", help="write docs/store_scale.md and its picture")
     words.add_argument("--json", type=Path, help="a file for what was measured")
-    words.add_argument("--read", type=Path, nargs="+", help="files of --json, instead of measuring")
+    words.add_argument("--read", type=Path, nargs="+", help="files of --json; the last counts")
     asked = words.parse_args()
     if asked.read:
-        lines = [Line(**one) for path in asked.read for one in json.loads(path.read_text())]
+        found = [Line(**one) for path in asked.read for one in json.loads(path.read_text())]
+        lines = list({(one.store, one.operation): one for one in found}.values())
     else:
         most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
         lines = list[Line]()

@@ -192,13 +192,6 @@ class DeadLetterQueue:
         with _no_collecting():
             return [*islice(self.matching(status, task, since, after), limit)]
 
-    def ended(self, most: int) -> tuple[int, bool]:
-        """The number of letters among the newest `most` that were replayed or settled, and whether there are
-        older ones."""
-        documents = scan_all(self.store, ENTRY)
-        first = (document.value.get("status", "waiting") for _, document in islice(documents, most))
-        return sum(status not in OPEN for status in first), next(documents, None) is not None
-
     def get(self, letter_id: str) -> DeadLetter:
         """One letter with its contents. Raises DeadLetterError for an unknown id."""
         found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None

@@ -18,7 +18,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
 from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance, in_order
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters.edge.known import queue_of
+from prefect_resilience.durable.letters.edge.known import ended, queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values
@@ -71,7 +71,7 @@ class Fleet:
             states = Counter(one.status for one in islice(doubts, rows.COUNTED))
             told |= {"in_doubt": states["in_doubt"], "replaying": states["replaying"]}
             told["more_doubts"] = next(doubts, None) is not None
-        done, more = queue.ended(ENDED_COUNTED)
+        done, more = ended(queue, ENDED_COUNTED)
         parts["summary"]["letters"] = {**told, "done": done, "more_done": more}
         return parts
 
