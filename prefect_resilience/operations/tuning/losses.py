@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from prefect_resilience.operations.tuning.replaying import DEAD, FAILED, FALLBACK, SECONDS, ReplaySums
+from prefect_resilience.operations.tuning.plain_runs import DEAD, FAILED, FALLBACK, SECONDS
+from prefect_resilience.operations.tuning.replaying import ReplaySums
 from prefect_resilience.operations.tuning.report import TuningGoal
 from prefect_resilience.operations.tuning.scenario import Scenario
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from prefect_resilience.base.text import code_cell, one_line, plural, utc_text
 from prefect_resilience.operations.tuning.pictures import (
@@ -52,20 +53,27 @@ def _lines(report: TuningReport) -> Iterator[str]:
             texts = (one.task, one.option, value_text(one.now), value_text(one.better))
             cells = [*(code_cell(fitted_text(text, LONGEST)) for text in texts), _text(one.why)]
             yield "| " + " | ".join(cells) + " |"
-    for one in report.advice[:MOST_PICTURES]:
-        if one.effect is not None:
-            yield from _picture(one, one.effect)
+    for effect, changed in list(_changes(report))[:MOST_PICTURES]:
+        yield from _picture(effect, changed)
     yield from _rest(report)
 
 
-def _picture(one: TuningAdvice, effect: Comparison) -> Iterator[str]:
-    then = f"{one.option}: {value_text(one.better)}"
-    title = f"{one.task}: {one.option}"
+def _changes(report: TuningReport) -> Iterator[tuple[Comparison, list[TuningAdvice]]]:
+    """Each comparison with the advice that it is of: options that change together have one."""
+    for (_, effect), group in groupby(report.advice, lambda one: (one.task, one.effect)):
+        if effect is not None:
+            yield effect, list(group)
+
+
+def _picture(effect: Comparison, changed: list[TuningAdvice]) -> Iterator[str]:
+    names = [one.option if len(changed) == 1 else one.option.rpartition(".")[2] for one in changed]
+    now = ", ".join(f"{name}: {value_text(one.now)}" for name, one in zip(names, changed, strict=True))
+    then = ", ".join(f"{name}: {value_text(one.better)}" for name, one in zip(names, changed, strict=True))
+    title = f"{changed[0].task}: {', '.join(names)}"
     yield ""
     yield f"## {_text(title)}"
     yield ""
-    legend = Legend(f"{one.option}: {value_text(one.now)}", then)
-    yield as_image(picture_of(effect, title, legend), title)
+    yield as_image(picture_of(effect, title, Legend(now, then)), title)
     yield ""
     yield from comparison_table(effect)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from prefect_resilience.operations.tuning.report import TuningFigures
@@ -20,15 +21,18 @@ def lasting(seconds: float) -> str:
 
 
 def sentence_of(
-    option: str,
+    changes: Mapping[str, Any],
     now: Any,
-    better: Any,
     before: TuningFigures,
     after: TuningFigures,
     model: ServiceModel,
     task: int,
 ) -> str:
-    """Why the option should change, with what it would have won and cost."""
+    """Why the options should change, with what it would have won and cost. now: the value of one option."""
+    if len(changes) > 1:
+        names = [f"{path.rpartition('.')[2]}={value:g}" for path, value in changes.items()]
+        return f"{', '.join(names[:-1])} and {names[-1]}: {_won(before, after)}."
+    [(option, better)] = changes.items()
     last = option.rpartition(".")[2]
     saved, more = before.seconds - after.seconds, after.recovered - before.recovered
     if option == "retry.attempts" and better < now:

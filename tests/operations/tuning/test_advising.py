@@ -153,7 +153,7 @@ def test_sentences() -> None:
     before = figures(recovered=202.0, failed=100.0, seconds=10_000.0, dead_calls=50.0)
 
     def said(option: str, now: Any, better: Any, **after: float) -> str:
-        return sentence_of(option, now, better, before, figures(**after), model, 0)
+        return sentence_of({option: better}, now, before, figures(**after), model, 0)
 
     fewer = {"recovered": 200.0, "failed": 102.0, "seconds": 7540.0, "dead_calls": 50.0}
     assert said("retry.attempts", 4, 3, **fewer) == (
@@ -174,6 +174,15 @@ def test_sentences() -> None:
     same = {"failed": 100.0, "seconds": 10_000.0, "dead_calls": 50.0}
     assert (
         said("circuit.open_for", 30.0, 5.0, **same) == "open_for=5.0: a lower load when the service returns."
+    )
+
+
+def test_the_sentence_of_several_options_has_all_of_them() -> None:
+    model = ServiceModel("s", 0.0, (), {}, {}, {}, {}, (), 0)
+    before, after = figures(failed=100.0, seconds=9000.0), figures(failed=80.0, seconds=1800.0)
+    changes = {"timeout": 3.3, "circuit.open_for": 45.0, "circuit.open_backoff": 1.0}
+    assert sentence_of(changes, None, before, after, model, 0) == (
+        "timeout=3.3, open_for=45 and open_backoff=1: 20 fewer failed runs, 2 hours less in runs."
     )
 
 
