@@ -132,6 +132,7 @@ def _call_of(recipe: Recipe) -> RecordedCall:
 BATCHES = "effects-batch/"
 T = TypeVar("T")
 MOST_OPEN = 1_000
+_UNREAD = {"result", "error", "compensation", "batch", "owner", "claim", "external_id", "task_run_id"}
 
 
 class BatchMarks(Protocol):
@@ -329,7 +330,7 @@ def _opened(
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
-        recorded = [effect for effect, _ in ledger.effects(batch_id)]
+        recorded = [{k: one[k] for k in one.keys() - _UNREAD} for one, _ in ledger.each_effect(batch_id)]
         of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
             effects = [effect for effect in recorded if is_counted(effect)]
