@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.operations.tuning.calls import services_of
 from prefect_resilience.operations.tuning.comparing import figures_of
 from prefect_resilience.operations.tuning.effort import MOST_ATTEMPTS, MOST_OF_SERVICE, efforts_for
 from prefect_resilience.operations.tuning.options import policy_of
 from prefect_resilience.operations.tuning.record import RecordedTask
+from prefect_resilience.operations.tuning.replay_circuit import ReplayedCircuit
 from prefect_resilience.operations.tuning.replaying import PeriodReplay
 from prefect_resilience.operations.tuning.scenario import Scenario, scenario_of
 from prefect_resilience.operations.tuning.service import fitted
@@ -50,6 +52,27 @@ def test_passing_over_plain_runs_changes_no_figure(
         figures_of(one, result, 0) for one, result in zip(scenarios, (whole, quick), strict=True)
     )
     assert mine.model_dump() == pytest.approx(all_of_them.model_dump(), rel=1e-9)
+
+
+def test_a_success_older_than_the_window_still_ends_a_row_of_failures() -> None:
+    """The machine is told late, and not of calls older than the window: the row must not go on."""
+    circuit = ReplayedCircuit(CircuitPolicy(failure_threshold=3, open_for=10.0))
+
+    def calls(*outcomes: tuple[float, bool]) -> None:
+        for moment, succeeds in outcomes:
+            admitted = circuit.admit(moment)
+            assert admitted is not None
+            if succeeds:
+                circuit.succeeded(moment, admitted, 1)
+            else:
+                circuit.failed(moment, admitted, 1, True, None)
+
+    calls((0.0, False), (1.0, False), (2.0, False), (13.0, True), (14.0, True))
+    # After a full recovery the machine knows of one failure.
+    calls(*((20.0 + second, True) for second in range(10)), (31.0, False), (32.0, True))
+    calls((200.0, False), (201.0, False), (202.0, False))
+    assert circuit.opened == 2
+    assert circuit.document["opened_at"] == 202.0
 
 
 def failing(name: str, number: int) -> RecordedTask:
