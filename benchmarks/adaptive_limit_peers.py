@@ -14,7 +14,7 @@ from statistics import fmean, median, pstdev
 
 from benchmarks.adaptive_limit_service import Run, Shape
 from prefect_resilience.guards.limits import gradient
-from prefect_resilience.guards.limits.gradient import LimitBounds, Sample, Share
+from prefect_resilience.guards.limits.gradient import LimitBounds, Share
 from prefect_resilience.guards.limits.sharing import INTERVAL
 
 INITIAL, LEAST, MOST = 20, 1, 200
@@ -39,14 +39,17 @@ class Adaptive:
     def __init__(self, start: float = 1_000_003.0) -> None:
         self.bounds = LimitBounds(INITIAL, LEAST, MOST)
         self._start = start
-        self.state = gradient.new(self.bounds)
+        self.finding = gradient.Finding(self.bounds)
+
+    @property
+    def state(self) -> gradient.State:
+        return self.finding.state
 
     def limit(self, now: float) -> int:
-        return gradient.places(self.state.limit)
+        return gradient.places(self.state)
 
     def ended(self, now: float, latency: float, in_flight: int, refused: bool) -> None:
-        sample = Sample(latency, in_flight >= self.limit(now), refused)
-        self.state = gradient.step(self.state, sample, self._start + now, self.bounds)
+        self.finding.ended(latency, in_flight >= self.limit(now), refused, self._start + now)
 
 
 class Fleet(Run):

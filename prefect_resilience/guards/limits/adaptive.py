@@ -16,7 +16,7 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.limits import gradient
 from prefect_resilience.guards.limits.changes import LimitChange, change_listeners
-from prefect_resilience.guards.limits.gradient import LimitBounds, Sample, State
+from prefect_resilience.guards.limits.gradient import Finding, LimitBounds, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import (
     FOR_EVER,
