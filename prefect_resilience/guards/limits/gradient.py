@@ -26,9 +26,14 @@ SAMPLES = 30
 SECONDS = 0.5
 """A decision takes calls of at least this time."""
 
-HIGH, LOW = 1.25, 1.07
-"""In use, the limit alternates between these parts of the number that is found: latency shows whether the
-number is still right."""
+EXACT, MOST_CALLS = 0.1, 4
+"""A decision takes calls until the standard error of their latency is at most this part of it, but at most this
+many times the fewest."""
+
+CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 2.7, 0.1, 0.25, 0.28
+"""In use, the limit alternates between two parts of the number that is found: latency shows whether the number
+is still right. The high one is above it by so many standard errors of a latency, within these bounds; the
+low one by this share of that."""
 
 GROWTH, FASTEST = 1.25, 1.5
 """The growth of a window while no call waits: the first time, and at most."""
@@ -73,9 +78,12 @@ HINT = 8.0
 OUTLIER = 5.0
 """A call longer than this many times the base counts as that long."""
 
-DROPPED, DROP_CUT, DROPS_CUT = 0.04, 0.95, 0.7
-"""The share of refusals and timeouts above which the limit is cut, and to what it is cut: a few of them, or
-most calls. One alone never does."""
+DROPPED, DEEPEST_DROP = 0.04, 0.7
+"""The limit is cut if more than this share of calls are refused or time out: by the share of places that they
+take, at most to this part."""
+
+CEILING = 1.1
+"""The growth of a window without a refusal, where the service has turned calls away before."""
 
 SETTLE = 1.2
 """After a change, calls are not counted for this many times the latency: they began before it."""
@@ -100,13 +108,15 @@ class LimitBounds(NamedTuple):
 
 class CallWindow(NamedTuple):
     """Calls that ended since the last decision: their number, and sums over them. `dropped` calls failed with
-    an overload; they are not among `calls`. `full`: how many found every place taken."""
+    an overload; they are not among `calls`. `full`: how many found every place taken. `lost`: the seconds of the dropped
+    calls."""
 
     calls: int = 0
     seconds: float = 0.0
     squares: float = 0.0
     full: int = 0
     dropped: int = 0
+    lost: float = 0.0
 
     @property
     def latency(self) -> float:
@@ -144,7 +154,7 @@ class State(NamedTuple):
     """`limit` is the number now; `center` the one that is found. base: the latency without waiting in the
     service; 0 until it is known. levels: what was measured, the newest first. begins: when the next window
     begins; ends: and when it ends, at the earliest. ceiling: where the service turned calls away. pace: the next
-    growth. high: whether this is the high part. Of `processes` with equal limits, each adds its own `offset`
+    growth. high: whether this is the high part, which is above the center by the share `spread`. Of `processes` with equal limits, each adds its own `offset`
     before it rounds down, so that the sum is right.
     """
 
@@ -158,6 +168,7 @@ class State(NamedTuple):
     ceiling: float = inf
     pace: float = FASTEST
     high: bool = False
+    spread: float = MOST_HIGH
     processes: int = 1
     offset: float = 0.5
 
@@ -185,7 +196,7 @@ def within(state: State, bounds: LimitBounds) -> State:
 class Finding:
     """A limit in use: its state, and the calls since the last decision. Not for several threads at once."""
 
-    __slots__ = ("bounds", "calls", "dropped", "due", "full", "longest", "seconds", "squares", "state")
+    __slots__ = ("bounds", "calls", "dropped", "due", "full", "longest", "lost", "seconds", "squares", "state")
 
     def __init__(self, bounds: LimitBounds) -> None:
         self.bounds: LimitBounds = bounds
@@ -195,7 +206,7 @@ class Finding:
         """Begin a new window in this state."""
         self.state: State = state
         self.calls, self.full, self.dropped = 0, 0, 0
-        self.seconds, self.squares = 0.0, 0.0
+        self.seconds, self.squares, self.lost = 0.0, 0.0, 0.0
         self.due: int = _due(state)
         self.longest: float = OUTLIER * state.base or inf
 
@@ -208,7 +219,9 @@ class Finding:
         self.full += full
         if dropped:
             self.dropped += 1
-            if self.dropped < 2 or self.dropped <= DROPPED * max(self.calls + self.dropped, SAMPLES):
+            self.lost += latency
+            ended = self.calls + self.dropped
+            if ended < SAMPLES or self.dropped <= DROPPED * ended:
                 return False
             self.become(_dropped(state, self.window, latency, now, self.bounds))
             return True
@@ -231,7 +244,7 @@ class Finding:
     @property
     def window(self) -> CallWindow:
         """The calls since the last decision."""
-        return CallWindow(self.calls, self.seconds, self.squares, self.full, self.dropped)
+        return CallWindow(self.calls, self.seconds, self.squares, self.full, self.dropped, self.lost)
 
 
 def _due(state: State) -> int:
@@ -244,7 +257,8 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     latency, error = window.latency, window.error
     expected = _expected(state)
     alarm = window.used and 0 < ALARM * expected * (1 + ERRORS * error) < latency
-    if now < state.ends and not alarm:
+    vague = error > EXACT and window.calls < MOST_CALLS * _due(state)
+    if (now < state.ends or vague) and not alarm:
         return None
     if not window.used:
         base = state.base + DRIFT * (latency - state.base) if state.base else latency
@@ -269,7 +283,8 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
         levels, bias = (Level(-inf, log(base), SURE),), -inf
     levels = (Level(log(state.limit), log(latency), weight), *levels)
     fit = fitted(levels, bias)
-    return _moved(state._replace(levels=levels, fit=fit, base=exp(fit.base if fit.knee > -inf else min(one.latency for one in levels))), now, bounds)
+    spread = min(max(CONTRAST * error, LEAST_HIGH), MOST_HIGH)
+    return _moved(state._replace(levels=levels, fit=fit, spread=spread, base=exp(fit.base if fit.knee > -inf else min(one.latency for one in levels))), now, bounds)
 
 
 def _expected(state: State) -> float:
@@ -295,14 +310,14 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
     state = state._replace(pace=GROWTH, center=center)
     if not _high_next(state, now):
         below = sum(one.weight for one in state.levels if one.limit < fit.knee - NEAR)
-        low = center * LOW if below >= KNOWN else min(center * DEEP, center - 0.6 * one_place)
+        low = center * (1 + LOW * state.spread) if below >= KNOWN else min(center * DEEP, center - 0.6 * one_place)
         return _goes(state, low, False, now, bounds)
-    high = max(center * HIGH, center + 0.6 * one_place)
+    high = max(center * (1 + state.spread), center + 0.6 * one_place)
     above = sum(one.weight for one in state.levels if one.limit > fit.knee + FAR)
     if above < KNOWN:
         high = ceil(high * state.processes) * one_place
     elif _whole(state, high) > STEEP * center:
-        high = center * LOW
+        high = center * (1 + LOW * state.spread)
     return _goes(state, high, True, now, bounds)
 
 
@@ -325,14 +340,14 @@ def _whole(state: State, limit: float) -> float:
 
 
 def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBounds) -> State:
-    limit = _within(bounds, _whole(state, min(limit, state.ceiling)))
+    wanted, limit = limit, _within(bounds, _whole(state, min(limit, state.ceiling)))
     latency = exp(state.levels[0].latency) if state.levels else 0.0
     begins = now + (SETTLE * latency if limit != state.limit else 0.0)
     ends = begins + max(SECONDS, latency)
     if state.processes > 1 and state.base:
         slot = _slot(state)
         ends = max(ends, (floor(now / slot) + 1) * slot)
-    ceiling = state.ceiling * 1.05 if limit > 0.97 * state.ceiling else state.ceiling
+    ceiling = state.ceiling * CEILING if wanted > state.ceiling else state.ceiling
     return state._replace(limit=limit, high=high, begins=begins, ends=ends, ceiling=ceiling)
 
 
@@ -381,8 +396,8 @@ def _at(fit: Fit, limit: float) -> float:
 
 
 def _dropped(state: State, window: CallWindow, latency: float, now: float, bounds: LimitBounds) -> State:
-    share = window.dropped / (window.calls + window.dropped)
-    cut = state.limit * (DROP_CUT if share < 0.5 else DROPS_CUT)
+    taken = window.lost + window.seconds
+    cut = state.limit * max(1 - window.lost / taken, DEEPEST_DROP) if taken else state.limit
     limit = _within(bounds, _whole(state, min(cut, state.limit - 1 / state.processes)))
     known = exp(state.levels[0].latency) if state.levels else 0.0
     return state._replace(
