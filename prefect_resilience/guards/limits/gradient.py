@@ -23,6 +23,9 @@ from typing import NamedTuple
 SAMPLES = 30
 """The fewest calls for a decision. A decision takes at least one call for each place, too."""
 
+FEWEST = 10
+"""In a fleet, whose processes decide at the same time, a decision may take as few calls as this."""
+
 SECONDS = 0.5
 """A decision takes calls of at least this time."""
 
@@ -232,7 +235,7 @@ class Finding:
         self.calls += 1
         self.seconds += latency
         self.squares += latency * latency
-        if self.calls < self.due:
+        if self.calls < self.due and not (state.processes > 1 and now >= state.ends and self.calls >= FEWEST):
             return False
         after = decided(state, self.window, now, self.bounds)
         if after is None:
@@ -257,7 +260,7 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     latency, error = window.latency, window.error
     expected = _expected(state)
     alarm = window.used and 0 < ALARM * expected * (1 + ERRORS * error) < latency
-    vague = error > EXACT and window.calls < MOST_CALLS * _due(state)
+    vague = error > EXACT and window.calls < MOST_CALLS * _due(state) and state.processes == 1
     if (now < state.ends or vague) and not alarm:
         return None
     if not window.used:
@@ -278,7 +281,7 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
         levels, weight = (*real, Level(-inf, log(state.base), hint)), min(weight, HINT)
         if state.limit <= bounds.minimum:
             levels = ()
-    elif -off > errors * (LOWER_ERRORS if expected > 1.05 * state.base else ERRORS):  # faster, or larger
+    elif -off > errors * (LOWER_ERRORS if expected > 1.05 * state.base and state.processes == 1 else ERRORS):
         base = state.base if latency > FASTER * state.base else latency
         levels, bias = (Level(-inf, log(base), SURE),), -inf
     levels = (Level(log(state.limit), log(latency), weight), *levels)
@@ -300,6 +303,8 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
     one_place = 1 / state.processes
     if fit is None or fit.knee == inf:
         most = exp(max(real))
+        if state.processes > 1 and not _high_next(state, now):
+            return _goes(state._replace(center=most), most, False, now, bounds)
         limit = max(most * state.pace, most + one_place)
         pace = min(FASTEST, state.pace * GROWTH)
         return _goes(state._replace(pace=pace, center=most), limit, True, now, bounds)
