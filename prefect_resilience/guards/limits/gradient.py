@@ -274,7 +274,8 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     bias = BIAS * error**2 * window.calls
     if state.fit is None or state.fit.knee == inf:
         bias = -bias
-    if off > ERRORS * errors or alarm:  # the service has become slower, or smaller
+    higher = state.fit is not None and state.fit.knee == inf and _highest(state) < log(state.limit) - 1e-9
+    if (off > ERRORS * errors or alarm) and not higher:  # the service has become slower, or smaller
         known = levels[-1] if levels and levels[-1].limit == -inf and len(levels) <= 3 else None
         hint = known.weight / 2 if known else HINT
         real = levels[:-1] if known else ()
@@ -288,6 +289,11 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     fit = fitted(levels, bias)
     spread = min(max(CONTRAST * error, LEAST_HIGH), MOST_HIGH)
     return _moved(state._replace(levels=levels, fit=fit, spread=spread, base=exp(fit.base if fit.knee > -inf else min(one.latency for one in levels))), now, bounds)
+
+
+def _highest(state: State) -> float:
+    """The logarithm of the highest limit that is remembered."""
+    return max(one.limit for one in state.levels)
 
 
 def _expected(state: State) -> float:
@@ -310,12 +316,13 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
         return _goes(state._replace(pace=pace, center=most), limit, True, now, bounds)
     if fit.knee == -inf:
         limit = exp(min(real)) * DEEPEST_CUT
-        return _goes(state._replace(pace=GROWTH, center=limit), limit, False, now, bounds)
-    center = max(exp(fit.knee), state.limit * DEEPEST_CUT)
+        return _goes(state._replace(pace=GROWTH, center=_within(bounds, limit)), limit, False, now, bounds)
+    center = _within(bounds, max(exp(fit.knee), state.limit * DEEPEST_CUT))
     state = state._replace(pace=GROWTH, center=center)
     if not _high_next(state, now):
         below = sum(one.weight for one in state.levels if one.limit < fit.knee - NEAR)
-        low = center * (1 + LOW * state.spread) if below >= KNOWN else min(center * DEEP, center - 0.6 * one_place)
+        part = 1 + LOW * state.spread if below >= KNOWN else DEEP if below >= 1 else DEEPEST_CUT
+        low = center * part if part > 1 else min(center * part, center - 0.6 * one_place)
         return _goes(state, low, False, now, bounds)
     high = max(center * (1 + state.spread), center + 0.6 * one_place)
     above = sum(one.weight for one in state.levels if one.limit > fit.knee + FAR)
@@ -428,7 +435,7 @@ class Share(NamedTuple):
     base: float
 
 
-MEETS = 0.5
+MEETS = 0.25
 """How far a process goes to the mean of the fleet at each look."""
 
 
@@ -448,7 +455,7 @@ def met(state: State, others: Sequence[Share], processes: int, offset: float, bo
     limit = _within(bounds, round(state.limit * changed * processes) / processes)
     levels = tuple(one._replace(limit=one.limit + log(changed)) for one in state.levels)
     fit = state.fit._replace(knee=state.fit.knee + log(changed)) if state.fit else None
-    state = state._replace(limit=limit, center=own / processes, levels=levels, fit=fit)
+    state = state._replace(limit=limit, center=_within(bounds, own / processes), levels=levels, fit=fit)
     if known and not state.base:
         base = sorted(share.base for share in others if share.base)[len(known) // 2]
         state = state._replace(base=base, levels=(Level(-inf, log(base), SURE),), pace=GROWTH)
