@@ -14,7 +14,7 @@ from random import Random
 from statistics import fmean, median, pstdev
 
 from benchmarks.adaptive_limit_service import Run, Shape
-from prefect_resilience.guards.limits import gradient
+from prefect_resilience.guards.limits import dividing, gradient
 from prefect_resilience.guards.limits.gradient import LimitBounds
 from prefect_resilience.guards.limits.sharing import INTERVAL, told
 from prefect_resilience.stores.memory import MemoryStore
@@ -64,9 +64,9 @@ class SimulatedStore(MemoryStore):
 
 
 class Fleet(Run):
-    """A service with the limits of a fleet. If `shared`, the processes exchange their numbers through a store in
-    memory, on the clock of the simulation, with the code of `guards/limits/sharing.py`. `lives`: from when to
-    when each process has callers; without it, all the time."""
+    """A service with the limits of a fleet. If `shared`, the processes exchange their numbers through a
+    store in memory, on the clock of the simulation, with the code of `guards/limits/sharing.py`. `lives`:
+    from when to when each process has callers; without it, all the time."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Fleet(Run):
         if self.at >= self._lives[self._mine.index(one)][1]:
             return
         self._store.at, state = self.at, one.state
-        own = {"number": gradient.share_of(state), "fleet": gradient.fleet_of(state), "base": state.base}
+        own = {"number": gradient.share_of(state), "fleet": dividing.fleet_of(state), "base": state.base}
         answer = told(self._store, "simulated", self._own[one], own, INTERVAL)
         processes = round(answer.processes)
-        one.finding.become(gradient.met(state, answer.others, processes, answer.offset, one.bounds))
+        one.finding.become(dividing.met(state, answer.others, processes, answer.offset, one.bounds))
         self.plan(self.at + INTERVAL * (0.5 + self._random.random()), self._looks, one)
 
 

@@ -14,7 +14,7 @@ from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.guards.limits import gradient
+from prefect_resilience.guards.limits import dividing, gradient
 from prefect_resilience.guards.limits.changes import LimitChange, change_listeners
 from prefect_resilience.guards.limits.gradient import Finding, LimitBounds, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
@@ -187,7 +187,7 @@ class LimitFinder(Finding):
         """Exchange numbers with the fleet (which may block)."""
         taken, waiting = held_and_waiting(line)
         number, base = gradient.share_of(self.state), self.state.base
-        own = {"number": number, "fleet": gradient.fleet_of(self.state), "base": base}
+        own = {"number": number, "fleet": dividing.fleet_of(self.state), "base": base}
         answer = exchanged(name, {**own, "in_flight": taken, "waiting": waiting}, self.interval)
         if answer is None:
             return
@@ -197,7 +197,7 @@ class LimitFinder(Finding):
             if self._published and not answer.known:  # it could not be told: nor could that of the others
                 processes = max(processes, self.state.processes)
             self._published = True
-            state = gradient.met(self.state, answer.others, processes, answer.offset, self.bounds)
+            state = dividing.met(self.state, answer.others, processes, answer.offset, self.bounds)
             if state != self.state:
                 self.become(state)
             number = gradient.share_of(state)
@@ -205,7 +205,7 @@ class LimitFinder(Finding):
             if not worth_telling(before, number, since):
                 return
             self._told, self._told_at = number, time.monotonic()
-        fleet = round(gradient.fleet_of(state))
+        fleet = round(dividing.fleet_of(state))
         change_listeners.tell(LimitChange(name, before, number, fleet, processes))
 
     def become(self, state: State) -> None:

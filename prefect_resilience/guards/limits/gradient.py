@@ -1,24 +1,25 @@
-"""How `AdaptiveLimit` finds its number: the latency at one limit beside the latency at another.
+"""How an adaptive limit finds its number: the latency at one limit beside the latency at another.
 
-Pure functions: `step` takes a state, one finished call and the time, and returns the next state.
+`Finding` counts the calls that end; after some of them, `decided` takes a state and what was counted, and
+returns the next state. Only pure functions decide.
 
 Calls that wait inside the service make latency grow with the number of calls; calls that do not wait leave it
-as it is (Little's law: calls in flight = throughput x latency). The limit grows while latency is near its
-`base`, and is cut when latency is above it. Whether the base is right is tested by experiment: in each slot
-of some seconds, a limit that is in use is reduced for a moment. If latency falls with it, calls were waiting:
-the base was too high, and the lower limit stays. If it does not, nothing was waiting: the limit is restored,
-also to what it was before an earlier cut, and the latency is the base.
+as it is (Little's law: calls in flight = throughput x latency). So latency over the limit has a knee at the
+right number. The limit alternates between a part above the knee and one near it, so that latency shows where
+the knee is. While there is none, the limit grows. If latency is not what was expected at this limit, the
+service has changed, and earlier measurements count little.
 
-The gradient of short-term against long-term latency is that of Netflix' concurrency-limits. The experiment
-replaces the slow average as long-term latency, which follows a queue that stays. The processes of a fleet
-have the same slots: one process among many would see no effect of its own reduction.
+Netflix' concurrency-limits and failsafe-go compare latency with a slow average of itself, which follows a
+queue that stays. Envoy measures the latency of a nearly empty service from time to time, at the cost of
+throughput.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import ceil, exp, floor, inf, log, log2, sqrt
 from typing import NamedTuple
+
+from prefect_resilience.guards.limits.knee import Fit, Level, fitted
 
 SAMPLES = 30
 """The fewest calls for a decision. A decision takes at least one call for each place, too."""
@@ -30,13 +31,13 @@ SECONDS = 0.5
 """A decision takes calls of at least this time."""
 
 EXACT, MOST_CALLS = 0.1, 4
-"""A decision takes calls until the standard error of their latency is at most this part of it, but at most this
-many times the fewest."""
+"""A decision takes calls until the standard error of their latency is at most this part of it, but at most
+this many times the fewest."""
 
 CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 2.7, 0.1, 0.25, 0.28
-"""In use, the limit alternates between two parts of the number that is found: latency shows whether the number
-is still right. The high one is above it by so many standard errors of a latency, within these bounds; the
-low one by this share of that."""
+"""In use, the limit alternates between two parts of the number that is found: latency shows whether the
+number is still right. The high one is above it by so many standard errors of a latency, within these
+bounds; the low one by this share of that."""
 
 GROWTH, FASTEST = 1.25, 1.5
 """The growth of a window while no call waits: the first time, and at most."""
@@ -44,10 +45,9 @@ GROWTH, FASTEST = 1.25, 1.5
 DEEPEST_CUT = 0.5
 """A reduction is at most to this share of the limit."""
 
-ERRORS = 3.0
-"""Latency has changed if it differs from what was expected by this many standard errors."""
-
-LOWER_ERRORS = 2.0
+ERRORS, LOWER_ERRORS = 3.0, 2.0
+"""Latency has changed if it differs from what was expected by this many standard errors; the second number is
+for calls that were expected to wait and do not."""
 
 UNSURE = 0.04
 """The standard error of what is expected, in parts of it."""
@@ -56,12 +56,12 @@ ALARM = 1.35
 """Latency that is above what was expected by this factor is a reason not to wait for the end of a window."""
 
 BIAS = 1.5
-"""How much better the other explanation must be, in squared standard errors, before the first one is given up: that
-no call waits, or that some do."""
+"""How much better the other explanation must be, in squared standard errors, before the first one is given
+up: that no call waits, or that some do."""
 
 NEAR, FAR = 0.07, 0.17
-"""A limit shows that no call waits below the knee, or that calls wait above it, if it differs from the knee by
-more than these logarithms."""
+"""A limit shows that no call waits below the knee, or that calls wait above it, if it differs from the
+knee by more than these logarithms."""
 
 DEEP, KNOWN = 0.8, 12.0
 """If fewer calls than this count for limits where nothing waits, the next low part is this one."""
@@ -73,10 +73,10 @@ FADES, LEVELS = 0.85, 12
 """How much a window counts after the next one, and how many are remembered."""
 
 FASTER = 0.75
-SURE = 30.0
+"""Below this part of the base, the service has become faster; above it, it takes more calls at a time."""
 
-HINT = 8.0
-"""For how many calls an earlier base counts after a change."""
+SURE, HINT = 30.0, 8.0
+"""For how many calls an earlier base counts in a service that takes more calls, and in one that is slower."""
 
 OUTLIER = 5.0
 """A call longer than this many times the base counts as that long."""
@@ -110,9 +110,9 @@ class LimitBounds(NamedTuple):
 
 
 class CallWindow(NamedTuple):
-    """Calls that ended since the last decision: their number, and sums over them. `dropped` calls failed with
-    an overload; they are not among `calls`. `full`: how many found every place taken. `lost`: the seconds of the dropped
-    calls."""
+    """Calls that ended since the last decision: their number, and sums over them. `dropped` calls failed
+    with an overload; they are not among `calls`. `full`: how many found every place taken. `lost`: the
+    seconds of the dropped calls."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -136,29 +136,13 @@ class CallWindow(NamedTuple):
         return self.full >= USED * (self.calls + self.dropped)
 
 
-class Level(NamedTuple):
-    """What was measured at a limit: the logarithms of both, and for how many calls it counts. A limit of -inf: no
-    call waited."""
-
-    limit: float
-    latency: float
-    weight: float
-
-
-class Fit(NamedTuple):
-    """Calls wait beyond `knee`, and take `base` below it; both are logarithms. The knee is inf if no call waited,
-    and -inf if calls waited at every limit."""
-
-    base: float
-    knee: float
-
-
 class State(NamedTuple):
     """`limit` is the number now; `center` the one that is found. base: the latency without waiting in the
     service; 0 until it is known. levels: what was measured, the newest first. begins: when the next window
-    begins; ends: and when it ends, at the earliest. ceiling: where the service turned calls away. pace: the next
-    growth. high: whether this is the high part, which is above the center by the share `spread`. Of `processes` with equal limits, each adds its own `offset`
-    before it rounds down, so that the sum is right.
+    begins; ends: and when it ends, at the earliest. ceiling: where the service turned calls away. pace:
+    the next growth. high: whether this is the high part, which is above the center by the share `spread`.
+    Of `processes` with equal limits, each adds its own `offset` before it rounds down, so that the sum is
+    right.
     """
 
     limit: float
@@ -193,13 +177,26 @@ def share_of(state: State) -> int:
 
 def within(state: State, bounds: LimitBounds) -> State:
     """The state after a change of the options."""
-    return state._replace(limit=_within(bounds, state.limit), center=_within(bounds, state.center))
+    return state._replace(
+        limit=within_bounds(bounds, state.limit), center=within_bounds(bounds, state.center)
+    )
 
 
 class Finding:
     """A limit in use: its state, and the calls since the last decision. Not for several threads at once."""
 
-    __slots__ = ("bounds", "calls", "dropped", "due", "full", "longest", "lost", "seconds", "squares", "state")
+    __slots__ = (
+        "bounds",
+        "calls",
+        "dropped",
+        "due",
+        "full",
+        "longest",
+        "lost",
+        "seconds",
+        "squares",
+        "state",
+    )
 
     def __init__(self, bounds: LimitBounds) -> None:
         self.bounds: LimitBounds = bounds
@@ -266,7 +263,9 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     if not window.used:
         base = state.base + DRIFT * (latency - state.base) if state.base else latency
         hint = Level(-inf, log(base), HINT)
-        return _goes(state._replace(base=base, levels=(hint,), fit=None), state.limit, state.high, now, bounds)
+        return _goes(
+            state._replace(base=base, levels=(hint,), fit=None), state.limit, state.high, now, bounds
+        )
     off = log(latency / expected) if expected else 0.0
     weight = float(window.calls)
     levels = tuple(one._replace(weight=one.weight * FADES) for one in state.levels[: LEVELS - 1])
@@ -274,9 +273,10 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     bias = BIAS * error**2 * window.calls
     if state.fit is None or state.fit.knee == inf:
         bias = -bias
-    higher = state.fit is not None and state.fit.knee == inf and _highest(state) < log(state.limit) - 1e-9
+    tried = max((one.limit for one in state.levels), default=-inf)
+    higher = state.fit is not None and state.fit.knee == inf and tried < log(state.limit) - 1e-9
     if (off > ERRORS * errors or alarm) and not higher:  # the service has become slower, or smaller
-        known = levels[-1] if levels and levels[-1].limit == -inf and len(levels) <= 3 else None
+        known = next((one for one in levels if one.limit == -inf), None) if len(levels) <= 3 else None
         hint = known.weight / 2 if known else HINT
         real = levels[:-1] if known else ()
         levels, weight = (*real, Level(-inf, log(state.base), hint)), min(weight, HINT)
@@ -288,20 +288,21 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     levels = (Level(log(state.limit), log(latency), weight), *levels)
     fit = fitted(levels, bias)
     spread = min(max(CONTRAST * error, LEAST_HIGH), MOST_HIGH)
-    return _moved(state._replace(levels=levels, fit=fit, spread=spread, base=exp(fit.base if fit.knee > -inf else min(one.latency for one in levels))), now, bounds)
-
-
-def _highest(state: State) -> float:
-    """The logarithm of the highest limit that is remembered."""
-    return max(one.limit for one in state.levels)
+    return _moved(
+        state._replace(
+            levels=levels,
+            fit=fit,
+            spread=spread,
+            base=exp(fit.base),
+        ),
+        now,
+        bounds,
+    )
 
 
 def _expected(state: State) -> float:
     """The latency at this limit; 0 if it is not known."""
-    fit = state.fit
-    if fit is None or fit.knee == -inf:
-        return 0.0
-    return exp(fit.base + max(0.0, log(state.limit) - fit.knee))
+    return 0.0 if state.fit is None else exp(state.fit.at(log(state.limit)))
 
 
 def _moved(state: State, now: float, bounds: LimitBounds) -> State:
@@ -314,10 +315,7 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
         limit = max(most * state.pace, most + one_place)
         pace = min(FASTEST, state.pace * GROWTH)
         return _goes(state._replace(pace=pace, center=most), limit, True, now, bounds)
-    if fit.knee == -inf:
-        limit = exp(min(real)) * DEEPEST_CUT
-        return _goes(state._replace(pace=GROWTH, center=_within(bounds, limit)), limit, False, now, bounds)
-    center = _within(bounds, max(exp(fit.knee), state.limit * DEEPEST_CUT))
+    center = within_bounds(bounds, max(exp(fit.knee), state.limit * DEEPEST_CUT))
     state = state._replace(pace=GROWTH, center=center)
     if not _high_next(state, now):
         below = sum(one.weight for one in state.levels if one.limit < fit.knee - NEAR)
@@ -334,7 +332,8 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
 
 
 def _high_next(state: State, now: float) -> bool:
-    """The processes of a fleet have the same part at the same time: one among many sees no effect of its own."""
+    """The processes of a fleet have the same part at the same time: one among many sees no effect of its
+    own."""
     if state.processes == 1:
         return not state.high
     return floor(now / _slot(state)) % 2 == 1
@@ -352,7 +351,7 @@ def _whole(state: State, limit: float) -> float:
 
 
 def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBounds) -> State:
-    wanted, limit = limit, _within(bounds, _whole(state, min(limit, state.ceiling)))
+    wanted, limit = limit, within_bounds(bounds, _whole(state, min(limit, state.ceiling)))
     latency = exp(state.levels[0].latency) if state.levels else 0.0
     begins = now + (SETTLE * latency if limit != state.limit else 0.0)
     ends = begins + max(SECONDS, latency)
@@ -363,54 +362,10 @@ def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBound
     return state._replace(limit=limit, high=high, begins=begins, ends=ends, ceiling=ceiling)
 
 
-def fitted(levels: Sequence[Level], bias: float = 0.0) -> Fit:
-    """The knee that explains the latencies best, by weighted least squares: latency is the base up to it, and
-    grows with the limit beyond it (Little's law)."""
-    levels = sorted(levels)
-    best, least = Fit(0.0, inf), inf
-    for split in range(len(levels), -1, -1):
-        flat, steep = levels[:split], levels[split:]
-        fit = _of(flat, steep)
-        if fit.knee not in (inf, -inf):
-            lower, upper = flat[-1].limit, steep[0].limit
-            if not lower <= fit.knee <= upper:
-                knee = lower if fit.knee < lower else upper
-                if knee == -inf:
-                    continue
-                fit = Fit(_mean([(one.latency - max(0.0, one.limit - knee), one.weight) for one in levels]), knee)
-        cost = sum(one.weight * (one.latency - _at(fit, one.limit)) ** 2 for one in levels)
-        if fit.knee == -inf:
-            cost = sum(
-                one.weight * (one.latency - one.limit - (fit.base - 0.0)) ** 2 for one in levels
-            )
-        if fit.knee == inf:
-            cost += bias
-        if cost < least - 1e-12:
-            best, least = fit, cost
-    return best
-
-
-def _of(flat: Sequence[Level], steep: Sequence[Level]) -> Fit:
-    if not flat:
-        return Fit(_mean([(one.latency - one.limit, one.weight) for one in steep]), -inf)
-    base = _mean([(one.latency, one.weight) for one in flat])
-    if not steep:
-        return Fit(base, inf)
-    return Fit(base, base + _mean([(one.limit - one.latency, one.weight) for one in steep]))
-
-
-def _mean(values: Sequence[tuple[float, float]]) -> float:
-    return sum(value * weight for value, weight in values) / sum(weight for _, weight in values)
-
-
-def _at(fit: Fit, limit: float) -> float:
-    return fit.base + max(0.0, limit - fit.knee) if fit.knee > -inf else 0.0
-
-
 def _dropped(state: State, window: CallWindow, latency: float, now: float, bounds: LimitBounds) -> State:
     taken = window.lost + window.seconds
     cut = state.limit * max(1 - window.lost / taken, DEEPEST_DROP) if taken else state.limit
-    limit = _within(bounds, _whole(state, min(cut, state.limit - 1 / state.processes)))
+    limit = within_bounds(bounds, _whole(state, min(cut, state.limit - 1 / state.processes)))
     known = exp(state.levels[0].latency) if state.levels else 0.0
     return state._replace(
         limit=limit,
@@ -423,40 +378,6 @@ def _dropped(state: State, window: CallWindow, latency: float, now: float, bound
     )
 
 
-def _within(bounds: LimitBounds, limit: float) -> float:
+def within_bounds(bounds: LimitBounds, limit: float) -> float:
+    """The limit, or the nearest one that the options allow."""
     return min(max(limit, float(bounds.minimum)), float(bounds.maximum))
-
-
-class Share(NamedTuple):
-    """What another process of the fleet has found: the number of the whole fleet, and the base; 0 if it is not
-    known."""
-
-    fleet: float
-    base: float
-
-
-MEETS = 0.25
-"""How far a process goes to the mean of the fleet at each look."""
-
-
-def fleet_of(state: State) -> float:
-    """The number of the whole fleet, as this process sees it."""
-    return state.center * state.processes
-
-
-def met(state: State, others: Sequence[Share], processes: int, offset: float, bounds: LimitBounds) -> State:
-    """The state after a look at the other processes. All have an equal share of the number of the fleet, which
-    is the mean of what they have found; a process that has found nothing yet takes that of the others."""
-    own, known = fleet_of(state), [share.fleet for share in others if share.base and share.fleet]
-    if known:
-        mean = (own * bool(state.base) + sum(known)) / (len(known) + bool(state.base))
-        own = own + MEETS * (mean - own) if state.base else mean
-    changed = own / processes / state.center
-    limit = _within(bounds, round(state.limit * changed * processes) / processes)
-    levels = tuple(one._replace(limit=one.limit + log(changed)) for one in state.levels)
-    fit = state.fit._replace(knee=state.fit.knee + log(changed)) if state.fit else None
-    state = state._replace(limit=limit, center=_within(bounds, own / processes), levels=levels, fit=fit)
-    if known and not state.base:
-        base = sorted(share.base for share in others if share.base)[len(known) // 2]
-        state = state._replace(base=base, levels=(Level(-inf, log(base), SURE),), pace=GROWTH)
-    return state._replace(processes=processes, offset=offset)

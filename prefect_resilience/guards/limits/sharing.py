@@ -1,10 +1,11 @@
-"""What the processes of a fleet tell each other of an adaptive limit with a name, in the store of circuits.
+"""What the processes of a fleet tell each other of an adaptive limit with a name, in the store of
+circuits.
 
-Each process publishes seldom what it has found for the whole fleet, moves half of the way to the mean of the
-others, and takes an equal share. Of a number that is not divisible, some processes have one place more. A process
-that leaves or is killed is forgotten after three intervals, and the others divide its share. Nothing waits for the store: if it does not answer, each process goes on
-alone. Together the processes of a limit write at most WRITES_PER_SECOND: the more there are, the longer the
-interval.
+Each process publishes seldom what it has found for the whole fleet, moves a quarter of the way to the mean of
+the others, and takes an equal share. Of a number that is not divisible, some processes have one place
+more. A process that leaves or is killed is forgotten after three intervals, and the others divide its
+share. Nothing waits for the store: if it does not answer, each process goes on alone. Together the
+processes of a limit write at most WRITES_PER_SECOND: the more there are, the longer the interval.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.limits.gradient import Share
+from prefect_resilience.guards.limits.dividing import Share
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import Document, scan_all
 
@@ -98,8 +99,8 @@ def worth_telling(before: int, after: int, since: float) -> bool:
 
 
 class Answer(NamedTuple):
-    """What the store knows of a fleet. offset: the place of this process among all of them, from 0 to 1. known:
-    whether what it told before was still there."""
+    """What the store knows of a fleet. offset: the place of this process among all of them, from 0 to 1.
+    known: whether what it told before was still there."""
 
     others: list[Share]
     processes: float

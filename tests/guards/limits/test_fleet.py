@@ -56,20 +56,19 @@ def starts(url):
 
 
 def shown(url, processes, number):
-    """The limit, when so many processes share this number and no two differ by more than one place."""
+    """The limit, when so many processes share this number."""
     deadline = time.monotonic() + 30
     while True:
         found = get_limits(url)
-        if found and found[0].processes == processes and found[0].most - found[0].least <= 1:
-            if abs(found[0].number - number) <= 1:
-                return found[0]
+        if found and found[0].processes == processes and abs(found[0].number - number) <= 1:
+            return found[0]
         assert time.monotonic() < deadline, found
         time.sleep(0.05)
 
 
 def test_the_shares_add_up_whoever_comes_and_goes(url, starts):
     fleet = [starts(number) for number in (22, 22, 22)]
-    shown(url, 3, 22)
+    assert shown(url, 3, 22).least >= 7
     fleet[0].kill()
     left = shown(url, 2, 22)
     assert (left.least, left.most) == (11, 11)

@@ -7,18 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.guards.limits import gradient
+from prefect_resilience.guards.limits import dividing, gradient
+from prefect_resilience.guards.limits.dividing import Share
 from prefect_resilience.guards.limits.gradient import (
     CallWindow,
     Finding,
-    Fit,
-    Level,
     LimitBounds,
-    Share,
-    fitted,
     places,
     share_of,
 )
+from prefect_resilience.guards.limits.knee import Fit, Level, fitted
 
 BOUNDS = LimitBounds(20, 1, 200)
 START = 1_000_003.0
@@ -244,22 +242,26 @@ def test_all_processes_of_a_fleet_have_the_high_part_at_the_same_time():
     state = gradient.new(BOUNDS)._replace(processes=16, base=0.1, limit=2.5)
     slot = gradient._slot(state)
     assert math.log2(slot) == round(math.log2(slot))
-    assert [gradient._high_next(state, 1000 * slot + n * slot + 0.1) for n in range(3)] == [False, True, False]
+    assert [gradient._high_next(state, 1000 * slot + n * slot + 0.1) for n in range(3)] == [
+        False,
+        True,
+        False,
+    ]
     alone = state._replace(processes=1)
     assert gradient._high_next(alone, 0) != gradient._high_next(alone._replace(high=True), 0)
 
 
 def test_a_new_process_takes_its_share_and_the_base_of_the_others():
     fleet = [Share(40.0, 0.1)] * 3
-    state = gradient.met(gradient.new(BOUNDS), fleet, 4, 0.1, BOUNDS)
+    state = dividing.met(gradient.new(BOUNDS), fleet, 4, 0.1, BOUNDS)
     assert (state.limit, state.center, state.base) == (10, 10, 0.1)
-    first = gradient.met(gradient.new(BOUNDS), [Share(20.0, 0.0)], 2, 0.1, BOUNDS)
+    first = dividing.met(gradient.new(BOUNDS), [Share(20.0, 0.0)], 2, 0.1, BOUNDS)
     assert (first.limit, first.base) == (10, 0)
 
 
 def test_the_share_of_a_process_that_is_gone_is_divided():
     state = gradient.new(BOUNDS)._replace(limit=10.0, center=10.0, base=0.1, processes=4)
-    after = gradient.met(state, [Share(40.0, 0.1)] * 2, 3, 0.5, BOUNDS)
+    after = dividing.met(state, [Share(40.0, 0.1)] * 2, 3, 0.5, BOUNDS)
     assert after.center == pytest.approx(40 / 3)
     assert after.limit == pytest.approx(40 / 3, abs=0.34)
 
@@ -285,7 +287,7 @@ def test_whatever_happens_the_limit_is_a_number_within_its_bounds(limits, happen
     finding, now = Finding(limits), START
     for sample, times, passed, others in happenings:
         if others:
-            finding.become(gradient.met(finding.state, others, len(others) + 1, 0.4, limits))
+            finding.become(dividing.met(finding.state, others, len(others) + 1, 0.4, limits))
         for _ in range(times):
             now += passed / times
             finding.ended(*sample, now)

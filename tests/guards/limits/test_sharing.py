@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from prefect_resilience import AdaptiveLimit
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.limits import adaptive, changes, gradient, sharing
+from prefect_resilience.guards.limits import adaptive, changes, dividing, sharing
 from prefect_resilience.guards.limits.adaptive import LimitFinder
-from prefect_resilience.guards.limits.gradient import LimitBounds, Share, new, places
+from prefect_resilience.guards.limits.dividing import Share
+from prefect_resilience.guards.limits.gradient import LimitBounds, new, places
 from prefect_resilience.guards.limits.sharing import (
     LimitSnapshot,
     estimated,
@@ -97,6 +98,15 @@ def test_a_new_process_takes_its_share_at_once_and_a_dead_one_leaves_its_own(sto
             process.shares()
     assert get_limits()[0].processes == 4
     assert sum(process.finder.number for process in (*fleet[1:], new_one)) == 40
+
+
+def test_some_have_one_place_more_if_the_number_cannot_be_divided(store, monkeypatch):
+    fleet = [Process(monkeypatch, n, 22 / 4) for n in range(4)]
+    for process in fleet:
+        process.finder.become(process.finder.state._replace(center=5.5, processes=4))
+    for process in [*fleet, *fleet]:
+        process.shares()
+    assert sorted(process.finder.number for process in fleet) == [5, 5, 6, 6]
 
 
 def test_an_outage_of_the_store_does_not_multiply_the_share(store, monkeypatch):
@@ -220,9 +230,9 @@ shares = st.lists(st.builds(Share, st.floats(0, 200), st.sampled_from([0.0, 0.1,
 def test_a_look_at_the_others_moves_toward_their_mean_and_stays_in_bounds(limit, others):
     state = new(BOUNDS)._replace(limit=limit, center=limit, base=0.15)
     processes = len(others) + 1
-    after = gradient.met(state, others, processes, 0.5, BOUNDS)
+    after = dividing.met(state, others, processes, 0.5, BOUNDS)
     known = [share.fleet for share in others if share.base and share.fleet]
-    fleet = gradient.fleet_of(after)
+    fleet = dividing.fleet_of(after)
     assert min(limit, *known, math.inf) - 1e-6 <= fleet or after.center == 1
     assert fleet <= max(limit, *known, 0.0) + 1e-6 or after.center == 1
     assert 1 <= after.limit <= 200
