@@ -99,8 +99,11 @@ Size = tuple[int, float, float, bool, str]
 
 KINDS = ("halves", "halves twice", "comes back slowly", "doubles")
 SIZES: tuple[Size, ...] = (
-    *((places, 0.1, 0.5, False, "halves") for places in (3, 6, 12, 200)),
-    *((places, seconds, 0.5, False, "halves") for places, seconds in ((20, 0.3), (6, 1.0), (40, 1.0))),
+    *((places, 0.1, 0.5, False, "halves") for places in (3, 6, 12)),
+    *(
+        (places, seconds, 0.5, False, "halves")
+        for places, seconds in ((20, 0.3), (6, 1.0), (40, 1.0), (200, 1.0))
+    ),
     *((places, 0.1, varies, False, "halves") for places in (6, 40) for varies in (0.1, 1.0)),
     *((places, seconds, 0.5, True, "halves") for places, seconds in ((6, 0.1), (40, 0.1), (40, 1.0))),
     *((places, 0.1, 0.5, False, kind) for places in (6, 40) for kind in KINDS[1:]),

@@ -57,10 +57,9 @@ class AdaptiveLimit(Limit):
         AdaptiveLimit(name="llm:{provider}")
 
     The number begins at `initial` and stays between `minimum` and `maximum`. It grows while all places are in
-    use and calls are as fast as with fewer of them. It falls when calls become slower because they wait in
-    the service, and when more than a few of them fail with `rate_limit`, `unavailable` or `timeout`. Other
-    errors do not count. Every 10 s, for a moment, a limit that is in use is reduced by a third, to
-    learn how fast a call is that does not wait.
+    use and calls are as fast as with fewer of them. It falls when calls wait in the service, and when more
+    than 4 % of them fail with `rate_limit`, `unavailable` or `timeout`. Other errors do not count. While it is
+    in use, the limit alternates between the number and 10 to 25 % more, to see where calls begin to wait.
 
     A number that falls interrupts no call. Callers wait in order of arrival, and `max_wait`, and places of
     overdue calls, are as in `Bulkhead`. If no place becomes free in time, `AdaptiveLimitFullError` is raised.
@@ -69,8 +68,10 @@ class AdaptiveLimit(Limit):
         >>> limit.call(str.upper, "draft"), limit.current
         ('DRAFT', 5)
 
-    Each process finds a number of its own. In a flow or task run, and with a `name`, the processes of a fleet
-    exchange their numbers every 10 s through the store of circuits, so that their shares become equal.
+    Each process has a limit of its own. In a flow or task run, and with a `name`, the processes of a fleet find
+    one number together, through the store of circuits, and each has an equal share of it; `initial` is then
+    that of the fleet, `minimum` and `maximum` those of a process. A process that is gone is forgotten after
+    30 s.
     Raises `ConfigurationError` for invalid options.
     """
 
