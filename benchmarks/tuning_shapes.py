@@ -1,4 +1,4 @@
-"""Large records of many shapes, for `benchmarks.tuning_advice_speed`: who calls which services, and how often.
+"""Large records of many shapes, for `benchmarks.tuning_advice_speed`: who calls which services, how often.
 
 A record is written to a file in parts, so that a process that reads it needs no memory for another copy.
 """
@@ -60,27 +60,30 @@ SHAPES = (
 def written(shape: Shape, runs: int, path: Path) -> None:
     """Write the record of a week with so many runs in all."""
     with path.open("wb") as file:
-        for number in range(shape.tasks):
-            circuit = f"service-{number}" if shape.apart else "service"
-            options = (
-                {**shape.options, "circuit": {**shape.options["circuit"], "name": circuit}}
-                if ("circuit" in shape.options)
-                else dict(shape.options)
-            )
-            world = World(
-                f"{shape.name} {number}",
-                shape.service,
-                options,
-                runs // shape.tasks,
-                task=f"task-{number:03}",
-            )
-            period, _ = live(world, 1)
-            [task] = period.tasks
-            pickle.dump((period.since, period.until, task.model_copy(update={"runs": ()})), file)
+        for number, (period, task) in enumerate(_lived(shape, runs)):
+            bare = task.model_copy(update={"name": f"task-{number:03}", "runs": ()})
             parts = [task.runs[at : at + AT_ONCE] for at in range(0, len(task.runs), AT_ONCE)]
+            pickle.dump((period.since, period.until, bare), file)
             pickle.dump(len(parts), file)
             for part in parts:
                 pickle.dump(part, file)
+
+
+def _lived(shape: Shape, runs: int) -> Iterator[tuple[RecordedPeriod, RecordedTask]]:
+    """Each task of a shape. Tasks behind one circuit take turns with the runs of one world."""
+    if shape.apart:
+        for number in range(shape.tasks):
+            circuit = {**shape.options["circuit"], "name": f"service-{number}"}
+            world = World(
+                f"{number}", shape.service, {**shape.options, "circuit": circuit}, runs // shape.tasks
+            )
+            period, _ = live(world, 1)
+            yield period, period.tasks[0]
+    else:
+        period, _ = live(World(shape.name, shape.service, shape.options, runs), 1)
+        [task] = period.tasks
+        for number in range(shape.tasks):
+            yield period, task.model_copy(update={"runs": task.runs[number :: shape.tasks]})
 
 
 def read(path: Path) -> RecordedPeriod:

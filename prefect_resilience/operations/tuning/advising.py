@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.tuning.calls import ServiceRecord, services_of
+from prefect_resilience.operations.tuning.calls import ServiceRecord, fill, services_of, tasks_by_service
 from prefect_resilience.operations.tuning.candidates import OPENINGS, OptionToTry, options_to_try
 from prefect_resilience.operations.tuning.choosing import Choice, choose
 from prefect_resilience.operations.tuning.comparing import (
@@ -25,6 +25,7 @@ from prefect_resilience.operations.tuning.comparing import (
     recorded_figures,
     side_by_side,
 )
+from prefect_resilience.operations.tuning.effort import Effort, efforts_for, once_for_all, screened
 from prefect_resilience.operations.tuning.losses import PRICES, timeout_gains
 from prefect_resilience.operations.tuning.options import merged, policy_of, value_in, with_values
 from prefect_resilience.operations.tuning.record import RecordedPeriod
@@ -38,7 +39,7 @@ from prefect_resilience.operations.tuning.report import (
     TuningReport,
 )
 from prefect_resilience.operations.tuning.scenario import MOST_REPLAYED, scenario_of
-from prefect_resilience.operations.tuning.sentences import sentence_of
+from prefect_resilience.operations.tuning.sentences import fit_doubts, sentence_of
 from prefect_resilience.operations.tuning.trials import ServiceTrials, trials_of
 
 MOST_CHANGES = 6
@@ -65,23 +66,31 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
     refused: list[NotJudged] = []
     fits: list[ReplayFit] = []
     unknown = dict(period.unknown)
-    services = services_of(period)
-    for record in services:
+    services = tasks_by_service(period)
+    efforts = efforts_for(services)
+    while services:
+        # Each service goes when it is done: all of them at once would take too much memory.
+        record, effort = services.pop(0), efforts.pop(0)
         if any(task.options is None for task in record.tasks):
             why = "the options with which it ran are not known, so there is nothing to compare with"
             refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
             continue
-        trials = trials_of(
-            record, period, PRICES[goal], seed, most=max(2000, 2 * MOST_REPLAYED // len(services))
-        )
+        fill(record)
+        trials = trials_of(record, period, PRICES[goal], seed, most=effort.most)
         unknown |= {f"{record.name}: {name}": why for name, why in trials.model.unknown.items()}
-        fits += _fits(trials, period)
+        fits += (found := _fits(trials, period))
+        if any(fit.bad for fit in found):
+            why = "the replay of what really ran is too far off to judge other numbers"
+            refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
+            continue
         to_try: list[tuple[int, OptionToTry]] = []
         for task, policy in enumerate(trials.policies(trials.options)):
             judged = options_to_try(record, trials.model, task, trials.options[task], policy)
             refused += judged.not_judged
             to_try += [(task, option) for option in judged.to_try]
-        advice += _advice(trials, to_try)
+        to_try = screened(trials, once_for_all(to_try), effort)
+        effort.share_out(trials, [option for _, option in to_try])
+        advice += _advice(trials, to_try, effort)
     return TuningReport(
         since=period.since,
         until=period.until,
@@ -113,11 +122,11 @@ def _fits(trials: ServiceTrials, period: RecordedPeriod) -> list[ReplayFit]:
     ]
 
 
-Judged = tuple[int, OptionToTry, "Verdict"]
+Judged = tuple[int, OptionToTry, "OptionVerdict"]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class OptionVerdict:
     """The choice of a value, if one is clearly better.
 
     harmful: some would be better, but do harm. alone: one that the recorded calls speak for, but that does
@@ -129,10 +138,12 @@ class Verdict:
     alone: Choice | None = None
 
 
-def _advice(trials: ServiceTrials, to_try: list[tuple[int, OptionToTry]]) -> list[TuningAdvice]:
-    """The best change, then the best on top of it, until nothing is clearly better."""
+def _advice(
+    trials: ServiceTrials, to_try: list[tuple[int, OptionToTry]], effort: Effort
+) -> list[TuningAdvice]:
+    """The best change, then the best on top of it, until nothing is clearly better or the effort is spent."""
     advice: list[TuningAdvice] = []
-    while len(advice) < MOST_CHANGES * len(trials.options):
+    while len(advice) < MOST_CHANGES * len(trials.options) and effort.is_left(trials, len(to_try)):
         judged = [(task, option, _judged(trials, task, option)) for task, option in to_try]
         judged += _with_timeouts(trials, judged)
         choices = [(one[2].choice.gain, -at, at) for at, one in enumerate(judged) if one[2].choice]
@@ -162,12 +173,12 @@ def _with_timeouts(trials: ServiceTrials, judged: list[Judged]) -> list[Judged]:
     """Each timeout that does harm by itself, together with openings of the circuit that make up for it."""
     found: list[Judged] = []
     for task, timeout, verdict in judged:
-        for other, openings, _ in judged:
-            if verdict.alone is not None and other == task and openings.option == OPENINGS:
+        for _, openings, _ in judged:
+            if verdict.alone is not None and openings.option == OPENINGS:
                 joint = openings.with_timeout(timeout.values[verdict.alone.place])
                 place = _best_allowed(trials, task, joint)
                 if place is not None:
-                    found.append((task, joint, Verdict(replace(verdict.alone, place=place))))
+                    found.append((task, joint, OptionVerdict(replace(verdict.alone, place=place))))
     return found
 
 
@@ -208,7 +219,7 @@ def _finalists(trials: ServiceTrials, task: int, option: OptionToTry) -> tuple[l
     return sorted({*chosen[:FINALISTS], *least[:FINALISTS]}), harmful
 
 
-def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
+def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> OptionVerdict:
     places, harmful = _finalists(trials, task, option)
     before = trials.lost(trials.options)
     by_value: list[list[float]] = []
@@ -220,13 +231,13 @@ def _judged(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
         by_value.append(gained if allowed else [min(0.0, one) for one in gained])
     choice = choose(by_value, trials.worth(), trials.days, trials.seed)
     if choice is not None:
-        return Verdict(replace(choice, place=places[choice.place]))
+        return OptionVerdict(replace(choice, place=places[choice.place]))
     if option.option == "timeout":
         return _by_recorded_calls(trials, task, option)
-    return Verdict(harmful=harmful)
+    return OptionVerdict(harmful=harmful)
 
 
-def _by_recorded_calls(trials: ServiceTrials, task: int, option: OptionToTry) -> Verdict:
+def _by_recorded_calls(trials: ServiceTrials, task: int, option: OptionToTry) -> OptionVerdict:
     """The choice of a timeout by the recorded calls alone, if the replay does not speak against it.
 
     In a replay another timeout also moves the moments at which a circuit opens, which may hide what it saves.
@@ -237,12 +248,12 @@ def _by_recorded_calls(trials: ServiceTrials, task: int, option: OptionToTry) ->
     direct = [timeout_gains(trials.scenario, task, option.values[place], trials.prices) for place in places]
     choice = choose(direct, trials.worth(), trials.days, trials.seed, nearly=NEARLY_ALL)
     if choice is None:
-        return Verdict()
+        return OptionVerdict()
     choice = replace(choice, place=places[choice.place])
     options = _changed(trials, task, option, choice.place)
     if not trials.is_allowed(options, by_chance=False):
-        return Verdict(harmful=True, alone=choice)
-    return Verdict(choice)
+        return OptionVerdict(harmful=True, alone=choice)
+    return OptionVerdict(choice)
 
 
 def _told(trials: ServiceTrials, task: int, option: OptionToTry, choice: Choice) -> list[TuningAdvice]:
@@ -316,6 +327,7 @@ def _compared(
     changed[task] = merged(changed[task], options)
     now, then = trials.replay(trials.options), trials.replay(changed)
     before, after = figures_of(trials.scenario, now, task), figures_of(trials.scenario, then, task)
+    fit = _fits(trials, period)[task]
     return Comparison(
         task=name,
         runs=before.runs,
@@ -323,6 +335,6 @@ def _compared(
         now=before,
         then=after,
         figures=side_by_side(trials.scenario, now, then, task, seed),
-        fit=_fits(trials, period)[task],
-        doubts=tuple(trials.model.unknown.values()),
+        fit=fit,
+        doubts=(*fit_doubts(fit), *trials.model.unknown.values()),
     )

@@ -136,11 +136,18 @@ def does_no_harm(now: ReplaySums, then: ReplaySums, seed: int, *, by_chance: boo
 
 
 def harm(now: ReplaySums, then: ReplaySums) -> float:
-    """How many more runs fail, as a share of those that are hit, or how many more calls fail in outages, as a
-    share of those that fail now (of a tenth of the runs that are hit, if that is more); the worse of both."""
-    hit, dead = (max(1.0, _total(now, place)) for place in (HIT, DEAD))
-    more_dead = sum(_more(now, then, DEAD)) / max(dead, FEW_OF_HIT * hit)
-    return max(sum(_more(now, then, FAILED)) / hit, more_dead)
+    """By how much `then` is worse, as a share; the worst of three.
+
+    More failed runs count as a share of the runs that are hit, more failed calls in outages as a share of
+    those that fail now (of a tenth of the runs that are hit, if that is more), and more seconds in runs as a
+    tenth of their share: runs that are saved take longer.
+    """
+    hit, dead, seconds = (max(1.0, _total(now, place)) for place in (HIT, DEAD, SECONDS))
+    return max(
+        sum(_more(now, then, FAILED)) / hit,
+        sum(_more(now, then, DEAD)) / max(dead, FEW_OF_HIT * hit),
+        0.1 * sum(_more(now, then, SECONDS)) / seconds,
+    )
 
 
 def _total(result: ReplaySums, place: int) -> float:

@@ -56,6 +56,20 @@ def losses(scenario: Scenario, result: ReplaySums, prices: Prices) -> list[float
     return total
 
 
+def task_losses(result: ReplaySums, prices: Prices) -> list[float]:
+    """The loss of each task over the period, without the load at the ends of outages."""
+    return [
+        sum(
+            sums[SECONDS]
+            + sums[FAILED] * prices.failed
+            + sums[FALLBACK] * prices.fallback
+            + sums[DEAD] * prices.dead
+            for sums in blocks
+        )
+        for blocks in result.sums
+    ]
+
+
 def interval(gains: Sequence[float], seed: int, low: float = 0.05, high: float = 0.95) -> tuple[float, float]:
     """The interval of a sum over blocks, by a bootstrap over the blocks."""
     chance = Random(f"interval-{seed}")

@@ -15,6 +15,7 @@ from prefect_resilience.operations.tuning.pictures import (
     value_text,
 )
 from prefect_resilience.operations.tuning.report import Comparison, TuningAdvice, TuningReport
+from prefect_resilience.operations.tuning.sentences import fit_text
 from prefect_resilience.telemetry.payloads import fitted_text
 
 TITLE = "Advice for policies"
@@ -88,15 +89,14 @@ def comparison_table(comparison: Comparison) -> Iterator[str]:
 
 
 def _rest(report: TuningReport) -> Iterator[str]:
-    fits = [
-        f"{fit.task}: the replay is off by {fit.recovered_off:.1f} points of recovered runs"
-        + ("" if fit.waited_off is None else f" and {fit.waited_off:.0f} % of the time waited")
-        for fit in report.fits
-        if fit.recovered_off is not None
-    ]
-    yield from _list("How good the replay is", fits)
+    yield from _list("How good the replay is", fits_of(report))
     yield from _list("Not judged", not_judged_of(report))
     yield from _list("Unknown", report.unknown.values())
+
+
+def fits_of(report: TuningReport) -> list[str]:
+    """The error of each task's replay, in sentences."""
+    return [f"{fit.task}: {fit_text(fit)}" for fit in report.fits if fit.recovered_off is not None]
 
 
 def not_judged_of(report: TuningReport) -> list[str]:

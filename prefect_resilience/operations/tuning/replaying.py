@@ -11,7 +11,7 @@ import heapq
 import math
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,7 +46,7 @@ class ReplaySums:
 
     durations: by task the seconds and the weight of each run that was replayed one by one, in turn.
     called: the places of the plain runs among them; of the others the recorded durations hold.
-    replays: of how many replays it is the mean.
+    opened: how often the circuit opened. attempts: those that were replayed one by one.
     """
 
     sums: list[list[Sums]]
@@ -54,7 +54,7 @@ class ReplaySums:
     durations: list[array[float]]
     called: array[int]
     opened: int = 0
-    replays: int = 1
+    attempts: int = 0
 
 
 @lru_cache(maxsize=4096)
@@ -171,6 +171,7 @@ class PeriodReplay:
     def _attempt(self, now: float, state: ReplayState) -> None:
         task = state.run.task
         state.attempts += 1
+        self.result.attempts += 1
         admission: Admission | None = (0, None)
         if self.circuit is not None and self.policies[task].circuit is not None:
             admission = self.circuit.admit(now)
@@ -293,14 +294,10 @@ class PeriodReplay:
 
 
 def mean_of(results: Sequence[ReplaySums]) -> ReplaySums:
-    """The mean of several replays of one scenario."""
+    """The mean of several replays of one scenario; the durations are those of the first one."""
     number = len(results)
     if number == 1:
         return results[0]
-    durations = [array("d") for _ in results[0].durations]
-    for result in results:
-        for all_of_them, some in zip(durations, result.durations, strict=True):
-            all_of_them.extend(some)
     return ReplaySums(
         sums=[
             [
@@ -312,10 +309,10 @@ def mean_of(results: Sequence[ReplaySums]) -> ReplaySums:
         returned=[
             math.fsum(one) / number for one in zip(*(result.returned for result in results), strict=True)
         ],
-        durations=durations,
-        called=array("l", (place for result in results for place in result.called)),
+        durations=results[0].durations,
+        called=results[0].called,
         opened=round(sum(result.opened for result in results) / number),
-        replays=number,
+        attempts=round(sum(result.attempts for result in results) / number),
     )
 
 
@@ -332,12 +329,11 @@ def load_at_return(scenario: Scenario, result: ReplaySums) -> float | None:
 def percentile(scenario: Scenario, result: ReplaySums, task: int, share: float) -> float | None:
     """A quantile of the durations of a task's runs."""
     seconds, weights = result.durations[task][::2], result.durations[task][1::2]
-    weighed = [(one, weight / result.replays) for one, weight in zip(seconds, weights, strict=True)]
-    called = Counter(result.called)
+    weighed = list(zip(seconds, weights, strict=True))
+    called = set(result.called)
     for place, run in enumerate(scenario.runs):
-        if run.task == task and scenario.jumps[place] > place:
-            passed = 1 - called[place] / result.replays
-            weighed.append((scenario.durations[place], run.weight * passed))
+        if run.task == task and scenario.jumps[place] > place and place not in called:
+            weighed.append((scenario.durations[place], run.weight))
     weighed.sort()
     left = share * math.fsum(weight for _, weight in weighed)
     for one, weight in weighed:

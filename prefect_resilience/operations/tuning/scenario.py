@@ -32,6 +32,7 @@ CALLS_AT_RETURN = 10.0
 BLOCKS_IN_DAY, LEAST_BLOCKS, MOST_BLOCKS = 4, 10, 60
 DAY = 86_400.0
 MOST_REPLAYED = 10_000
+OUTAGES_KEPT = 12
 SLICE, SLICES_IN_BLOCK = 60.0, 20
 """The least seconds of a slice, and the most slices of a block, if a part of a long period is replayed."""
 
@@ -214,30 +215,40 @@ def _sampled(
 ) -> list[tuple[int, float]]:
     """The places of the runs to replay, with what each stands for: at most about `most` that are not plain.
 
-    Every n-th slice of a block is kept, and each slice with an outage in it.
+    Every n-th slice of a block is kept, and each slice with an outage in it. If that is still too much, every
+    n-th outage is kept, but not fewer than OUTAGES_KEPT.
     """
     busy = [place for place, passes in enumerate(plain) if not passes]
     if len(busy) <= most:
         return [(place, 1.0) for place in range(len(runs))]
     length = max(SLICE, block_seconds / SLICES_IN_BLOCK)
     slices = [int((run.at - runs[0].at) / length) for run in runs]
-    needed: set[int] = set()
-    for one in model.outages:
-        first, last = (
-            int((at - runs[0].at) / length) for at in (one.start_low - MARGIN, one.end_high + MARGIN)
+    spans = [
+        range(
+            *(
+                int((at - runs[0].at) / length)
+                for at in (one.start_low - MARGIN, one.end_high + MARGIN + length)
+            )
         )
-        needed.update(range(first, last + 1))
-    always = sum(slices[place] in needed for place in busy)
+        for one in model.outages
+    ]
+    troubled = {number for span in spans for number in span}
+    always = sum(slices[place] in troubled for place in busy)
+    every = max(1, min(-(-always // most), len(spans) // OUTAGES_KEPT))
+    needed = {number for span in spans[::every] for number in span}
     share = max(1 / SLICES_IN_BLOCK, (most - always) / max(1, len(busy) - always))
-    taken = {number for number in set(slices) if int((number + 1) * share) > int(number * share)} - needed
-    inside = [0.0] * (runs[-1].block + 1)
-    whole = [0.0] * (runs[-1].block + 1)
+    taken = {number for number in set(slices) if int((number + 1) * share) > int(number * share)} - troubled
+    whole, inside = [0.0] * (runs[-1].block + 1), [0.0] * (runs[-1].block + 1)
+    in_trouble = in_needed = 0.0
     for run, number in zip(runs, slices, strict=True):
-        if number not in needed:
+        if number in troubled:
+            in_trouble += run.weight
+            in_needed += run.weight if number in needed else 0.0
+        else:
             whole[run.block] += run.weight
             inside[run.block] += run.weight if number in taken else 0.0
     return [
-        (place, 1.0 if number in needed else whole[run.block] / inside[run.block])
+        (place, in_trouble / in_needed if number in needed else whole[run.block] / inside[run.block])
         for place, (run, number) in enumerate(zip(runs, slices, strict=True))
         if number in needed or number in taken
     ]

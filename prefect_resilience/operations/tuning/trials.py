@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -31,8 +32,19 @@ HARMLESS = 0.02
 """So much harm may be the luck of the replays."""
 
 SHARE_OF_LOSS, SHARE_OF_SMOOTH = 0.01, 0.05
-QUICK = 0.98
-"""Runs that are quicker than this share of all, and nothing else, are the same under every policy."""
+QUICK, MARGIN_OF_ROUNDING = 0.995, 0.94
+"""No timeout is tried that is shorter than this share of the calls takes, but it may be rounded."""
+
+MOST_KEPT = 40
+"""The options of which the replays are kept."""
+
+
+@dataclass(slots=True)
+class _Replayed:
+    """The replays of the same options, and the means of the first so many of them."""
+
+    done: list[ReplaySums] = field(default_factory=list[ReplaySums])
+    means: dict[int, ReplaySums] = field(default_factory=dict[int, ReplaySums])
 
 
 @dataclass
@@ -54,8 +66,10 @@ class ServiceTrials:
     sure: int
     few: int
     recorded: list[dict[str, Any]] = field(init=False)
-    _kept: dict[str, list[ReplaySums]] = field(default_factory=dict[str, list[ReplaySums]])
-    _means: dict[tuple[str, int], ReplaySums] = field(default_factory=dict[tuple[str, int], ReplaySums])
+    spent: int = 0
+    """The attempts in all replays so far."""
+
+    _kept: OrderedDict[str, _Replayed] = field(default_factory=OrderedDict[str, "_Replayed"])
 
     def __post_init__(self) -> None:
         self.recorded = self.options
@@ -65,14 +79,20 @@ class ServiceTrials:
 
     def replay(self, options: list[dict[str, Any]], number: int | None = None) -> ReplaySums:
         """The mean of so many replays of these options; None: of as many as it takes to be sure."""
-        known, number = repr(options), self.sure if number is None else number
-        if (known, number) not in self._means:
-            done = self._kept.setdefault(known, [])
+        number = self.sure if number is None else number
+        known = repr(options)
+        kept = self._kept.setdefault(known, _Replayed())
+        self._kept.move_to_end(known)
+        if len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)
+        if number not in kept.means:
             policies = self.policies(options)
-            for seed in range(self.seed + len(done), self.seed + number):
-                done.append(PeriodReplay(self.scenario, policies, seed, redrawn=self.redrawn).run())
-            self._means[known, number] = mean_of(done[:number])
-        return self._means[known, number]
+            for seed in range(self.seed + len(kept.done), self.seed + number):
+                replay = PeriodReplay(self.scenario, policies, seed, redrawn=self.redrawn)
+                kept.done.append(replay.run())
+                self.spent += kept.done[-1].attempts
+            kept.means[number] = mean_of(kept.done[:number])
+        return kept.means[number]
 
     def lost(self, options: list[dict[str, Any]], number: int | None = None) -> list[float]:
         """The loss of each block under these options."""
@@ -102,15 +122,15 @@ class ServiceTrials:
         now, then = self.replay(self.recorded), self.replay(options)
         return does_no_harm(now, then, self.seed, by_chance=by_chance)
 
-    def worth(self) -> float:
+    def worth(self, number: int | None = None) -> float:
         """The gain that makes a change worthwhile: a share of the loss, and of the time of runs that
         all succeed at once."""
-        result = self.replay(self.options)
+        result = self.replay(self.options, number)
         smooth = 0.0
         for task, blocks in enumerate(result.sums):
             seen = self.model.latency[task].seen
             smooth += sum(block[RUNS] for block in blocks) * (math.fsum(seen) / len(seen) if seen else 0.0)
-        return max(SHARE_OF_LOSS * sum(self.lost(self.options)), SHARE_OF_SMOOTH * smooth)
+        return max(SHARE_OF_LOSS * sum(self.lost(self.options, number)), SHARE_OF_SMOOTH * smooth)
 
 
 def trials_of(
@@ -126,7 +146,9 @@ def trials_of(
     options = [dict(cast("Mapping[str, Any]", task.options or {})) for task in record.tasks]
     policies = [policy_of(one) for one in options]
     circuit = next((policy.circuit for policy in policies if policy.circuit is not None), None)
-    quick = {task: latency.at(QUICK) or math.inf for task, latency in model.latency.items()}
+    quick = {
+        task: MARGIN_OF_ROUNDING * (latency.at(QUICK) or math.inf) for task, latency in model.latency.items()
+    }
     scenario = scenario_of(
         record,
         model,

@@ -15,11 +15,11 @@ from prefect_resilience.operations.tuning.losses import interval
 from prefect_resilience.operations.tuning.options import merged, policy_of, value_at, with_value
 from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.report import ReplayFit, TuningFigures
-from prefect_resilience.operations.tuning.sentences import lasting, sentence_of
+from prefect_resilience.operations.tuning.sentences import fit_doubts, lasting, sentence_of
 from prefect_resilience.operations.tuning.service import ServiceModel
 from tests.operations.tuning.planted import NEVER_HELP, TOO_LONG
 from tests.operations.tuning.test_service import attempt, period_of, run, task_of
-from tests.operations.tuning.worlds import live
+from tests.operations.tuning.worlds import TrueService, World, live
 
 
 def test_an_empty_period_has_no_advice() -> None:
@@ -80,6 +80,7 @@ def test_what_if_is_side_by_side() -> None:
     assert one.then.seconds < one.now.seconds
     assert one.fit is not None
     assert one.fit.recorded.runs == 5000
+    assert not one.fit.doubtful
 
 
 def test_what_if_says_what_is_wrong() -> None:
@@ -204,3 +205,43 @@ def test_the_error_of_a_replay() -> None:
     nothing = ReplayFit(task="ask", recorded=TuningFigures(), replayed=one)
     assert nothing.recovered_off is None
     assert nothing.waited_off is None
+
+
+@pytest.mark.parametrize(
+    ("hit", "recovered", "waited", "doubtful", "bad"),
+    [
+        (1000.0, 530.0, 100.0, False, False),
+        (1000.0, 540.0, 100.0, True, False),
+        (1000.0, 620.0, 100.0, True, True),
+        (1000.0, 500.0, 120.0, True, False),
+        (1000.0, 500.0, 160.0, True, True),
+        (20.0, 14.0, 150.0, False, False),
+        (20.0, 20.0, 100.0, True, False),
+    ],
+)
+def test_an_error_is_large_if_luck_does_not_explain_it(
+    hit: float, recovered: float, waited: float, doubtful: bool, bad: bool
+) -> None:
+    """Of 20 runs half of which recovered, 14 is luck; of 1,000 runs, 540 is not."""
+    fit = ReplayFit(
+        task="ask",
+        recorded=TuningFigures(hit=hit, recovered=hit / 2, waited=100.0),
+        replayed=TuningFigures(hit=hit, recovered=recovered, waited=waited),
+    )
+    assert (fit.doubtful, fit.bad) == (doubtful, bad)
+    assert bool(fit_doubts(fit)) == doubtful
+    assert fit.model_dump()["recovered_off"] == fit.recovered_off
+
+
+def test_a_bad_fit_gives_a_doubt_and_no_advice() -> None:
+    """The runs of the record made two attempts, and the options say five: the replay waits far longer."""
+    period, _ = live(World("bad", TrueService(stuck=0.3), {"retry": {"attempts": 2}}, runs=600), 1)
+    others = period.tasks[0].model_copy(update={"options": {"retry": {"attempts": 5}}})
+    period = period.model_copy(update={"tasks": (others,)})
+    report = advise(period)
+    assert [one.bad for one in report.fits] == [True]
+    assert report.advice == ()
+    assert [one.option for one in report.not_judged] == ["*"]
+    assert "too far off" in report.not_judged[0].why
+    compared = what_if(period, "ask", {"retry": {"attempts": 1}})
+    assert "take this with care" in compared.doubts[0]
