@@ -30,7 +30,8 @@ An exponent of 0 means that the cost does not depend on the number of documents,
 fitted to the two largest decades of sizes, where fixed costs no longer matter; times below 5 ms and memory
 below 8 MB count as constant. Memory is that by which a process grew. Each operation ran in a process of its
 own, on a machine that other work shared; of one that takes less than half a second, the fastest of five runs
-counts.
+counts. Each line has the largest size that was tried: not one at which the operation would take minutes, and
+Redis keeps its letters in memory. The purge is of a thousandth of the letters, at most 1,000.
 """
 
 TAIL = """
