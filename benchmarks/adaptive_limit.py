@@ -1,6 +1,7 @@
 """`AdaptiveLimit` beside fixed limits and other algorithms, on a service whose capacity halves for a minute.
 
     python -m benchmarks.adaptive_limit [--seeds 5] [--plot docs/adaptive_limit.png] [--json]
+    python -m benchmarks.adaptive_limit --places 6 --seconds 0.1 [--varies 0.5] [--refuses]
 
 The service is simulated (`adaptive_limit_service.py`), the machine is the real one. All limits of a seed meet
 the same calls. *Right* is what a person would set who knows the service at each moment: as many calls as
@@ -8,6 +9,9 @@ it works on at a time, half of it during the minute. *Full* is the same number a
 the tenth second on, so that all limits have found their number from the same start.
 
 Also: other shapes, a fleet of processes with a limit each, and what a guarded call costs beside `Bulkhead`.
+With `--places` and `--seconds`, only services of that size: the capacity halves, halves twice, comes back
+slowly, or doubles.
+
 The exit code is 1 if, for the service whose capacity halves, throughput is below 0.95 of the right limit's or
 the 99th percentile of latency above 1.2 of it, for any seed.
 """
@@ -61,6 +65,52 @@ SHAPES = (
 )
 
 
+def service(
+    places: int, seconds: float, varies: float = 0.5, refuses: bool = False, kind: str = "halves"
+) -> Shape:
+    """A service of this size, with 1.5 times the callers that it has places for; `kind`: of its capacity."""
+    half, quarter = (places + 1) // 2, (places + 3) // 4
+    kinds: dict[str, Callable[[float], int]] = {
+        "halves": in_the_minute(half, places),
+        "halves twice": lambda at: places if at < 60 or at >= 140 else half if at < 100 else max(quarter, 1),
+        "comes back slowly": lambda at: (
+            places
+            if at < 60
+            else half
+            if at < 100
+            else min(places, half + int((places - half) * (at - 100) / 60))
+        ),
+        "doubles": in_the_minute(2 * places, places),
+    }
+    answers = "refuses" if refuses else f"sigma {varies:g}"
+    return Shape(
+        f"{places} places, {seconds:g} s, {answers}, {kind}",
+        kinds[kind],
+        always(seconds),
+        (3.0 if kind == "doubles" else 1.5) * places / seconds,
+        refuses=refuses,
+        max_wait=10 * seconds,
+        varies=varies,
+    )
+
+
+Size = tuple[int, float, float, bool, str]
+"""The arguments of `service`."""
+
+KINDS = ("halves", "halves twice", "comes back slowly", "doubles")
+SIZES: tuple[Size, ...] = (
+    *((places, 0.1, 0.5, False, "halves") for places in (3, 6, 12)),
+    *(
+        (places, seconds, 0.5, False, "halves")
+        for places, seconds in ((20, 0.3), (6, 1.0), (40, 1.0), (200, 1.0))
+    ),
+    *((places, 0.1, varies, False, "halves") for places in (6, 40) for varies in (0.1, 1.0)),
+    *((places, seconds, 0.5, True, "halves") for places, seconds in ((6, 0.1), (40, 0.1), (40, 1.0))),
+    *((places, 0.1, 0.5, False, kind) for places in (6, 40) for kind in KINDS[1:]),
+)
+"""Services of other sizes, for a table of `AdaptiveLimit` alone."""
+
+
 def limiters(shape: Shape) -> dict[str, Limiter]:
     full = shape.right(0.0)
     return {
@@ -104,10 +154,18 @@ def measured(shape: Shape, name: str, seed: int, outcome: Outcome) -> Result:
 
 def compared(job: tuple[int, int]) -> list[Result]:
     """All limits on one shape with one seed."""
-    shape, seed = SHAPES[job[0]], job[1]
+    return on(SHAPES[job[0]], job[1], limiters(SHAPES[job[0]]))
+
+
+def alone(job: tuple[Size, int]) -> list[Result]:
+    """`AdaptiveLimit` beside the right limit, on a service of this size with one seed."""
+    shape = service(*job[0])
+    return on(shape, job[1], {"right": Fixed(shape.right), "AdaptiveLimit": Adaptive()})
+
+
+def on(shape: Shape, seed: int, compared: dict[str, Limiter]) -> list[Result]:
     results = [
-        measured(shape, name, seed, Run(shape, [limiter], seed).go()[0])
-        for name, limiter in limiters(shape).items()
+        measured(shape, name, seed, Run(shape, [limiter], seed).go()[0]) for name, limiter in compared.items()
     ]
     for result in results:
         result.throughput = result.calls / results[0].calls
@@ -138,6 +196,22 @@ def tables(results: Sequence[Result], console: Console) -> None:
                 ", ".join(str(one.last) for one in mine),
             )
         console.print(table)
+
+
+def table_of_sizes(results: Sequence[Result], console: Console) -> None:
+    """The worst of the seeds for each service, and whether the requirement holds there, too."""
+    table = Table(
+        title="AdaptiveLimit on services of other sizes: worst of the seeds, in parts of the right limit's"
+    )
+    for heading in ("service", "throughput", "p99 latency", "holds"):
+        table.add_column(heading, justify="left" if heading == "service" else "right")
+    mine = [one for one in results if one.limiter == "AdaptiveLimit"]
+    for name in dict.fromkeys(one.shape for one in mine):
+        throughput = min(one.throughput for one in mine if one.shape == name)
+        p99 = max(one.p99 for one in mine if one.shape == name)
+        holds = throughput >= LEAST_THROUGHPUT and p99 <= MOST_LATENCY
+        table.add_row(name, f"{throughput:.3f}", f"{p99:.2f}", "yes" if holds else "no")
+    console.print(table)
 
 
 def fleets(console: Console) -> list[dict[str, Any]]:
@@ -228,18 +302,38 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--places", type=int, help="only services that work on so many calls at a time")
+    parser.add_argument("--seconds", type=float, default=0.1, help="with --places: the time of a call")
+    parser.add_argument("--varies", type=float, default=0.5, help="with --places: the sigma of that time")
+    parser.add_argument("--refuses", action="store_true", help="with --places: it refuses what is too much")
     asked = parser.parse_args()
     console = Console(stderr=asked.json, width=110)
     jobs = [(shape, seed) for shape in range(len(SHAPES)) for seed in range(1, asked.seeds + 1)]
     with ProcessPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        if asked.places is not None:
+            own = [(asked.places, asked.seconds, asked.varies, asked.refuses, kind) for kind in KINDS]
+            found = pool.map(alone, [(size, seed) for size in own for seed in range(1, asked.seeds + 1)])
+            table_of_sizes([result for one in found for result in one], console)
+            return
         results = [result for found in pool.map(compared, jobs) for result in found]
+        sizes = pool.map(alone, [(size, seed) for size in SIZES for seed in range(1, asked.seeds + 1)])
+        of_sizes = [result for found in sizes for result in found]
     tables(results, console)
+    table_of_sizes(of_sizes, console)
     of_fleets = fleets(console)
     ratio = cost(console)
     if asked.plot is not None:
         plot(asked.plot, 1)
     if asked.json:
-        print(json.dumps({"results": [asdict(one) for one in results], "fleets": of_fleets, "cost": ratio}))
+        print(
+            json.dumps(
+                {
+                    "results": [asdict(one) for one in (*results, *of_sizes)],
+                    "fleets": of_fleets,
+                    "cost": ratio,
+                }
+            )
+        )
     wanted = [one for one in results if (one.shape, one.limiter) == (HALVES.name, "AdaptiveLimit")]
     holds = all(one.throughput >= LEAST_THROUGHPUT and one.p99 <= MOST_LATENCY for one in wanted)
     console.print(f"{HALVES.name}: the requirement {'holds' if holds else 'does not hold'}")

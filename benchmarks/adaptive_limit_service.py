@@ -37,7 +37,8 @@ class Limiter(Protocol):
 @dataclass(frozen=True)
 class Shape:
     """What happens to a service: at a time in seconds, its servers, the mean seconds of work of a call, and a
-    delay that takes no server; and how many calls arrive in a second."""
+    delay that takes no server; and how many calls arrive in a second. `varies`: the sigma of the
+    lognormal work of a call."""
 
     name: str
     servers: Callable[[float], int]
@@ -47,6 +48,7 @@ class Shape:
     refuses: bool = False
     max_wait: float = 1.0
     seconds: float = 180.0
+    varies: float = 0.5
 
     def right(self, at: float) -> int:
         """The limit with which every server is busy and no call waits in the service."""
@@ -112,7 +114,8 @@ class Run:
         self.plan(self.at + LOOK, self._look)
 
     def _arrives(self, who: int) -> None:
-        size = self._random.lognormvariate(-0.125, 0.5)  # its mean is 1
+        varies = self.shape.varies
+        size = self._random.lognormvariate(-(varies**2) / 2, varies)  # its mean is 1
         self._waiting[who].append(Call(who, size, self.at))
         self._admit(who)
         rate = self.shape.rate / len(self.limiters)

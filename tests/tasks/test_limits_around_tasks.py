@@ -173,7 +173,7 @@ def test_an_adaptive_limit_with_a_name_is_seen_by_the_fleet():
     def work():
         finder = adaptive._found.by_key["seen-by-all"]
         finder.shares_at = 0.0
-        finder.state = finder.state._replace(limit=9.0)
+        finder.become(finder.state._replace(limit=9.0, center=9.0))
 
     @flow
     def scenario():

@@ -14,9 +14,9 @@ from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.guards.limits import gradient
+from prefect_resilience.guards.limits import dividing, gradient
 from prefect_resilience.guards.limits.changes import LimitChange, change_listeners
-from prefect_resilience.guards.limits.gradient import LimitBounds, Sample, State
+from prefect_resilience.guards.limits.gradient import Finding, LimitBounds, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import (
     FOR_EVER,
@@ -57,10 +57,9 @@ class AdaptiveLimit(Limit):
         AdaptiveLimit(name="llm:{provider}")
 
     The number begins at `initial` and stays between `minimum` and `maximum`. It grows while all places are in
-    use and calls are as fast as with fewer of them. It falls when calls become slower because they wait in
-    the service, and when more than a few of them fail with `rate_limit`, `unavailable` or `timeout`. Other
-    errors do not count. Every 10 s, for a moment, a limit that is in use is reduced by a third, to
-    learn how fast a call is that does not wait.
+    use and calls are as fast as with fewer of them. It falls when calls wait in the service, and when more
+    than 4 % of them fail with `rate_limit`, `unavailable` or `timeout`. Other errors do not count. While it
+    is in use, the limit alternates between the number and 10 to 25 % more, to see where calls begin to wait.
 
     A number that falls interrupts no call. Callers wait in order of arrival, and `max_wait`, and places of
     overdue calls, are as in `Bulkhead`. If no place becomes free in time, `AdaptiveLimitFullError` is raised.
@@ -69,8 +68,10 @@ class AdaptiveLimit(Limit):
         >>> limit.call(str.upper, "draft"), limit.current
         ('DRAFT', 5)
 
-    Each process finds a number of its own. In a flow or task run, and with a `name`, the processes of a fleet
-    exchange their numbers every 10 s through the store of circuits, so that their shares become equal.
+    Each process has a limit of its own. In a flow or task run, and with a `name`, the processes of a fleet
+    find one number together, through the store of circuits, and each has an equal share of it; `initial` is
+    then that of the fleet, `minimum` and `maximum` those of a process. A process that is gone is forgotten
+    after 30 s.
     Raises `ConfigurationError` for invalid options.
     """
 
@@ -142,8 +143,8 @@ class AdaptiveLimit(Limit):
         now = time.monotonic()
         dropped = error is not None and overloaded(error, info)
         if error is None or dropped:
-            sample = Sample(now - began if took is None else took, place.full(), dropped)
-            place.allow(found.counted(sample, now))
+            if found.ended(now - began if took is None else took, place.full(), dropped, now):
+                place.allow(found.number)
             if now >= found.shares_at:
                 self._share(found, now)
         if still_runs(ticket, error, place.leave):
@@ -167,58 +168,63 @@ def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
     return (info or classify(error)).category in OVERLOAD
 
 
-class LimitFinder:
+class LimitFinder(Finding):
     """What this process has found for one limit."""
 
-    __slots__ = ("_lock", "_told", "_told_at", "bounds", "interval", "number", "shares_at", "state")
+    __slots__ = ("_lock", "_published", "_told", "_told_at", "interval", "number", "shares_at")
 
     def __init__(self, bounds: LimitBounds) -> None:
-        self.bounds: LimitBounds = bounds
-        self.state: State = gradient.new(bounds)
-        self.number: int = gradient.places(self.state.limit)
+        super().__init__(bounds)
+        self.number: int = gradient.places(self.state)
         self.interval: float = INTERVAL
-        self.shares_at: float = time.monotonic() + INTERVAL * random()
-        """When this process next tells the fleet its number, by the monotonic clock."""
+        self.shares_at: float = 0.0
+        """When this process next tells the fleet its number, by the monotonic clock: first of all at once."""
+        self._published: bool = False
         self._told, self._told_at = self.number, -FOR_EVER
         # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
         self._lock = threading.RLock()
 
     def share(self, name: str, line: str) -> None:
         """Exchange numbers with the fleet (which may block)."""
-        limit, base = (self.state.trial or self.state).limit, self.state.base
         taken, waiting = held_and_waiting(line)
-        number = gradient.places(limit)
-        own = {"number": number, "limit": limit, "in_flight": taken, "waiting": waiting, "base": base}
-        answer = exchanged(name, own, self.interval)
+        number, base = gradient.share_of(self.state), self.state.base
+        own = {"number": number, "fleet": dividing.fleet_of(self.state), "base": base}
+        answer = exchanged(name, {**own, "in_flight": taken, "waiting": waiting}, self.interval)
         if answer is None:
             return
-        others, processes = answer
         with self._lock:
-            self.interval = interval_for(processes)
-            self.state = gradient.met(self.state, others, self.bounds)
-            self.number = gradient.places(self.state.limit)
+            self.interval = interval_for(answer.processes)
+            processes = max(round(answer.processes), 1)
+            if self._published and not answer.known:  # it could not be told: nor could that of the others
+                processes = max(processes, self.state.processes)
+            self._published = True
+            state = dividing.met(self.state, answer.others, processes, answer.offset, self.bounds)
+            if state != self.state:
+                self.become(state)
+            number = gradient.share_of(state)
             before, since = self._told, time.monotonic() - self._told_at
             if not worth_telling(before, number, since):
                 return
             self._told, self._told_at = number, time.monotonic()
-        fleet = round(number + sum(share.limit for share in others))
-        change_listeners.tell(LimitChange(name, before, number, fleet, round(processes)))
+        fleet = round(dividing.fleet_of(state))
+        change_listeners.tell(LimitChange(name, before, number, fleet, processes))
+
+    def become(self, state: State) -> None:
+        """Begin a new window in this state."""
+        super().become(state)
+        self.number = gradient.places(state)
 
     def rebound(self, bounds: LimitBounds) -> None:
         """Use these options from now on: the later one of two limits with one name counts."""
         with self._lock:
             self.bounds = bounds
-            self.state = gradient.within(self.state, bounds)
-            self.number = gradient.places(self.state.limit)
+            self.become(gradient.within(self.state, bounds))
 
-    def counted(self, sample: Sample, now: float) -> int:
-        """The number after a call that has ended at `now`, by the monotonic clock."""
+    def ended(self, latency: float, full: bool, dropped: bool, now: float) -> bool:
+        """Count a call that has ended at `now`, by the monotonic clock. Returns whether the number may be
+        another one."""
         with self._lock:
-            before = self.state
-            self.state = after = gradient.step(before, sample, now + _found.epoch, self.bounds)
-            if after.limit != before.limit:
-                self.number = gradient.places(after.limit)
-            return self.number
+            return super().ended(latency, full, dropped, now + _found.epoch)
 
 
 class _AllFound:

@@ -1,82 +1,101 @@
-"""How `AdaptiveLimit` finds its number: the latency at one limit beside the latency at another.
+"""How an adaptive limit finds its number: the latency at one limit beside the latency at another.
 
-Pure functions: `step` takes a state, one finished call and the time, and returns the next state.
+`Finding` counts the calls that end; after some of them, `decided` takes a state and what was counted, and
+returns the next state. Only pure functions decide.
 
 Calls that wait inside the service make latency grow with the number of calls; calls that do not wait leave it
-as it is (Little's law: calls in flight = throughput x latency). The limit grows while latency is near its
-`base`, and is cut when latency is above it. Whether the base is right is tested by experiment: in each slot
-of some seconds, a limit that is in use is reduced for a moment. If latency falls with it, calls were waiting:
-the base was too high, and the lower limit stays. If it does not, nothing was waiting: the limit is restored,
-also to what it was before an earlier cut, and the latency is the base.
+as it is (Little's law: calls in flight = throughput x latency). So latency over the limit has a knee at the
+right number. The limit alternates between a part above the knee and one near it, so that latency shows where
+the knee is. While there is none, the limit grows. If latency is not what was expected at this limit, the
+service has changed, and earlier measurements count little.
 
-The gradient of short-term against long-term latency is that of Netflix' concurrency-limits. The experiment
-replaces the slow average as long-term latency, which follows a queue that stays. The processes of a fleet
-have the same slots: one process among many would see no effect of its own reduction.
+Netflix' concurrency-limits and failsafe-go compare latency with a slow average of itself, which follows a
+queue that stays. Envoy measures the latency of a nearly empty service from time to time, at the cost of
+throughput.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil, floor, inf, log, log2, sqrt
+from math import ceil, exp, floor, inf, log, log2, sqrt
 from typing import NamedTuple
 
+from prefect_resilience.guards.limits.knee import Fit, Level, fitted
+
 SAMPLES = 30
-"""The fewest calls for a decision. A decision takes at least two calls for each place, too."""
+"""The fewest calls for a decision. A decision takes at least one call for each place, too."""
 
-MOST_TOLERANCE = 0.5
-"""Latency may be `1 / sqrt(limit)` above the base, at most this share of it. Some calls must wait, or the
-service would be idle. The share falls with the limit, so that in a fleet small limits grow and large ones
-shrink until they are equal."""
+FEWEST = 10
+"""In a fleet, whose processes decide at the same time, a decision may take as few calls as this."""
 
-ERRORS, LOWER_ERRORS = 2.0, 3.0
-"""Latency differs from another one if it does so by this many standard errors. To lower the base it takes
-more: of many windows, one is low by chance."""
+SECONDS = 0.5
+"""A decision takes calls of at least this time."""
 
-MARGIN = 1.1
-"""A cut needs a latency that is above the tolerated one by this factor, too."""
+EXACT, MOST_CALLS = 0.1, 4
+"""A decision takes calls until the standard error of their latency is at most this part of it, but at most
+this many times the fewest."""
 
-GROWTH, DECLINE = 0.8, 0.5
-"""How much of the way to the aim a window takes, upward and downward."""
+CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 2.7, 0.1, 0.25, 0.28
+"""In use, the limit alternates between two parts of the number that is found: latency shows whether the
+number is still right. The high one is above it by so many standard errors of a latency, within these
+bounds; the low one by this share of that."""
 
-SEARCH = 1.5
-"""The growth of each window until latency first rises."""
+GROWTH, FASTEST = 1.25, 1.5
+"""The growth of a window while no call waits: the first time, and at most."""
+
+DEEPEST_CUT = 0.5
+"""A reduction is at most to this share of the limit."""
+
+ERRORS, LOWER_ERRORS = 3.0, 2.0
+"""Latency has changed if it differs from what was expected by this many standard errors; the second number is
+for calls that were expected to wait and do not."""
+
+UNSURE = 0.04
+"""The standard error of what is expected, in parts of it."""
+
+ALARM = 1.35
+"""Latency that is above what was expected by this factor is a reason not to wait for the end of a window."""
+
+BIAS = 1.5
+"""How much better the other explanation must be, in squared standard errors, before the first one is given
+up: that no call waits, or that some do."""
+
+NEAR, FAR = 0.07, 0.17
+"""A limit shows that no call waits below the knee, or that calls wait above it, if it differs from the
+knee by more than these logarithms."""
+
+DEEP, KNOWN = 0.8, 12.0
+"""If fewer calls than this count for limits where nothing waits, the next low part is this one."""
+
+STEEP = 1.3
+"""A high part above this is left out while enough calls count for limits where calls wait."""
+
+FADES, LEVELS = 0.85, 12
+"""How much a window counts after the next one, and how many are remembered."""
+
+FASTER = 0.75
+"""Below this part of the base, the service has become faster; above it, it takes more calls at a time."""
+
+SURE, HINT = 30.0, 8.0
+"""For how many calls an earlier base counts in a service that takes more calls, and in one that is slower."""
 
 OUTLIER = 5.0
 """A call longer than this many times the base counts as that long."""
 
-DEEPEST_CUT = 0.5
-"""A cut for latency is at most to this share of the limit."""
+DROPPED, DEEPEST_DROP = 0.04, 0.7
+"""The limit is cut if more than this share of calls are refused or time out: by the share of places that they
+take, at most to this part."""
 
-DROPPED, DROP_CUT = 0.25, 0.95
-"""The share of refusals and timeouts above which the limit is cut, as a part of the tolerance, and to what it
-is cut. One alone never does."""
+CEILING = 1.1
+"""The growth of a window without a refusal, where the service has turned calls away before."""
 
-SLOT_SECONDS, SLOT_LATENCIES, SOON = 10.0, 16, 4
-"""A slot has at least this many seconds, and is so many times as long as a call, to a power of two. After an
-experiment in which calls were waiting, the next one begins within this part of a slot."""
+SETTLE = 1.2
+"""After a change, calls are not counted for this many times the latency: they began before it."""
 
-PROBE = 0.65
-"""The reduction in an experiment."""
-
-FALLS = 0.6
-"""Calls were waiting if latency falls by this share of the reduction; it is 1 if all waited, 0 if none."""
-
-EXACT, MOST_CALLS = 0.07, 8
-"""An experiment takes calls until the error of their latency is at most this share of it, but at most this
-many times as many as another decision."""
-
-SETTLE = 1.5
-"""After a reduction, calls are not counted for this many times the latency: they began before it."""
-
-PROVEN = 0.9
-"""Without an experiment, the limit declines at most to this share of what the last one showed to be right."""
-
-USED = 0.3
-"""The share of calls that must have found every place taken before the limit grows."""
+USED = 0.7
+"""The share of calls that must have found every place taken before the limit changes."""
 
 DRIFT = 0.2
 """How fast the base follows the latency while the limit is not in use."""
-
 
 SHORTEST = 1e-6
 """A call takes at least so many seconds: a coarse clock may show none."""
@@ -90,22 +109,17 @@ class LimitBounds(NamedTuple):
     maximum: int = 200
 
 
-class Sample(NamedTuple):
-    """A call that has ended. `full`: all places were taken. `dropped`: it failed with an overload."""
-
-    latency: float
-    full: bool
-    dropped: bool = False
-
-
 class CallWindow(NamedTuple):
-    """Calls that ended since the last decision: their number, and sums over them."""
+    """Calls that ended since the last decision: their number, and sums over them. `dropped` calls failed
+    with an overload; they are not among `calls`. `full`: how many found every place taken. `lost`: the
+    seconds of the dropped calls."""
 
     calls: int = 0
     seconds: float = 0.0
     squares: float = 0.0
     full: int = 0
     dropped: int = 0
+    lost: float = 0.0
 
     @property
     def latency(self) -> float:
@@ -113,217 +127,261 @@ class CallWindow(NamedTuple):
 
     @property
     def error(self) -> float:
-        """The standard error of the latency."""
+        """The standard error of the latency, in parts of it."""
         variance = max(self.squares / self.calls - self.latency**2, 0.0)
-        return sqrt(variance / self.calls)
+        return sqrt(variance / self.calls) / self.latency
 
     @property
     def used(self) -> bool:
         return self.full >= USED * (self.calls + self.dropped)
 
 
-class Level(NamedTuple):
-    """A limit, and the latency while it held."""
-
-    limit: float
-    latency: float
-
-
 class State(NamedTuple):
-    """`limit` is the number, with its fraction; `places` rounds it.
-
-    base: the latency without waiting in the service; 0 until it is known. recent: the latency at this limit;
-    0 if it is not in use. begins: when the next window begins. probes: when the next experiment begins.
-    trial: what was before the experiment that is going on. cut: what was before a cut that no experiment has
-    tested. ceiling: where the service turned calls away. proven: the lowest limit without an experiment.
+    """`limit` is the number now; `center` the one that is found. base: the latency without waiting in the
+    service; 0 until it is known. levels: what was measured, the newest first. begins: when the next window
+    begins; ends: and when it ends, at the earliest. ceiling: where the service turned calls away. pace:
+    the next growth. high: whether this is the high part, which is above the center by the share `spread`.
+    Of `processes` with equal limits, each adds its own `offset` before it rounds down, so that the sum is
+    right.
     """
 
     limit: float
+    center: float
     base: float = 0.0
-    recent: float = 0.0
-    window: CallWindow = CallWindow()
+    levels: tuple[Level, ...] = ()
+    fit: Fit | None = None
     begins: float = 0.0
-    probes: float = 0.0
-    trial: Level | None = None
-    cut: Level | None = None
+    ends: float = 0.0
     ceiling: float = inf
-    proven: float = 0.0
-    searching: bool = True
+    pace: float = FASTEST
+    high: bool = False
+    spread: float = MOST_HIGH
+    processes: int = 1
+    offset: float = 0.5
 
 
 def new(bounds: LimitBounds) -> State:
     """The state before the first call."""
-    return State(float(bounds.initial))
+    return State(float(bounds.initial), float(bounds.initial))
 
 
-def places(limit: float) -> int:
+def places(state: State) -> int:
     """The number of concurrent calls."""
-    return round(limit)
+    return max(1, floor(state.limit + state.offset))
+
+
+def share_of(state: State) -> int:
+    """The number of concurrent calls, without the alternation between high and low."""
+    return max(1, floor(state.center + state.offset))
 
 
 def within(state: State, bounds: LimitBounds) -> State:
     """The state after a change of the options."""
-    return state._replace(limit=_within(bounds, state.limit))
+    return state._replace(
+        limit=within_bounds(bounds, state.limit), center=within_bounds(bounds, state.center)
+    )
 
 
-def step(state: State, sample: Sample, now: float, bounds: LimitBounds) -> State:
-    """The state after a call that ended at `now`, in seconds of a clock that the fleet shares."""
-    if now < state.begins:
-        return state
-    # This is the path of nearly every call: no `_replace`, no `min` and `max`, which take longer.
-    limit, base, recent, window, begins, probes, trial, cut, ceiling, proven, searching = state
-    calls, seconds, squares, full, dropped = window
-    latency, was_full, was_dropped = sample
-    if was_dropped:
-        window = CallWindow(calls, seconds, squares, full + was_full, dropped + 1)
-        if dropped and dropped + 1 > DROPPED * _tolerance(limit) * max(calls + dropped + 1, SAMPLES):
-            return _dropped(state, latency, now, bounds)
-    else:
-        if base and latency > OUTLIER * base:
-            latency = OUTLIER * base
+class Finding:
+    """A limit in use: its state, and the calls since the last decision. Not for several threads at once."""
+
+    __slots__ = (
+        "bounds",
+        "calls",
+        "dropped",
+        "due",
+        "full",
+        "longest",
+        "lost",
+        "seconds",
+        "squares",
+        "state",
+    )
+
+    def __init__(self, bounds: LimitBounds) -> None:
+        self.bounds: LimitBounds = bounds
+        self.become(new(bounds))
+
+    def become(self, state: State) -> None:
+        """Begin a new window in this state."""
+        self.state: State = state
+        self.calls: int = 0
+        self.full: int = 0
+        self.dropped: int = 0
+        self.seconds: float = 0.0
+        self.squares: float = 0.0
+        self.lost: float = 0.0
+        self.due: int = _due(state)
+        self.longest: float = OUTLIER * state.base or inf
+
+    def ended(self, latency: float, full: bool, dropped: bool, now: float) -> bool:
+        """Count a call that ended at `now`, in seconds of a clock that the fleet shares. `full`: all places
+        were taken. `dropped`: it failed with an overload. Returns whether the state is another one."""
+        state = self.state
+        if now < state.begins:
+            return False
+        self.full += full
+        if dropped:
+            self.dropped += 1
+            self.lost += latency
+            ended = self.calls + self.dropped
+            if ended < SAMPLES or self.dropped <= DROPPED * ended:
+                return False
+            self.become(_dropped(state, self.window, latency, now, self.bounds))
+            return True
+        if latency > self.longest:
+            latency = self.longest
         elif latency < SHORTEST:
             latency = SHORTEST
-        calls += 1
-        window = CallWindow(calls, seconds + latency, squares + latency * latency, full + was_full, dropped)
-        if recent and now >= probes and trial is None:
-            return _probed(state, now, bounds)
-        if calls >= SAMPLES and calls >= 2 * limit:
-            if trial is None:
-                return _judged(state, window, now, bounds)
-            if _exact(state, window):
-                return _concluded(state, trial, window, now, bounds)
-    return State(limit, base, recent, window, begins, probes, trial, cut, ceiling, proven, searching)
+        self.calls += 1
+        self.seconds += latency
+        self.squares += latency * latency
+        if self.calls < self.due and not (state.processes > 1 and now >= state.ends and self.calls >= FEWEST):
+            return False
+        after = decided(state, self.window, now, self.bounds)
+        if after is None:
+            self.due = self.calls + max(SAMPLES // 2, self.calls // 4)
+            return False
+        self.become(after)
+        return True
+
+    @property
+    def window(self) -> CallWindow:
+        """The calls since the last decision."""
+        return CallWindow(self.calls, self.seconds, self.squares, self.full, self.dropped, self.lost)
 
 
-def _dropped(state: State, latency: float, now: float, bounds: LimitBounds) -> State:
-    return state._replace(
-        limit=_within(bounds, state.limit * DROP_CUT),
-        ceiling=state.limit,
-        window=CallWindow(),
-        begins=now + SETTLE * latency,
-        trial=None,
-        searching=False,
-    )
+def _due(state: State) -> int:
+    """How many calls the next decision takes at least."""
+    return max(SAMPLES, ceil(state.limit))
 
 
-def _judged(state: State, window: CallWindow, now: float, bounds: LimitBounds) -> State:
+def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -> State | None:
+    """The state after these calls; None if it takes more of them."""
     latency, error = window.latency, window.error
-    if not state.base:
-        return state._replace(base=latency, window=CallWindow(), probes=_slot(now, latency))
-    if not window.used or (latency > state.base and places(state.limit) <= bounds.minimum):
-        base = state.base + DRIFT * (latency - state.base)
-        return state._replace(base=base, recent=0.0, window=CallWindow())
-    if latency + LOWER_ERRORS * error < state.base:
-        state = state._replace(base=latency + error)
-    recent = (state.recent + latency) / 2 if state.recent else latency
-    state = state._replace(window=CallWindow(), recent=recent)
-    aim = state.base * (1 + _tolerance(state.limit)) / latency
-    if aim * (MARGIN + ERRORS * error / latency) < 1:
-        return _cut(state, aim, latency - ERRORS * error, now, bounds)
-    return _moved(state, aim, bounds)
-
-
-def _cut(state: State, aim: float, latency: float, now: float, bounds: LimitBounds) -> State:
-    """A second cut before an experiment only if latency rises further: the first one may have no effect."""
-    if state.cut is not None and latency < state.cut.latency:
-        return state
-    return state._replace(
-        limit=_within(bounds, state.limit * max(aim, DEEPEST_CUT)),
-        cut=Level(state.limit if state.cut is None else state.cut.limit, state.recent),
-        recent=0.0,
-        begins=now + SETTLE * state.recent,
-        searching=False,
+    expected = _expected(state)
+    alarm = window.used and 0 < ALARM * expected * (1 + ERRORS * error) < latency
+    vague = error > EXACT and window.calls < MOST_CALLS * _due(state) and state.processes == 1
+    if (now < state.ends or vague) and not alarm:
+        return None
+    if not window.used:
+        base = state.base + DRIFT * (latency - state.base) if state.base else latency
+        hint = Level(-inf, log(base), HINT)
+        return _goes(
+            state._replace(base=base, levels=(hint,), fit=None), state.limit, state.high, now, bounds
+        )
+    off = log(latency / expected) if expected else 0.0
+    weight = float(window.calls)
+    levels = tuple(one._replace(weight=one.weight * FADES) for one in state.levels[: LEVELS - 1])
+    errors = sqrt(error**2 + UNSURE**2)
+    bias = BIAS * error**2 * window.calls
+    if state.fit is None or state.fit.knee == inf:
+        bias = -bias
+    tried = max((one.limit for one in state.levels), default=-inf)
+    higher = state.fit is not None and state.fit.knee == inf and tried < log(state.limit) - 1e-9
+    if (off > ERRORS * errors or alarm) and not higher:  # the service has become slower, or smaller
+        known = next((one for one in levels if one.limit == -inf), None) if len(levels) <= 3 else None
+        hint = known.weight / 2 if known else HINT
+        real = levels[:-1] if known else ()
+        levels, weight = (*real, Level(-inf, log(state.base), hint)), min(weight, HINT)
+        if state.limit <= bounds.minimum:
+            levels = ()
+    elif -off > errors * (LOWER_ERRORS if expected > 1.05 * state.base and state.processes == 1 else ERRORS):
+        base = state.base if latency > FASTER * state.base else latency
+        levels, bias = (Level(-inf, log(base), SURE),), -inf
+    levels = (Level(log(state.limit), log(latency), weight), *levels)
+    fit = fitted(levels, bias)
+    spread = min(max(CONTRAST * error, LEAST_HIGH), MOST_HIGH)
+    return _moved(
+        state._replace(
+            levels=levels,
+            fit=fit,
+            spread=spread,
+            base=exp(fit.base),
+        ),
+        now,
+        bounds,
     )
 
 
-def _moved(state: State, aim: float, bounds: LimitBounds) -> State:
-    limit, ceiling = state.limit, state.ceiling
-    change = (aim - 1) * max(limit, 2.0)
-    if change < 0:
-        lowest = min(limit, state.proven)
-        return state._replace(limit=max(limit + DECLINE * change, lowest), searching=False)
-    if limit > 0.97 * ceiling:
-        ceiling *= 1.1
-    higher = limit * SEARCH if state.searching else limit + GROWTH * change
-    return state._replace(
-        limit=_within(bounds, min(higher, (limit + ceiling) / 2)), ceiling=ceiling, cut=None
-    )
+def _expected(state: State) -> float:
+    """The latency at this limit; 0 if it is not known."""
+    return 0.0 if state.fit is None else exp(state.fit.at(log(state.limit)))
 
 
-def _probed(state: State, now: float, bounds: LimitBounds) -> State:
-    limit = _within(bounds, state.limit * PROBE)
-    if places(limit) == places(state.limit):  # no lower number is allowed: nothing to compare
-        return state._replace(probes=_slot(now, state.base))
+def _moved(state: State, now: float, bounds: LimitBounds) -> State:
+    fit, real = state.fit, [one.limit for one in state.levels if one.limit > -inf]
+    one_place = 1 / state.processes
+    if fit is None or fit.knee == inf:
+        most = exp(max(real))
+        if state.processes > 1 and not _high_next(state, now):
+            return _goes(state._replace(center=most), most, False, now, bounds)
+        limit = max(most * state.pace, most + one_place)
+        pace = min(FASTEST, state.pace * GROWTH)
+        return _goes(state._replace(pace=pace, center=most), limit, True, now, bounds)
+    center = within_bounds(bounds, max(exp(fit.knee), state.limit * DEEPEST_CUT))
+    state = state._replace(pace=GROWTH, center=center)
+    if not _high_next(state, now):
+        below = sum(one.weight for one in state.levels if one.limit < fit.knee - NEAR)
+        part = 1 + LOW * state.spread if below >= KNOWN else DEEP if below >= 1 else DEEPEST_CUT
+        low = center * part if part > 1 else min(center * part, center - 0.6 * one_place)
+        return _goes(state, low, False, now, bounds)
+    high = max(center * (1 + state.spread), center + 0.6 * one_place)
+    above = sum(one.weight for one in state.levels if one.limit > fit.knee + FAR)
+    if above < KNOWN:
+        high = ceil(high * state.processes) * one_place
+    elif _whole(state, high) > STEEP * center:
+        high = center * (1 + LOW * state.spread)
+    return _goes(state, high, True, now, bounds)
+
+
+def _high_next(state: State, now: float) -> bool:
+    """The processes of a fleet have the same part at the same time: one among many sees no effect of its
+    own."""
+    if state.processes == 1:
+        return not state.high
+    return floor(now / _slot(state)) % 2 == 1
+
+
+def _slot(state: State) -> float:
+    """Seconds for a part, for all processes of a fleet: it is a power of two."""
+    takes = max(SECONDS, state.base, _due(state) * state.base / state.limit)
+    return 2.0 ** ceil(log2(SETTLE * state.base + 1.3 * takes))
+
+
+def _whole(state: State, limit: float) -> float:
+    """The limit for which all processes together have a whole number of places."""
+    return max(1.0, round(limit * state.processes)) / state.processes
+
+
+def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBounds) -> State:
+    wanted, limit = limit, within_bounds(bounds, _whole(state, min(limit, state.ceiling)))
+    latency = exp(state.levels[0].latency) if state.levels else 0.0
+    begins = now + (SETTLE * latency if limit != state.limit else 0.0)
+    ends = begins + max(SECONDS, latency)
+    if state.processes > 1 and state.base:
+        slot = _slot(state)
+        ends = max(ends, (floor(now / slot) + 1) * slot)
+    ceiling = state.ceiling * CEILING if wanted > state.ceiling else state.ceiling
+    return state._replace(limit=limit, high=high, begins=begins, ends=ends, ceiling=ceiling)
+
+
+def _dropped(state: State, window: CallWindow, latency: float, now: float, bounds: LimitBounds) -> State:
+    taken = window.lost + window.seconds
+    cut = state.limit * max(1 - window.lost / taken, DEEPEST_DROP) if taken else state.limit
+    limit = within_bounds(bounds, _whole(state, min(cut, state.limit - 1 / state.processes)))
+    known = exp(state.levels[0].latency) if state.levels else 0.0
     return state._replace(
         limit=limit,
-        trial=Level(state.limit, state.recent),
-        recent=0.0,
-        window=CallWindow(),
-        begins=now + SETTLE * state.recent,
-        probes=_slot(now, state.base),
+        center=limit,
+        ceiling=limit,
+        begins=now + SETTLE * max(latency, known),
+        ends=now + SETTLE * max(latency, known) + max(SECONDS, known),
+        pace=GROWTH,
+        high=False,
     )
 
 
-def _exact(state: State, window: CallWindow) -> bool:
-    """Whether the window can be compared with another one."""
-    most = MOST_CALLS * max(SAMPLES, 2 * state.limit)
-    return window.error <= EXACT * window.latency or window.calls >= most
-
-
-def _concluded(state: State, trial: Level, window: CallWindow, now: float, bounds: LimitBounds) -> State:
-    latency, before = window.latency, trial.limit
-    state = state._replace(trial=None, window=CallWindow())
-    if not window.used or latency - ERRORS * window.error > trial.latency * (1 + EXACT):
-        return state._replace(limit=before)
-    reduced = log(places(before) / places(state.limit))
-    if log(trial.latency / latency) < FALLS * reduced:
-        limit = before if state.cut is None else max(state.cut.limit, before)
-        near = abs(latency - state.base) < ERRORS * window.error
-        base = (state.base + latency) / 2 if near else latency
-        return state._replace(limit=limit, base=base, proven=PROVEN * limit, cut=None)
-    base = min(state.base, latency)
-    limit = _within(bounds, max(state.limit, before * base / trial.latency))
-    soon = _slot(now, state.base, SOON)
-    return state._replace(
-        limit=limit, base=base, proven=PROVEN * limit, cut=None, probes=soon, searching=False
-    )
-
-
-def _tolerance(limit: float) -> float:
-    return min(1 / sqrt(limit), MOST_TOLERANCE)
-
-
-def _slot(now: float, latency: float, part: int = 1) -> float:
-    """When the next slot, or the next part of a slot, begins."""
-    longer = max(0, ceil(log2(SLOT_LATENCIES * latency / SLOT_SECONDS)))
-    length = SLOT_SECONDS * 2**longer / part
-    return (floor(now / length) + 1) * length
-
-
-def _within(bounds: LimitBounds, limit: float) -> float:
+def within_bounds(bounds: LimitBounds, limit: float) -> float:
+    """The limit, or the nearest one that the options allow."""
     return min(max(limit, float(bounds.minimum)), float(bounds.maximum))
-
-
-class Share(NamedTuple):
-    """What another process of the fleet has found: its limit, and its base; 0 if it is not known."""
-
-    limit: float
-    base: float
-
-
-MEETS = 0.5
-"""How far a process goes to the mean of the fleet at each look."""
-
-
-def met(state: State, others: Sequence[Share], bounds: LimitBounds) -> State:
-    """The state after a look at other processes: the limits become equal, and their sum stays.
-
-    A base that is lower in most other processes is right: the own one includes calls that wait.
-    """
-    known = [share for share in others if share.base and share.limit]
-    if not known or not state.base or state.trial is not None:
-        return state
-    mean = (state.limit + sum(share.limit for share in known)) / (len(known) + 1)
-    limit = _within(bounds, state.limit + MEETS * (mean - state.limit))
-    base = min(state.base, sorted(share.base for share in known)[len(known) // 2])
-    return state._replace(limit=limit, base=base, proven=state.proven * limit / state.limit)

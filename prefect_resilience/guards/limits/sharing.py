@@ -1,15 +1,17 @@
-"""What the processes of a fleet tell each other of an adaptive limit with a name, in the store of circuits.
+"""What the processes of a fleet tell each other of an adaptive limit with a name, in the store of
+circuits.
 
-Each process publishes its number seldom, and moves half of the way to the mean of the others: the sum
-stays, and the shares become equal. Nothing waits for the store: if it does not answer, each process goes on
-alone. Together the processes of a limit write at most WRITES_PER_SECOND: the more there are, the longer the
-interval.
+Each process publishes seldom what it has found for the whole fleet, moves a quarter of the way to the mean of
+the others, and takes an equal share. Of a number that is not divisible, some processes have one place
+more. A process that leaves or is killed is forgotten after three intervals, and the others divide its
+share. Nothing waits for the store: if it does not answer, each process goes on alone. Together the
+processes of a limit write at most WRITES_PER_SECOND: the more there are, the longer the interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
@@ -20,7 +22,7 @@ from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.limits.gradient import Share
+from prefect_resilience.guards.limits.dividing import Share
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import Document, scan_all
 
@@ -96,37 +98,53 @@ def worth_telling(before: int, after: int, since: float) -> bool:
     return since >= TOLD_SECONDS and abs(after - before) >= max(LEAST_CHANGE, CHANGE * before)
 
 
-def exchanged(name: str, own: Mapping[str, Any], interval: float) -> tuple[list[Share], float] | None:
-    """Publish this process's number and read those of others: their shares, and how many there are.
+class FleetAnswer(NamedTuple):
+    """What the store knows of a fleet. offset: the place of this process among all of them, from 0 to 1.
+    known: whether what it told before was still there."""
 
-    `own`: number, limit, in_flight, waiting, base. None if the store does not answer. May block.
+    others: list[Share]
+    processes: float
+    offset: float
+    known: bool
+
+
+def exchanged(name: str, own: Mapping[str, Any], interval: float) -> FleetAnswer | None:
+    """Publish this process's number and read those of others.
+
+    `own`: number, fleet, in_flight, waiting, base. None if the store does not answer. May block.
     """
     try:
         link = registry.link_to(None)
         if link.condition != "ready":
             return None
-        return link.exchange(lambda store: _exchange(store, name, own, interval))
+        return link.exchange(lambda store: told(store, name, _own.id, own, interval))
     except (StoreUnavailable, ConfigurationError):
         return None
 
 
-def _exchange(store: Store, name: str, own: Mapping[str, Any], interval: float) -> tuple[list[Share], float]:
+def told(store: Store, name: str, who: str, own: Mapping[str, Any], interval: float) -> FleetAnswer:
+    """The same, for the process with the id `who`."""
     place, now = place_of(name), store.now()
-    key = place + _own.id
+    key = place + who
     known = store.load(key)
     value = {**own, "name": redact(name)}
     store.swap(key, known.version if known else 0, value, now + KEPT_FOR * interval)
     found = store.scan(place, place, SAMPLE)
     complete = len(found) < SAMPLE
-    processes = estimated([one.removeprefix(place) for one, _ in found], complete)
-    if not complete:  # a sample of its own for each process: those that follow it
+    ids = [one.removeprefix(place) for one, _ in found]
+    processes = estimated(ids, complete)
+    offset = int(who, 16) / 16**ID_DIGITS
+    if complete:
+        offset = (sorted({*ids, who}).index(who) + 0.5) / len({*ids, who})
+    else:  # a sample of its own for each process: those that follow it
         found = [*store.scan(place, key, SAMPLE), *found][:SAMPLE]
-    return [_share(document.value) for one, document in found if one != key], processes
+    others = [_share(document.value) for one, document in found if one != key]
+    return FleetAnswer(others, processes, offset, known is not None)
 
 
 def _share(value: Any) -> Share:
     known = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    return Share(float(known.get("limit", 0.0)), float(known.get("base", 0.0)))
+    return Share(float(known.get("fleet", 0.0)), float(known.get("base", 0.0)))
 
 
 def get_limits(store: registry.StoreReference = None) -> list[LimitSnapshot]:

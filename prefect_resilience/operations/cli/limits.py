@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.limits.sharing import LimitSnapshot, get_limits
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import NUMBER, TEXT
+from prefect_resilience.operations.cli.look import FIGURES, NUMBER
 from prefect_resilience.operations.cli.options import ANSWERING, Answering, explained
 
 app: App = options.group("limits", "Show the adaptive limits of a fleet.")
@@ -31,12 +31,12 @@ def limits_table(limits: list[LimitSnapshot]) -> RenderableType:
     """A row for each limit."""
     return look.table(
         {
-            "limit": TEXT,
+            "limit": 8,
             "number": NUMBER,
             "in flight": NUMBER,
             "waiting": NUMBER,
             "processes": NUMBER,
-            "each": NUMBER,
+            "each": FIGURES,
             "latency": NUMBER,
         },
         (

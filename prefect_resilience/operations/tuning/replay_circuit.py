@@ -31,7 +31,7 @@ Admission = tuple[int, str | None]
 class ReplayedCircuit:
     """One circuit for all tasks behind a service. Times are seconds since the epoch.
 
-    What a closed circuit counts is kept, and the machine is told of it before the next event that needs it,
+    What a closed circuit counts is kept, and given to the machine before the next event that needs it,
     in parts as fine as the window's. A failure needs it if it may open the circuit: if so many failures are
     in the window that they may be too many once enough calls are in it, or so many may be in a row. While
     the window has so many, each call needs it: a success may be the call that fills the window.

@@ -46,7 +46,7 @@ def nothing_is_left():
 def seen(limit):
     """The calls that count, as far as they have been seen."""
     found = adaptive._found.by_key[limit._key(limit.settled_name())]
-    return found.state.window
+    return found.window
 
 
 def fail(error):
@@ -98,7 +98,7 @@ def test_the_rejections_of_an_inner_limit_do_not_count():
     both()
     with pytest.raises(LimitRefused):
         both()
-    assert seen(outer) == CallWindow(1, *seen(outer)[1:3], 0, 0)
+    assert seen(outer) == CallWindow(1, *seen(outer)[1:3], 0, 0, 0.0)
 
 
 def test_many_refusals_lower_the_number():
@@ -262,8 +262,7 @@ def taken(limit):
 
 def at_number(limit, number):
     found = adaptive._found.by_key[limit._key(limit.name)]
-    found.state = found.state._replace(limit=float(number))
-    found.number = number
+    found.become(found.state._replace(limit=float(number), center=float(number)))
 
 
 def wait_until(condition, seconds=10.0):

@@ -1,21 +1,22 @@
-"""How an adaptive limit finds its number: pure steps on a service that is a formula."""
+"""How an adaptive limit finds its number: steps on a service that is a formula."""
 
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.guards.limits import gradient
+from prefect_resilience.guards.limits import dividing, gradient
+from prefect_resilience.guards.limits.dividing import Share
 from prefect_resilience.guards.limits.gradient import (
     CallWindow,
-    Level,
+    Finding,
     LimitBounds,
-    Sample,
-    new,
     places,
-    step,
+    share_of,
 )
+from prefect_resilience.guards.limits.knee import Fit, Level, fitted
 
 BOUNDS = LimitBounds(20, 1, 200)
 START = 1_000_003.0
@@ -33,181 +34,242 @@ class Service:
 
 
 class Running:
-    """A limit in use: `demand` callers at most."""
+    """A limit in use: `demand` callers at most. `noise`: how much the latency of a call varies."""
 
-    def __init__(self, bounds=BOUNDS, demand=math.inf):
-        self.bounds, self.demand = bounds, demand
-        self.state, self.now = new(bounds), START
+    def __init__(self, bounds=BOUNDS, demand=math.inf, noise=0.0):
+        self.demand, self.noise, self.random = demand, noise, random.Random(1)
+        self.finding, self.now = Finding(bounds), START
         self.limits = []
+
+    @property
+    def state(self):
+        return self.finding.state
 
     def runs(self, service, seconds):
         until = self.now + seconds
         while self.now < until:
-            allowed = places(self.state.limit)
+            allowed = places(self.state)
             calls = min(allowed, self.demand)
-            dropped = service.refuses and calls > service.capacity
+            refused = max(0, calls - service.capacity) if service.refuses else 0
             latency = service.seconds if service.refuses else service.latency(calls)
-            self.now += latency / calls
-            self.takes(Sample(latency, calls >= allowed))
-            if dropped:
-                self.takes(Sample(0.001, True, True))
+            self.now += latency / (calls - refused)
+            varied = latency * self.random.lognormvariate(-(self.noise**2) / 2, self.noise)
+            self.takes(varied, calls >= allowed)
+            for _ in range(refused):
+                self.takes(0.005, True, True)
         return self
 
-    def takes(self, sample):
-        self.state = step(self.state, sample, self.now, self.bounds)
+    def takes(self, latency, full=True, dropped=False):
+        self.finding.ended(latency, full, dropped, self.now)
         self.limits.append(self.state.limit)
 
     @property
     def number(self):
-        """The number outside of an experiment."""
-        return places((self.state.trial or self.state).limit)
+        return share_of(self.state)
 
 
-def test_it_finds_the_capacity_from_below_and_from_above():
-    assert 40 <= Running().runs(Service(40), 30).number <= 48
-    assert 6 <= Running().runs(Service(6), 60).number <= 9
-    assert 100 <= Running().runs(Service(100), 30).number <= 110
+@pytest.mark.parametrize("noise", [0.0, 0.4])
+@pytest.mark.parametrize("capacity", [6, 40, 100])
+def test_it_finds_the_capacity_from_below_and_from_above(capacity, noise):
+    limit = Running(noise=noise).runs(Service(capacity), 60)
+    assert 0.7 * capacity - 0.5 <= limit.number <= 1.3 * capacity + 1
 
 
-def test_it_follows_a_capacity_that_halves_and_returns():
-    limit = Running().runs(Service(40), 30)
-    assert 20 <= limit.runs(Service(20), 20).number <= 25
-    assert 40 <= limit.runs(Service(40), 20).number <= 48
+def test_it_follows_a_capacity_that_halves_twice_and_returns():
+    limit = Running(noise=0.3).runs(Service(40), 30)
+    assert 17 <= limit.runs(Service(20), 20).number <= 25
+    assert 8 <= limit.runs(Service(10), 20).number <= 13
+    assert 36 <= limit.runs(Service(40), 30).number <= 48
+
+
+def test_it_grows_to_use_twice_the_capacity():
+    limit = Running(noise=0.3).runs(Service(40), 30)
+    assert 72 <= limit.runs(Service(80), 20).number <= 96
 
 
 def test_a_service_that_is_slower_without_waiting_calls_keeps_its_places():
-    """An experiment shows that fewer calls are not faster: the cut for the higher latency is taken back."""
-    limit = Running().runs(Service(40), 31)
-    before = limit.number
+    """A lower limit shows that fewer calls are not faster: it grows again."""
+    limit = Running().runs(Service(40), 30)
     at = len(limit.limits)
-    limit.runs(Service(100, 0.1, delay=0.1), 30)
-    assert min(limit.limits[at:]) < 0.8 * before
-    assert limit.number >= before
-    assert limit.state.base == pytest.approx(0.2, rel=0.1)
+    limit.runs(Service(100, 0.1, delay=0.1), 60)
+    assert min(limit.limits[at:]) < 40
+    assert limit.number >= 40
+    assert limit.state.base == pytest.approx(0.2, rel=0.2)
 
 
 def test_a_limit_that_is_not_used_up_stays_where_it_is():
     limit = Running(demand=8).runs(Service(40), 60)
-    assert limit.number == 20
+    assert set(limit.limits) == {20.0}
     assert limit.state.base == pytest.approx(0.1)
     limit.runs(Service(40, 0.3), 60)
-    assert limit.number == 20
+    assert set(limit.limits) == {20.0}
     assert limit.state.base == pytest.approx(0.3, rel=0.01)
 
 
 def test_refusals_find_the_number_too():
     limit = Running().runs(Service(40, refuses=True), 60)
-    tail = sorted(limit.limits[-4000:])
-    assert tail[-1] <= 46
-    assert 37 <= tail[400] <= tail[2000] <= 42
+    tail = sorted(limit.limits[-8000:])
+    assert tail[-1] <= 48
+    assert 33 <= tail[400] <= tail[4000] <= 42
+    assert limit.state.base == pytest.approx(0.1)
+    assert min(limit.runs(Service(20, refuses=True), 20).limits[-2000:]) <= 22
+    assert max(limit.runs(Service(40, refuses=True), 20).limits[-2000:]) >= 38
+
+
+def test_a_few_refusals_change_nothing():
+    limit = Running().runs(Service(1000), 5)
+    limit.finding.become(limit.state)
+    limit.now, before = limit.state.begins, limit.state.limit
+    for _ in range(29):
+        limit.takes(0.005, dropped=True)
+    assert limit.state.limit == before
+    for _ in range(1):
+        limit.takes(0.1, dropped=True)
+    assert limit.state.limit == pytest.approx(0.7 * before, abs=1)
+    assert limit.state.ceiling == limit.state.limit
+
+
+def test_a_limit_never_grows_past_a_refusal_at_once():
+    limit = Running().runs(Service(40, refuses=True), 30)
+    at = len(limit.limits)
+    limit.runs(Service(40, refuses=True), 30)
+    steps = zip(limit.limits[at:], limit.limits[at + 1 :], strict=False)
+    assert max(after / before for before, after in steps) <= 1.13
 
 
 def test_the_limit_stays_within_its_bounds():
-    assert Running(LimitBounds(5, 3, 8)).runs(Service(40), 30).number == 8
-    assert min(Running(LimitBounds(20, 15, 30)).runs(Service(4), 60).limits) == 15
+    high = Running(LimitBounds(5, 3, 8)).runs(Service(40), 30)
+    assert (high.number, max(high.limits)) == (8, 8)
+    low = Running(LimitBounds(20, 15, 30)).runs(Service(4), 60)
+    assert (low.number, min(low.limits)) == (15, 15)
+    refused = Running(LimitBounds(20, 15, 30)).runs(Service(4, refuses=True), 10)
+    assert min(refused.limits) == 15
 
 
 def test_nothing_is_decided_before_there_are_enough_calls():
+    """The warm-up: 30 calls, and half a second."""
     limit = Running()
-    for _ in range(39):
-        limit.now += 0.01
-        limit.takes(Sample(0.1, True))
+    for _ in range(29):
+        limit.now += 0.1
+        limit.takes(0.1)
     assert limit.state.base == 0
     assert set(limit.limits) == {20.0}
-    limit.takes(Sample(0.1, True))
+    limit.takes(0.1)
     assert limit.state.base == pytest.approx(0.1)
-    assert limit.state.limit == 20
+    assert limit.state.limit == 30
+    begins, ends = limit.state.begins, limit.state.ends
+    assert begins == pytest.approx(limit.now + 1.2 * 0.1)
+    assert ends == pytest.approx(begins + 0.5)
+    limit.now = (begins + ends) / 2
+    for _ in range(60):
+        limit.takes(0.1)
+    assert limit.state.limit == 30
 
 
-def test_one_refusal_alone_changes_nothing():
-    limit = Running().runs(Service(1000), 5)
-    before = limit.state.limit
-    limit.takes(Sample(0.001, True, True))
-    assert limit.state.limit == before
-    limit.state = limit.state._replace(window=CallWindow(dropped=8))
-    limit.takes(Sample(0.001, True, True))
-    assert limit.state.limit == pytest.approx(before * 0.95)
-    assert limit.state.ceiling == before
+def test_calls_that_began_before_a_change_do_not_count():
+    limit = Running()
+    limit.finding.become(limit.state._replace(begins=START + 5))
+    limit.takes(9.0)
+    assert limit.finding.calls == 0
+    limit.now = START + 5
+    limit.takes(9.0)
+    assert limit.finding.calls == 1
 
 
-def test_calls_that_began_before_a_reduction_do_not_count():
-    state = new(BOUNDS)._replace(begins=START + 5)
-    assert step(state, Sample(9.0, True, True), START + 4.9, BOUNDS) is state
+def test_a_sudden_latency_is_a_reason_not_to_wait():
+    limit = Running().runs(Service(40), 30)
+    limit.finding.become(limit.state)
+    limit.now, before = limit.state.begins, limit.state.limit
+    for _ in range(60):
+        limit.takes(0.4)
+        if limit.state.limit < before:
+            break
+    assert limit.now < limit.state.ends
+    assert limit.state.limit <= 0.65 * before
 
 
-def test_a_second_cut_needs_a_latency_that_rises_further():
-    state = new(BOUNDS)._replace(limit=40.0, base=0.1, recent=0.2, cut=Level(80.0, 0.2), probes=math.inf)
-    slow = state._replace(window=CallWindow(100, 19.0, 3.61, 100))
-    assert step(slow, Sample(0.19, True), START, BOUNDS).limit == 40
-    slower = state._replace(window=CallWindow(100, 40.0, 16.0, 100))
-    cut = step(slower, Sample(0.4, True), START, BOUNDS)
-    assert cut.limit == 20
-    assert cut.cut.limit == 80
+def test_more_calls_are_taken_while_their_latency_is_vague():
+    limit = Running()
+    limit.now += 9.0
+    for number in range(60):
+        limit.takes(0.01 if number % 2 else 1.0)
+    assert limit.state.base == 0
+    for number in range(60):
+        limit.takes(0.01 if number % 2 else 1.0)
+    assert limit.state.base > 0
 
 
-def test_without_an_experiment_the_limit_declines_only_a_little():
-    state = new(BOUNDS)._replace(limit=40.0, base=0.1, recent=0.12, proven=39.0, probes=math.inf)
-    for _ in range(10):
-        window = CallWindow(100, 12.0, 1.44, 100)
-        state = step(state._replace(window=window), Sample(0.12, True), START, BOUNDS)
-    assert state.limit == 39
-
-
-def test_an_experiment_that_is_disturbed_concludes_nothing():
-    trial = new(BOUNDS)._replace(limit=26.0, base=0.1, trial=Level(40.0, 0.12))
-    rising = trial._replace(window=CallWindow(100, 30.0, 9.0, 100))
-    unused = trial._replace(window=CallWindow(100, 8.0, 0.64, 0))
-    for state in (rising, unused):
-        after = step(state, Sample(0.1, False), START, BOUNDS)
-        assert (after.limit, after.base, after.trial) == (40.0, 0.1, None)
-
-
-def test_an_experiment_waits_for_an_exact_latency():
-    trial = new(BOUNDS)._replace(limit=26.0, base=0.1, trial=Level(40.0, 0.12))
-    vague = trial._replace(window=CallWindow(100, 10.0, 30.0, 100))
-    assert step(vague, Sample(0.1, True), START, BOUNDS).trial == trial.trial
-    long = trial._replace(window=CallWindow(416, 41.6, 90.0, 416))
-    assert step(long, Sample(0.1, True), START, BOUNDS).trial is None
-
-
-def test_the_smallest_limit_makes_no_experiment_and_its_base_follows():
-    bounds = LimitBounds(1, 1, 1)
-    limit = Running(bounds).runs(Service(1), 40)
-    assert limit.state.trial is None
-    assert limit.state.probes > limit.now
+def test_the_smallest_limit_stays_and_its_base_follows():
+    limit = Running(LimitBounds(1, 1, 1)).runs(Service(1), 40)
     limit.runs(Service(1, 0.4), 200)
     assert set(limit.limits) == {1.0}
     assert limit.state.base == pytest.approx(0.4, rel=0.05)
 
 
-def test_the_processes_of_a_fleet_experiment_at_the_same_time():
-    """Even if they began at different times, and their services differ a little."""
-    starts = []
-    for began, seconds in ((0.0, 0.1), (3.3, 0.11), (8.1, 0.09)):
-        limit = Running()
-        limit.now += began
-        state = limit.state
-        while limit.now < START + 60:
-            limit.runs(Service(40, seconds), 0.001)
-            if state.trial is None and limit.state.trial is not None:
-                starts.append(limit.now)
-            state = limit.state
-    late = [at for at in starts if at % 2.5 > 0.1]
-    assert starts
-    assert not late
+def levels(*measured):
+    return [Level(math.log(limit), math.log(latency), 100.0) for limit, latency in measured]
 
 
-def test_slots_are_longer_for_slow_calls():
-    assert gradient._slot(1003.0, 0.1) == 1010
-    assert gradient._slot(1003.0, 1.0) == 1020
-    assert gradient._slot(1003.0, 10.0) % 160 == 0
-    assert gradient._slot(1003.0, 0.1, 4) == 1005
+def test_the_knee_is_where_calls_begin_to_wait():
+    fit = fitted(levels((10, 0.1), (20, 0.1), (30, 0.15), (40, 0.2)))
+    assert math.exp(fit.knee) == pytest.approx(20)
+    assert math.exp(fit.base) == pytest.approx(0.1)
+    fit = fitted(levels((10, 0.1), (30, 0.12), (40, 0.16)))
+    assert math.exp(fit.knee) == pytest.approx(25)
+    assert fitted(levels((10, 0.1), (40, 0.1))) == Fit(math.log(0.1), math.inf)
+    assert math.exp(fitted(levels((10, 0.1), (40, 0.4))).knee) == pytest.approx(10)
+    assert fitted(levels((10, 0.1), (40, 0.5))).knee < math.inf
+    assert fitted(levels((10, 0.1))).knee == math.inf
+
+
+def test_a_better_explanation_must_be_better_by_the_bias():
+    measured = levels((10, 0.1), (20, 0.101))
+    assert fitted(measured).knee < math.inf
+    assert fitted(measured, -1.0).knee == math.inf
+    assert fitted(levels((10, 0.1), (20, 0.2)), -1.0).knee < math.inf
+
+
+def test_the_shares_of_a_fleet_add_up():
+    for processes in (1, 2, 7, 16):
+        for number in (processes, processes + 1, 3 * processes - 1, 40):
+            state = gradient.new(BOUNDS)._replace(limit=number / processes, processes=processes)
+            shares = [places(state._replace(offset=(n + 0.5) / processes)) for n in range(processes)]
+            assert sum(shares) == max(number, processes)
+            assert max(shares) - min(shares) <= 1
+
+
+def test_all_processes_of_a_fleet_have_the_high_part_at_the_same_time():
+    state = gradient.new(BOUNDS)._replace(processes=16, base=0.1, limit=2.5)
+    slot = gradient._slot(state)
+    assert math.log2(slot) == round(math.log2(slot))
+    assert [gradient._high_next(state, 1000 * slot + n * slot + 0.1) for n in range(3)] == [
+        False,
+        True,
+        False,
+    ]
+    alone = state._replace(processes=1)
+    assert gradient._high_next(alone, 0) != gradient._high_next(alone._replace(high=True), 0)
+
+
+def test_a_new_process_takes_its_share_and_the_base_of_the_others():
+    fleet = [Share(40.0, 0.1)] * 3
+    state = dividing.met(gradient.new(BOUNDS), fleet, 4, 0.1, BOUNDS)
+    assert (state.limit, state.center, state.base) == (10, 10, 0.1)
+    first = dividing.met(gradient.new(BOUNDS), [Share(20.0, 0.0)], 2, 0.1, BOUNDS)
+    assert (first.limit, first.base) == (10, 0)
+
+
+def test_the_share_of_a_process_that_is_gone_is_divided():
+    state = gradient.new(BOUNDS)._replace(limit=10.0, center=10.0, base=0.1, processes=4)
+    after = dividing.met(state, [Share(40.0, 0.1)] * 2, 3, 0.5, BOUNDS)
+    assert after.center == pytest.approx(40 / 3)
+    assert after.limit == pytest.approx(40 / 3, abs=0.34)
 
 
 def test_new_options_apply_at_once():
-    state = new(BOUNDS)._replace(limit=120.0)
+    state = gradient.new(BOUNDS)._replace(limit=120.0, center=120.0)
     assert gradient.within(state, LimitBounds(20, 1, 50)).limit == 50
-    assert gradient.within(state, LimitBounds(150, 130, 200)).limit == 130
+    assert gradient.within(state, LimitBounds(150, 130, 200)).center == 130
 
 
 samples = st.tuples(
@@ -216,18 +278,23 @@ samples = st.tuples(
 bounds = st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 200)).map(
     lambda t: LimitBounds(t[0] + t[1], t[0], t[0] + t[1] + t[2])
 )
+fleets = st.lists(st.builds(Share, st.floats(0, 500), st.sampled_from([0.0, 0.1, 2.0])), max_size=5)
 
 
 @settings(max_examples=200, deadline=None)
-@given(bounds, st.lists(st.tuples(samples, st.integers(1, 60), st.floats(0, 30)), max_size=40))
+@given(bounds, st.lists(st.tuples(samples, st.integers(1, 60), st.floats(0, 30), fleets), max_size=40))
 def test_whatever_happens_the_limit_is_a_number_within_its_bounds(limits, happenings):
-    state, now = new(limits), START
-    for sample, times, passed in happenings:
+    finding, now = Finding(limits), START
+    for sample, times, passed, others in happenings:
+        if others:
+            finding.become(dividing.met(finding.state, others, len(others) + 1, 0.4, limits))
         for _ in range(times):
             now += passed / times
-            state = step(state, Sample(*sample), now, limits)
+            finding.ended(*sample, now)
+            state = finding.state
             assert limits.minimum <= state.limit <= limits.maximum
-            assert limits.minimum <= places(state.limit) <= limits.maximum
+            assert limits.minimum <= places(state) <= limits.maximum
+            assert limits.minimum <= share_of(state) <= limits.maximum
             assert math.isfinite(state.base)
             assert state.base >= 0
 
@@ -235,8 +302,15 @@ def test_whatever_happens_the_limit_is_a_number_within_its_bounds(limits, happen
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(0.001, 10), min_size=1, max_size=300))
 def test_a_limit_that_was_never_full_never_changes(latencies):
-    state, now = new(BOUNDS), START
+    finding, now = Finding(BOUNDS), START
     for latency in latencies * 5:
         now += latency
-        state = step(state, Sample(latency, False), now, BOUNDS)
-        assert state.limit == 20
+        finding.ended(latency, False, False, now)
+        assert finding.state.limit == 20
+
+
+def test_a_window_knows_its_error_and_its_use():
+    window = CallWindow(100, 10.0, 1.25, 69, 0)
+    assert (window.latency, window.error) == (pytest.approx(0.1), pytest.approx(0.05))
+    assert not window.used
+    assert window._replace(full=70).used

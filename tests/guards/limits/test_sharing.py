@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from prefect_resilience import AdaptiveLimit
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.limits import adaptive, changes, gradient, sharing
+from prefect_resilience.guards.limits import adaptive, changes, dividing, sharing
 from prefect_resilience.guards.limits.adaptive import LimitFinder
-from prefect_resilience.guards.limits.gradient import Level, LimitBounds, Share, new
+from prefect_resilience.guards.limits.dividing import Share
+from prefect_resilience.guards.limits.gradient import LimitBounds, new, places
 from prefect_resilience.guards.limits.sharing import (
     LimitSnapshot,
     estimated,
@@ -42,7 +43,7 @@ class Process:
     def __init__(self, monkeypatch, number, limit, base=0.1):
         self.monkeypatch, self.id = monkeypatch, f"{number:08x}"
         self.finder = LimitFinder(BOUNDS)
-        self.finder.state = new(BOUNDS)._replace(limit=float(limit), base=base)
+        self.finder.become(new(BOUNDS)._replace(limit=float(limit), center=float(limit), base=base))
 
     def shares(self, name="llm"):
         self.monkeypatch.setattr(sharing._own, "id", self.id)
@@ -50,17 +51,18 @@ class Process:
         return self.finder
 
 
-def test_processes_come_to_equal_shares_and_their_sum_stays(store, monkeypatch):
-    fleet = [Process(monkeypatch, 1000 * n, limit) for n, limit in enumerate((60, 12, 6, 2))]
-    for _ in range(8):
+def test_processes_come_to_equal_shares_of_what_they_have_found(store, monkeypatch):
+    fleet = [Process(monkeypatch, 1000 * n, limit) for n, limit in enumerate((50, 44, 40, 38))]
+    for _ in range(12):
         for process in fleet:
             process.shares()
-    limits = [process.finder.state.limit for process in fleet]
-    assert max(limits) - min(limits) < 1
-    assert sum(limits) == pytest.approx(80, rel=0.3)
+    states = [process.finder.state for process in fleet]
+    assert max(state.center for state in states) - min(state.center for state in states) < 0.5
+    assert 38 <= sum(places(state) for state in states) <= 50
+    assert max(map(places, states)) - min(map(places, states)) <= 1
     (shown,) = get_limits()
     assert (shown.name, shown.processes, shown.base) == ("llm", 4, 0.1)
-    assert abs(shown.number - sum(limits)) < 8
+    assert abs(shown.number - sum(state.center for state in states)) < 4
     assert shown.least <= shown.most
 
 
@@ -71,20 +73,51 @@ def test_a_process_alone_stays_where_it_is(store, monkeypatch):
     assert [one.number for one in get_limits()] == [33]
 
 
-def test_a_base_with_calls_that_wait_is_corrected_by_the_others(store, monkeypatch):
-    fleet = [Process(monkeypatch, n, 10, base) for n, base in enumerate((0.1, 0.11, 0.3))]
+def test_a_fleet_that_starts_has_the_initial_number_together(store, monkeypatch):
+    fleet = [Process(monkeypatch, n, 20, 0.0) for n in range(10)]
     for process in [*fleet, *fleet]:
         process.shares()
-    assert fleet[2].finder.state.base == 0.1
-    assert fleet[0].finder.state.base == 0.1
+    assert sum(process.finder.number for process in fleet) == 20
 
 
-def test_an_experiment_is_not_disturbed_and_the_limit_before_it_is_told(store, monkeypatch):
-    other, process = Process(monkeypatch, 1, 10), Process(monkeypatch, 2, 26)
-    process.finder.state = process.finder.state._replace(trial=Level(40.0, 0.1))
-    other.shares()
-    assert process.shares().state.limit == 26
-    assert sorted(get_limits()[0].model_dump()[key] for key in ("least", "most")) == [10, 40]
+def test_a_new_process_takes_its_share_at_once_and_a_dead_one_leaves_its_own(store, monkeypatch):
+    now = [1_000.0]
+    monkeypatch.setattr(store, "now", lambda: now[0], raising=False)
+    fleet = [Process(monkeypatch, n, 40) for n in range(4)]
+    for process in [*fleet, *fleet]:
+        process.shares()
+    assert sum(process.finder.number for process in fleet) == 40
+    new_one = Process(monkeypatch, 9, 20, 0.0)
+    assert new_one.shares().number == 8
+    for process in fleet:
+        process.shares()
+    assert sum(process.finder.number for process in (*fleet, new_one)) == 40
+    for _ in range(4):  # the first process is dead: it tells nothing any more
+        now[0] += sharing.INTERVAL
+        for process in (*fleet[1:], new_one):
+            process.shares()
+    assert get_limits()[0].processes == 4
+    assert sum(process.finder.number for process in (*fleet[1:], new_one)) == 40
+
+
+def test_some_have_one_place_more_if_the_number_cannot_be_divided(store, monkeypatch):
+    fleet = [Process(monkeypatch, n, 22 / 4) for n in range(4)]
+    for process in fleet:
+        process.finder.become(process.finder.state._replace(center=5.5, processes=4))
+    for process in [*fleet, *fleet]:
+        process.shares()
+    assert sorted(process.finder.number for process in fleet) == [5, 5, 6, 6]
+
+
+def test_an_outage_of_the_store_does_not_multiply_the_share(store, monkeypatch):
+    now = [1_000.0]
+    monkeypatch.setattr(store, "now", lambda: now[0], raising=False)
+    fleet = [Process(monkeypatch, n, 40) for n in range(4)]
+    for process in [*fleet, *fleet]:
+        process.shares()
+    now[0] += 1_000
+    for process in fleet:
+        assert process.shares().number <= 11
 
 
 def test_a_number_that_is_not_told_any_more_expires(store, monkeypatch):
@@ -98,11 +131,11 @@ def test_a_number_that_is_not_told_any_more_expires(store, monkeypatch):
 def test_a_large_fleet_writes_seldom_and_reads_a_sample(store, monkeypatch):
     ids = random.Random(5).sample(range(16**8), 400)
     for number in ids:
-        value = {"number": 3, "limit": 3.0, "base": 0.1, "in_flight": 1, "waiting": 0, "name": "llm"}
+        value = {"number": 3, "fleet": 1200.0, "base": 0.1, "in_flight": 1, "waiting": 0, "name": "llm"}
         store.swap(f"{sharing.place_of('llm')}{number:08x}", 0, value)
     process = Process(monkeypatch, sorted(ids)[200] + 1, 50)
     process.shares()
-    assert process.finder.state.limit < 30
+    assert process.finder.state.limit < 4
     assert process.finder.interval == pytest.approx(40, rel=0.35)
     assert get_limits()[0].processes == 401
 
@@ -125,7 +158,7 @@ def test_a_change_is_told_seldom(store, monkeypatch):
         process = Process(monkeypatch, 1, 40)
         process.shares()
         assert [(one.name, one.before, one.after, one.fleet) for one in told] == [("llm", 20, 40, 40)]
-        process.finder.state = process.finder.state._replace(limit=80.0)
+        process.finder.become(process.finder.state._replace(limit=80.0, center=80.0))
         process.shares()
         assert len(told) == 1
     finally:
@@ -195,15 +228,12 @@ shares = st.lists(st.builds(Share, st.floats(0, 200), st.sampled_from([0.0, 0.1,
 @settings(max_examples=200, deadline=None)
 @given(st.floats(1, 200), shares)
 def test_a_look_at_the_others_moves_toward_their_mean_and_stays_in_bounds(limit, others):
-    state = new(BOUNDS)._replace(limit=limit, base=0.15, proven=0.9 * limit)
-    after = gradient.met(state, others, BOUNDS)
-    known = [share.limit for share in others if share.base and share.limit]
-    if not known:
-        assert after == state
-        return
-    assert min(limit, *known) - 1e-9 <= after.limit or after.limit == 1
-    assert after.limit <= max(limit, *known) + 1e-9
+    state = new(BOUNDS)._replace(limit=limit, center=limit, base=0.15)
+    processes = len(others) + 1
+    after = dividing.met(state, others, processes, 0.5, BOUNDS)
+    known = [share.fleet for share in others if share.base and share.fleet]
+    fleet = dividing.fleet_of(after)
+    assert min(limit, *known, math.inf) - 1e-6 <= fleet or after.center == 1
+    assert fleet <= max(limit, *known, 0.0) + 1e-6 or after.center == 1
     assert 1 <= after.limit <= 200
-    assert after.base <= state.base
-    assert math.isclose(after.proven, 0.9 * after.limit)
-    assert gradient.met(state._replace(base=0.0), others, BOUNDS).limit == limit
+    assert after.base == 0.15

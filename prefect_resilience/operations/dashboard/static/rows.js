@@ -260,10 +260,10 @@ export function fillBudget(node, id, row) {
 export function fillLimit(node, id, row) {
   node.dataset.level = row.waiting ? "probing" : "good";
   text(part(node, "name"), id);
-  text(part(node, "badge"), count(row.number, "call"));
+  text(part(node, "badge"), `at most ${count(row.number, "call")}`);
   const waiting = row.waiting ? `, ${number(row.waiting)} waiting` : "";
   const each = row.least === row.most ? row.least : `${row.least} to ${row.most}`;
-  const latency = row.base ? `; ${+row.base.toPrecision(3)} s without waiting in the service` : "";
+  const latency = row.base ? `; a call that does not wait takes ${+row.base.toPrecision(3)} s` : "";
   const processes = row.processes === 1 ? "1 process" : `${number(row.processes)} processes, ${each} in each`;
   text(part(node, "figures"), `${number(row.in_flight)} in flight${waiting}; ${processes}${latency}`);
 }
