@@ -52,6 +52,15 @@ SHAPES = (
     ),
     Shape("every third call fails", TrueService(blip=0.3, stuck=0.02), {"retry": STUBBORN, "timeout": 5.0}),
     Shape(
+        "an overloaded service",
+        TrueService(
+            blip=0.002,
+            capacity=0.4,
+            troubles=outages([1 + 16 * at for at in range(10)], 400.0),
+        ),
+        {"retry": {"attempts": 7, "backoff": {"kind": "constant", "initial": 2.0}}, "timeout": 5.0},
+    ),
+    Shape(
         "an adaptive circuit", options={**GUARDED, "circuit": {"name": "service", "adaptive": True}}, tasks=5
     ),
 )

@@ -24,7 +24,7 @@ MOST_ATTEMPTS = 500_000
 ATTEMPTS_OF_RUN = 3
 """About the attempts of a run that is replayed, those of runs that meet an open circuit included."""
 
-MOST_OF_SERVICE, LEAST_OF_SERVICE = 10_000, 200
+MOST_OF_SERVICE, LEAST_OF_SERVICE = 20_000, 200
 OF_TIMEOUT, OF_RETRY, OF_CIRCUIT = 20, 25, 40
 """About the number of values that are tried of a task's timeout, of its retries, and of a circuit."""
 
