@@ -37,6 +37,7 @@ from prefect_resilience.operations.tuning.report import (
     TuningAdvice,
     TuningGoal,
     TuningReport,
+    fit_together,
 )
 from prefect_resilience.operations.tuning.scenario import MOST_REPLAYED, scenario_of
 from prefect_resilience.operations.tuning.sentences import fit_doubts, sentence_of
@@ -79,7 +80,7 @@ def advise(period: RecordedPeriod, *, goal: TuningGoal | None = None, seed: int 
         trials = trials_of(record, period, PRICES[goal], seed, most=effort.most)
         unknown |= {f"{record.name}: {name}": why for name, why in trials.model.unknown.items()}
         fits += (found := _fits(trials, period))
-        if any(fit.bad for fit in found):
+        if fit_together(found).bad:
             why = "the replay of what really ran is too far off to judge other numbers"
             refused += [NotJudged(task=task.name, option="*", why=why) for task in record.tasks]
             continue

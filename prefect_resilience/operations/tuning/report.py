@@ -6,6 +6,7 @@ Durations are seconds. Intervals hold nine times in ten.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, computed_field
@@ -104,6 +105,21 @@ class ReplayFit(_Reported):
         return (self.recovered_off or 0.0) > max(share, deviations * of_share) or (
             self.waited_off or 0.0
         ) > max(waits, deviations * of_waits)
+
+
+def fit_together(fits: Sequence[ReplayFit]) -> ReplayFit:
+    """The fit of several tasks behind one service: of few runs of one task, luck is most of the error."""
+
+    def total(figures: Sequence[TuningFigures]) -> TuningFigures:
+        return TuningFigures(
+            hit=sum(one.hit for one in figures),
+            recovered=sum(one.recovered for one in figures),
+            waited=sum(one.waited for one in figures),
+        )
+
+    recorded, replayed = [one.recorded for one in fits], [one.replayed for one in fits]
+    names = ", ".join(one.task for one in fits)
+    return ReplayFit(task=names, recorded=total(recorded), replayed=total(replayed))
 
 
 class ComparedFigure(_Reported):

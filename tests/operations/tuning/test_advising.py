@@ -14,7 +14,7 @@ from prefect_resilience.operations.tuning.choosing import choose
 from prefect_resilience.operations.tuning.losses import interval
 from prefect_resilience.operations.tuning.options import merged, policy_of, value_at, with_value
 from prefect_resilience.operations.tuning.record import RecordedPeriod
-from prefect_resilience.operations.tuning.report import ReplayFit, TuningFigures
+from prefect_resilience.operations.tuning.report import ReplayFit, TuningFigures, fit_together
 from prefect_resilience.operations.tuning.sentences import fit_doubts, lasting, sentence_of
 from prefect_resilience.operations.tuning.service import ServiceModel
 from tests.operations.tuning.planted import NEVER_HELP, TOO_LONG
@@ -231,6 +231,22 @@ def test_an_error_is_large_if_luck_does_not_explain_it(
     assert (fit.doubtful, fit.bad) == (doubtful, bad)
     assert bool(fit_doubts(fit)) == doubtful
     assert fit.model_dump()["recovered_off"] == fit.recovered_off
+
+
+def test_the_fit_of_a_service_is_that_of_its_tasks_together() -> None:
+    def fit(recovered: float, replayed: float) -> ReplayFit:
+        recorded = TuningFigures(hit=100.0, recovered=recovered, waited=100.0)
+        return ReplayFit(
+            task="ask",
+            recorded=recorded,
+            replayed=TuningFigures(hit=100.0, recovered=replayed, waited=100.0),
+        )
+
+    lucky, unlucky = fit(20.0, 50.0), fit(80.0, 50.0)
+    assert lucky.bad
+    assert unlucky.bad
+    assert not fit_together([lucky, unlucky]).bad
+    assert fit_together([lucky, lucky]).bad
 
 
 def test_a_bad_fit_gives_a_doubt_and_no_advice() -> None:

@@ -13,7 +13,7 @@ from prefect_resilience.operations.tuning.choosing import choose
 from prefect_resilience.operations.tuning.comparing import harm
 from prefect_resilience.operations.tuning.losses import PRICES
 from prefect_resilience.operations.tuning.options import policy_of
-from prefect_resilience.operations.tuning.plain_runs import DEAD, FAILED, HIT
+from prefect_resilience.operations.tuning.plain_runs import DEAD, FAILED, HIT, SECONDS
 from prefect_resilience.operations.tuning.replaying import ReplaySums
 from prefect_resilience.operations.tuning.trials import ServiceTrials, trials_of
 from tests.operations.tuning.worlds import HOUR, TrueService, World, live, outages
@@ -34,9 +34,9 @@ def trials() -> ServiceTrials:
     return trials_of(record, period, PRICES[None], seed=0, most=2000)
 
 
-def sums_of(hit: float, failed: float, dead: float) -> ReplaySums:
+def sums_of(hit: float, failed: float, dead: float, seconds: float = 1000.0) -> ReplaySums:
     block = [0.0] * 9
-    block[HIT], block[FAILED], block[DEAD] = hit, failed, dead
+    block[HIT], block[FAILED], block[DEAD], block[SECONDS] = hit, failed, dead, seconds
     return ReplaySums(sums=[[block]], returned=[], durations=[array("d")], called=array("l"))
 
 
@@ -44,7 +44,13 @@ def test_harm_is_the_worse_of_failed_runs_and_failed_calls() -> None:
     now = sums_of(200.0, 100.0, 50.0)
     assert harm(now, sums_of(200.0, 110.0, 50.0)) == pytest.approx(0.05)
     assert harm(now, sums_of(200.0, 90.0, 60.0)) == pytest.approx(0.2)
-    assert harm(now, sums_of(200.0, 90.0, 40.0)) < 0
+    assert harm(now, sums_of(200.0, 90.0, 40.0)) == 0
+
+
+def test_runs_that_take_much_longer_are_harm() -> None:
+    now = sums_of(200.0, 100.0, 50.0)
+    assert harm(now, sums_of(200.0, 50.0, 50.0, seconds=5000.0)) == pytest.approx(0.4)
+    assert harm(now, sums_of(200.0, 50.0, 50.0, seconds=1100.0)) == pytest.approx(0.01)
 
 
 def test_a_few_more_calls_where_hardly_any_fail_are_little_harm() -> None:
