@@ -14,12 +14,13 @@ import redis
 
 from benchmarks.dead_letters import fill as bury
 from prefect_resilience import open_store
-from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import batch_place, new_batch
 from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.model import new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.stores import MemoryStore
 from prefect_resilience.stores.base import Store
 from prefect_resilience.stores.sql import TABLE
 
@@ -63,8 +64,9 @@ def _postgres(store: Any, rows: Iterable[Row]) -> None:
 
 
 def _redis(store: Any, rows: Iterable[Row]) -> None:
-    names, expiring, _ = store._shared
+    names, expiring, version, _ = store._shared
     with redis.Redis.from_url(store._address, socket_timeout=60) as client:
+        client.set(version, 1)  # as a version before the index leaves it
         iterator = iter(rows)
         while piece := [*islice(iterator, PIECE)]:
             with client.pipeline(transaction=False) as pipe:
@@ -146,7 +148,7 @@ def batch_at(place: int) -> str:
 
 def _templates() -> tuple[str, str]:
     """The JSON of an effect that is done, and of one in doubt."""
-    ledger = open_ledger("memory://")
+    ledger = Ledger(MemoryStore())  # one that no earlier fill has used
     about = {
         **{"batch": "BATCH", "key": "KEY", "task": "shop.orders.send", "flow": "orders"},
         "flow_run_id": "00000000-0000-4000-8000-000000000000",

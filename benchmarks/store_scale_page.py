@@ -26,9 +26,12 @@ machine and writes this page. The stores are filled with documents of the true f
 which one in ten waits; one batch with all of the effects; as many batches of one effect; documents that
 have expired and were not removed yet. Of the letters and of the effects, 20 are in doubt.
 
-An exponent of 0 means that the cost does not depend on the number of documents, 1 that it is linear. Memory
-is that by which a process grew. Each operation ran in a process of its own, on a machine that other work
-shared.
+An exponent of 0 means that the cost does not depend on the number of documents, 1 that it is linear. It is
+fitted to the two largest decades of sizes, where fixed costs no longer matter; times below 5 ms and memory
+below 8 MB count as constant. Memory is that by which a process grew. Each operation ran in a process of its
+own, on a machine that other work shared; of one that takes less than half a second, the fastest of five runs
+counts. Each line has the largest size that was tried: not one at which the operation would take minutes, and
+Redis keeps its letters in memory. The purge is of a thousandth of the letters, at most 1,000.
 """
 
 TAIL = """
@@ -39,23 +42,34 @@ scales](store_scale.png)
 
 - **A page of letters, one letter, one batch, the claim of an effect**: independent of everything else in
   the store.
-- **What is open**: a SQL store has two small partial indexes, of open effects and letters, and of letters
-  in doubt. So `dead-letters list --status in_doubt`, `batches list --open` without a Prefect API, and the
-  doctor cost as much as is open. Redis has no such index: there they read all letters or effects, in pages.
-- **Counts of everything**: `batches list`, the dashboard, the report and `batches prune` read all letters
-  or effects, and keep only their sums and a page. `dead-letters list` stops after 10,000 letters and says
-  "more than".
+- **What is open**: every store has a small index of open effects and letters, and one of letters in doubt. So
+  `dead-letters list --status in_doubt`, `batches list --open` without a Prefect API, and the doctor cost as
+  much as is open. A SQL store has partial indexes; Redis has a sorted set, which the script that changes a
+  document keeps.
+- **Screens**: the dashboard counts what is open, and stops at 10,000 letters or effects: then it shows
+  "10,000+". `dead-letters list` stops after 10,000 letters and says "more than". `batches list` reads up to
+  10,000 effects; of a larger ledger, it lists the open batches, and of a batch with more than 1,000 effects
+  it counts those that are done up to there. `--all` reads and counts everything.
+- **The report** reads the letters of its period, and 10,000 older ones for replays in the period. If there
+  are more, it says that the numbers of replays are lower bounds.
+- **Reading everything**: `batches list --all`, `list_batches()` and `batches prune` read all effects. `prune`
+  keeps one batch in memory, `list_batches(limit=)` so many.
 - **A purge of letters** reads from its date on, and removes page by page. Its archive is written before
-  each page.
-- **A batch of a million effects** is read as a whole by `batches show` and by a recovery. They keep a small
-  part of each effect; the first effect of a later pass keeps the records of the earlier passes.
+  each page. The time is that of its writes.
+- **A batch of a million effects** is read as a whole by `batches show`, by a recovery, and by the first
+  effect of a later pass. They keep a small part of each effect.
 - **Expired and deleted documents** are removed 50 at a time by later writes. Until then a list passes them
   in statements of at most 50,000 rows, or in 1,000 names of Redis.
 
 ## Stores of an older version
 
-The indexes are made when a process opens a store of up to about 50,000 letters or effects. A larger store
-works without them, as before. Create them once, while nothing waits for it:
+**Redis**: the index is made by the first process that asks for what is open: page by page, beside all other
+work. Above, that is the first look for doubts. While processes of an older version still write to the store,
+the index is not used: a swap that did not keep it leaves a trace, and then everything is read, as before.
+Once the last of them has stopped, the index is made within 10 minutes of the next question.
+
+**SQL**: the indexes are made when a process opens a store of up to about 50,000 letters or effects. A larger
+store works without them, as before. Create them once, while nothing waits for it:
 
 ```text
 {statements}

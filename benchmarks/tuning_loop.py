@@ -29,7 +29,7 @@ from prefect_resilience.operations.tuning.advising import advise
 from prefect_resilience.operations.tuning.calls import services_of
 from prefect_resilience.operations.tuning.candidates import options_to_try
 from prefect_resilience.operations.tuning.losses import PRICES
-from prefect_resilience.operations.tuning.options import policy_of, with_value
+from prefect_resilience.operations.tuning.options import policy_of, with_value, with_values
 from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.service import fitted
 from tests.operations.tuning.worlds import Kind, Trouble, TrueService, Truth, World, live
@@ -149,7 +149,7 @@ def at_random(period: RecordedPeriod, changes: int, seed: int) -> Policies:
         options = policies[name]
         judged = options_to_try(record, fitted(record, period.until), 0, options, policy_of(options))
         option = chance.choice(judged.to_try)
-        policies[name] = with_value(options, option.option, chance.choice(option.values))
+        policies[name] = with_values(options, option.changes(chance.randrange(len(option.values))))
     return policies
 
 

@@ -1,6 +1,6 @@
 """Planted cases: worlds with one bad number, and worlds where nothing should be changed.
 
-    python -m benchmarks.tuning_planted [--seeds 5] [--force 3]
+    python -m benchmarks.tuning_planted [--seeds 5] [--first 1] [--force 3]
 
 For each world and seed: what `advise` says of the record of that world. The best numbers come from brute
 force: each value of the option is lived through in the world itself, on other seeds. A number counts as best
@@ -51,14 +51,16 @@ def best_of(planted: Planted, seeds: int) -> list[Any]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--force", type=int, default=3, help="seeds of the brute force; 0: the known best")
     options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.seeds)
     table = Table("world", "option", "best by force", "advised, by seed", "found", "worst factor")
     for planted in PLANTED:
         best = best_of(planted, options.force) if options.force else list(planted.best)
         said: list[str] = []
         factors: list[float] = []
-        for seed in range(1, options.seeds + 1):
+        for seed in seeds:
             advice = advise(live(planted.world, seed)[0], seed=seed).advice
             mine = next((one.better for one in advice if one.option == planted.option), None)
             others = [one.option for one in advice if one.option != planted.option]
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"{max(factors, default=float('nan')):.2f}",
         )
     for world in NOTHING_TO_CHANGE:
-        advised = [advise(live(world, seed)[0], seed=seed).advice for seed in range(1, options.seeds + 1)]
+        advised = [advise(live(world, seed)[0], seed=seed).advice for seed in seeds]
         quiet = sum(not advice for advice in advised)
         said = ["; ".join(f"{one.option}={one.better}" for one in advice) or "nothing" for advice in advised]
         table.add_row(world.name, "nothing", "", "; ".join(said), f"{quiet} of {options.seeds}", "")

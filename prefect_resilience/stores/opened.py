@@ -1,8 +1,9 @@
-"""Open documents: effects without an outcome, and letters that wait. A SQL store keeps an index of them, and
-one of the few among them that are in doubt.
+"""Open documents: effects without an outcome, and letters that wait. A SQL store and Redis keep an index of
+them, and one of the few among them that are in doubt.
 
-Each is a partial index on the text of the documents. So it also has the documents that a process with an
-older version writes, and changes with each of them. It may have a few more.
+In SQL, each is a partial index on the text of the documents. So it also has the documents that a process with
+an older version writes, and changes with each of them. redis_open.py is that of Redis. An index may have a
+few more documents.
 """
 
 from __future__ import annotations
@@ -34,6 +35,16 @@ class OpenDocuments:
             terms.append(f"({' OR '.join(map(contains, self.any_of))})")
         return " AND ".join([*terms, *(f"NOT {contains(text)}" for text in self.none_of)])
 
+    def has(self, text: str) -> bool:
+        """Whether a document below the prefix is one of these, by its JSON."""
+        for one in self.none_of:
+            if one in text:
+                return False
+        for one in self.any_of:
+            if one in text:
+                return True
+        return not self.any_of
+
 
 _EFFECTS = OpenDocuments(
     "effects/",
@@ -49,6 +60,24 @@ OPEN_DOCUMENTS: dict[Which, tuple[OpenDocuments, ...]] = {
     # A claim that has expired leaves a letter that is being replayed in doubt.
     "in_doubt": (_DOUBTFUL,),
 }
+
+
+_CONCERNED: dict[str, list[tuple[Which, OpenDocuments]]] = {}
+for _which, _those in OPEN_DOCUMENTS.items():
+    for _one in _those:
+        _CONCERNED.setdefault(_one.prefix, []).append((_which, _one))
+PREFIXES = tuple(_CONCERNED)
+"""The prefixes of documents that may be open."""
+
+
+def indexes_of(key: str, text: str) -> dict[Which, bool]:
+    """Whether each index for documents with such a key has this one, by its JSON."""
+    if not key.startswith(PREFIXES):
+        return {}
+    for prefix, those in _CONCERNED.items():
+        if key.startswith(prefix):
+            return {which: one.has(text) for which, one in those}
+    return {}
 
 
 @runtime_checkable

@@ -12,21 +12,30 @@ from typing import Any
 import pytest
 
 from prefect_resilience import ConfigurationError, dead_letters, list_batches
+from prefect_resilience.durable.batches.edge import known, listing
 from prefect_resilience.durable.batches.edge.known import NAMED, batch_ids, prune, unknown
-from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, in_order
+from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, glance, in_order
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Succeeded
 from prefect_resilience.durable.letters.claims import entry_key
+from prefect_resilience.durable.letters.edge.known import ended
 from prefect_resilience.durable.letters.model import DeadLetter, as_stored, new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.operations.reports import reading
+from prefect_resilience.operations.reports.api import Period
 from prefect_resilience.stores import MemoryStore, Store, open_store
 
 NOW = datetime.now(UTC)
 
 
-@pytest.fixture(params=["sqlite", "memory"])
+@pytest.fixture(params=["sqlite", "memory", "redis"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    store: Any = MemoryStore() if request.param == "memory" else open_store(f"sqlite:///{tmp_path}/many.db")
+    if request.param == "memory":
+        store: Any = MemoryStore()
+    elif request.param == "sqlite":
+        store = open_store(f"sqlite:///{tmp_path}/many.db")
+    else:
+        store = open_store(request.getfixturevalue("redis_url"))
     yield store
     store.close()
 
@@ -131,6 +140,34 @@ def test_a_purge_reads_what_is_old_and_keeps_pages(
     assert [one.id for one in queue.purge(month, include_waiting=True)] == waiting
 
 
+def test_ended_letters_are_counted_up_to_a_bound(store: Store) -> None:
+    bury(store, 20, timedelta())
+    bury(store, 10, timedelta(days=2), "waiting")
+    queue = DeadLetterQueue(store)
+    assert ended(queue, 100) == (20, False)
+    assert ended(queue, 25) == (20, True)
+    assert ended(queue, 15) == (15, True)
+
+
+def test_the_report_reads_the_letters_of_its_period(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 10)
+    monkeypatch.setattr(reading, "queue_of", lambda: DeadLetterQueue(store))
+    monkeypatch.setattr(reading, "OLDER_READ", 30)
+    bury(store, 100, timedelta())
+    bury(store, 25, timedelta(days=5))
+    bury(store, 200, timedelta(days=9))
+    counting, unknown = Counting(store, monkeypatch), list[str]()
+    made = reading._letters(Period(NOW - timedelta(days=6), NOW - timedelta(days=4)), None, unknown)
+    assert (made.created, made.replayed) == (25, 25)
+    assert counting.read <= 70
+    (said,) = unknown
+    assert "lower bounds" in said
+    monkeypatch.setattr(reading, "OLDER_READ", 300)
+    unknown.clear()
+    assert reading._letters(Period(NOW - timedelta(days=6), NOW - timedelta(days=4)), None, unknown) == made
+    assert not unknown
+
+
 def test_a_purge_at_the_end_of_time(store: Store) -> None:
     ids = bury(store, 3, timedelta())
     queue = DeadLetterQueue(store)
@@ -141,9 +178,9 @@ def test_a_purge_at_the_end_of_time(store: Store) -> None:
 # -- batches
 
 
-def begin(store: Store, batch: str, key: str, outcome: str = "done") -> None:
+def begin(store: Store, batch: str, key: str, outcome: str = "done", **about: str) -> None:
     ledger, place = Ledger(store), place_of(batch, key)
-    ledger.intend(place, key, "external", {"batch": batch, "key": key, "task": "shop.send"})
+    ledger.intend(place, key, "external", {"batch": batch, "key": key, "task": "shop.send", **about})
     event = Succeeded(key, {"json": 1}) if outcome == "done" else Doubted(key, {"code": "X", "message": "x"})
     ledger.report(place, event)
 
@@ -155,6 +192,8 @@ def fill(store: Store) -> None:
         begin(store, "large", f"{number:02}")
     begin(store, "batch-07", "b", "doubt")
     begin(store, "batch-11", "b", "doubt")
+    begin(store, "batch-11", "undo b", compensates="b")
+    begin(store, "batch-12", "undo a", "doubt", compensates="a")
 
 
 def test_open_batches_are_those_of_the_whole_list(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +205,8 @@ def test_open_batches_are_those_of_the_whole_list(store: Store, monkeypatch: pyt
     assert opened == [one for one in every if one.open]
     assert {one.batch_id for one in opened} == {"batch-07", "batch-11"}
     # The open effects (without an index: all of them), and all effects of their batches.
-    assert counting.read == (2 if hasattr(store, "scan_open") else 102) + 4
+    assert counting.read == (3 if hasattr(store, "scan_open") else 104) + 7
+    assert list_batches(only_open=True, limit=1, store=store) == opened[:1]
 
 
 def test_the_first_batches_and_the_counts_of_all(store: Store) -> None:
@@ -175,6 +215,48 @@ def test_the_first_batches_and_the_counts_of_all(store: Store) -> None:
     first = in_order(counts.counting(each_batch(Ledger(store))), 2)
     assert first == list_batches(store=store)[:2]
     assert (counts.total, counts.open, counts.in_doubt, counts.effects) == (41, 2, 2, 2)
+
+
+def test_a_glance_reads_a_bounded_number_of_documents(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "EFFECTS_OF_EACH", 20)
+    fill(store)
+    for key in ("x", "y"):
+        begin(store, "large", key, "doubt")
+    counts = BatchCounts()
+    seen = in_order(counts.counting(glance(Ledger(store), counts)))
+    assert [one.batch_id for one in seen] == ["large", "batch-11", "batch-07"]
+    (large, eleven, _) = seen
+    assert (large.unknown, large.done, large.uncounted) == (2, 20, True)
+    assert (eleven.unknown, eleven.done, eleven.uncounted) == (1, 1, False)
+    assert (counts.open, counts.in_doubt, counts.effects, counts.more) == (3, 3, 4, False)
+    monkeypatch.setattr(listing, "EFFECTS_READ", 3)
+    counts = BatchCounts()
+    assert len([*counts.counting(glance(Ledger(store), counts))]) <= 3
+    assert counts.more
+
+
+def test_a_large_ledger_lists_what_is_open(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (listing, known):
+        monkeypatch.setattr(module, "EFFECTS_READ", 80)
+    fill(store)
+    found = known.find_batches(store, limit=1, every=False)
+    indexed = hasattr(store, "scan_open")
+    assert found.left_out
+    assert len(found.batches) == 1
+    assert found.counts.more is not indexed
+    assert (found.counts.total, found.counts.open) == (2, 2)
+    whole = known.find_batches(store, limit=1)
+    assert (whole.left_out, whole.counts.total, whole.counts.open) == (False, 41, 2)
+    monkeypatch.setattr(known, "EFFECTS_READ", 200)
+    assert known.find_batches(store, limit=1, every=False) == whole
+
+
+def test_batches_are_pruned_one_by_one(store: Store) -> None:
+    fill(store)
+    going = known.pruning(timedelta(), store=store)
+    first = next(going)
+    assert not [*Ledger(store).each_effect(first.batch_id)]
+    assert len([*known.pruning(timedelta(), dry_run=True, store=store)]) == len([*going]) == 38
 
 
 def test_the_names_of_batches_skip_their_effects(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

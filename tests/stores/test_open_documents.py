@@ -1,4 +1,7 @@
-"""The index of open documents: complete, small, made by itself in an old store, and not needed."""
+"""The index of open documents: complete, small, made by itself in an old store, and not needed.
+
+test_open_in_redis.py has that of Redis with processes of an older version.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,29 @@ from prefect_resilience.stores.sql import INDEXES, TABLE, creating_indexes
 ENDED = ("done", "compensated")
 
 
+Open = Callable[[], Any]
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     is_sqlite = request.param == "sqlite"
     return f"sqlite:///{tmp_path}/store.db" if is_sqlite else request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture
-def opened(url: str) -> Iterator[Callable[[], Any]]:
+def opened(sql_url: str) -> Iterator[Open]:
+    yield from opening(sql_url)
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def indexed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
+    is_sqlite = request.param == "sqlite"
+    yield from opening(
+        f"sqlite:///{tmp_path}/store.db" if is_sqlite else request.getfixturevalue(f"{request.param}_url")
+    )
+
+
+def opening(url: str) -> Iterator[Open]:
     stores: list[Any] = []
 
     def make() -> Any:
@@ -83,8 +101,8 @@ def test_the_index_knows_every_state_of_the_ledger_and_of_letters() -> None:
     assert sorted(doubtful.any_of) == sorted(encode({"status": one})[1:-1] for one in doubts)
 
 
-def test_what_is_open_is_found(opened: Callable[[], Any]) -> None:
-    store = opened()
+def test_what_is_open_is_found(indexed: Open) -> None:
+    store = indexed()
     wanted = fill(store)
     assert isinstance(store, IndexedStore)
     assert open_keys(store) == wanted
@@ -98,8 +116,8 @@ def test_what_is_open_is_found(opened: Callable[[], Any]) -> None:
     assert open_keys(store) == set()
 
 
-def test_pages_of_what_is_open(opened: Callable[[], Any]) -> None:
-    store = opened()
+def test_pages_of_what_is_open(indexed: Open) -> None:
+    store = indexed()
     for number in range(30):
         store.swap(f"{ENTRY}{number:02}", 0, {"status": "settled"} if number % 3 else {})
     first = store.scan_open(ENTRY, None, 4)
@@ -130,7 +148,7 @@ def test_no_text_in_a_document_hides_what_is_open(
     store.close()
 
 
-def test_an_old_store_gets_the_index_when_a_process_opens_it(opened: Callable[[], Any]) -> None:
+def test_an_old_store_gets_the_index_when_a_process_opens_it(opened: Open) -> None:
     store = opened()
     wanted = fill(store)
     drop_index(store)
@@ -139,9 +157,7 @@ def test_an_old_store_gets_the_index_when_a_process_opens_it(opened: Callable[[]
     assert later._dialect.indexed
 
 
-def test_a_large_old_store_is_read_without_the_index(
-    opened: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_old_store_is_read_without_the_index(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     store = opened()
     wanted = fill(store)
     drop_index(store)
@@ -157,7 +173,7 @@ def test_a_large_old_store_is_read_without_the_index(
     assert open_keys(opened()) == wanted
 
 
-def test_the_index_is_named_by_the_plan(opened: Callable[[], Any]) -> None:
+def test_the_index_is_named_by_the_plan(opened: Open) -> None:
     store = opened()
     for number in range(3_000):
         store.swap(f"{ENTRY}{number:06}", 0, {"status": "replayed"} if number % 1000 else {})

@@ -35,9 +35,7 @@ RecordedCall = tuple[str, tuple[str, ...], tuple[Any, ...]]
 
 class EarlierEffects:
     """The external effects that earlier passes of one flow did or began, without those that this pass has
-    requested.
-
-    Indexed, because a recovery may request thousands of other effects.
+    requested. Indexed, because a recovery may request thousands of other effects.
     """
 
     def __init__(self, effects: Iterable[EffectDocument] = ()) -> None:
@@ -132,6 +130,8 @@ def _call_of(recipe: Recipe) -> RecordedCall:
 BATCHES = "effects-batch/"
 T = TypeVar("T")
 MOST_OPEN = 1_000
+_SHOWN = {"key", "kind", "state", "task", "flow", "flow_run_id", "runs"}
+_READ = _SHOWN | {"recipe", "asked", "acknowledged", "counted"}
 
 
 class BatchMarks(Protocol):
@@ -329,7 +329,7 @@ def _opened(
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
-        recorded = [effect for effect, _ in ledger.effects(batch_id)]
+        recorded = [{k: one[k] for k in _READ & one.keys()} for one, _ in ledger.each_effect(batch_id)]
         of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
             effects = [effect for effect in recorded if is_counted(effect)]

@@ -58,8 +58,8 @@ class AdaptiveLimit(Limit):
 
     The number begins at `initial` and stays between `minimum` and `maximum`. It grows while all places are in
     use and calls are as fast as with fewer of them. It falls when calls wait in the service, and when more
-    than 4 % of them fail with `rate_limit`, `unavailable` or `timeout`. Other errors do not count. While it is
-    in use, the limit alternates between the number and 10 to 25 % more, to see where calls begin to wait.
+    than 4 % of them fail with `rate_limit`, `unavailable` or `timeout`. Other errors do not count. While it
+    is in use, the limit alternates between the number and 10 to 25 % more, to see where calls begin to wait.
 
     A number that falls interrupts no call. Callers wait in order of arrival, and `max_wait`, and places of
     overdue calls, are as in `Bulkhead`. If no place becomes free in time, `AdaptiveLimitFullError` is raised.
@@ -68,10 +68,10 @@ class AdaptiveLimit(Limit):
         >>> limit.call(str.upper, "draft"), limit.current
         ('DRAFT', 5)
 
-    Each process has a limit of its own. In a flow or task run, and with a `name`, the processes of a fleet find
-    one number together, through the store of circuits, and each has an equal share of it; `initial` is then
-    that of the fleet, `minimum` and `maximum` those of a process. A process that is gone is forgotten after
-    30 s.
+    Each process has a limit of its own. In a flow or task run, and with a `name`, the processes of a fleet
+    find one number together, through the store of circuits, and each has an equal share of it; `initial` is
+    then that of the fleet, `minimum` and `maximum` those of a process. A process that is gone is forgotten
+    after 30 s.
     Raises `ConfigurationError` for invalid options.
     """
 

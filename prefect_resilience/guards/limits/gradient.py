@@ -205,8 +205,12 @@ class Finding:
     def become(self, state: State) -> None:
         """Begin a new window in this state."""
         self.state: State = state
-        self.calls, self.full, self.dropped = 0, 0, 0
-        self.seconds, self.squares, self.lost = 0.0, 0.0, 0.0
+        self.calls: int = 0
+        self.full: int = 0
+        self.dropped: int = 0
+        self.seconds: float = 0.0
+        self.squares: float = 0.0
+        self.lost: float = 0.0
         self.due: int = _due(state)
         self.longest: float = OUTLIER * state.base or inf
 

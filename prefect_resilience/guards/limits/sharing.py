@@ -98,7 +98,7 @@ def worth_telling(before: int, after: int, since: float) -> bool:
     return since >= TOLD_SECONDS and abs(after - before) >= max(LEAST_CHANGE, CHANGE * before)
 
 
-class Answer(NamedTuple):
+class FleetAnswer(NamedTuple):
     """What the store knows of a fleet. offset: the place of this process among all of them, from 0 to 1.
     known: whether what it told before was still there."""
 
@@ -108,7 +108,7 @@ class Answer(NamedTuple):
     known: bool
 
 
-def exchanged(name: str, own: Mapping[str, Any], interval: float) -> Answer | None:
+def exchanged(name: str, own: Mapping[str, Any], interval: float) -> FleetAnswer | None:
     """Publish this process's number and read those of others.
 
     `own`: number, fleet, in_flight, waiting, base. None if the store does not answer. May block.
@@ -122,7 +122,7 @@ def exchanged(name: str, own: Mapping[str, Any], interval: float) -> Answer | No
         return None
 
 
-def told(store: Store, name: str, who: str, own: Mapping[str, Any], interval: float) -> Answer:
+def told(store: Store, name: str, who: str, own: Mapping[str, Any], interval: float) -> FleetAnswer:
     """The same, for the process with the id `who`."""
     place, now = place_of(name), store.now()
     key = place + who
@@ -139,7 +139,7 @@ def told(store: Store, name: str, who: str, own: Mapping[str, Any], interval: fl
     else:  # a sample of its own for each process: those that follow it
         found = [*store.scan(place, key, SAMPLE), *found][:SAMPLE]
     others = [_share(document.value) for one, document in found if one != key]
-    return Answer(others, processes, offset, known is not None)
+    return FleetAnswer(others, processes, offset, known is not None)
 
 
 def _share(value: Any) -> Share:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,7 +15,8 @@ from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known, recovery, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
+from prefect_resilience.durable.batches.edge.listing import in_order
+from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -65,6 +66,7 @@ def list_all(
     *,
     open: Flag = False,
     archived: Flag = False,
+    all: Flag = False,
     since: str = "30d",
     limit: int = 100,
     how: options.Answering = options.ANSWERING,
@@ -78,6 +80,7 @@ def list_all(
     Args:
         open: Only open batches: an effect is not settled, or the flow run failed or crashed.
         archived: Show archived batches instead.
+        all: Read a ledger with more than 10,000 effects, too. Without it, only its open batches are shown.
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.
     """
@@ -87,15 +90,16 @@ def list_all(
     url = options.store_url(how.store)
     back = options.since("--since", since)
     with options.explained(url):
-        found = tables.find(url, archived=archived, only_open=open, since=back, limit=limit)
+        found = tables.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
     if how.json:
         look.as_json([tables.batch_row(one, found) for one in found.shown])
     elif not found.shown:
-        which = "open " if open else "archived " if archived else ""
+        which = "open " if open or found.left_out else "archived " if archived else ""
         look.show(f"There are no {which}batches in {redact(url)}.")
     else:
         more = f"The first {limit} of " if found.counts.total > limit else ""
-        look.show(tables.batches_table(found), more + tables.summary(found.counts, redact(url)))
+        says = tables.summary(found.counts, redact(url), left_out=found.left_out)
+        look.show(tables.batches_table(found), more + says)
     for sentence in found.caveats:
         look.say(sentence)
     return 0
@@ -247,16 +251,26 @@ def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
     url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
     with options.explained(url):
-        old = known.prune(before, dry_run=True, store=url)
-    number = plural(len(old), "batch", "batches")
-    if old and not how.dry_run:
-        question = f"Archive {number} and remove them from the ledger?"
-        if not how.yes and not look.agreed(question, f"change {number}"):
+        number, rows = _pruned(known.pruning(before, dry_run=True, store=url), how.json)
+    if number and not how.dry_run:
+        batches = plural(number, "batch", "batches")
+        question = f"Archive {batches} and remove them from the ledger?"
+        if not how.yes and not look.agreed(question, f"change {batches}"):
             return 1
         with options.explained(url):
-            old = known.prune(before, store=url)
-    done = f"{plural(len(old), 'batch', 'batches')} {options.was(len(old), how.dry_run)} archived."
-    return look.answer([tables.batch_row(one) for one in old], done, json=how.json)
+            number, rows = _pruned(known.pruning(before, store=url), how.json)
+    done = f"{plural(number, 'batch', 'batches')} {options.was(number, how.dry_run)} archived."
+    return look.answer(rows, done, json=how.json)
+
+
+def _pruned(batches: Iterable[BatchSummary], keep: bool) -> tuple[int, list[dict[str, Any]]]:
+    """The number of batches, and the rows of their JSON if it is asked for."""
+    number, kept = 0, list[BatchSummary]()
+    for one in batches:
+        number += 1
+        if keep:
+            kept.append(one)
+    return number, [tables.batch_row(one) for one in in_order(kept)]
 
 
 # -- helpers of several commands

@@ -19,12 +19,7 @@ from prefect_resilience.durable.batches.audit import AuditEntry
 from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, hint_of
-from prefect_resilience.durable.batches.edge.listing import (
-    BatchCounts,
-    each_batch,
-    list_batches,
-    open_batches,
-)
+from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
 from prefect_resilience.durable.batches.edge.status import Archived, BatchStatus, BatchSummary, EffectStatus
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -58,16 +53,28 @@ def _batch_cells(one: BatchSummary, found: FoundBatches) -> Iterator[look.Cell]:
     hint, name = found.hints.get(one.batch_id), found.names.get(one.batch_id)
     yield _standing(one)
     yield one.batch_id + (f" ({name})" if name else "")
-    yield ", ".join(f"{number} {state}" for state in COUNTED if (number := getattr(one, state))) or "none"
+    yield ", ".join(_counts(one)) or "none"
     yield look.rough(found.now - one.first_at)
-    yield "" if hint is None else f"{hint.strategy}: {safe(hint.why)}"
+    large = "a large batch: see `batches show`" if one.uncounted else ""
+    yield large if hint is None else f"{hint.strategy}: {safe(hint.why)}"
 
 
-def summary(counts: BatchCounts, url: str) -> str:
-    """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
-    number = plural(counts.total, "batch", "batches")
-    doubts = f"{counts.in_doubt or 'none'} with an unknown outcome"
-    return f"{number}, {counts.open or 'none'} open, {doubts}, in {url}"
+def _counts(one: BatchSummary) -> Iterator[str]:
+    for state in COUNTED:
+        if number := getattr(one, state):
+            least = "+" if one.uncounted and state in ("done", "compensated") else ""
+            yield f"{number}{least} {state}"
+
+
+def summary(counts: BatchCounts, url: str, *, left_out: bool = False) -> str:
+    """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown.
+
+    `left_out`: settled batches were not counted.
+    """
+    least = "+" if counts.more else ""
+    opened = f"{counts.open or 'none'}{least} open"
+    number = opened if left_out else f"{plural(counts.total, 'batch', 'batches')}, {opened}"
+    return f"{number}, {counts.in_doubt or 'none'}{least} with an unknown outcome, in {url}"
 
 
 def batch_card(status: BatchStatus, hint: RecoveryHint | str | None, now: float) -> Iterator[RenderableType]:
@@ -215,10 +222,12 @@ HINTS_SHOWN = 200
 class FoundBatches:
     """The first matching batches, with hints and the names of their flow runs, and the counts of all.
 
-    `now`: the store's time. `caveats`: sentences about what is unknown or left out.
+    `now`: the store's time. `caveats`: sentences about what is unknown or left out. `left_out`: settled
+    batches are not counted.
     """
 
     counts: BatchCounts
+    left_out: bool
     shown: list[BatchSummary]
     hints: dict[str, RecoveryHint | None]
     names: dict[str, str]
@@ -227,32 +236,26 @@ class FoundBatches:
 
 
 def find(
-    url: str, *, archived: bool, only_open: bool, since: datetime | timedelta, limit: int
+    url: str, *, archived: bool, only_open: bool, every: bool, since: datetime | timedelta, limit: int
 ) -> FoundBatches:
     """Find the batches of a store; at most `limit` are shown. Raises StoreUnavailable."""
     ledger = open_ledger(url)
-    seen = _with_runs(url, archived, only_open, since, limit)
+    if archived:
+        listed = list_batches(archived=True, store=url)
+        seen = known.Batches(listed[:limit], BatchCounts(len(listed)), {})
+    else:
+        api = get_current_settings().api.url is not None
+        back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
+        seen = known.find_batches(url, back if api else None, limit=limit, only_open=only_open, every=every)
     shown = seen.batches
     hints = {
         one.batch_id: hint_of(ledger, one.batch_id, run=seen.runs.get(one.batch_id))
-        for one in [one for one in shown if one.open][:HINTS_SHOWN]
+        for one in [one for one in shown if one.open and not one.uncounted][:HINTS_SHOWN]
     }
     caveats = tuple(_caveats(seen))
-    return FoundBatches(seen.counts, shown, hints, _names(shown, seen), ledger.store.now(), caveats)
-
-
-def _with_runs(
-    url: str, archived: bool, only_open: bool, since: datetime | timedelta, limit: int
-) -> known.Batches:
-    """The batches, with flow runs that failed or crashed if an API is configured."""
-    if archived:
-        listed = list_batches(archived=True, store=url)
-        return known.Batches(listed[:limit], BatchCounts(len(listed)), {})
-    if get_current_settings().api.url is None:
-        ledger = open_ledger(url)
-        return known.first_batches(open_batches(ledger) if only_open else each_batch(ledger), limit)
-    back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
-    return known.batches_with_runs(url, back, limit=limit, only_open=only_open)
+    return FoundBatches(
+        seen.counts, seen.left_out, shown, hints, _names(shown, seen), ledger.store.now(), caveats
+    )
 
 
 def _names(shown: list[BatchSummary], seen: known.Batches) -> dict[str, str]:
@@ -273,4 +276,11 @@ def _caveats(seen: known.Batches) -> list[str]:
         )
     if seen.more:
         said.append(f"More than {known.MOST_RUNS:,} flow runs failed or crashed; only the latest are shown.")
+    if seen.left_out:
+        said.append(
+            f"The ledger has more than {EFFECTS_READ:,} effects: only batches with open effects, and flow "
+            "runs that failed or crashed, are listed and counted. --all reads every effect."
+        )
+    if seen.counts.more:
+        said.append("More batches are open than were counted. --all counts them all.")
     return said

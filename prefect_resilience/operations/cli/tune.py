@@ -22,7 +22,7 @@ from prefect_resilience.operations.tuning import tuning
 from prefect_resilience.operations.tuning.applying import ChangePlan, NotApplied, TuningChange
 from prefect_resilience.operations.tuning.changing import apply_changes, planned, restore
 from prefect_resilience.operations.tuning.checking import CheckedChange
-from prefect_resilience.operations.tuning.page import headline_of, not_judged_of, page_of
+from prefect_resilience.operations.tuning.page import fits_of, headline_of, not_judged_of, page_of
 from prefect_resilience.operations.tuning.pictures import (
     Legend,
     figure_text,
@@ -31,6 +31,7 @@ from prefect_resilience.operations.tuning.pictures import (
     value_text,
 )
 from prefect_resilience.operations.tuning.report import Comparison, TuningGoal, TuningReport
+from prefect_resilience.operations.tuning.sentences import fit_text
 
 Goal = Annotated[
     TuningGoal | None,
@@ -105,6 +106,7 @@ def _advice(report: TuningReport) -> Iterator[RenderableType]:
             ),
         )
     yield f"{headline_of(report)}."
+    yield from _sentences("How good the replay is", fits_of(report))
     yield from _sentences("Not judged", not_judged_of(report))
     yield from _sentences("Unknown", report.unknown.values())
 
@@ -286,6 +288,8 @@ def _compared(comparison: Comparison, then: str) -> Iterator[RenderableType]:
     )
     yield look.table(columns, rows)
     yield f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
+    if comparison.fit is not None and not comparison.fit.doubtful:
+        yield from _sentences("How good the replay is", [fit_text(comparison.fit)])
     yield from _sentences("Doubts", comparison.doubts)
 
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import anyio
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
-from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, in_order
+from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance, in_order
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters.edge.known import queue_of
+from prefect_resilience.durable.letters.edge.known import ended, queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values
@@ -33,6 +35,8 @@ NO_API = (
     "Unknown: retries and fallbacks are counted from the events of the Prefect API, and no API is configured "
     "(PREFECT_API_URL)."
 )
+ENDED_COUNTED = 1_000
+"""Of so many letters, the newest, those that ended are counted."""
 NAMES_KEPT = 1_000
 GONE_KEPT = 5_000
 """The number of removed rows that are remembered; a browser that missed more gets all rows."""
@@ -58,12 +62,23 @@ class Fleet:
         return link_to(self.circuits).exchange(read)
 
     def read_letters(self) -> rows.Parts:
-        return rows.letters(queue_of(self.store).letters())
+        queue = queue_of(self.store)
+        parts = rows.letters(queue.letters(only="open"))
+        told = parts["summary"]["letters"]
+        if told["more"]:
+            # The few in doubt have an index of their own.
+            doubts = queue.letters(only="in_doubt")
+            states = Counter(one.status for one in islice(doubts, rows.COUNTED))
+            told |= {"in_doubt": states["in_doubt"], "replaying": states["replaying"]}
+            told["more_doubts"] = next(doubts, None) is not None
+        done, more = ended(queue, ENDED_COUNTED)
+        parts["summary"]["letters"] = {**told, "done": done, "more_done": more}
+        return parts
 
     def read_batches(self) -> rows.Parts:
         counts = BatchCounts()
-        every = counts.counting(each_batch(open_ledger(self.store)))
-        opened = in_order((one for one in every if one.open), rows.BATCHES_SHOWN)
+        seen = counts.counting(glance(open_ledger(self.store), counts))
+        opened = in_order(seen, rows.BATCHES_SHOWN)
         self._learn_names([one.batch_id for one in opened])
         return rows.batches(opened, counts, self._names)
 

@@ -29,6 +29,8 @@ Row = dict[str, Any]
 Rows = Mapping[str, Row]
 Parts = dict[str, dict[str, Row]]
 
+COUNTED = 10_000
+"""So many open letters are counted."""
 LETTERS_SHOWN = 50
 TASKS_SHOWN = 50
 BATCHES_SHOWN = 50
@@ -38,16 +40,18 @@ MINUTES = 60
 OPEN = ("waiting", "in_doubt", "replaying")
 
 
-def letters(listed: Iterable[DeadLetter]) -> Parts:
+def letters(listed: Iterable[DeadLetter], most: int = COUNTED) -> Parts:
     """The parts `letters` (the newest open ones) and `tasks` (the number of letters of each task).
 
-    `listed`: all letters, the newest first; iterated once.
+    `listed`: the open letters, perhaps with others, the newest first; `most` of them are counted. `more` in
+    the summary: there are others.
     """
     states: Counter[str] = Counter()
     shown: dict[str, Row] = {}
     tasks: dict[str, Counter[str]] = {}
     newest: dict[str, float] = {}
-    for letter in listed:
+    rest = iter(listed)
+    for letter in islice(rest, most):
         states[letter.status] += 1
         if letter.status not in OPEN:
             continue
@@ -55,13 +59,14 @@ def letters(listed: Iterable[DeadLetter]) -> Parts:
         tasks.setdefault(letter.name, Counter()).update([letter.status, f"category {letter.category}"])
         if len(shown) < LETTERS_SHOWN:
             shown[letter.id] = _letter(letter)
-    groups = {name: _task(counts, newest[name]) for name, counts in tasks.items()}
-    most = sorted(groups, key=lambda name: (-groups[name]["waiting"], name))[:TASKS_SHOWN]
-    totals = {state: states[state] for state in (*OPEN, "replayed", "settled")}
+    more = next(rest, None) is not None
+    groups = {name: {**_task(counts, newest[name]), "more": more} for name, counts in tasks.items()}
+    first = sorted(groups, key=lambda name: (-groups[name]["waiting"], name))[:TASKS_SHOWN]
+    totals = {state: states[state] for state in OPEN}
     return {
         "letters": shown,
-        "tasks": {name: groups[name] for name in most},
-        "summary": {"letters": {**totals, "tasks": len(groups), "shown": len(shown)}},
+        "tasks": {name: groups[name] for name in first},
+        "summary": {"letters": {**totals, "more": more, "tasks": len(groups), "shown": len(shown)}},
     }
 
 
@@ -88,7 +93,7 @@ def _task(counts: Counter[str], newest: float) -> Row:
 def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[str, str]) -> Parts:
     """The part `batches`: the first open batches in the order of `opened`, which is their `place`.
 
-    `counts`: those of all batches. `names`: the names of flow runs by batch, as far as they are known.
+    `counts`: those of the open batches. `names`: the names of flow runs by batch, as far as they are known.
     """
     rows = {
         one.batch_id: {
@@ -99,12 +104,13 @@ def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[
             "going_on": one.intended,
             "done": one.done,
             "at": one.last_at,
+            "more": one.uncounted,
         }
         for place, one in enumerate(islice(opened, BATCHES_SHOWN))
     }
     counted = {
-        "total": counts.total,
         "open": counts.open,
+        "more": counts.more,
         "in_doubt": counts.in_doubt,
         "effects": counts.effects,
         "shown": len(rows),

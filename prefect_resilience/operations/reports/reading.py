@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
+from prefect_resilience.durable.letters.model import DeadLetter, first_id_at
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
@@ -34,6 +36,9 @@ When = datetime | timedelta | None
 
 DAY = timedelta(days=1)
 NAMED = 5
+OLDER_READ = 10_000
+"""Letters from before the period: one of them may have been replayed in it."""
+LAST_ID = timedelta(seconds=1)
 LATE = timedelta(seconds=30)
 PATIENCE = 15.0
 """Seconds that the server may take to store the events of runs that have just ended."""
@@ -80,7 +85,7 @@ def report(since: When = None, until: When = None) -> FleetReport:
         tally.refuse(task, number)
     total = tally.total()
     snapshots = _from_store("circuits", get_circuits, unknown)
-    letters = _from_store("dead letters", lambda: _letters(period, seen), unknown)
+    letters = _from_store("dead letters", lambda: _letters(period, seen, unknown), unknown)
     return FleetReport(
         since=period.since,
         until=period.until,
@@ -197,9 +202,35 @@ def _from_store(what: str, read: Callable[[], T], unknown: list[str]) -> T | Non
         return None
 
 
-def _letters(period: Period, seen: Happenings | None) -> LetterFigures:
-    made = figures.letters_of(queue_of().letters(), period.since, period.until)
+def _letters(period: Period, seen: Happenings | None, unknown: list[str]) -> LetterFigures:
+    # An id has the time in whole milliseconds; the figures look at the exact one.
+    before = first_id_at((period.until + LAST_ID).timestamp())
+    read = _Letters(queue_of().letters(after=before), period.since)
+    made = figures.letters_of(read, period.since, period.until)
+    if read.more:
+        unknown.append(
+            f"Replays of older dead letters: the store has more than {OLDER_READ:,} letters from before the "
+            "period, and only the newest of them were read. The numbers of replays are lower bounds."
+        )
     return made.model_copy(update={"skipped": seen.skipped if seen else None})
+
+
+@dataclass
+class _Letters:
+    """The letters since a time, and OLDER_READ older ones. `more`: there are still older ones."""
+
+    letters: Iterator[DeadLetter]
+    since: datetime
+    more: bool = False
+
+    def __iter__(self) -> Iterator[DeadLetter]:
+        older = 0
+        for letter in self.letters:
+            older += letter.created_at < self.since
+            if older > OLDER_READ:
+                self.more = True
+                return
+            yield letter
 
 
 def _batches(period: Period) -> dict[str, int]:

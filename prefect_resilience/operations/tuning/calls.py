@@ -73,17 +73,24 @@ def service_of(task: RecordedTask) -> str:
 
 def services_of(period: RecordedPeriod) -> list[ServiceRecord]:
     """The services of a period, each with all tasks that share its circuit."""
+    records = tasks_by_service(period)
+    for record in records:
+        fill(record)
+    return records
+
+
+def tasks_by_service(period: RecordedPeriod) -> list[ServiceRecord]:
+    """The services of a period with their tasks only; `fill` adds their runs and calls."""
     records: dict[str, ServiceRecord] = {}
     for task in period.tasks:
         if task.runs:
             name = service_of(task)
             records.setdefault(name, ServiceRecord(name)).tasks.append(task)
-    for record in records.values():
-        _fill(record)
     return list(records.values())
 
 
-def _fill(record: ServiceRecord) -> None:
+def fill(record: ServiceRecord) -> None:
+    """Add the runs and calls of the tasks of a service."""
     record.runs = sorted(
         ((number, run) for number, task in enumerate(record.tasks) for run in task.runs),
         key=lambda pair: pair[1].start,

@@ -27,15 +27,40 @@ IN_CIRCUIT: Mapping[str, tuple[Any, ...]] = {
     "window": ("10s", "30s", "60s", "120s", "300s"),
     "open_for": (2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0),
 }
+OPENINGS = "openings"
+"""The lengths of openings: several options at once, because one alone moves failed runs against calls to a
+service in an outage."""
+
+SAME_LENGTH = (20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0)
+LONGEST = (240.0, 120.0, 60.0)
 
 
 @dataclass(frozen=True)
 class OptionToTry:
-    """One option of one task, with the values to try, the nearest to the present one first."""
+    """One option of one task, with the values to try, the nearest to the present one first.
+
+    joint: each value is of several options, by their places in the policy.
+    """
 
     option: str
     now: Any
     values: tuple[Any, ...]
+    joint: bool = False
+
+    def changes(self, place: int) -> dict[str, Any]:
+        """The options that a value changes, by their places in the policy, with their values."""
+        value = self.values[place]
+        return dict(value) if self.joint else {self.option: value}
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """The places in the policy of all options that some value changes."""
+        return frozenset(path for place in range(len(self.values)) for path in self.changes(place))
+
+    def with_timeout(self, seconds: float) -> OptionToTry:
+        """The same values, each together with a timeout."""
+        values = tuple({"timeout": seconds, **self.changes(place)} for place in range(len(self.values)))
+        return OptionToTry(f"timeout and {self.option}", None, values, joint=True)
 
 
 @dataclass(frozen=True)
@@ -145,6 +170,14 @@ def _of_circuit(circuit: CircuitPolicy) -> list[OptionToTry]:
         elif isinstance(circuit.window_size, float):
             order = _nearest([float(value[:-1]) for value in values], circuit.window_size)
             found.append(OptionToTry("circuit.window", now, tuple(f"{value:g}s" for value in order)))
+    capped = [{"circuit.open_max": longest} for longest in LONGEST if longest < circuit.open_max]
+    same = [
+        {"circuit.open_for": length, "circuit.open_backoff": 1.0}
+        for length in _nearest(SAME_LENGTH, circuit.open_for)
+        if circuit.open_backoff != 1.0
+    ]
+    if capped or same:
+        found.append(OptionToTry(OPENINGS, None, (*capped, *same), joint=True))
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prefect_resilience.operations.tuning.losses import interval
 
-FOLDS = 5
+LEAST_DAYS = 5
 NEARLY = 0.99
 """The value nearest to the present one that gains at least this share of the most is chosen."""
 
@@ -40,16 +40,19 @@ class Choice:
 
 
 def fold_of(block: int, blocks: int, days: float) -> int:
-    """The part of a block: its day in a long period, else one of FOLDS that take turns."""
-    if days < FOLDS:
-        return block % FOLDS
+    """The part of a block: its day in a period of several days, else the block itself."""
+    if days < LEAST_DAYS:
+        return block
     return int(block * min(days, 28) / blocks)
 
 
-def choose(gains: Sequence[Sequence[float]], worth: float, days: float, seed: int) -> Choice | None:
+def choose(
+    gains: Sequence[Sequence[float]], worth: float, days: float, seed: int, nearly: float = NEARLY
+) -> Choice | None:
     """The value to change to, or None. gains: by value and block, in seconds, the nearest value first.
 
-    worth: the gain from which a change is worth its trouble.
+    worth: the gain from which a change is worth its trouble. nearly: the share of the most gain with which
+    the value nearest to the present one is chosen.
     """
     if not gains:
         return None
@@ -58,13 +61,13 @@ def choose(gains: Sequence[Sequence[float]], worth: float, days: float, seed: in
     held_out = [0.0] * blocks
     for fold in set(folds):
         place = _modest(
-            [sum(g for g, f in zip(one, folds, strict=True) if f != fold) for one in gains], worth
+            [sum(g for g, f in zip(one, folds, strict=True) if f != fold) for one in gains], worth, nearly
         )
         if place is not None:
             for block in range(blocks):
                 if folds[block] == fold:
                     held_out[block] = gains[place][block]
-    place = _modest([sum(one) for one in gains], worth)
+    place = _modest([sum(one) for one in gains], worth, nearly)
     gain = sum(held_out)
     if place is None or gain < worth:
         return None
@@ -80,9 +83,9 @@ def choose(gains: Sequence[Sequence[float]], worth: float, days: float, seed: in
     return Choice(place, gain, low, high)
 
 
-def _modest(sums: Sequence[float], worth: float) -> int | None:
+def _modest(sums: Sequence[float], worth: float, nearly: float) -> int | None:
     """The first value that gains nearly the most; None if none gains enough."""
     most = max(sums)
     if most <= 0 or most < worth * ALMOST_WORTH:
         return None
-    return next(place for place, gain in enumerate(sums) if gain >= NEARLY * most)
+    return next(place for place, gain in enumerate(sums) if gain >= nearly * most)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from prefect_resilience.operations.tuning.calls import ServiceRecord
 from prefect_resilience.operations.tuning.losses import interval
-from prefect_resilience.operations.tuning.replaying import (
+from prefect_resilience.operations.tuning.plain_runs import (
     CALLS,
     DEAD,
     FAILED,
@@ -16,10 +16,8 @@ from prefect_resilience.operations.tuning.replaying import (
     RUNS,
     SECONDS,
     WAITED,
-    ReplaySums,
-    load_at_return,
-    percentile,
 )
+from prefect_resilience.operations.tuning.replaying import ReplaySums, load_at_return, percentile
 from prefect_resilience.operations.tuning.report import ComparedFigure, TuningFigures
 from prefect_resilience.operations.tuning.scenario import REPLAYED, Scenario, duration_of
 from prefect_resilience.operations.tuning.service import ServiceModel, in_outages
@@ -35,6 +33,7 @@ COMPARED: tuple[tuple[str, str, int, int], ...] = (
 )
 """Name, unit, figure, and which way is better (0: neither says anything alone)."""
 
+FEW_OF_HIT = 0.1
 SHARE_OF_HIT = 0.01
 """More failed runs or calls than this share of the runs that were hit are a harm, if they are no chance."""
 
@@ -130,15 +129,39 @@ def does_no_harm(now: ReplaySums, then: ReplaySums, seed: int, *, by_chance: boo
 
     by_chance: more of them count only if that is hardly chance.
     """
-    hit = sum(block[HIT] for blocks in now.sums for block in blocks)
+    hit = _total(now, HIT)
     return not any(
         _grows(now, then, place, seed if by_chance else None, SHARE_OF_HIT * hit) for place in (FAILED, DEAD)
     )
 
 
-def _grows(now: ReplaySums, then: ReplaySums, place: int, seed: int | None, few: float) -> bool:
-    more = [
+def harm(now: ReplaySums, then: ReplaySums) -> float:
+    """By how much `then` is worse, as a share; the worst of three.
+
+    More failed runs count as a share of the runs that are hit, more failed calls in outages as a share of
+    those that fail now (of a tenth of the runs that are hit, if that is more), and more seconds in runs as a
+    tenth of their share: runs that are saved take longer.
+    """
+    hit, dead, seconds = (max(1.0, _total(now, place)) for place in (HIT, DEAD, SECONDS))
+    return max(
+        sum(_more(now, then, FAILED)) / hit,
+        sum(_more(now, then, DEAD)) / max(dead, FEW_OF_HIT * hit),
+        0.1 * sum(_more(now, then, SECONDS)) / seconds,
+    )
+
+
+def _total(result: ReplaySums, place: int) -> float:
+    return sum(block[place] for blocks in result.sums for block in blocks)
+
+
+def _more(now: ReplaySums, then: ReplaySums, place: int) -> list[float]:
+    """By block."""
+    return [
         sum(task[place] for task in after) - sum(task[place] for task in before)
         for before, after in zip(zip(*now.sums, strict=True), zip(*then.sums, strict=True), strict=True)
     ]
+
+
+def _grows(now: ReplaySums, then: ReplaySums, place: int, seed: int | None, few: float) -> bool:
+    more = _more(now, then, place)
     return sum(more) > few and (seed is None or interval(more, seed)[0] > 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from random import Random
 from typing import Any, cast
@@ -219,7 +219,7 @@ def is_plain(run: RecordedRun) -> bool:
 def _heavier(one: NamedRun, by: float) -> NamedRun:
     if by == 1:
         return one
-    return NamedRun(one.task, one.run.model_copy(update={"weight": one.run.weight * by}))
+    return NamedRun(one.task, replace(one.run, weight=one.run.weight * by))
 
 
 # -- the record
@@ -264,10 +264,9 @@ def _behind(run: RecordedRun, circuit: str) -> RecordedRun:
     if all(one.circuit is not None for one in run.attempts):
         return run
     attempts = tuple(
-        one if one.circuit is not None else one.model_copy(update={"circuit": circuit})
-        for one in run.attempts
+        one if one.circuit is not None else replace(one, circuit=circuit) for one in run.attempts
     )
-    return run.model_copy(update={"attempts": attempts})
+    return replace(run, attempts=attempts)
 
 
 def circuits_of_record(

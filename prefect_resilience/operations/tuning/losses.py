@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from prefect_resilience.operations.tuning.replaying import DEAD, FAILED, FALLBACK, SECONDS, ReplaySums
+from prefect_resilience.operations.tuning.plain_runs import DEAD, FAILED, FALLBACK, SECONDS
+from prefect_resilience.operations.tuning.replaying import ReplaySums
 from prefect_resilience.operations.tuning.report import TuningGoal
 from prefect_resilience.operations.tuning.scenario import Scenario
 
@@ -53,6 +54,20 @@ def losses(scenario: Scenario, result: ReplaySums, prices: Prices) -> list[float
             block = scenario.block_at(scenario.model.outages[place].end)
             total[block] += max(0.0, number - LOAD_AT_MOST * usual) * prices.dead
     return total
+
+
+def task_losses(result: ReplaySums, prices: Prices) -> list[float]:
+    """The loss of each task over the period, without the load at the ends of outages."""
+    return [
+        sum(
+            sums[SECONDS]
+            + sums[FAILED] * prices.failed
+            + sums[FALLBACK] * prices.fallback
+            + sums[DEAD] * prices.dead
+            for sums in blocks
+        )
+        for blocks in result.sums
+    ]
 
 
 def interval(gains: Sequence[float], seed: int, low: float = 0.05, high: float = 0.95) -> tuple[float, float]:

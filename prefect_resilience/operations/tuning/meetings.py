@@ -54,13 +54,15 @@ class ReplayState:
 
 
 class Meetings:
-    """What the calls of one replay meet. blind: nothing is taken from the recorded calls."""
+    """What the calls of one replay meet. redrawn: nothing is taken from the recorded calls in outages;
+    blind: nothing from any recorded call."""
 
-    def __init__(self, scenario: Scenario, seed: int, *, blind: bool = False) -> None:
+    def __init__(self, scenario: Scenario, seed: int, *, blind: bool = False, redrawn: bool = False) -> None:
         self.scenario: Scenario = scenario
         self.model: ServiceModel = scenario.model
         self.seed: int = seed
         self.blind: bool = blind
+        self.redrawn: bool = redrawn
         self.limit: LoadLimit | None = scenario.model.limit
         self._recent: deque[tuple[float, float]] = deque()
         self._load = 0.0
@@ -93,7 +95,7 @@ class Meetings:
                     return self._failure(state, outage, of)
                 if answers < 1 or outage >= 0:
                     return self._success(state)
-        if not self.blind and nth < len(run.met):
+        if not self.blind and nth < len(run.met) and not (self.redrawn and outage >= 0):
             recorded, call = run.met[nth]
             if recorded == outage and not call.waited_in_line:
                 return self._recorded(state, call, outage)

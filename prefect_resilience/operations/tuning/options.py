@@ -71,6 +71,13 @@ def value_at(options: Options, path: str) -> Any:
     return value
 
 
+def value_in(options: Options, path: str) -> Any:
+    """The value of a task's timeout or of its circuit's option, which has a default."""
+    if path == "timeout":
+        return policy_of(options).timeout
+    return getattr(policy_of(options).circuit, path.rpartition(".")[2])
+
+
 def with_value(options: Options, path: str, value: Any) -> dict[str, Any]:
     """A copy of the options with another value at a path."""
     first, _, rest = path.partition(".")
@@ -78,6 +85,14 @@ def with_value(options: Options, path: str, value: Any) -> dict[str, Any]:
     if rest:
         value = with_value(cast("Options", options.get(first) or {}), rest, value)
     changed[first] = value
+    return changed
+
+
+def with_values(options: Options, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the options with other values at several paths."""
+    changed = dict(options)
+    for path, value in changes.items():
+        changed = with_value(changed, path, value)
     return changed
 
 

@@ -154,7 +154,8 @@ def _outage(calls: Sequence[ServiceCall], first: int, last: int, usual: float, u
     # What was asked again only after the record's end may have been well long before.
     after = next((call.start for call in calls[last + 1 :]), None)
     gaps = [later.start - earlier.start for earlier, later in pairwise(inside)]
-    rate = (len(failures) + usual) / (len(inside) + 1) if len(failures) < len(inside) else 1.0
+    # It begins and ends with a failure because we looked for them: only the calls between say how often.
+    rate = (len(failures) - 2 + usual) / (len(inside) - 1) if len(failures) < len(inside) else 1.0
     return ServiceOutage(
         start_low=min(before, inside[0].start),
         start_high=inside[0].start,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 
 from prefect_resilience.base.text import code_cell, one_line, plural, utc_text
 from prefect_resilience.operations.tuning.pictures import (
@@ -14,6 +15,7 @@ from prefect_resilience.operations.tuning.pictures import (
     value_text,
 )
 from prefect_resilience.operations.tuning.report import Comparison, TuningAdvice, TuningReport
+from prefect_resilience.operations.tuning.sentences import fit_text
 from prefect_resilience.telemetry.payloads import fitted_text
 
 TITLE = "Advice for policies"
@@ -52,20 +54,27 @@ def _lines(report: TuningReport) -> Iterator[str]:
             texts = (one.task, one.option, value_text(one.now), value_text(one.better))
             cells = [*(code_cell(fitted_text(text, LONGEST)) for text in texts), _text(one.why)]
             yield "| " + " | ".join(cells) + " |"
-    for one in report.advice[:MOST_PICTURES]:
-        if one.effect is not None:
-            yield from _picture(one, one.effect)
+    for effect, changed in list(_changes(report))[:MOST_PICTURES]:
+        yield from _picture(effect, changed)
     yield from _rest(report)
 
 
-def _picture(one: TuningAdvice, effect: Comparison) -> Iterator[str]:
-    then = f"{one.option}: {value_text(one.better)}"
-    title = f"{one.task}: {one.option}"
+def _changes(report: TuningReport) -> Iterator[tuple[Comparison, list[TuningAdvice]]]:
+    """Each comparison with the advice that it is of: options that change together have one."""
+    for (_, effect), group in groupby(report.advice, lambda one: (one.task, one.effect)):
+        if effect is not None:
+            yield effect, list(group)
+
+
+def _picture(effect: Comparison, changed: list[TuningAdvice]) -> Iterator[str]:
+    names = [one.option if len(changed) == 1 else one.option.rpartition(".")[2] for one in changed]
+    now = ", ".join(f"{name}: {value_text(one.now)}" for name, one in zip(names, changed, strict=True))
+    then = ", ".join(f"{name}: {value_text(one.better)}" for name, one in zip(names, changed, strict=True))
+    title = f"{changed[0].task}: {', '.join(names)}"
     yield ""
     yield f"## {_text(title)}"
     yield ""
-    legend = Legend(f"{one.option}: {value_text(one.now)}", then)
-    yield as_image(picture_of(effect, title, legend), title)
+    yield as_image(picture_of(effect, title, Legend(now, then)), title)
     yield ""
     yield from comparison_table(effect)
 
@@ -80,15 +89,14 @@ def comparison_table(comparison: Comparison) -> Iterator[str]:
 
 
 def _rest(report: TuningReport) -> Iterator[str]:
-    fits = [
-        f"{fit.task}: the replay is off by {fit.recovered_off:.1f} points of recovered runs"
-        + ("" if fit.waited_off is None else f" and {fit.waited_off:.0f} % of the time waited")
-        for fit in report.fits
-        if fit.recovered_off is not None
-    ]
-    yield from _list("How good the replay is", fits)
+    yield from _list("How good the replay is", fits_of(report))
     yield from _list("Not judged", not_judged_of(report))
     yield from _list("Unknown", report.unknown.values())
+
+
+def fits_of(report: TuningReport) -> list[str]:
+    """The error of each task's replay, in sentences."""
+    return [f"{fit.task}: {fit_text(fit)}" for fit in report.fits if fit.recovered_off is not None]
 
 
 def not_judged_of(report: TuningReport) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 
@@ -213,7 +214,7 @@ def _runs_of_part(api: Api, part: Period) -> list[NamedRun]:
 
 
 def _weighing(one: NamedRun, weight: float) -> NamedRun:
-    return NamedRun(one.task, one.run.model_copy(update={"weight": weight}))
+    return NamedRun(one.task, replace(one.run, weight=weight))
 
 
 # -- runs without failures, from rows

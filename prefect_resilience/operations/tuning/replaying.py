@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,18 @@ from functools import lru_cache
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.operations.tuning.meetings import Meetings, ReplayState, chance_of
 from prefect_resilience.operations.tuning.options import TaskPolicy
+from prefect_resilience.operations.tuning.plain_runs import (
+    CALLS,
+    DEAD,
+    FAILED,
+    FALLBACK,
+    HIT,
+    RECOVERED,
+    RUNS,
+    SECONDS,
+    WAITED,
+    Sums,
+)
 from prefect_resilience.operations.tuning.replay_circuit import Admission, ReplayedCircuit
 from prefect_resilience.operations.tuning.scenario import Scenario
 
@@ -25,25 +38,23 @@ LONGEST_HANG = 3600.0
 """The seconds that a call without a timeout waits for a service that never answers."""
 
 KNOWN = frozenset(category.value for category in ErrorCategory)
-RUNS, HIT, RECOVERED, FAILED, FALLBACK, SECONDS, WAITED, CALLS, DEAD = range(9)
-Sums = list[float]
 
 
 @dataclass
 class ReplaySums:
     """What a replay gives: by task and block the sums of RUNS, HIT, ...; by outage the calls at its return.
 
-    durations: (seconds, weight) of the runs that were replayed one by one, by task. quiet: the stretches of
-    quiet runs (first place, place after the last), whose recorded durations hold. replays: of how many
-    replays it is the mean.
+    durations: by task the seconds and the weight of each run that was replayed one by one, in turn.
+    called: the places of the plain runs among them; of the others the recorded durations hold.
+    opened: how often the circuit opened. attempts: those that were replayed one by one.
     """
 
     sums: list[list[Sums]]
     returned: list[float]
-    durations: list[list[tuple[float, float]]]
-    quiet: list[tuple[int, int]]
+    durations: list[array[float]]
+    called: array[int]
     opened: int = 0
-    replays: int = 1
+    attempts: int = 0
 
 
 @lru_cache(maxsize=4096)
@@ -81,76 +92,86 @@ Event = tuple[float, int, Callable[..., None], tuple[object, ...]]
 
 
 class PeriodReplay:
-    """One replay of a scenario. policies: by task. blind: no recorded outcome is used, only the model."""
+    """One replay of a scenario. policies: by task. blind, redrawn: as for `Meetings`."""
 
     def __init__(
-        self, scenario: Scenario, policies: Sequence[TaskPolicy], seed: int, *, blind: bool = False
+        self,
+        scenario: Scenario,
+        policies: Sequence[TaskPolicy],
+        seed: int,
+        *,
+        blind: bool = False,
+        redrawn: bool = False,
     ) -> None:
         self.scenario: Scenario = scenario
         self.policies: Sequence[TaskPolicy] = policies
         self.seed: int = seed
-        self.meetings: Meetings = Meetings(scenario, seed, blind=blind)
-        circuits = [policy.circuit for policy in policies if policy.circuit is not None]
-        self.circuit: ReplayedCircuit | None = ReplayedCircuit(circuits[0]) if circuits else None
+        self.meetings: Meetings = Meetings(scenario, seed, blind=blind, redrawn=redrawn)
+        self.circuit: ReplayedCircuit | None = self._circuit()
         self.lines: list[_Line | None] = [
             None if policy.places is None else _Line(policy.places) for policy in policies
         ]
         self.heap: list[Event] = []
         self.planned: int = 0
         self.result: ReplaySums = ReplaySums(
-            [[[0.0] * 9 for _ in range(scenario.blocks)] for _ in policies],
-            [0.0] * len(scenario.model.outages),
-            [[] for _ in policies],
-            [],
+            [[list(sums) for sums in blocks] for blocks in scenario.passed.sums],
+            list(scenario.passed.returned),
+            [array("d") for _ in policies],
+            array("l"),
         )
+
+    def _circuit(self) -> ReplayedCircuit | None:
+        circuits = [policy.circuit for policy in self.policies if policy.circuit is not None]
+        without = frozenset(task for task, policy in enumerate(self.policies) if policy.circuit is None)
+        return ReplayedCircuit(circuits[0], self.scenario.plain, without) if circuits else None
 
     def run(self) -> ReplaySums:
         """The whole period."""
         runs, jumps, heap = self.scenario.runs, self.scenario.jumps, self.heap
+        starts, circuit = self.scenario.plain.starts, self.circuit
         at = 0
         while at < len(runs) or heap:
-            if heap and (at == len(runs) or heap[0][0] <= runs[at].at):
+            if heap and (at == len(runs) or heap[0][0] <= starts[at]):
                 now, _, what, args = heapq.heappop(heap)
                 what(now, *args)
                 continue
             jump = jumps[at]
-            if jump > at and (self.circuit is None or self.circuit.closed):
-                self._pass_quiet(at, jump)
-                at = jump
+            if jump > at and (circuit is None or circuit.calm(starts[at])):
+                after = bisect_left(starts, heap[0][0], at, jump) if heap else jump
+                if circuit is not None:
+                    circuit.passed(at, after)
+                at = after
             else:
-                run = runs[at]
-                self._attempt(run.at, ReplayState(run, run.at))
+                if jump > at:
+                    self._take_out(at)
+                self._attempt(starts[at], ReplayState(runs[at], starts[at]))
                 at += 1
-        if self.circuit is not None:
-            self.result.opened = self.circuit.opened
+        if circuit is not None:
+            self.result.opened = circuit.opened
         return self.result
 
     def _plan(self, at: float, what: Callable[..., None], *args: object) -> None:
         self.planned += 1
         heapq.heappush(self.heap, (at, self.planned, what, args))
 
-    def _pass_quiet(self, first: int, after: int) -> None:
-        """Count a stretch of quiet runs, all in one block."""
-        scenario = self.scenario
-        for place in range(first, after) if len(self.policies) > 1 else (first,):
-            until = place + 1 if len(self.policies) > 1 else after
-            run = scenario.runs[place]
-            sums = self.result.sums[run.task][run.block]
-            weight = scenario.weight_before[until] - scenario.weight_before[place]
-            sums[RUNS] += weight
-            sums[CALLS] += weight
-            sums[SECONDS] += scenario.seconds_before[until] - scenario.seconds_before[place]
-        self.result.quiet.append((first, after))
-        if self.circuit is not None:
-            last = scenario.runs[after - 1]
-            number = min(after - first, 1000)
-            self.circuit.succeeded(last.at, (self.circuit.document["generation"], None), number)
+    def _take_out(self, place: int) -> None:
+        """Take a plain run out of the sums: it is replayed like the others."""
+        scenario, run = self.scenario, self.scenario.runs[place]
+        sums = self.result.sums[run.task][run.block]
+        sums[RUNS] -= run.weight
+        sums[CALLS] -= run.weight
+        sums[SECONDS] -= scenario.durations[place] * run.weight
+        outage = scenario.passed.return_of.get(place)
+        if outage is not None:
+            self.result.returned[outage] -= run.weight
+        self.result.called.append(place)
 
     # -- the guards, outside in
 
     def _attempt(self, now: float, state: ReplayState) -> None:
         task = state.run.task
         state.attempts += 1
+        self.result.attempts += 1
         admission: Admission | None = (0, None)
         if self.circuit is not None and self.policies[task].circuit is not None:
             admission = self.circuit.admit(now)
@@ -262,7 +283,7 @@ class PeriodReplay:
         sums[RUNS] += weight
         sums[SECONDS] += seconds * weight
         sums[WAITED] += state.waited * weight
-        self.result.durations[run.task].append((seconds, weight))
+        self.result.durations[run.task].extend((seconds, weight))
         if state.hit:
             sums[HIT] += weight
             if well:
@@ -273,8 +294,10 @@ class PeriodReplay:
 
 
 def mean_of(results: Sequence[ReplaySums]) -> ReplaySums:
-    """The mean of several replays of one scenario."""
+    """The mean of several replays of one scenario; the durations are those of the first one."""
     number = len(results)
+    if number == 1:
+        return results[0]
     return ReplaySums(
         sums=[
             [
@@ -286,13 +309,10 @@ def mean_of(results: Sequence[ReplaySums]) -> ReplaySums:
         returned=[
             math.fsum(one) / number for one in zip(*(result.returned for result in results), strict=True)
         ],
-        durations=[
-            [(seconds, weight / number) for one in same for seconds, weight in one]
-            for same in zip(*(result.durations for result in results), strict=True)
-        ],
-        quiet=[stretch for result in results for stretch in result.quiet],
+        durations=results[0].durations,
+        called=results[0].called,
         opened=round(sum(result.opened for result in results) / number),
-        replays=number,
+        attempts=round(sum(result.attempts for result in results) / number),
     )
 
 
@@ -308,16 +328,16 @@ def load_at_return(scenario: Scenario, result: ReplaySums) -> float | None:
 
 def percentile(scenario: Scenario, result: ReplaySums, task: int, share: float) -> float | None:
     """A quantile of the durations of a task's runs."""
-    weighed = list(result.durations[task])
-    for first, after in result.quiet:
-        for place in range(first, after):
-            if scenario.runs[place].task == task:
-                weight = scenario.runs[place].weight / result.replays
-                weighed.append((scenario.durations[place], weight))
+    seconds, weights = result.durations[task][::2], result.durations[task][1::2]
+    weighed = list(zip(seconds, weights, strict=True))
+    called = set(result.called)
+    for place, run in enumerate(scenario.runs):
+        if run.task == task and scenario.jumps[place] > place and place not in called:
+            weighed.append((scenario.durations[place], run.weight))
     weighed.sort()
     left = share * math.fsum(weight for _, weight in weighed)
-    for seconds, weight in weighed:
+    for one, weight in weighed:
         left -= weight
         if left <= 0:
-            return seconds
+            return one
     return None

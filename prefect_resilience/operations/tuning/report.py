@@ -5,15 +5,25 @@ Durations are seconds. Intervals hold nine times in ten.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, computed_field
 
 if TYPE_CHECKING:
     from prefect_resilience.operations.tuning.applying import AppliedTuning
 
 TuningGoal = Literal["recover", "latency", "load"]
 """What matters more than usual: runs that end well, short runs, or few calls to a service in trouble."""
+
+GOOD_SHARE, GOOD_WAITS = 2.0, 15.0
+"""A replay is good within so many points of recovered runs and so many percent of the time waited."""
+
+BAD_SHARE, BAD_WAITS, BAD_FROM = 10.0, 50.0, 50
+"""No advice is given from a replay that is off by more, if so many runs at least had a failed attempt."""
+
+CARE, SURELY = 2.0, 3.0
+"""How many standard deviations an error must be over, so that it is not the luck of the recorded runs."""
 
 
 class _Reported(BaseModel):
@@ -57,18 +67,43 @@ class ReplayFit(_Reported):
     recorded: TuningFigures
     replayed: TuningFigures
 
+    @computed_field
     @property
     def recovered_off(self) -> float | None:
         """The difference of the shares of recovered runs, in percentage points."""
         recorded, replayed = self.recorded.share_recovered, self.replayed.share_recovered
         return None if recorded is None or replayed is None else 100 * abs(recorded - replayed)
 
+    @computed_field
     @property
     def waited_off(self) -> float | None:
         """The difference of the seconds waited, in percent of those recorded."""
         if not self.recorded.waited:
             return None
         return 100 * abs(self.replayed.waited - self.recorded.waited) / self.recorded.waited
+
+    @computed_field
+    @property
+    def doubtful(self) -> bool:
+        """Whether the replay is off by more than the luck of the recorded runs explains."""
+        return self._off(GOOD_SHARE, GOOD_WAITS, CARE)
+
+    @computed_field
+    @property
+    def bad(self) -> bool:
+        """Whether it is so far off that nothing can be advised from it."""
+        return self.recorded.hit >= BAD_FROM and self._off(BAD_SHARE, BAD_WAITS, SURELY)
+
+    def _off(self, share: float, waits: float, deviations: float) -> bool:
+        hit, recovered = self.recorded.hit, self.recorded.share_recovered
+        if recovered is None:
+            return False
+        # The luck of so many runs: binomial for the share, that of a sum of exponential waits for the waits.
+        of_share = 100 * math.sqrt(max(recovered * (1 - recovered), 1 / (hit + 1)) / hit)
+        of_waits = 100 * math.sqrt(2 / hit)
+        return (self.recovered_off or 0.0) > max(share, deviations * of_share) or (
+            self.waited_off or 0.0
+        ) > max(waits, deviations * of_waits)
 
 
 class ComparedFigure(_Reported):

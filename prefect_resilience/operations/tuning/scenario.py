@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
+from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord
+from prefect_resilience.operations.tuning.plain_runs import (
+    LoadedMoments,
+    PassedSums,
+    PlainSuccesses,
+    is_plain,
+    passed_sums,
+)
 from prefect_resilience.operations.tuning.record import RecordedRun
 from prefect_resilience.operations.tuning.service import ServiceModel
 
@@ -20,12 +27,12 @@ OVERLOADED = -2
 """In place of an outage: the call began above the limit of the service, so another load may answer it."""
 
 MARGIN = 120.0
-LONGEST_MARGIN = 600.0
 RETURN_SPAN, LONGEST_RETURN = 5.0, 60.0
 CALLS_AT_RETURN = 10.0
 BLOCKS_IN_DAY, LEAST_BLOCKS, MOST_BLOCKS = 4, 10, 60
 DAY = 86_400.0
 MOST_REPLAYED = 10_000
+OUTAGES_KEPT = 12
 SLICE, SLICES_IN_BLOCK = 60.0, 20
 """The least seconds of a slice, and the most slices of a block, if a part of a long period is replayed."""
 
@@ -48,29 +55,35 @@ class ReplayedRun:
     met: tuple[tuple[int, ServiceCall], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Scenario:
     """What the replays of one service share.
 
     borders, states: the moments at which the state of the service changes, and the outage that begins there
-        (-1: it is up). jumps: for a quiet run the first later run that is not quiet, else its own place.
-    seconds_before: the durations of the runs before each place, summed. returns: by outage, the seconds after
-        it in which its load is counted, and the usual number of calls in them.
+        (-1: it is up). jumps: for a plain run (see `plain_runs`) the first later run that is not plain, else
+        its own place. passed: what the plain runs add up to.
+    returns: by outage, the seconds after it in which its load is counted, and the usual number of calls in
+        them.
     """
 
     model: ServiceModel
     runs: tuple[ReplayedRun, ...]
     borders: tuple[float, ...]
     states: tuple[int, ...]
-    jumps: tuple[int, ...]
-    durations: tuple[float, ...]
-    seconds_before: tuple[float, ...]
-    weight_before: tuple[float, ...]
+    jumps: Sequence[int]
+    durations: Sequence[float]
+    plain: PlainSuccesses
+    passed: PassedSums
     returns: tuple[tuple[float, float], ...]
     blocks: int
     since: float
     block_seconds: float
     falls_back: tuple[float, ...]
+
+    @property
+    def busy(self) -> int:
+        """The number of runs that are not plain."""
+        return sum(jump == place for place, jump in enumerate(self.jumps))
 
     def state_at(self, moment: float) -> int:
         """The outage at a moment, -1 if the service is up."""
@@ -92,23 +105,23 @@ def scenario_of(
     since: float,
     until: float,
     *,
-    least_timeout: float = math.inf,
-    circuit: CircuitPolicy | None = None,
-    limited: bool = False,
+    least_timeouts: Mapping[int, float] | None = None,
+    places: Mapping[int, int] | None = None,
+    none_plain: bool = False,
     chance: float = 0.5,
     most: int = MOST_REPLAYED,
 ) -> Scenario:
     """The scenario of a service.
 
-    least_timeout: no replay has a shorter timeout, so that quicker runs may be quiet. limited: a limit may
-    hold runs up, so that none is quiet. chance: where within its bounds each outage ends. most: if more runs
-    than this are not quiet, slices of the period without an outage are left out, and the others weigh more.
+    least_timeouts: by task, what no replay's timeout is shorter than; only quicker runs are plain.
+    places: those of the tasks' limits, the fewest of any replay. none_plain: each run is replayed.
+    chance: where within its bounds each outage ends. most: if more runs than this are not plain, slices of
+    the period without an outage are left out, and the others weigh more.
     """
     blocks = min(MOST_BLOCKS, max(LEAST_BLOCKS, round(BLOCKS_IN_DAY * (until - since) / DAY)))
     length = max(until - since, 1e-9) / blocks
     borders, states = _states(model, chance)
     runs: list[ReplayedRun] = []
-    durations: list[float] = []
     for place, (task, run) in enumerate(record.runs):
         if run.ended in REPLAYED and run.attempts:
             at = run.attempts[0].start
@@ -123,30 +136,47 @@ def scenario_of(
                 for call in record.by_run[place]
             )
             runs.append(ReplayedRun(at, task, place, run.weight, run.weight, block, met))
-            durations.append(duration_of(run))
-    order = sorted(range(len(runs)), key=lambda place: runs[place].at)
-    runs, durations = [runs[place] for place in order], [durations[place] for place in order]
-    quiet = [False] * len(runs) if limited else _quiet(record, runs, model, least_timeout, circuit)
-    kept = _sampled(runs, quiet, model, most, length)
-    runs = [replace(runs[place], weight=runs[place].weight * weight) for place, weight in kept]
-    durations = [durations[place] for place, _ in kept]
-    quiet = [quiet[place] for place, _ in kept]
-    weights = [run.weight for run in runs]
+    runs.sort(key=lambda run: run.at)
+    durations = array("d", (duration_of(record.runs[run.place][1]) for run in runs))
+    plain = [False] * len(runs)
+    if not none_plain:
+        plain = _plain(record, runs, durations, model, least_timeouts or {}, places or {})
+    kept = _sampled(runs, plain, model, most, length)
+    runs = [_weighing(runs[place], weight) for place, weight in kept]
+    durations = array("d", (durations[place] for place, _ in kept))
+    plain = [plain[place] for place, _ in kept]
+    returns = _returns(model, runs)
     return Scenario(
         model=model,
         runs=tuple(runs),
         borders=tuple(borders),
         states=tuple(states),
-        jumps=tuple(_jumps(runs, quiet)),
-        durations=tuple(durations),
-        seconds_before=(0.0, *accumulate(d * w for d, w in zip(durations, weights, strict=True))),
-        weight_before=(0.0, *accumulate(weights)),
-        returns=tuple(_returns(model, runs)),
+        jumps=_jumps(plain),
+        durations=durations,
+        plain=PlainSuccesses(
+            array("d", (run.at for run in runs)),
+            durations,
+            array("h", (run.task for run in runs)),
+            array("l", (max(1, round(run.count)) for run in runs)),
+            max((d for d, passes in zip(durations, plain, strict=True) if passes), default=0.0),
+        ),
+        passed=passed_sums(
+            [(run.task, run.block, run.at, d, run.weight) for run, d in zip(runs, durations, strict=True)],
+            plain,
+            len(record.tasks),
+            blocks,
+            [(end, span) for end, (span, _) in zip(borders[1::2], returns, strict=True)],
+        ),
+        returns=tuple(returns),
         blocks=blocks,
         since=since,
         block_seconds=length,
         falls_back=tuple(_fallback_shares(record)),
     )
+
+
+def _weighing(run: ReplayedRun, weight: float) -> ReplayedRun:
+    return run if weight == 1 else replace(run, weight=run.weight * weight)
 
 
 def _states(model: ServiceModel, chance: float) -> tuple[list[float], list[int]]:
@@ -160,76 +190,77 @@ def _states(model: ServiceModel, chance: float) -> tuple[list[float], list[int]]
     return borders, states
 
 
-def _quiet(
+def _plain(
     record: ServiceRecord,
     runs: Sequence[ReplayedRun],
+    durations: Sequence[float],
     model: ServiceModel,
-    least_timeout: float,
-    circuit: CircuitPolicy | None,
+    least_timeouts: Mapping[int, float],
+    places: Mapping[int, int],
 ) -> list[bool]:
-    """Which runs go the same way under every policy: a quick success, far from anything else."""
-    size = circuit.window_size if circuit is not None else 0.0
-    margin = min(LONGEST_MARGIN, max(MARGIN, size)) if isinstance(size, float) else LONGEST_MARGIN
-    events = sorted(
-        [attempt.start for _, run in record.runs for attempt in run.attempts if not attempt.succeeded]
-        + [bound for one in model.outages for bound in (one.start_low, one.end_high)]
-    )
-    quiet: list[bool] = []
-    for run in runs:
-        plain = len(run.met) == 1 and run.met[0][1].succeeded and run.met[0][1].seconds < least_timeout
-        quiet.append(plain and not _near(events, run.at, margin))
-    return quiet
+    loaded = LoadedMoments(record, model, places)
+    return [
+        is_plain(
+            [call for _, call in run.met],
+            run.met[0][0] if run.met else 0,
+            least_timeouts.get(run.task, math.inf),
+        )
+        and not loaded.meets(run.task, run.at, run.at + seconds)
+        for run, seconds in zip(runs, durations, strict=True)
+    ]
 
 
 def _sampled(
-    runs: Sequence[ReplayedRun], quiet: Sequence[bool], model: ServiceModel, most: int, block_seconds: float
+    runs: Sequence[ReplayedRun], plain: Sequence[bool], model: ServiceModel, most: int, block_seconds: float
 ) -> list[tuple[int, float]]:
-    """The places of the runs to replay, with what each stands for: at most about `most` that are not quiet.
+    """The places of the runs to replay, with what each stands for: at most about `most` that are not plain.
 
-    Every n-th slice of a block is kept, and each slice with an outage in it.
+    Every n-th slice of a block is kept, and each slice with an outage in it. If that is still too much, every
+    n-th outage is kept, but not fewer than OUTAGES_KEPT.
     """
-    busy = [place for place, still in enumerate(quiet) if not still]
+    busy = [place for place, passes in enumerate(plain) if not passes]
     if len(busy) <= most:
         return [(place, 1.0) for place in range(len(runs))]
     length = max(SLICE, block_seconds / SLICES_IN_BLOCK)
     slices = [int((run.at - runs[0].at) / length) for run in runs]
-    needed: set[int] = set()
-    for one in model.outages:
-        first, last = (
-            int((at - runs[0].at) / length) for at in (one.start_low - MARGIN, one.end_high + MARGIN)
+    spans = [
+        range(
+            *(
+                int((at - runs[0].at) / length)
+                for at in (one.start_low - MARGIN, one.end_high + MARGIN + length)
+            )
         )
-        needed.update(range(first, last + 1))
-    always = sum(slices[place] in needed for place in busy)
+        for one in model.outages
+    ]
+    troubled = {number for span in spans for number in span}
+    always = sum(slices[place] in troubled for place in busy)
+    every = max(1, min(-(-always // most), len(spans) // OUTAGES_KEPT))
+    needed = {number for span in spans[::every] for number in span}
     share = max(1 / SLICES_IN_BLOCK, (most - always) / max(1, len(busy) - always))
-    taken = {number for number in set(slices) if int((number + 1) * share) > int(number * share)} - needed
-    inside = [0.0] * (runs[-1].block + 1)
-    whole = [0.0] * (runs[-1].block + 1)
+    taken = {number for number in set(slices) if int((number + 1) * share) > int(number * share)} - troubled
+    whole, inside = [0.0] * (runs[-1].block + 1), [0.0] * (runs[-1].block + 1)
+    in_trouble = in_needed = 0.0
     for run, number in zip(runs, slices, strict=True):
-        if number not in needed:
+        if number in troubled:
+            in_trouble += run.weight
+            in_needed += run.weight if number in needed else 0.0
+        else:
             whole[run.block] += run.weight
             inside[run.block] += run.weight if number in taken else 0.0
     return [
-        (place, 1.0 if number in needed else whole[run.block] / inside[run.block])
+        (place, in_trouble / in_needed if number in needed else whole[run.block] / inside[run.block])
         for place, (run, number) in enumerate(zip(runs, slices, strict=True))
         if number in needed or number in taken
     ]
 
 
-def _near(events: Sequence[float], moment: float, margin: float) -> bool:
-    at = bisect_right(events, moment)
-    return (at < len(events) and events[at] - moment < margin) or (
-        at > 0 and moment - events[at - 1] < margin
-    )
-
-
-def _jumps(runs: Sequence[ReplayedRun], quiet: Sequence[bool]) -> list[int]:
-    """The end of each quiet stretch, which also ends with its block."""
-    jumps = list(range(len(runs)))
-    for place in range(len(runs) - 1, -1, -1):
-        if quiet[place]:
+def _jumps(plain: Sequence[bool]) -> Sequence[int]:
+    """For each plain run the first later one that is not plain, else its own place."""
+    jumps = array("l", range(len(plain)))
+    for place in range(len(plain) - 1, -1, -1):
+        if plain[place]:
             after = place + 1
-            goes_on = after < len(runs) and quiet[after] and runs[after].block == runs[place].block
-            jumps[place] = jumps[after] if goes_on else after
+            jumps[place] = jumps[after] if after < len(plain) and plain[after] else after
     return jumps
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from prefect_resilience.operations.tuning.report import TuningFigures
+from prefect_resilience.operations.tuning.report import ReplayFit, TuningFigures
 from prefect_resilience.operations.tuning.service import ServiceModel
 
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -19,16 +20,33 @@ def lasting(seconds: float) -> str:
     return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
+def fit_text(fit: ReplayFit) -> str:
+    """How far off the replay of what really ran is."""
+    if fit.recovered_off is None:
+        return "no recorded run had a failed attempt, so the error of the replay is not known"
+    waits = "" if fit.waited_off is None else f" and {fit.waited_off:.0f} % of the time waited"
+    off = f"the replay of what really ran is off by {fit.recovered_off:.1f} points of recovered runs{waits}"
+    return f"{off}: take this with care" if fit.doubtful else off
+
+
+def fit_doubts(fit: ReplayFit) -> tuple[str, ...]:
+    """The error of the replay as a doubt, if it is large."""
+    return (fit_text(fit),) if fit.doubtful else ()
+
+
 def sentence_of(
-    option: str,
+    changes: Mapping[str, Any],
     now: Any,
-    better: Any,
     before: TuningFigures,
     after: TuningFigures,
     model: ServiceModel,
     task: int,
 ) -> str:
-    """Why the option should change, with what it would have won and cost."""
+    """Why the options should change, with what it would have won and cost. now: the value of one option."""
+    if len(changes) > 1:
+        names = [f"{path.rpartition('.')[2]}={value:g}" for path, value in changes.items()]
+        return f"{', '.join(names[:-1])} and {names[-1]}: {_won(before, after)}."
+    [(option, better)] = changes.items()
     last = option.rpartition(".")[2]
     saved, more = before.seconds - after.seconds, after.recovered - before.recovered
     if option == "retry.attempts" and better < now:

@@ -36,11 +36,20 @@ def test_ten_thousand_letters_are_counted_and_a_few_are_shown():
     parts = rows.letters(iter(listed))
     assert list(parts["letters"]) == [f"id-{n:05}" for n in range(rows.LETTERS_SHOWN)]
     assert parts["summary"]["letters"] == {
-        **{"waiting": 9_000, "in_doubt": 0, "replaying": 0, "replayed": 999, "settled": 1},
+        **{"waiting": 9_000, "in_doubt": 0, "replaying": 0, "more": False},
         **{"tasks": 7, "shown": rows.LETTERS_SHOWN},
     }
     assert sum(task["waiting"] for task in parts["tasks"].values()) == 9_000
     assert parts["tasks"]["task-3"]["newest"] == (NOW - timedelta(seconds=3)).timestamp()
+    assert not parts["tasks"]["task-3"]["more"]
+
+
+def test_more_letters_than_are_counted():
+    parts = rows.letters((letter(n) for n in range(30)), 20)
+    assert parts["summary"]["letters"]["waiting"] == 20
+    assert parts["summary"]["letters"]["more"]
+    assert parts["tasks"]["send"]["more"]
+    assert not rows.letters((letter(n) for n in range(20)), 20)["summary"]["letters"]["more"]
 
 
 def test_a_task_says_what_its_letters_failed_with():
@@ -93,10 +102,12 @@ def test_open_batches_in_their_order_with_the_names_of_their_runs():
     assert list(parts["batches"]) == ["a", "b"]
     assert parts["batches"]["a"] == {
         **{"place": 0, "name": "labels of the day", "at": 2.0},
-        **{"in_doubt": 2, "failed": 0, "going_on": 0, "done": 3},
+        **{"in_doubt": 2, "failed": 0, "going_on": 0, "done": 3, "more": False},
     }
     assert parts["batches"]["b"]["name"] is None
-    assert parts["summary"]["batches"] == {"total": 4, "open": 2, "in_doubt": 1, "effects": 2, "shown": 2}
+    assert parts["summary"]["batches"] == {
+        **{"open": 2, "more": False, "in_doubt": 1, "effects": 2, "shown": 2}
+    }
 
 
 def test_so_many_batches_at_most():

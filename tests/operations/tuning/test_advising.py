@@ -15,11 +15,11 @@ from prefect_resilience.operations.tuning.losses import interval
 from prefect_resilience.operations.tuning.options import merged, policy_of, value_at, with_value
 from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.operations.tuning.report import ReplayFit, TuningFigures
-from prefect_resilience.operations.tuning.sentences import lasting, sentence_of
+from prefect_resilience.operations.tuning.sentences import fit_doubts, lasting, sentence_of
 from prefect_resilience.operations.tuning.service import ServiceModel
 from tests.operations.tuning.planted import NEVER_HELP, TOO_LONG
 from tests.operations.tuning.test_service import attempt, period_of, run, task_of
-from tests.operations.tuning.worlds import live
+from tests.operations.tuning.worlds import TrueService, World, live
 
 
 def test_an_empty_period_has_no_advice() -> None:
@@ -80,6 +80,7 @@ def test_what_if_is_side_by_side() -> None:
     assert one.then.seconds < one.now.seconds
     assert one.fit is not None
     assert one.fit.recorded.runs == 5000
+    assert not one.fit.doubtful
 
 
 def test_what_if_says_what_is_wrong() -> None:
@@ -153,7 +154,7 @@ def test_sentences() -> None:
     before = figures(recovered=202.0, failed=100.0, seconds=10_000.0, dead_calls=50.0)
 
     def said(option: str, now: Any, better: Any, **after: float) -> str:
-        return sentence_of(option, now, better, before, figures(**after), model, 0)
+        return sentence_of({option: better}, now, before, figures(**after), model, 0)
 
     fewer = {"recovered": 200.0, "failed": 102.0, "seconds": 7540.0, "dead_calls": 50.0}
     assert said("retry.attempts", 4, 3, **fewer) == (
@@ -177,6 +178,15 @@ def test_sentences() -> None:
     )
 
 
+def test_the_sentence_of_several_options_has_all_of_them() -> None:
+    model = ServiceModel("s", 0.0, (), {}, {}, {}, {}, (), 0)
+    before, after = figures(failed=100.0, seconds=9000.0), figures(failed=80.0, seconds=1800.0)
+    changes = {"timeout": 3.3, "circuit.open_for": 45.0, "circuit.open_backoff": 1.0}
+    assert sentence_of(changes, None, before, after, model, 0) == (
+        "timeout=3.3, open_for=45 and open_backoff=1: 20 fewer failed runs, 2 hours less in runs."
+    )
+
+
 def test_durations_in_words() -> None:
     assert [lasting(seconds) for seconds in (1.23, 50, 2460, 18_000, 300_000)] == [
         "1.2 s",
@@ -195,3 +205,43 @@ def test_the_error_of_a_replay() -> None:
     nothing = ReplayFit(task="ask", recorded=TuningFigures(), replayed=one)
     assert nothing.recovered_off is None
     assert nothing.waited_off is None
+
+
+@pytest.mark.parametrize(
+    ("hit", "recovered", "waited", "doubtful", "bad"),
+    [
+        (1000.0, 530.0, 100.0, False, False),
+        (1000.0, 540.0, 100.0, True, False),
+        (1000.0, 620.0, 100.0, True, True),
+        (1000.0, 500.0, 120.0, True, False),
+        (1000.0, 500.0, 160.0, True, True),
+        (20.0, 14.0, 150.0, False, False),
+        (20.0, 20.0, 100.0, True, False),
+    ],
+)
+def test_an_error_is_large_if_luck_does_not_explain_it(
+    hit: float, recovered: float, waited: float, doubtful: bool, bad: bool
+) -> None:
+    """Of 20 runs half of which recovered, 14 is luck; of 1,000 runs, 540 is not."""
+    fit = ReplayFit(
+        task="ask",
+        recorded=TuningFigures(hit=hit, recovered=hit / 2, waited=100.0),
+        replayed=TuningFigures(hit=hit, recovered=recovered, waited=waited),
+    )
+    assert (fit.doubtful, fit.bad) == (doubtful, bad)
+    assert bool(fit_doubts(fit)) == doubtful
+    assert fit.model_dump()["recovered_off"] == fit.recovered_off
+
+
+def test_a_bad_fit_gives_a_doubt_and_no_advice() -> None:
+    """The runs of the record made two attempts, and the options say five: the replay waits far longer."""
+    period, _ = live(World("bad", TrueService(stuck=0.3), {"retry": {"attempts": 2}}, runs=600), 1)
+    others = period.tasks[0].model_copy(update={"options": {"retry": {"attempts": 5}}})
+    period = period.model_copy(update={"tasks": (others,)})
+    report = advise(period)
+    assert [one.bad for one in report.fits] == [True]
+    assert report.advice == ()
+    assert [one.option for one in report.not_judged] == ["*"]
+    assert "too far off" in report.not_judged[0].why
+    compared = what_if(period, "ask", {"retry": {"attempts": 1}})
+    assert "take this with care" in compared.doubts[0]

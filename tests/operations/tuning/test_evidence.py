@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -71,7 +72,7 @@ def plain(number: int, task: str = "ask", weight: float = 1.0) -> NamedRun:
 def failing(number: int) -> NamedRun:
     found = run_of_event(event(FAILED), "run.failed")
     assert found is not None
-    return NamedRun("ask", found.run.model_copy(update={"run_id": f"f{number}"}))
+    return NamedRun("ask", replace(found.run, run_id=f"f{number}"))
 
 
 class TestEvents:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,9 +239,7 @@ def test_another_server_at_the_address_is_noticed(at_the_day: Day, monkeypatch: 
         address = str(client.api_url)
     found = kept.kept_evidence(address)
     assert found is not None
-    run = found.named()[0].run.model_copy(
-        update={"run_id": "0" * 8 + "-0000-4000-8000-" + "0" * 12, "end": 9e9}
-    )
+    run = replace(found.named()[0].run, run_id="0" * 8 + "-0000-4000-8000-" + "0" * 12, end=9e9)
     kept.keep(address, found.model_copy(update={"runs": {"gone": (run,)}}))
     check(read_evidence(at_the_day.since), at_the_day)
 

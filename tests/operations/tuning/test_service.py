@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from prefect_resilience.operations.tuning.calls import quantile, service_of, services_of
 from prefect_resilience.operations.tuning.latencies import Latency, latency_of, mean_of_cut
 from prefect_resilience.operations.tuning.loads import LoadLimit
+from prefect_resilience.operations.tuning.outages import ServiceOutage, outages_of
 from prefect_resilience.operations.tuning.record import (
     RecordedAttempt,
     RecordedPeriod,
@@ -99,6 +100,14 @@ def test_a_partial_outage_has_its_rate() -> None:
     assert one.categories[0][0] == "unavailable"
 
 
+def outage_of(attempts: Sequence[RecordedAttempt]) -> ServiceOutage:
+    """The one outage among attempts, each the only one of its run."""
+    runs = [run(number, one) for number, one in enumerate(attempts)]
+    [record] = services_of(period_of(task_of("ask", runs)))
+    [found] = outages_of(record.calls, 2000.0)
+    return found
+
+
 def test_chance_failures_are_no_outage() -> None:
     world = World("chance", TrueService(blip=0.05, stuck=0.02), {"retry": {"attempts": 6}}, runs=8000)
     assert all(model_of(world, seed).outages == () for seed in range(2))
@@ -118,6 +127,14 @@ def test_an_outage_behind_an_open_circuit_is_bounded_by_what_was_seen() -> None:
     assert record.rejected > one.seen
     assert "rejected calls" in model.unknown
     assert "end of outages" in model.unknown
+
+
+def test_the_failures_that_bound_an_outage_do_not_count_in_its_rate() -> None:
+    """Half of the calls between them failed. With both of them in it the rate would be 0.55."""
+    inside = [attempt(float(at), "unavailable" if at % 2 else None) for at in range(100, 120)]
+    calm = [[attempt(at / 10) for at in range(0, 999)], [attempt(200 + at / 10) for at in range(999)]]
+    bounds = [attempt(99.95, "unavailable"), attempt(120.0, "unavailable")]
+    assert outage_of([*calm[0], bounds[0], *inside, bounds[1], *calm[1]]).rate == pytest.approx(0.5, abs=0.02)
 
 
 def test_an_outage_that_goes_on_is_censored() -> None:

@@ -123,9 +123,9 @@ class _Run:
 class _Day:
     """The discrete events of one world."""
 
-    def __init__(self, world: World, lived: Mapping[str, Any], seed: int) -> None:
+    def __init__(self, world: World, lived: Mapping[str, Any], seed: int, luck: int) -> None:
         policy = policy_of(lived)
-        self.world, self.policy, self.seed = world, policy, seed
+        self.world, self.policy, self.seed, self.luck = world, policy, seed, luck
         self.heap: list[tuple[float, int, Callable[[float], None]]] = []
         self.planned = 0
         self.document = machine.new()
@@ -146,7 +146,7 @@ class _Day:
         arrivals = Random(f"arrivals-{self.world.name}-{self.seed}")
         moments = sorted(arrivals.random() * self.world.seconds for _ in range(self.world.runs))
         for number, moment in enumerate(moments):
-            chance = Random(f"{self.world.name}-{self.seed}-{number}")
+            chance = Random(f"{self.world.name}-{self.luck}-{number}")
             run = _Run(number, moment, chance, chance.random() < self.world.service.stuck)
             self.at(moment, lambda now, run=run: self.attempt(run, now))
         while self.heap:
@@ -345,10 +345,15 @@ class _Day:
         )
 
 
-def live(world: World, seed: int, options: Mapping[str, Any] | None = None) -> tuple[RecordedPeriod, Truth]:
-    """The record of the world's days under its options, or others, and what really happened."""
+def live(
+    world: World, seed: int, options: Mapping[str, Any] | None = None, luck: int | None = None
+) -> tuple[RecordedPeriod, Truth]:
+    """The record of the world's days under its options, or others, and what really happened.
+
+    seed: of the arrivals. luck: the seed of what each call meets, that of the arrivals unless given.
+    """
     lived = world.options if options is None else options
-    day = _Day(world, lived, seed)
+    day = _Day(world, lived, seed, seed if luck is None else luck)
     day.permits = {}
     day.live()
     runs = tuple(sorted(day.runs, key=lambda run: run.start))

@@ -234,13 +234,13 @@ _UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown
 
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
     """The state of a batch. `run`: its flow run, if the caller has it."""
-    found = _effects_seen(ledger, batch_id)
+    found = effects_seen(ledger, batch_id)
     newest = () if found.newest is None else (found.newest,)
     run = run or find_run(batch_id, newest)
     if run is not None and not newest and run_id_of(batch_id) and str(run.id) != batch_id:
         # A subflow run: its effects belong to its root.
         return look(ledger, str(run.id))
-    return _seen_with(ledger, batch_id, found, run)
+    return snapshot_with(ledger, batch_id, found, run)
 
 
 def hint_of(
@@ -254,7 +254,7 @@ def hint_of(
     try:
         return hint_for(look(ledger, batch_id, run), asked, 0.5)
     except ApiUnavailable:
-        hint = hint_for(_seen_with(ledger, batch_id, _effects_seen(ledger, batch_id), None), asked, 0.5)
+        hint = hint_for(snapshot_with(ledger, batch_id, effects_seen(ledger, batch_id), None), asked, 0.5)
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
 
 
@@ -275,7 +275,7 @@ class _EffectsSeen(NamedTuple):
     newest: EffectDocument | None
 
 
-def _effects_seen(ledger: Ledger, batch_id: str) -> _EffectsSeen:
+def effects_seen(ledger: Ledger, batch_id: str) -> _EffectsSeen:
     effects: list[tuple[float, str, SeenEffect]] = []
     busy: list[tuple[float, str]] = []
     newest: EffectDocument | None = None
@@ -296,7 +296,7 @@ def _effects_seen(ledger: Ledger, batch_id: str) -> _EffectsSeen:
     return _EffectsSeen(seen, tuple(key for _, key in sorted(busy)), begun_at, newest)
 
 
-def _seen_with(ledger: Ledger, batch_id: str, found: _EffectsSeen, run: BatchRun | None) -> BatchSnapshot:
+def snapshot_with(ledger: Ledger, batch_id: str, found: _EffectsSeen, run: BatchRun | None) -> BatchSnapshot:
     done = [] if found.newest is not None else archived_effects(ledger, batch_id)
     done = [one for one in done if one["effect"]["state"] == "done"]
     return BatchSnapshot(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +18,16 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     runs_that_ended_badly,
     who,
 )
-from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, in_order, open_batches
+from prefect_resilience.durable.batches.edge.listing import (
+    EFFECTS_READ,
+    BatchCounts,
+    LargeLedger,
+    batch_of,
+    each_batch,
+    glance,
+    in_order,
+    open_batches,
+)
 from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopened_batch
@@ -92,7 +102,6 @@ def unknown(batch_id: str, known: list[str]) -> str:
 
 
 MOST_RUNS = 1_000
-LOOKS_BACK = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +110,8 @@ class Batches:
 
     `counts` has the numbers of all batches, also of those beyond the limit. `trouble`: why the Prefect API
     was unavailable; in that case only the effects show which batches are open. `more`: there are more such
-    runs than were read.
+    runs than were read. `left_out`: batches without an open effect and without such a run are neither listed
+    nor counted, because the ledger is large.
     """
 
     batches: list[BatchSummary]
@@ -109,46 +119,77 @@ class Batches:
     runs: Mapping[str, BatchRun]
     trouble: str | None = None
     more: bool = False
+    left_out: bool = False
 
 
-def first_batches(batches: Iterable[BatchSummary], limit: int | None, *, only_open: bool = False) -> Batches:
+def first_batches(
+    batches: Iterable[BatchSummary],
+    limit: int | None,
+    *,
+    only_open: bool = False,
+    counts: BatchCounts | None = None,
+) -> Batches:
     """The first `limit` of some batches, and the counts of all."""
-    counts = BatchCounts()
+    counts = counts or BatchCounts()
     wanted = (one for one in batches if one.open or not only_open)
     return Batches(in_order(counts.counting(wanted), limit), counts, {})
 
 
-def batches_with_runs(
+def find_batches(
     store: Store | str | None = None,
     since: datetime | None = None,
     *,
     limit: int | None = None,
     only_open: bool = False,
+    every: bool = True,
 ) -> Batches:
-    """The batches of the ledger, and the flow runs that failed or crashed since `since` (default: 30 days).
+    """The batches of the ledger, and the flow runs that failed or crashed since `since`.
 
-    A run without effects is a batch too, and can be recovered. Raises StoreUnavailable.
+    A run without effects is a batch too, and can be recovered. Without `since`, the Prefect API is not asked
+    for runs. Without `every`, a bounded number of effects is read: if there are more, the open batches are
+    listed, as `glance` sees them. Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
-    try:
-        found = runs_that_ended_badly(since or datetime.now(UTC) - LOOKS_BACK, MOST_RUNS + 1)
-    except ApiUnavailable as error:
-        listed = open_batches(ledger) if only_open else each_batch(ledger)
-        return replace(first_batches(listed, limit), trouble=str(error))
-    runs = {str(run.id): run for run in found[:MOST_RUNS]}
-    first = first_batches(_listed(ledger, runs), limit, only_open=only_open)
-    return replace(first, runs=runs, more=len(found) > MOST_RUNS)
+    found = Batches([], BatchCounts(), {})
+    if since is not None:
+        try:
+            runs = runs_that_ended_badly(since, MOST_RUNS + 1)
+            known = {str(run.id): run for run in runs[:MOST_RUNS]}
+            found = replace(found, runs=known, more=len(runs) > MOST_RUNS)
+        except ApiUnavailable as error:
+            found = replace(found, trouble=str(error))
+    first = _first(ledger, found.runs, limit, only_open, None if every else EFFECTS_READ)
+    return replace(found, batches=first.batches, counts=first.counts, left_out=first.left_out)
 
 
-def _listed(ledger: Ledger, runs: Mapping[str, BatchRun]) -> Iterator[BatchSummary]:
-    """The batches of the ledger, each with the end of its run; then the runs without a batch there."""
+def _first(
+    ledger: Ledger, runs: Mapping[str, BatchRun], limit: int | None, only_open: bool, most: int | None
+) -> Batches:
+    if runs or not only_open:
+        with suppress(LargeLedger):
+            batches = _with_runs(ledger, each_batch(ledger, most), runs)
+            return first_batches(batches, limit, only_open=only_open)
+    counts = BatchCounts()
+    opened = open_batches(ledger) if most is None else glance(ledger, counts)
+    first = first_batches(_with_runs(ledger, opened, runs), limit, only_open=only_open, counts=counts)
+    return replace(first, left_out=not only_open)
+
+
+def _with_runs(
+    ledger: Ledger, batches: Iterable[BatchSummary], runs: Mapping[str, BatchRun]
+) -> Iterator[BatchSummary]:
+    """The batches, each with the end of its run; then those of the other runs."""
     named = set[str]()
-    for one in each_batch(ledger):
+    for one in batches:
         named.update(runs.keys() & {one.batch_id, one.flow_run_id})
         yield _with_run(one, runs)
     for one, run in runs.items():
-        # A root run without effects in the ledger may still have recorded that it was abandoned.
-        if not run.inner and one not in named:
+        if one in named:
+            continue
+        if (settled := batch_of(ledger, one)) is not None:
+            yield _with_run(settled, runs)
+        elif not run.inner:
+            # A root run without effects in the ledger may still have recorded that it was abandoned.
             abandoned = Audit(ledger, one).document().get("abandoned_at")
             yield BatchSummary(
                 one,
@@ -183,19 +224,32 @@ def prune(
     in the ledger. So does a batch in doubt or with an unfinished rollback, unless it was abandoned.
     Raises StoreUnavailable.
     """
+    return in_order(pruning(older_than, dry_run=dry_run, by=by, store=store))
+
+
+def pruning(
+    older_than: datetime | timedelta,
+    *,
+    dry_run: bool = False,
+    by: str | None = None,
+    store: Store | str | None = None,
+) -> Iterator[BatchSummary]:
+    """`prune`, batch by batch: any number of batches takes little memory. A batch was removed when the
+    iterator returns it."""
     ledger = open_ledger(store)
     before = _seconds(older_than, ledger.store.now())
-    old = [one for one in each_batch(ledger) if one.last_at < before and _is_old(ledger, one, before)]
-    if dry_run:
-        return in_order(old)
     person = by or who()
-    for one in old:
-        audit = Audit(ledger, one.batch_id)
-        removed = remove(ledger, one.batch_id, why="it is old", by=person)
-        audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
-    for batch_id in _old_without_effects(ledger, before):
-        remove(ledger, batch_id, why="it is old", by=person)
-    return in_order(old)
+    for one in each_batch(ledger):
+        if one.last_at >= before or not _is_old(ledger, one, before):
+            continue
+        if not dry_run:
+            audit = Audit(ledger, one.batch_id)
+            removed = remove(ledger, one.batch_id, why="it is old", by=person)
+            audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
+        yield one
+    if not dry_run:
+        for batch_id in _old_without_effects(ledger, before):
+            remove(ledger, batch_id, why="it is old", by=person)
 
 
 def _is_old(ledger: Ledger, one: BatchSummary, before: float) -> bool:

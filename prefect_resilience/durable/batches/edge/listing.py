@@ -7,40 +7,56 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit
 from prefect_resilience.durable.batches.edge.flow_runs import state_of
 from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
-from prefect_resilience.stores.base import Store, scan_all
+from prefect_resilience.stores.base import Document, Store, scan_all
 from prefect_resilience.stores.opened import scan_open
+
+T = TypeVar("T")
+
+
+EFFECTS_READ = 10_000
+"""So many documents are read at most for a screen; then it says that there are more."""
+EFFECTS_OF_EACH = 1_000
+"""So many effects of each batch."""
+
+
+class LargeLedger(Exception):
+    """There are more effects than the caller wants to read."""
 
 
 def list_batches(
-    *, archived: bool = False, only_open: bool = False, store: Store | str | None = None
+    *,
+    archived: bool = False,
+    only_open: bool = False,
+    limit: int | None = None,
+    store: Store | str | None = None,
 ) -> list[BatchSummary]:
     """Every batch of the ledger: first those in doubt, then others that are open, then the rest. In each
     group, the batch with the latest activity comes first.
 
     The Prefect API is not asked for the states of their flow runs; `prefect-resilience batches list --open`
     does that. `archived`: instead the batches that left the ledger, the last archived first. `only_open`:
-    only batches that are open; in a SQL store this costs as much as they have effects. Raises
-    StoreUnavailable.
+    only batches that are open; this costs as much as they have effects, and otherwise as much as the ledger
+    has. `limit`: the first batches of that list; only these are kept in memory. Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
     if archived:
-        return _archived_batches(ledger)
-    return in_order(open_batches(ledger) if only_open else each_batch(ledger))
+        return _archived_batches(ledger)[:limit]
+    return in_order(open_batches(ledger) if only_open else each_batch(ledger), limit)
 
 
-def each_batch(ledger: Ledger) -> Iterator[BatchSummary]:
-    """Every batch of the ledger, by the place in the store."""
+def each_batch(ledger: Ledger, most: int | None = None) -> Iterator[BatchSummary]:
+    """Every batch of the ledger, by the place in the store. Raises LargeLedger after `most` effects."""
     abandoned = abandonments(ledger)
-    for batch_id, found in _by_batch(document.value for _, document in scan_all(ledger.store, PREFIX)):
+    for batch_id, found in _by_batch(_at_most(most, _values(ledger, PREFIX))):
         summary = _summary(batch_id, ((one, ledger.is_busy(one)) for one in found), abandoned.get(batch_id))
         if summary is not None:
             yield summary
@@ -48,15 +64,68 @@ def each_batch(ledger: Ledger) -> Iterator[BatchSummary]:
 
 def open_batches(ledger: Ledger) -> Iterator[BatchSummary]:
     """The batches that are open by their effects."""
-    documents = (document.value for _, document in scan_open(ledger.store, PREFIX))
-    # A store without the index returns all effects: those that have ended need no second look.
-    opened = (one for one in documents if one["state"] not in ("done", "compensated"))
-    for batch_id, _ in _by_batch(opened):
-        found = (document.value for _, document in scan_all(ledger.store, place_of(batch_id)))
-        abandoned = Audit(ledger, batch_id).document().get("abandoned_at")
-        summary = _summary(batch_id, ((one, ledger.is_busy(one)) for one in found), abandoned)
+    for batch_id, _ in _by_batch(_unsettled(document.value for _, document in _opened(ledger))):
+        summary = batch_of(ledger, batch_id)
         if summary is not None and summary.open:
             yield summary
+
+
+def batch_of(ledger: Ledger, batch_id: str) -> BatchSummary | None:
+    """The summary of one batch; None if it has no effects."""
+    return _whole(ledger, batch_id, _values(ledger, place_of(batch_id)))
+
+
+def glance(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
+    """The open batches, from a bounded number of documents.
+
+    `counts.more`: there may be more of them. Of a large batch, effects that ended are not all counted: it is
+    `uncounted`.
+    """
+    documents = (document.value for _, document in _opened(ledger))
+    read = [*islice(documents, EFFECTS_READ)]
+    counts.more = next(documents, None) is not None
+    left = EFFECTS_READ
+    for batch_id, opened in _by_batch(_unsettled(read)):
+        if left <= 0:
+            counts.more = True
+            return
+        effects = _values(ledger, place_of(batch_id))
+        first = [*islice(effects, min(left, EFFECTS_OF_EACH))]
+        left -= len(first)
+        more = next(effects, None) is not None
+        # The index has the open effects of a batch that is not read to its end.
+        effects = chain(opened, (one for one in first if one["state"] in _ENDED)) if more else iter(first)
+        summary = _whole(ledger, batch_id, effects)
+        if summary is not None and summary.open:
+            yield replace(summary, uncounted=more)
+
+
+_ENDED = ("done", "compensated")
+
+
+def _opened(ledger: Ledger) -> Iterator[tuple[str, Document]]:
+    return scan_open(ledger.store, PREFIX)
+
+
+def _unsettled(effects: Iterable[EffectDocument]) -> Iterator[EffectDocument]:
+    """A store without the index returns all effects: those that have ended need no second look."""
+    return (one for one in effects if one["state"] not in _ENDED)
+
+
+def _values(ledger: Ledger, prefix: str) -> Iterator[Any]:
+    return (document.value for _, document in scan_all(ledger.store, prefix))
+
+
+def _at_most(most: int | None, effects: Iterator[T]) -> Iterator[T]:
+    yield from islice(effects, most)
+    if next(effects, None) is not None:
+        raise LargeLedger
+
+
+def _whole(ledger: Ledger, batch_id: str, effects: Iterable[EffectDocument]) -> BatchSummary | None:
+    abandoned = Audit(ledger, batch_id).document().get("abandoned_at")
+    counted = ((one, ledger.is_busy(one)) for one in effects if "compensates" not in one)
+    return _summary(batch_id, counted, abandoned)
 
 
 def abandonments(ledger: Ledger) -> dict[str, float]:
@@ -76,12 +145,16 @@ def _order(one: BatchSummary) -> tuple[bool, bool, float]:
 
 @dataclass(slots=True)
 class BatchCounts:
-    """The numbers of batches, of open ones, of open ones in doubt, and of the effects in doubt in these."""
+    """The numbers of batches, of open ones, of open ones in doubt, and of the effects in doubt in these.
+
+    `more`: there are more, which were not counted.
+    """
 
     total: int = 0
     open: int = 0
     in_doubt: int = 0
     effects: int = 0
+    more: bool = False
 
     def counting(self, batches: Iterable[BatchSummary]) -> Iterator[BatchSummary]:
         """The same batches; each is counted when it is taken."""

@@ -139,7 +139,8 @@ class BatchSummary:
     `unknown` includes effects whose compensation was cut off. Effects that compensate others are not counted.
     `abandoned_at` is None unless the batch was abandoned and no effect was begun in it since. `archived_at`
     is None unless the batch left the ledger. `flow_run_id` is the flow run of the newest effect. `ended`: the
-    state in which its flow run ended badly, such as "Crashed", if the API was asked for it.
+    state in which its flow run ended badly, such as "Crashed", if the API was asked for it. `uncounted`: it
+    has more effects that ended; `done`, `compensated` and the times do not include them.
 
     Example:
         >>> day = BatchSummary("digest-7", intended=0, unknown=1, failed=0, done=3, compensated=0,
@@ -160,6 +161,7 @@ class BatchSummary:
     archived_at: float | None = None
     flow_run_id: str | None = None
     ended: str | None = None
+    uncounted: bool = False
 
     @property
     def total(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,14 +28,15 @@ from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
-from prefect_resilience.durable.letters.claims import SETTLED
+from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
 from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts, batch_digest
-from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
+from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, is_of
 from prefect_resilience.durable.letters.report import CallSeen, LetterOutcome, Reason, RunSeen, outcome_of
 from prefect_resilience.durable.letters.spool import Spool
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store
+from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import emit
 
 PAGE = 200
@@ -343,3 +345,11 @@ def runs_around(subflow: tuple[str, int], task_run_id: UUID | None) -> Starts:
             starts.insert(0, (str(flow_run.id), flow_run.run_count))
             task_run_id = flow_run.parent_task_run_id
     return tuple(starts)
+
+
+def ended(queue: DeadLetterQueue, most: int) -> tuple[int, bool]:
+    """The number of letters among the newest `most` that were replayed or settled, and whether there are
+    older ones."""
+    documents = scan_all(queue.store, ENTRY)
+    first = (document.value.get("status", "waiting") for _, document in islice(documents, most))
+    return sum(status not in OPEN for status in first), next(documents, None) is not None

@@ -1,6 +1,6 @@
 // The page keeps the rows that the server sends, and draws those that changed.
 import { complain, request, say } from "./ask.js";
-import { $, List, away, clock, count, el, number, order, rough, text, when } from "./nodes.js";
+import { $, List, atLeast, away, clock, count, el, number, order, rough, text, when } from "./nodes.js";
 import {
   PARTS,
   READ_ONLY,
@@ -74,10 +74,11 @@ function drawSummary() {
   if (circuits || parts.trouble.has("circuits")) drawHeadline(circuits, parts.trouble.has("circuits"));
   if (letters) drawLetters(letters);
   if (batches) {
-    tile("doubts", number(batches.in_doubt), batches.in_doubt && "open");
+    const { more } = batches;
+    tile("doubts", atLeast(batches.in_doubt, more), batches.in_doubt && "open");
     const first = batches.open > batches.shown ? `; the first ${batches.shown} are shown` : "";
-    const counts = `${number(batches.open)} of ${number(batches.total)} are open, ${count(batches.effects, "effect")} in doubt`;
-    text($("batches-says"), batches.open ? counts + first : "none");
+    const counts = `${atLeast(batches.open, more)} open, effects in doubt: ${atLeast(batches.effects, more)}`;
+    text($("batches-says"), batches.open || more ? counts + first : "none open");
   }
   if (budgets) {
     tile("burning", number(budgets.burning), budgets.burning && "open");
@@ -105,8 +106,10 @@ function drawHeadline(circuits, lost) {
 }
 
 function drawLetters(letters) {
-  tile("waiting", number(letters.waiting), letters.in_doubt ? "open" : letters.waiting && "probing");
-  const counts = `${number(letters.waiting)} waiting, ${number(letters.in_doubt)} in doubt, ${number(letters.replayed + letters.settled)} done`;
+  const waiting = atLeast(letters.waiting, letters.more);
+  tile("waiting", waiting, letters.in_doubt ? "open" : letters.waiting && "probing");
+  const doubts = atLeast(letters.in_doubt, letters.more_doubts);
+  const counts = `${waiting} waiting, ${doubts} in doubt, ${atLeast(letters.done, letters.more_done)} done`;
   const shown =
     letters.tasks > parts.tasks.size
       ? `; the ${parts.tasks.size} tasks with most, of ${number(letters.tasks)}`

@@ -18,11 +18,13 @@ export function text(node, value) {
 const digits = new Intl.NumberFormat("en");
 export const number = (n) => digits.format(n);
 export const count = (n, thing) => `${number(n)} ${thing}${n === 1 ? "" : "s"}`;
+export const atLeast = (n, more) => `${number(n)}${more ? "+" : ""}`;
 export const percent = (share) => `${share > 0 && share < 0.01 ? "under 1" : Math.round(share * 100)} %`;
-export const listed = (row, words) =>
+// `least`: the keys of numbers that are only known to be at least so large.
+export const listed = (row, words, least = []) =>
   Object.entries(words)
     .filter(([key]) => row[key])
-    .map(([key, word]) => `${number(row[key])} ${word}`)
+    .map(([key, word]) => `${atLeast(row[key], least.includes(key))} ${word}`)
     .join(", ");
 
 export function rough(seconds) {

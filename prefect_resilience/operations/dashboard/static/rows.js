@@ -1,6 +1,6 @@
 // What draws a row of each kind into its node.
 import { ask, complain, request, say, setChoices } from "./ask.js";
-import { $, count, el, listed, number, part, percent, rough, text, when } from "./nodes.js";
+import { $, atLeast, count, el, listed, number, part, percent, rough, text, when } from "./nodes.js";
 
 const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
@@ -137,8 +137,10 @@ export function fillBatch(node, id, row) {
   node.dataset.level = row.in_doubt ? "open" : row.failed ? "probing" : "good";
   part(node, "name").replaceChildren(runLink(name, /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) && id));
   text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed ? "failed" : "in progress");
-  const effects = listed(row, { in_doubt: "in doubt", failed: "failed", going_on: "in progress", done: "done" });
-  part(node, "figures").replaceChildren(`Effects: ${effects}; last `, when(row.at));
+  const states = { in_doubt: "in doubt", failed: "failed", going_on: "in progress", done: "done" };
+  const effects = listed(row, states, row.more ? ["done"] : []);
+  const last = row.more ? [] : ["; last ", when(row.at)];
+  part(node, "figures").replaceChildren(`Effects: ${effects}`, ...last);
   const settling = () => (row.in_doubt ? [button("Settle", name, () => settle(id, name))] : []);
   buttons(node, `${!!row.in_doubt} ${name}`, () => [
     ...settling(),
@@ -212,14 +214,17 @@ const replayButton = (about, number, order) =>
 export function fillTask(node, id, row) {
   node.dataset.level = row.in_doubt ? "open" : "probing";
   text(part(node, "name"), id);
-  part(node, "figures").replaceChildren(`${listed(row, LETTERS)}; the newest `, when(row.newest));
+  part(node, "figures").replaceChildren(`${listed(row, LETTERS, row.more ? Object.keys(LETTERS) : [])}; the newest `, when(row.newest));
   text(
     part(node, "why"),
     Object.entries(row.categories)
       .map(([name, n]) => `${name} ${number(n)}`)
       .join(", "),
   );
-  const letters = () => count(parts.tasks.get(id)?.waiting ?? 0, "letter");
+  const letters = () => {
+    const { waiting = 0, more } = parts.tasks.get(id) ?? {};
+    return more ? `${atLeast(waiting, more)} letters` : count(waiting, "letter");
+  };
   buttons(node, "replay", () => [replayButton(id, letters, { task: id })]);
 }
 
