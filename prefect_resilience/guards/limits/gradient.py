@@ -34,7 +34,7 @@ EXACT, MOST_CALLS = 0.1, 4
 """A decision takes calls until the standard error of their latency is at most this part of it, but at most
 this many times the fewest."""
 
-CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 2.7, 0.1, 0.25, 0.28
+CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 7.0, 0.1, 0.25, 0.4
 """In use, the limit alternates between two parts of the number that is found: latency shows whether the
 number is still right. The high one is above it by so many standard errors of a latency, within these
 bounds; the low one by this share of that."""
