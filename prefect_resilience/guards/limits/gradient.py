@@ -363,7 +363,8 @@ def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBound
         slot = _slot(state)
         ends = max(ends, (floor(now / slot) + 1) * slot)
     ceiling = state.ceiling * CEILING if wanted > state.ceiling else state.ceiling
-    return state._replace(limit=limit, high=high, begins=begins, ends=ends, ceiling=ceiling)
+    center = within_bounds(bounds, state.center)
+    return state._replace(limit=limit, center=center, high=high, begins=begins, ends=ends, ceiling=ceiling)
 
 
 def _dropped(state: State, window: CallWindow, latency: float, now: float, bounds: LimitBounds) -> State:
