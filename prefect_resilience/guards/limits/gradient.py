@@ -34,10 +34,10 @@ EXACT, MOST_CALLS = 0.1, 4
 """A decision takes calls until the standard error of their latency is at most this part of it, but at most
 this many times the fewest."""
 
-CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 7.0, 0.1, 0.25, 0.4
+CONTRAST, LEAST_CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 7.0, 1.5, 0.1, 0.25, 0.4
 """In use, the limit alternates between two parts of the number that is found: latency shows whether the
-number is still right. The high one is above it by so many standard errors of a latency, within these
-bounds; the low one by this share of that."""
+number is still right. The high one is above it by so many standard errors of a latency, within these bounds;
+the low one by this share of that. Both are divided by the number of processes: a fleet has more calls."""
 
 GROWTH, FASTEST = 1.25, 1.5
 """The growth of a window while no call waits: the first time, and at most."""
@@ -141,8 +141,8 @@ class State(NamedTuple):
     service; 0 until it is known. levels: what was measured, the newest first. begins: when the next window
     begins; ends: and when it ends, at the earliest. ceiling: where the service turned calls away. pace:
     the next growth. high: whether this is the high part, which is above the center by the share `spread`.
-    Of `processes` with equal limits, each adds its own `offset` before it rounds down, so that the sum is
-    right.
+    confirmed: whether a lower limit has shown the base. Of `processes` with equal limits, each adds its own
+    `offset` before it rounds down, so that the sum is right.
     """
 
     limit: float
@@ -156,6 +156,7 @@ class State(NamedTuple):
     pace: float = FASTEST
     high: bool = False
     spread: float = MOST_HIGH
+    confirmed: bool = False
     processes: int = 1
     offset: float = 0.5
 
@@ -291,7 +292,8 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
         levels, bias = (Level(-inf, log(base), SURE),), -inf
     levels = (Level(log(state.limit), log(latency), weight), *levels)
     fit = fitted(levels, bias)
-    spread = min(max(CONTRAST * error, LEAST_HIGH), MOST_HIGH)
+    contrast = max(CONTRAST / state.processes, LEAST_CONTRAST)
+    spread = min(max(contrast * error, LEAST_HIGH), MOST_HIGH)
     return _moved(
         state._replace(
             levels=levels,
@@ -315,15 +317,22 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
     if fit is None or fit.knee == inf:
         most = exp(max(real))
         if state.processes > 1 and not _high_next(state, now):
-            return _goes(state._replace(center=most), most, False, now, bounds)
+            return _goes(state._replace(center=within_bounds(bounds, most)), most, False, now, bounds)
         limit = max(most * state.pace, most + one_place)
         pace = min(FASTEST, state.pace * GROWTH)
-        return _goes(state._replace(pace=pace, center=most), limit, True, now, bounds)
+        return _goes(state._replace(pace=pace, center=within_bounds(bounds, most)), limit, True, now, bounds)
     center = within_bounds(bounds, max(exp(fit.knee), state.limit * DEEPEST_CUT))
     state = state._replace(pace=GROWTH, center=center)
     if not _high_next(state, now):
         below = sum(one.weight for one in state.levels if one.limit < fit.knee - NEAR)
-        part = 1 + LOW * state.spread if below >= KNOWN else DEEP if below >= 1 else DEEPEST_CUT
+        state = state._replace(confirmed=state.processes == 1 and (state.confirmed or below >= KNOWN))
+        part = (
+            1 + LOW / state.processes * state.spread
+            if below >= KNOWN
+            else DEEP
+            if below >= 1 or state.confirmed
+            else DEEPEST_CUT
+        )
         low = center * part if part > 1 else min(center * part, center - 0.6 * one_place)
         return _goes(state, low, False, now, bounds)
     high = max(center * (1 + state.spread), center + 0.6 * one_place)
@@ -331,7 +340,7 @@ def _moved(state: State, now: float, bounds: LimitBounds) -> State:
     if above < KNOWN:
         high = ceil(high * state.processes) * one_place
     elif _whole(state, high) > STEEP * center:
-        high = center * (1 + LOW * state.spread)
+        high = center * (1 + LOW / state.processes * state.spread)
     return _goes(state, high, True, now, bounds)
 
 
