@@ -36,7 +36,7 @@ QUICK, MARGIN_OF_ROUNDING = 0.995, 0.94
 """No timeout is tried that is shorter than this share of the calls takes, but it may be rounded."""
 
 MOST_KEPT = 40
-"""The options of which the replays are kept."""
+"""The most options whose replays are kept."""
 
 
 @dataclass(slots=True)

@@ -222,7 +222,7 @@ def test_the_error_of_a_replay() -> None:
 def test_an_error_is_large_if_luck_does_not_explain_it(
     hit: float, recovered: float, waited: float, doubtful: bool, bad: bool
 ) -> None:
-    """Of 20 runs half of which recovered, 14 is luck; of 1,000 runs, 540 is not."""
+    """Of 20 runs, 14 in place of 10 that recover is luck; of 1,000 runs, 540 in place of 500 is not."""
     fit = ReplayFit(
         task="ask",
         recorded=TuningFigures(hit=hit, recovered=hit / 2, waited=100.0),
