@@ -41,9 +41,12 @@ from prefect_resilience.operations.tuning.report import (
 )
 from prefect_resilience.operations.tuning.scenario import MOST_REPLAYED, scenario_of
 from prefect_resilience.operations.tuning.sentences import fit_doubts, sentence_of
-from prefect_resilience.operations.tuning.trials import ServiceTrials, trials_of
+from prefect_resilience.operations.tuning.trials import SURE, ServiceTrials, trials_of
 
 MOST_CHANGES = 6
+RUNS_COMPARED = 200_000
+"""The most runs, over all replays of one policy, if only two policies are compared."""
+
 REPLAYS = 3
 """The replays behind the error of a replay."""
 
@@ -324,6 +327,7 @@ def _compared(
         raise ConfigurationError(f"the options of task {name!r} are not known: its block must be readable")
     timeout = policy_of(merged({}, options)).timeout
     trials = trials_of(record, period, PRICES[None], seed, most=4 * MOST_REPLAYED, least=timeout)
+    trials.sure = max(trials.sure, min(SURE, RUNS_COMPARED // max(1, trials.scenario.busy)))
     changed = list(trials.options)
     changed[task] = merged(changed[task], options)
     now, then = trials.replay(trials.options), trials.replay(changed)

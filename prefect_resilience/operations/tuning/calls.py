@@ -14,6 +14,7 @@ from prefect_resilience.operations.tuning.record import (
     RecordedTask,
 )
 
+MASK = 2**64 - 1
 AT_TIMEOUT = 0.98
 """An attempt that took this share of its timeout, and failed with `timeout`, was cut by it."""
 
@@ -172,3 +173,15 @@ def quantile(ordered: Sequence[float], share: float) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def chance_of(*numbers: int) -> float:
+    """In [0, 1): the same for the same numbers, and even for different ones (a mix like that of
+    splitmix64)."""
+    mixed = 0x9E3779B97F4A7C15
+    for number in numbers:
+        mixed = (mixed ^ (number + 0x9E3779B97F4A7C15 + (mixed << 6) + (mixed >> 2))) & MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+        mixed ^= mixed >> 31
+    return (mixed >> 11) / 2.0**53

@@ -12,27 +12,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from prefect_resilience.operations.tuning.calls import ServiceCall, quantile
+from prefect_resilience.operations.tuning.calls import ServiceCall, chance_of, quantile
 from prefect_resilience.operations.tuning.latencies import Latency
 from prefect_resilience.operations.tuning.loads import LoadLimit
 from prefect_resilience.operations.tuning.scenario import ReplayedRun, Scenario
 from prefect_resilience.operations.tuning.service import ServiceModel
 
-MASK = 2**64 - 1
 Met = tuple[float, str, float | None]
 """The seconds until the answer (infinite: none comes), the category of a failure or "", and Retry-After."""
-
-
-def chance_of(*numbers: int) -> float:
-    """In [0, 1): the same for the same numbers, and even for different ones (a mix like that of
-    splitmix64)."""
-    mixed = 0x9E3779B97F4A7C15
-    for number in numbers:
-        mixed = (mixed ^ (number + 0x9E3779B97F4A7C15 + (mixed << 6) + (mixed >> 2))) & MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
-        mixed ^= mixed >> 31
-    return (mixed >> 11) / 2.0**53
 
 
 @dataclass(slots=True)

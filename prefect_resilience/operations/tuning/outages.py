@@ -1,10 +1,12 @@
 """When a service was in an outage, found from the calls of all tasks behind it. Pure.
 
-A model of two states, up and in an outage, each with its failure rate. The most likely sequence of states
-is found by Viterbi's algorithm; then the rates are estimated again from it, until nothing changes. A change
-of state has a price that grows with the number of calls, so that failures by chance are not taken for an
-outage (less than one false alarm in 20 records). While a circuit is open there are no calls: then the end of
-an outage is only known to lie between two of them.
+A hidden Markov model in continuous time with three states: the service is up, fails a part of its calls, or
+fails all of them. How long it stays in a state is exponential, so a state may have changed in a long gap
+between two calls, such as while a circuit was open, but hardly between two calls that follow each other. The
+most likely sequence of states is found by Viterbi's algorithm; then the rates are estimated again from it,
+until nothing changes. What the failures of an outage are evidence of must outweigh a price that grows with
+the number of calls, so that failures by chance are not taken for an outage (less than one false alarm in 20
+records).
 """
 
 from __future__ import annotations
@@ -20,10 +22,16 @@ ROUNDS = 4
 LEAST_RUNS = 3
 """An outage is seen by this many runs at least; fewer may fail by chance, or for a reason of their own."""
 
-REPEATED = 0.25
-"""The weight of a retry of a run that has just failed: it may fail for the run's own reason."""
-
 FALSE_ALARMS = 0.05
+UP, PARTLY, DEAD = range(3)
+ALL_FAIL = 0.98
+"""The share of calls that fail in an outage in which all of them seem to."""
+
+USUAL_OUTAGE, USUAL_TIME_UP = 300.0, 8 * 3600.0
+"""Seconds, as if one outage and one time without any of this length were known before the record."""
+
+KIND_CHANGES = 0.1
+"""How much more seldom an outage changes from failing all calls to failing a part of them than it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,20 @@ class ServiceOutage:
         return self.end - self.start
 
 
+
+@dataclass(frozen=True, slots=True)
+class _Rates:
+    """up, again, partly: the share of calls that fail while the service is up, of the retries of a run that
+    has just failed then (it may fail for the run's own reason), and in outages that fail a part of the calls.
+    outage, between: the mean seconds of an outage, and from its end to the next one."""
+
+    up: float
+    again: float = 0.5
+    partly: float = 0.5
+    outage: float = USUAL_OUTAGE
+    between: float = USUAL_TIME_UP
+
+
 def outages_of(
     calls: Sequence[ServiceCall], until: float, expected: Sequence[float] | None = None
 ) -> list[ServiceOutage]:
@@ -72,43 +94,18 @@ def outages_of(
         return []
     relevant = [calls[place] for place in chosen]
     explained = [0.0] * len(chosen) if expected is None else [expected[place] for place in chosen]
-    weights = _weights(relevant)
-    spans: list[tuple[int, int]] = []
-    down = 0.7
+    repeated = _repeated(relevant)
+    failures = sum(not call.succeeded for call in relevant)
+    # Before the first look most failures may belong to outages: begin with a low usual rate.
+    rates = _Rates(up=min(0.3, max(0.002, 0.3 * failures / len(relevant))))
+    spans: list[_Span] = []
     for _ in range(ROUNDS):
-        up, down = _rates(relevant, spans, down)
-        found = _spans(relevant, weights, explained, up, down)
+        found = _spans(relevant, repeated, explained, rates)
         if found == spans:
             break
         spans = found
-    return [_outage(relevant, first, last, down, until) for first, last in spans]
-
-
-def _weights(calls: Sequence[ServiceCall]) -> list[float]:
-    failed: set[int] = set()
-    weights: list[float] = []
-    for call in calls:
-        weights.append(REPEATED if not call.succeeded and call.run in failed else 1.0)
-        if call.succeeded:
-            failed.discard(call.run)
-        else:
-            failed.add(call.run)
-    return weights
-
-
-def _rates(
-    calls: Sequence[ServiceCall], spans: Sequence[tuple[int, int]], down: float
-) -> tuple[float, float]:
-    """The failure rates of the first calls of runs outside and inside of the spans."""
-    failures = sum(not call.succeeded for call in calls)
-    inside = sum(last - first + 1 for first, last in spans)
-    failed_inside = sum(not calls[at].succeeded for first, last in spans for at in range(first, last + 1))
-    outside = len(calls) - inside
-    if not spans:
-        # Before the first look most failures may belong to outages: begin with a low usual rate.
-        return min(0.3, max(0.002, 0.3 * failures / len(calls))), down
-    up = (failures - failed_inside + 0.5) / (outside + 1)
-    return min(0.5, max(0.0005, up)), min(0.98, max(2 * up, 0.3, (failed_inside + 0.7) / (inside + 1)))
+        rates = _rates(relevant, repeated, spans)
+    return [_outage(relevant, span, ALL_FAIL if span.dead else rates.partly, until) for span in spans]
 
 
 def price_of_outage(calls: int) -> float:
@@ -116,37 +113,128 @@ def price_of_outage(calls: int) -> float:
     return math.log(max(20.0, calls) / FALSE_ALARMS)
 
 
-def _spans(
-    calls: Sequence[ServiceCall], weights: Sequence[float], explained: Sequence[float], up: float, down: float
-) -> list[tuple[int, int]]:
-    """The spans of calls (first and last failure) that are most likely outages."""
-    price = price_of_outage(len(calls))
-    spans: list[tuple[int, int]] = []
-    score, best, began, best_at = 0.0, 0.0, 0, -1
-    for at, call in enumerate(calls):
-        usual = min(down, max(up, explained[at]))
+def _repeated(calls: Sequence[ServiceCall]) -> list[bool]:
+    """Of each call, whether it is the retry of a run that has just failed."""
+    failed: set[int] = set()
+    repeated: list[bool] = []
+    for call in calls:
+        repeated.append(call.run in failed)
         if call.succeeded:
-            score += math.log((1 - down) / (1 - usual))
+            failed.discard(call.run)
         else:
-            if score <= 0:
-                score, best, began = 0.0, 0.0, at
-            score += math.log(down / usual) * weights[at]
-            if score > best:
-                best, best_at = score, at
-        if score <= 0 or best - score > price:
-            if best > price:
-                spans.append((began, best_at))
-            score, best = 0.0, 0.0
-    if best > price:
-        spans.append((began, best_at))
-    return [
-        (first, last)
-        for first, last in spans
-        if len({calls[at].run for at in range(first, last + 1) if not calls[at].succeeded}) >= LEAST_RUNS
-    ]
+            failed.add(call.run)
+    return repeated
 
 
-def _outage(calls: Sequence[ServiceCall], first: int, last: int, usual: float, until: float) -> ServiceOutage:
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """The calls of an outage by their places, from its first failure to its last one. dead: in most of it
+    all calls fail."""
+
+    first: int
+    last: int
+    dead: bool
+
+
+def _rates(calls: Sequence[ServiceCall], repeated: Sequence[bool], spans: Sequence[_Span]) -> _Rates:
+    """What the calls outside and inside of the spans say."""
+    tried, failed = [0.5, 0.5], [0.0, 0.25]
+    partly = [2.0, 1.0]
+    inside = iter([*spans, _Span(len(calls), len(calls), True)])
+    span = next(inside)
+    for at, call in enumerate(calls):
+        if at > span.last:
+            span = next(inside)
+        if at < span.first:
+            tried[repeated[at]] += 1
+            failed[repeated[at]] += not call.succeeded
+        elif not span.dead:
+            partly[0] += 1
+            partly[1] += not call.succeeded
+    up = min(0.5, max(0.0005, (failed[0] + 0.5) / (tried[0] + 0.5)))
+    down = sum(calls[one.last].start - calls[one.first].start for one in spans)
+    whole = calls[-1].start - calls[0].start
+    return _Rates(
+        up=up,
+        again=min(0.95, max(up, failed[1] / tried[1])),
+        partly=min(0.85, max(2 * up, 0.25, partly[1] / partly[0])),
+        outage=(down + USUAL_OUTAGE) / (len(spans) + 1),
+        between=(max(0.0, whole - down) + USUAL_TIME_UP) / (len(spans) + 1),
+    )
+
+
+def _spans(
+    calls: Sequence[ServiceCall], repeated: Sequence[bool], explained: Sequence[float], rates: _Rates
+) -> list[_Span]:
+    """The most likely outages, without those for which there is little evidence."""
+    chances = _chances(calls, repeated, explained, rates)
+    states = _most_likely(calls, chances, rates)
+    price = price_of_outage(len(calls))
+    spans: list[_Span] = []
+    at = 0
+    while at < len(calls):
+        if states[at] == UP:
+            at += 1
+            continue
+        first = at
+        while at < len(calls) and states[at] != UP:
+            at += 1
+        failures = [place for place in range(first, at) if not calls[place].succeeded]
+        if len({calls[place].run for place in failures}) < LEAST_RUNS:
+            continue
+        first, last = failures[0], failures[-1]
+        evidence = sum(chances[place][states[place]] - chances[place][UP] for place in range(first, last + 1))
+        if evidence > price:
+            dead = 2 * sum(states[place] == DEAD for place in failures) > len(failures)
+            spans.append(_Span(first, last, dead))
+    return spans
+
+
+Chances = tuple[float, float, float]
+"""The logarithms of how likely a call's result is in each state."""
+
+
+def _chances(
+    calls: Sequence[ServiceCall], repeated: Sequence[bool], explained: Sequence[float], rates: _Rates
+) -> list[Chances]:
+    found: list[Chances] = []
+    for call, is_retry, share in zip(calls, repeated, explained, strict=True):
+        up = min(0.99, max(rates.again if is_retry else rates.up, share))
+        partly, dead = max(rates.partly, up), max(ALL_FAIL, up)
+        if call.succeeded:
+            found.append((math.log(1 - up), math.log(1 - partly), math.log(1 - dead)))
+        else:
+            found.append((math.log(up), math.log(partly), math.log(dead)))
+    return found
+
+
+def _most_likely(calls: Sequence[ServiceCall], chances: Sequence[Chances], rates: _Rates) -> bytearray:
+    """The states of the calls, by Viterbi's algorithm."""
+    up, partly, dead = 0.0, -math.log(2), -math.log(2)
+    came: list[bytearray] = [bytearray(len(calls)) for _ in range(3)]
+    before = calls[0].start - 1.0
+    for at, (call, chance) in enumerate(zip(calls, chances, strict=True)):
+        gap = max(1e-3, call.start - before)
+        before = call.start
+        begins = math.log(-math.expm1(-gap / rates.between)) - math.log(2)
+        ends, stays = math.log(-math.expm1(-gap / rates.outage)), -gap / rates.outage
+        changes = ends + math.log(KIND_CHANGES)
+        best, came[UP][at] = max((up, UP), (partly + ends, PARTLY), (dead + ends, DEAD))
+        to_partly, came[PARTLY][at] = max(
+            (partly + stays, PARTLY), (up + begins, UP), (dead + changes, DEAD)
+        )
+        to_dead, came[DEAD][at] = max((dead + stays, DEAD), (up + begins, UP), (partly + changes, PARTLY))
+        up, partly, dead = best + chance[UP], to_partly + chance[PARTLY], to_dead + chance[DEAD]
+    states = bytearray(len(calls))
+    state = max((up, UP), (partly, PARTLY), (dead, DEAD))[1]
+    for at in range(len(calls) - 1, -1, -1):
+        states[at] = state
+        state = came[state][at]
+    return states
+
+
+def _outage(calls: Sequence[ServiceCall], span: _Span, usual: float, until: float) -> ServiceOutage:
+    first, last = span.first, span.last
     inside = calls[first : last + 1]
     failures = [call for call in inside if not call.succeeded]
     asked = sorted(call.retry_after for call in failures if call.retry_after is not None)

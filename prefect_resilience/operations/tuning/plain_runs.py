@@ -8,7 +8,7 @@ taken out of them, and it is replayed like the others.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord
@@ -19,16 +19,6 @@ Sums = list[float]
 
 LIMIT_MARGIN = 120.0
 """Behind a limit, all runs so many seconds around a failure are replayed: retries may take the places."""
-
-
-@dataclass(frozen=True, slots=True)
-class PassedSums:
-    """What the plain runs add up to: by task and block the sums of RUNS, HIT, ...; by outage the calls at its
-    return. return_of: the outage, for the places of the runs that are counted there."""
-
-    sums: Sequence[Sequence[Sums]]
-    returned: Sequence[float]
-    return_of: Mapping[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +96,30 @@ def _full_moments(record: ServiceRecord, task: int, places: int) -> list[float]:
 
 
 def passed_sums(
-    runs: Sequence[tuple[int, int, float, float, float]],
-    plain: Sequence[bool],
-    tasks: int,
-    blocks: int,
-    ends: Sequence[tuple[float, float]],
-) -> PassedSums:
-    """The sums of the plain runs among `runs`: (task, block, start, seconds, weight), ordered by start.
-
-    ends: by outage its end, and the seconds after it in which the load is counted.
-    """
+    runs: Iterable[tuple[int, int, float, float]], plain: Sequence[bool], tasks: int, blocks: int
+) -> list[list[Sums]]:
+    """By task and block the sums of the plain runs among `runs`: (task, block, seconds, weight)."""
     sums = [[[0.0] * 9 for _ in range(blocks)] for _ in range(tasks)]
-    for (task, block, _, seconds, weight), passes in zip(runs, plain, strict=True):
+    for (task, block, seconds, weight), passes in zip(runs, plain, strict=True):
         if passes:
             one = sums[task][block]
             one[RUNS] += weight
             one[CALLS] += weight
             one[SECONDS] += seconds * weight
-    starts = [run[2] for run in runs]
-    return_of = {
+    return sums
+
+
+def at_returns(
+    starts: Sequence[float], jumps: Sequence[int], ends: Iterable[float], spans: Iterable[float]
+) -> dict[int, int]:
+    """The places of the plain runs that begin soon after an outage, each with that outage.
+
+    starts: of all runs, in order. jumps: as in `Scenario`. ends, spans: by outage, its end and the seconds
+    after it that count.
+    """
+    return {
         place: outage
-        for outage, (end, span) in enumerate(ends)
+        for outage, (end, span) in enumerate(zip(ends, spans, strict=True))
         for place in range(bisect_left(starts, end), bisect_left(starts, end + span))
-        if plain[place]
+        if jumps[place] > place
     }
-    returned = [0.0] * len(ends)
-    for place, outage in return_of.items():
-        returned[outage] += runs[place][4]
-    return PassedSums(sums, returned, return_of)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.operations.tuning.meetings import Meetings, ReplayState, chance_of
+from prefect_resilience.operations.tuning.calls import chance_of
+from prefect_resilience.operations.tuning.meetings import Meetings, ReplayState
 from prefect_resilience.operations.tuning.options import TaskPolicy
 from prefect_resilience.operations.tuning.plain_runs import (
     CALLS,
@@ -114,8 +115,8 @@ class PeriodReplay:
         self.heap: list[Event] = []
         self.planned: int = 0
         self.result: ReplaySums = ReplaySums(
-            [[list(sums) for sums in blocks] for blocks in scenario.passed.sums],
-            list(scenario.passed.returned),
+            [[list(sums) for sums in blocks] for blocks in scenario.passed],
+            scenario.returned(),
             [array("d") for _ in policies],
             array("l"),
         )
@@ -161,7 +162,7 @@ class PeriodReplay:
         sums[RUNS] -= run.weight
         sums[CALLS] -= run.weight
         sums[SECONDS] -= scenario.durations[place] * run.weight
-        outage = scenario.passed.return_of.get(place)
+        outage = scenario.return_of.get(place)
         if outage is not None:
             self.result.returned[outage] -= run.weight
         self.result.called.append(place)

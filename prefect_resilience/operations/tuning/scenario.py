@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord
+from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord, chance_of
 from prefect_resilience.operations.tuning.plain_runs import (
     LoadedMoments,
-    PassedSums,
     PlainSuccesses,
+    Sums,
+    at_returns,
     is_plain,
     passed_sums,
 )
@@ -61,9 +62,9 @@ class Scenario:
 
     borders, states: the moments at which the state of the service changes, and the outage that begins there
         (-1: it is up). jumps: for a plain run (see `plain_runs`) the first later run that is not plain, else
-        its own place. passed: what the plain runs add up to.
+        its own place. passed: by task and block what the plain runs add up to.
     returns: by outage, the seconds after it in which its load is counted, and the usual number of calls in
-        them.
+        them. return_of: the plain runs that are counted there, by their places, each with its outage.
     """
 
     model: ServiceModel
@@ -73,8 +74,9 @@ class Scenario:
     jumps: Sequence[int]
     durations: Sequence[float]
     plain: PlainSuccesses
-    passed: PassedSums
+    passed: Sequence[Sequence[Sums]]
     returns: tuple[tuple[float, float], ...]
+    return_of: Mapping[int, int]
     blocks: int
     since: float
     block_seconds: float
@@ -88,6 +90,25 @@ class Scenario:
     def state_at(self, moment: float) -> int:
         """The outage at a moment, -1 if the service is up."""
         return self.states[bisect_right(self.borders, moment)]
+
+    def with_ends(self, seed: int, number: int) -> Scenario:
+        """The scenario with other ends of its outages, drawn within their bounds.
+
+        number: 0 is the middle between them; each two after it lie on both sides of the middle, equally far.
+        """
+        if not number:
+            return self
+        drawn = [chance_of(seed, (number + 1) // 2, place) for place in range(len(self.model.outages))]
+        borders = _borders(self.model, drawn if number % 2 else [1 - chance for chance in drawn])
+        found = at_returns(self.plain.starts, self.jumps, borders[1::2], (span for span, _ in self.returns))
+        return replace(self, borders=tuple(borders), return_of=found)
+
+    def returned(self) -> list[float]:
+        """By outage, the calls of the plain runs soon after it."""
+        calls = [0.0] * len(self.returns)
+        for place, outage in self.return_of.items():
+            calls[outage] += self.runs[place].weight
+        return calls
 
     def block_at(self, moment: float) -> int:
         return min(self.blocks - 1, max(0, int((moment - self.since) / self.block_seconds)))
@@ -108,19 +129,18 @@ def scenario_of(
     least_timeouts: Mapping[int, float] | None = None,
     places: Mapping[int, int] | None = None,
     none_plain: bool = False,
-    chance: float = 0.5,
     most: int = MOST_REPLAYED,
 ) -> Scenario:
     """The scenario of a service.
 
     least_timeouts: by task, what no replay's timeout is shorter than; only quicker runs are plain.
     places: those of the tasks' limits, the fewest of any replay. none_plain: each run is replayed.
-    chance: where within its bounds each outage ends. most: if more runs than this are not plain, slices of
+    most: if more runs than this are not plain, slices of
     the period without an outage are left out, and the others weigh more.
     """
     blocks = min(MOST_BLOCKS, max(LEAST_BLOCKS, round(BLOCKS_IN_DAY * (until - since) / DAY)))
     length = max(until - since, 1e-9) / blocks
-    borders, states = _states(model, chance)
+    borders, states = _borders(model), _states(model)
     runs: list[ReplayedRun] = []
     for place, (task, run) in enumerate(record.runs):
         if run.ended in REPLAYED and run.attempts:
@@ -146,28 +166,30 @@ def scenario_of(
     durations = array("d", (durations[place] for place, _ in kept))
     plain = [plain[place] for place, _ in kept]
     returns = _returns(model, runs)
+    jumps = _jumps(plain)
+    starts = array("d", (run.at for run in runs))
     return Scenario(
         model=model,
         runs=tuple(runs),
         borders=tuple(borders),
         states=tuple(states),
-        jumps=_jumps(plain),
+        jumps=jumps,
         durations=durations,
         plain=PlainSuccesses(
-            array("d", (run.at for run in runs)),
+            starts,
             durations,
             array("h", (run.task for run in runs)),
             array("l", (max(1, round(run.count)) for run in runs)),
             max((d for d, passes in zip(durations, plain, strict=True) if passes), default=0.0),
         ),
         passed=passed_sums(
-            [(run.task, run.block, run.at, d, run.weight) for run, d in zip(runs, durations, strict=True)],
+            ((run.task, run.block, d, run.weight) for run, d in zip(runs, durations, strict=True)),
             plain,
             len(record.tasks),
             blocks,
-            [(end, span) for end, (span, _) in zip(borders[1::2], returns, strict=True)],
         ),
         returns=tuple(returns),
+        return_of=at_returns(starts, jumps, borders[1::2], (span for span, _ in returns)),
         blocks=blocks,
         since=since,
         block_seconds=length,
@@ -179,15 +201,18 @@ def _weighing(run: ReplayedRun, weight: float) -> ReplayedRun:
     return run if weight == 1 else replace(run, weight=run.weight * weight)
 
 
-def _states(model: ServiceModel, chance: float) -> tuple[list[float], list[int]]:
+def _borders(model: ServiceModel, ends: Sequence[float] | None = None) -> list[float]:
+    """The start and the end of each outage, in turn. ends: where each ends within its bounds, 0 to 1."""
     borders: list[float] = []
-    states = [-1]
-    for place, one in enumerate(model.outages):
-        begins = one.start_high - (one.start_high - one.start_low) * chance
-        ends = one.end_low + (one.end_high - one.end_low) * chance
-        borders += [max(begins, borders[-1] if borders else begins), max(ends, begins)]
-        states += [place, -1]
-    return borders, states
+    for one, chance in zip(model.outages, ends or [0.5] * len(model.outages), strict=True):
+        begins = max(one.start, borders[-1] if borders else one.start)
+        borders += [begins, max(begins, one.end_low + (one.end_high - one.end_low) * chance)]
+    return borders
+
+
+def _states(model: ServiceModel) -> list[int]:
+    """The outage that begins at each border, -1 where one ends and before the first."""
+    return [-1, *(state for place in range(len(model.outages)) for state in (place, -1))]
 
 
 def _plain(

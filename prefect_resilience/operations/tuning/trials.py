@@ -18,7 +18,7 @@ from prefect_resilience.operations.tuning.replaying import PeriodReplay, ReplayS
 from prefect_resilience.operations.tuning.scenario import DAY, MOST_REPLAYED, Scenario, scenario_of
 from prefect_resilience.operations.tuning.service import ServiceModel, fitted
 
-SURE = 12
+SURE = 13
 """The replays of a policy, if small differences of luck change what follows, as behind a circuit."""
 
 FEW = 3
@@ -87,8 +87,9 @@ class ServiceTrials:
             self._kept.popitem(last=False)
         if number not in kept.means:
             policies = self.policies(options)
-            for seed in range(self.seed + len(kept.done), self.seed + number):
-                replay = PeriodReplay(self.scenario, policies, seed, redrawn=self.redrawn)
+            for at in range(len(kept.done), number):
+                scenario = self.scenario.with_ends(self.seed, at)
+                replay = PeriodReplay(scenario, policies, self.seed + at, redrawn=self.redrawn)
                 kept.done.append(replay.run())
                 self.spent += kept.done[-1].attempts
             kept.means[number] = mean_of(kept.done[:number])

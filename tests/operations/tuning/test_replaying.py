@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.operations.tuning.advising import what_if
-from prefect_resilience.operations.tuning.calls import services_of
+from prefect_resilience.operations.tuning.calls import chance_of, services_of
 from prefect_resilience.operations.tuning.comparing import figures_of, recorded_figures
-from prefect_resilience.operations.tuning.meetings import chance_of
 from prefect_resilience.operations.tuning.options import policy_of
 from prefect_resilience.operations.tuning.replay_circuit import ReplayedCircuit
 from prefect_resilience.operations.tuning.replaying import PeriodReplay, ReplaySums, load_at_return, mean_of
