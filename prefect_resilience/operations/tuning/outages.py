@@ -12,8 +12,9 @@ records).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, quantile, shares
@@ -32,6 +33,9 @@ USUAL_OUTAGE, USUAL_TIME_UP = 300.0, 8 * 3600.0
 
 KIND_CHANGES = 0.1
 """How much more seldom an outage changes from failing all calls to failing a part of them than it ends."""
+
+ALIKE = 10.0
+"""As if so many failures in outages, and as many at other times, were known that do not differ in kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +77,15 @@ class ServiceOutage:
 class _Rates:
     """up, again, partly: the share of calls that fail while the service is up, of the retries of a run that
     has just failed then (it may fail for the run's own reason), and in outages that fail a part of the calls.
-    outage, between: the mean seconds of an outage, and from its end to the next one."""
+    outage, between: the mean seconds of an outage, and from its end to the next one. kinds: by category how
+    much likelier it is for a failure in an outage than for another, as a logarithm."""
 
     up: float
     again: float = 0.5
     partly: float = 0.5
     outage: float = USUAL_OUTAGE
     between: float = USUAL_TIME_UP
+    kinds: Mapping[str, float] = field(default_factory=dict[str, float])
 
 
 def outages_of(
@@ -138,14 +144,17 @@ class _Span:
 
 def _rates(calls: Sequence[ServiceCall], repeated: Sequence[bool], spans: Sequence[_Span]) -> _Rates:
     """What the calls outside and inside of the spans say."""
-    tried, failed = [0.5, 0.5], [0.0, 0.25]
-    partly = [2.0, 1.0]
-    inside = iter([*spans, _Span(len(calls), len(calls), True)])
-    span = next(inside)
+    tried, failed, partly = [0.5, 0.5], [0.0, 0.25], [2.0, 1.0]
+    kinds: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    following = iter([*spans, _Span(len(calls), len(calls), True)])
+    span = next(following)
     for at, call in enumerate(calls):
         if at > span.last:
-            span = next(inside)
-        if at < span.first:
+            span = next(following)
+        inside = at >= span.first
+        if not call.succeeded:
+            kinds[inside][call.category] += 1
+        if not inside:
             tried[repeated[at]] += 1
             failed[repeated[at]] += not call.succeeded
         elif not span.dead:
@@ -160,7 +169,18 @@ def _rates(calls: Sequence[ServiceCall], repeated: Sequence[bool], spans: Sequen
         partly=min(0.85, max(2 * up, 0.25, partly[1] / partly[0])),
         outage=(down + USUAL_OUTAGE) / (len(spans) + 1),
         between=(max(0.0, whole - down) + USUAL_TIME_UP) / (len(spans) + 1),
+        kinds=_kinds(*kinds),
     )
+
+
+def _kinds(outside: Counter[str], inside: Counter[str]) -> dict[str, float]:
+    together = outside + inside
+    found: dict[str, float] = {}
+    for category, number in together.items():
+        alike = ALIKE * number / together.total()
+        share_inside = (inside[category] + alike) / (inside.total() + ALIKE)
+        found[category] = math.log(share_inside * (outside.total() + ALIKE) / (outside[category] + alike))
+    return found
 
 
 def _spans(
@@ -204,7 +224,8 @@ def _chances(
         if call.succeeded:
             found.append((math.log(1 - up), math.log(1 - partly), math.log(1 - dead)))
         else:
-            found.append((math.log(up), math.log(partly), math.log(dead)))
+            kind = rates.kinds.get(call.category, 0.0)
+            found.append((math.log(up), math.log(partly) + kind, math.log(dead) + kind))
     return found
 
 

@@ -84,6 +84,7 @@ def fitted(record: ServiceRecord, until: float) -> ServiceModel:
     outages, limit = _trouble(record.calls, until)
     overloaded = _overloaded(record.calls, limit)
     up = _up(record, in_outages(record.calls, outages) | overloaded)
+    usual = len(up.failed) / up.first if up.first else 0.0
     failing: dict[str, list[float]] = {}
     asked: dict[str, list[float]] = {}
     for call in record.calls:
@@ -93,9 +94,9 @@ def fitted(record: ServiceRecord, until: float) -> ServiceModel:
                 asked.setdefault(call.category, []).append(call.retry_after)
     return ServiceModel(
         name=record.name,
-        usual=len(up.failed) / up.first if up.first else 0.0,
+        usual=usual,
         categories=shares(up.failed),
-        recovering={name: _recovering(sequences) for name, sequences in up.sequences.items()},
+        recovering={name: _recovering(sequences, 1 - usual) for name, sequences in up.sequences.items()},
         latency=_latencies(record, up),
         failing={name: tuple(sorted(seconds)) for name, seconds in failing.items()},
         retry_after={
@@ -186,27 +187,25 @@ def _latencies(record: ServiceRecord, up: _Up) -> dict[int, Latency]:
     return latencies
 
 
-def _recovering(sequences: Sequence[tuple[int, bool]]) -> RetryLuck:
+def _recovering(sequences: Sequence[tuple[int, bool]], good: float) -> RetryLuck:
     """The share of stuck runs and the luck of the others, on a grid.
 
-    sequences: one item for each retry: the failures before it, and whether it succeeded.
+    sequences: one item for each retry: the failures before it, and whether it succeeded. good: the share of
+    first calls that succeed; no retry has more luck.
     """
     counts: dict[tuple[int, bool], int] = {}
     for one in sequences:
         counts[one] = counts.get(one, 0) + 1
     most = max(failures for failures, _ in sequences)
-    grid = [at / 40 for at in range(41)]
+    stuck = [at / 200 for at in range(201)]
+    # One retry cannot tell bad luck from a stuck run: of what is nearly as likely, the retries help least.
     found = [
-        (_likelihood(counts, stuck, luck), luck, stuck)
-        for stuck in grid
-        for luck in (0.005, *grid[1:-1], 0.995)
+        max((_likelihood(counts, one, luck), luck, one) for one in stuck)
+        for luck in (0.005, *(at / 40 for at in range(1, 40) if at / 40 < good), min(0.995, max(0.01, good)))
     ]
     best = max(found)[0]
-    # One retry cannot tell bad luck from a stuck run: of what is nearly as likely, the retries help least.
-    luck, stuck = max(
-        (luck, stuck) for likelihood, luck, stuck in found if likelihood >= best - NEARLY_AS_LIKELY
-    )
-    return RetryLuck(stuck, luck, len(sequences), most)
+    _, luck, share = max((one for one in found if one[0] >= best - NEARLY_AS_LIKELY), key=lambda one: one[1])
+    return RetryLuck(share, luck, len(sequences), most)
 
 
 def _likelihood(counts: Mapping[tuple[int, bool], int], stuck: float, luck: float) -> float:
