@@ -31,7 +31,7 @@ from prefect_resilience.operations.tuning.pictures import (
     value_text,
 )
 from prefect_resilience.operations.tuning.report import Comparison, TuningGoal, TuningReport
-from prefect_resilience.operations.tuning.sentences import fit_text
+from prefect_resilience.operations.tuning.sentences import fit_text, likely_text
 
 Goal = Annotated[
     TuningGoal | None,
@@ -290,6 +290,8 @@ def _compared(comparison: Comparison, then: str) -> Iterator[RenderableType]:
     yield f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
     if comparison.fit is not None and not comparison.fit.doubtful:
         yield from _sentences("How good the replay is", [fit_text(comparison.fit)])
+    sure = likely_text(comparison.likely)
+    yield from _sentences("How sure it is", [] if sure is None else [sure])
     yield from _sentences("Doubts", comparison.doubts)
 
 

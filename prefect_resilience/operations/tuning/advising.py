@@ -22,6 +22,7 @@ from prefect_resilience.operations.tuning.choosing import Choice, choose
 from prefect_resilience.operations.tuning.comparing import (
     figures_of,
     gains,
+    likely,
     recorded_figures,
     side_by_side,
 )
@@ -119,7 +120,7 @@ def _fits(trials: ServiceTrials, period: RecordedPeriod) -> list[ReplayFit]:
     return [
         ReplayFit(
             task=task.name,
-            recorded=recorded_figures(trials.record, trials.model, place),
+            recorded=recorded_figures(trials.record, trials.model, place, whole),
             replayed=figures_of(whole, result, place),
         )
         for place, task in enumerate(trials.record.tasks)
@@ -340,6 +341,7 @@ def _compared(
         now=before,
         then=after,
         figures=side_by_side(trials.scenario, now, then, task, seed),
+        likely=likely(trials.replays(changed), task),
         fit=fit,
         doubts=(*fit_doubts(fit), *trials.model.unknown.values()),
     )

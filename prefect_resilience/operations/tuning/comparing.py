@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
 
 from prefect_resilience.operations.tuning.calls import ServiceRecord
 from prefect_resilience.operations.tuning.losses import interval
@@ -34,6 +36,9 @@ COMPARED: tuple[tuple[str, str, int, int], ...] = (
 """Name, unit, figure, and which way is better (0: neither says anything alone)."""
 
 FEW_OF_HIT = 0.1
+NINE_IN_TEN = 1.645
+"""The quantile of the normal distribution: so many standard deviations on each side of the mean."""
+
 SHARE_OF_HIT = 0.01
 """More failed runs or calls than this share of the runs that were hit are a harm, if they are no chance."""
 
@@ -56,8 +61,12 @@ def figures_of(scenario: Scenario, result: ReplaySums, task: int) -> TuningFigur
     )
 
 
-def recorded_figures(record: ServiceRecord, model: ServiceModel, task: int) -> TuningFigures:
-    """The figures of one task as they were recorded."""
+def recorded_figures(
+    record: ServiceRecord, model: ServiceModel, task: int, scenario: Scenario | None = None
+) -> TuningFigures:
+    """The figures of one task as they were recorded: of all its runs, or of those that a scenario replays,
+    with their weights there."""
+    replayed = None if scenario is None else {run.place: run.weight for run in scenario.runs}
     inside = in_outages(record.calls, model.outages)
     sums = dict.fromkeys(("runs", "hit", "recovered", "failed", "fallback", "seconds", "waited"), 0.0)
     calls = dead = 0.0
@@ -65,18 +74,21 @@ def recorded_figures(record: ServiceRecord, model: ServiceModel, task: int) -> T
     for place, (number, run) in enumerate(record.runs):
         if number != task or run.ended not in REPLAYED or not run.attempts:
             continue
+        weight = run.weight if replayed is None else replayed.get(place, 0.0)
+        if not weight:
+            continue
         hit = not run.attempts[0].succeeded
-        sums["runs"] += run.weight
-        sums["hit"] += run.weight * hit
-        sums["recovered"] += run.weight * (hit and run.ended == "succeeded")
-        sums["failed"] += run.weight * (run.ended == "failed")
-        sums["fallback"] += run.weight * (run.ended == "fallback")
-        sums["seconds"] += run.weight * duration_of(run)
-        sums["waited"] += run.weight * sum(attempt.delay or 0.0 for attempt in run.attempts)
+        sums["runs"] += weight
+        sums["hit"] += weight * hit
+        sums["recovered"] += weight * (hit and run.ended == "succeeded")
+        sums["failed"] += weight * (run.ended == "failed")
+        sums["fallback"] += weight * (run.ended == "fallback")
+        sums["seconds"] += weight * duration_of(run)
+        sums["waited"] += weight * sum(attempt.delay or 0.0 for attempt in run.attempts)
         durations.append(duration_of(run))
         for call in record.by_run[place]:
-            calls += run.weight
-            dead += run.weight * (not call.succeeded and (call.run, call.nth) in inside)
+            calls += weight
+            dead += weight * (not call.succeeded and (call.run, call.nth) in inside)
     durations.sort()
     p95 = durations[int(0.95 * (len(durations) - 1))] if durations else None
     return TuningFigures(**sums, calls=calls, dead_calls=dead, p95=p95)
@@ -106,6 +118,34 @@ def side_by_side(
     rows.append(_plain("load at return", "times the usual load", scenario, now, then, load_at_return))
     rows.append(_plain("p95 of a run", "s", scenario, now, then, lambda s, r: percentile(s, r, task, 0.95)))
     return tuple(rows)
+
+
+def likely(results: Sequence[ReplaySums], task: int) -> dict[str, tuple[float, float]]:
+    """Bounds of a task's share of recovered runs and of its seconds waited, from replays of one policy."""
+    figures: dict[str, list[float]] = {"share_recovered": [], "waited": []}
+    for result in results:
+        hit, recovered, waited = (
+            sum(block[place] for block in result.sums[task]) for place in (HIT, RECOVERED, WAITED)
+        )
+        if hit:
+            figures["share_recovered"].append(recovered / hit)
+        figures["waited"].append(waited)
+    found = {name: _bounds(values) for name, values in figures.items() if len(values) > 1}
+    if "share_recovered" in found:
+        low, high = found["share_recovered"]
+        found["share_recovered"] = low, min(1.0, high)
+    return found
+
+
+def _bounds(values: Sequence[float]) -> tuple[float, float]:
+    """What one more value lies between, nine times in ten.
+
+    The quantile of Student's t is that of the normal distribution with its first correction.
+    """
+    degrees = len(values) - 1
+    quantile = NINE_IN_TEN * (1 + (NINE_IN_TEN**2 + 1) / (4 * degrees))
+    middle, width = fmean(values), quantile * stdev(values) * math.sqrt(1 + 1 / len(values))
+    return max(0.0, middle - width), middle + width
 
 
 def _plain(

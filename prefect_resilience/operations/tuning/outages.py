@@ -72,7 +72,6 @@ class ServiceOutage:
         return self.end - self.start
 
 
-
 @dataclass(frozen=True, slots=True)
 class _Rates:
     """up, again, partly: the share of calls that fail while the service is up, of the retries of a run that
@@ -241,9 +240,7 @@ def _most_likely(calls: Sequence[ServiceCall], chances: Sequence[Chances], rates
         ends, stays = math.log(-math.expm1(-gap / rates.outage)), -gap / rates.outage
         changes = ends + math.log(KIND_CHANGES)
         best, came[UP][at] = max((up, UP), (partly + ends, PARTLY), (dead + ends, DEAD))
-        to_partly, came[PARTLY][at] = max(
-            (partly + stays, PARTLY), (up + begins, UP), (dead + changes, DEAD)
-        )
+        to_partly, came[PARTLY][at] = max((partly + stays, PARTLY), (up + begins, UP), (dead + changes, DEAD))
         to_dead, came[DEAD][at] = max((dead + stays, DEAD), (up + begins, UP), (partly + changes, PARTLY))
         up, partly, dead = best + chance[UP], to_partly + chance[PARTLY], to_dead + chance[DEAD]
     states = bytearray(len(calls))

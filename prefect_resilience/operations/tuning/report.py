@@ -62,7 +62,10 @@ class TuningFigures(_Reported):
 
 
 class ReplayFit(_Reported):
-    """The recorded period beside its replay with the policy that really ran: the error of the replay."""
+    """The recorded period beside its replay with the policy that really ran: the error of the replay.
+
+    Of a large period both are of a part of the runs, with weights.
+    """
 
     task: str
     recorded: TuningFigures
@@ -141,6 +144,8 @@ class Comparison(_Reported):
     """A period with the options of now and with others, side by side; `fit` is the error of the replay.
 
     options: the options that differ, in the form of a `ResiliencePolicy` block.
+    likely: bounds of two figures of `then`: "share_recovered" (0 to 1) and "waited". They are as far apart as
+        replays with other luck, and with other ends of outages that nobody saw.
     doubts: what the record does not bear, in sentences.
     """
 
@@ -150,6 +155,7 @@ class Comparison(_Reported):
     now: TuningFigures
     then: TuningFigures
     figures: tuple[ComparedFigure, ...]
+    likely: dict[str, tuple[float, float]] = Field(default_factory=dict)
     fit: ReplayFit | None = None
     doubts: tuple[str, ...] = ()
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord, chance_of
+from prefect_resilience.operations.tuning.lengths import OutageLengths
+from prefect_resilience.operations.tuning.outages import ServiceOutage
 from prefect_resilience.operations.tuning.plain_runs import (
     LoadedMoments,
     PlainSuccesses,
@@ -202,12 +204,20 @@ def _weighing(run: ReplayedRun, weight: float) -> ReplayedRun:
 
 
 def _borders(model: ServiceModel, ends: Sequence[float] | None = None) -> list[float]:
-    """The start and the end of each outage, in turn. ends: where each ends within its bounds, 0 to 1."""
+    """The start and the end of each outage, in turn. ends: which share of the lengths
+    within its bounds each is longer than."""
     borders: list[float] = []
     for one, chance in zip(model.outages, ends or [0.5] * len(model.outages), strict=True):
         begins = max(one.start, borders[-1] if borders else one.start)
-        borders += [begins, max(begins, one.end_low + (one.end_high - one.end_low) * chance)]
+        borders += [begins, max(begins, _end(one, model.lengths, chance))]
     return borders
+
+
+def _end(outage: ServiceOutage, lengths: OutageLengths | None, chance: float) -> float:
+    low, high = outage.end_low, outage.end_high
+    if lengths is None:
+        return low + (high - low) * chance
+    return outage.start + lengths.within(low - outage.start, high - outage.start, chance)
 
 
 def _states(model: ServiceModel) -> list[int]:

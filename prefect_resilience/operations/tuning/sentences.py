@@ -34,6 +34,19 @@ def fit_doubts(fit: ReplayFit) -> tuple[str, ...]:
     return (fit_text(fit),) if fit.doubtful else ()
 
 
+def likely_text(likely: Mapping[str, tuple[float, float]]) -> str | None:
+    """Within which bounds the figures with the other options are."""
+    if "share_recovered" not in likely:
+        return None
+    low, high = (100 * one for one in likely["share_recovered"])
+    shortest, longest = (lasting(one) for one in likely["waited"])
+    waits = shortest if shortest == longest else f"{shortest} to {longest}"
+    return (
+        f"with these options {low:.0f} to {high:.0f} % of the runs that had a failed attempt recover, "
+        f"after {waits} of waiting, in nine of ten replays"
+    )
+
+
 def sentence_of(
     changes: Mapping[str, Any],
     now: Any,

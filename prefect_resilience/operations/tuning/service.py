@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord, quantile, shares
 from prefect_resilience.operations.tuning.latencies import Latency, latency_of
+from prefect_resilience.operations.tuning.lengths import OutageLengths, lengths_of
 from prefect_resilience.operations.tuning.loads import LoadLimit, load_limit, loads_before
 from prefect_resilience.operations.tuning.outages import ServiceOutage, outages_of
 
@@ -48,7 +49,8 @@ class ServiceModel:
     usual: the share of first calls that fail while the service is up; categories: of what.
     recovering: how retries go, by category. latency: of the successes of each task while it is up.
     failing: the ordered seconds of failures by category, while up and in outages.
-    retry_after: what it usually asks for, by category. limit: how load makes it fail, if it does.
+    retry_after: what it usually asks for, by category. lengths: of its outages, if there are enough of them.
+    limit: how load makes it fail, if it does.
     overloaded: the calls (run, nth) that began above the limit; overload: the categories of their failures.
     """
 
@@ -61,6 +63,7 @@ class ServiceModel:
     retry_after: Mapping[str, float]
     outages: tuple[ServiceOutage, ...]
     calls: int
+    lengths: OutageLengths | None = None
     limit: LoadLimit | None = None
     overloaded: frozenset[tuple[int, int]] = frozenset()
     overload: tuple[tuple[str, float], ...] = ()
@@ -106,6 +109,12 @@ def fitted(record: ServiceRecord, until: float) -> ServiceModel:
         },
         outages=outages,
         calls=len(record.calls),
+        lengths=lengths_of(
+            [
+                (one.end_low - one.start, math.inf if one.censored else one.end_high - one.start)
+                for one in outages
+            ]
+        ),
         limit=limit,
         overloaded=overloaded,
         overload=shares(

@@ -95,6 +95,11 @@ class ServiceTrials:
             kept.means[number] = mean_of(kept.done[:number])
         return kept.means[number]
 
+    def replays(self, options: list[dict[str, Any]]) -> list[ReplaySums]:
+        """As many replays of these options as it takes to be sure."""
+        self.replay(options)
+        return self._kept[repr(options)].done[: self.sure]
+
     def lost(self, options: list[dict[str, Any]], number: int | None = None) -> list[float]:
         """The loss of each block under these options."""
         return losses(self.scenario, self.replay(options, number), self.prices)
