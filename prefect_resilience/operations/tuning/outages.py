@@ -216,16 +216,24 @@ Chances = tuple[float, float, float]
 def _chances(
     calls: Sequence[ServiceCall], repeated: Sequence[bool], explained: Sequence[float], rates: _Rates
 ) -> list[Chances]:
+    known: dict[tuple[str | None, float], Chances] = {}
     found: list[Chances] = []
     for call, is_retry, share in zip(calls, repeated, explained, strict=True):
         up = min(0.99, max(rates.again if is_retry else rates.up, share))
-        partly, dead = max(rates.partly, up), max(ALL_FAIL, up)
-        if call.succeeded:
-            found.append((math.log(1 - up), math.log(1 - partly), math.log(1 - dead)))
-        else:
-            kind = rates.kinds.get(call.category, 0.0)
-            found.append((math.log(up), math.log(partly) + kind, math.log(dead) + kind))
+        kind = None if call.succeeded else call.category
+        if (kind, up) not in known:
+            known[kind, up] = _chances_of(kind, up, rates)
+        found.append(known[kind, up])
     return found
+
+
+def _chances_of(category: str | None, up: float, rates: _Rates) -> Chances:
+    """category: of a failure, None for a success. up: the share of such calls that fail while it is up."""
+    partly, dead = max(rates.partly, up), max(ALL_FAIL, up)
+    if category is None:
+        return math.log(1 - up), math.log(1 - partly), math.log(1 - dead)
+    kind = rates.kinds.get(category, 0.0)
+    return math.log(up), math.log(partly) + kind, math.log(dead) + kind
 
 
 def _most_likely(calls: Sequence[ServiceCall], chances: Sequence[Chances], rates: _Rates) -> bytearray:
