@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -14,135 +12,17 @@ from hypothesis import strategies as st
 from prefect_resilience.operations.tuning.calls import quantile, service_of, services_of
 from prefect_resilience.operations.tuning.latencies import Latency, latency_of, mean_of_cut
 from prefect_resilience.operations.tuning.loads import LoadLimit
-from prefect_resilience.operations.tuning.outages import ServiceOutage, outages_of
-from prefect_resilience.operations.tuning.record import (
-    RecordedAttempt,
-    RecordedPeriod,
-    RecordedRun,
-    RecordedTask,
-)
-from prefect_resilience.operations.tuning.service import RetryLuck, ServiceModel, fitted
+from prefect_resilience.operations.tuning.service import RetryLuck, fitted
 from tests.operations.tuning.planted import WORSE
+from tests.operations.tuning.records import attempt, model_of, period_of, run, task_of
 from tests.operations.tuning.worlds import (
-    BEGINS,
-    DAY,
     GOOD_RETRY,
     HOUR,
     Trouble,
     TrueService,
     World,
-    live,
     outages,
 )
-
-
-def model_of(world: World, seed: int = 1) -> ServiceModel:
-    period, _ = live(world, seed)
-    [record] = services_of(period)
-    return fitted(record, period.until)
-
-
-def attempt(
-    start: float,
-    category: str | None = None,
-    rejected_by: Literal["circuit", "limit"] | None = None,
-    seconds: float = 0.1,
-    circuit: str | None = None,
-) -> RecordedAttempt:
-    return RecordedAttempt(
-        start=start,
-        seconds=seconds,
-        succeeded=category is None,
-        category=category,
-        rejected_by=rejected_by,
-        circuit=circuit,
-    )
-
-
-def run(number: int, *attempts: RecordedAttempt, ended: Any = None) -> RecordedRun:
-    last = attempts[-1]
-    return RecordedRun(
-        run_id=str(number),
-        start=attempts[0].start,
-        end=last.start + last.seconds,
-        ended=ended or ("succeeded" if last.succeeded else "failed"),
-        attempts=attempts,
-    )
-
-
-def period_of(*tasks: RecordedTask, until: float = 10_000.0) -> RecordedPeriod:
-    return RecordedPeriod(since=0.0, until=until, tasks=tasks)
-
-
-def task_of(name: str, runs: Sequence[RecordedRun], **more: Any) -> RecordedTask:
-    return RecordedTask(name=name, runs=tuple(runs), options=more.pop("options", {"timeout": 5.0}), **more)
-
-
-def test_outages_are_found_at_their_times() -> None:
-    service = TrueService(blip=0.01, stuck=0.005, troubles=outages([5, 30, 80, 120], 900.0))
-    model = model_of(World("found", service, {"retry": GOOD_RETRY, "timeout": 5.0}, runs=20_000))
-    assert [round((one.start - BEGINS) / HOUR, 1) for one in model.outages] == [5, 30, 80, 120]
-    for one, true in zip(model.outages, service.troubles, strict=True):
-        assert one.length == pytest.approx(true.ends - true.begins, abs=60)
-        assert one.rate == 1.0
-        assert not one.censored
-    assert model.usual == pytest.approx(0.015, abs=0.004)
-    assert model.recovering["server_error"].stuck == pytest.approx(1 / 3, abs=0.1)
-
-
-def test_a_partial_outage_has_its_rate() -> None:
-    trouble = Trouble(10 * HOUR, 11 * HOUR, "503", share=0.4)
-    world = World(
-        "partial", TrueService(troubles=(trouble,)), {"retry": GOOD_RETRY}, runs=10_000, seconds=DAY
-    )
-    [one] = model_of(world).outages
-    assert one.rate == pytest.approx(0.4, abs=0.06)
-    assert one.categories[0][0] == "unavailable"
-
-
-def outage_of(attempts: Sequence[RecordedAttempt]) -> ServiceOutage:
-    """The one outage among attempts, each the only one of its run."""
-    runs = [run(number, one) for number, one in enumerate(attempts)]
-    [record] = services_of(period_of(task_of("ask", runs)))
-    [found] = outages_of(record.calls, 2000.0)
-    return found
-
-
-def test_chance_failures_are_no_outage() -> None:
-    world = World("chance", TrueService(blip=0.05, stuck=0.02), {"retry": {"attempts": 6}}, runs=8000)
-    assert all(model_of(world, seed).outages == () for seed in range(2))
-
-
-def test_an_outage_behind_an_open_circuit_is_bounded_by_what_was_seen() -> None:
-    """Rejected calls are no failures of the service: between the probes nothing is known."""
-    options = {"retry": GOOD_RETRY, "circuit": {"name": "service", "open_for": 120.0}}
-    trouble = Trouble(10 * HOUR, 10 * HOUR + 400, "503")
-    world = World("hidden", TrueService(troubles=(trouble,)), options, runs=20_000, seconds=DAY)
-    period, _ = live(world, 1)
-    [record] = services_of(period)
-    model = fitted(record, period.until)
-    [one] = model.outages
-    assert one.end_low - BEGINS <= trouble.ends <= one.end_high - BEGINS
-    assert one.unseen > 50
-    assert record.rejected > one.seen
-    assert "rejected calls" in model.unknown
-    assert "end of outages" in model.unknown
-
-
-def test_the_failures_that_bound_an_outage_do_not_count_in_its_rate() -> None:
-    """Half of the calls between them failed. With both of them in it the rate would be 0.55."""
-    inside = [attempt(float(at), "unavailable" if at % 2 else None) for at in range(100, 120)]
-    calm = [[attempt(at / 10) for at in range(0, 999)], [attempt(200 + at / 10) for at in range(999)]]
-    bounds = [attempt(99.95, "unavailable"), attempt(120.0, "unavailable")]
-    assert outage_of([*calm[0], bounds[0], *inside, bounds[1], *calm[1]]).rate == pytest.approx(0.5, abs=0.02)
-
-
-def test_an_outage_that_goes_on_is_censored() -> None:
-    trouble = Trouble(20 * HOUR, 30 * HOUR, "503")
-    world = World("on", TrueService(troubles=(trouble,)), {"retry": GOOD_RETRY}, runs=5000, seconds=DAY)
-    model = model_of(world)
-    assert model.outages[-1].censored
-    assert "last outage" in model.unknown
 
 
 def test_tasks_behind_one_circuit_share_their_service() -> None:
