@@ -81,6 +81,10 @@ def test_what_if_is_side_by_side() -> None:
     assert one.fit is not None
     assert one.fit.recorded.runs == 5000
     assert not one.fit.doubtful
+    low, high = one.likely["share_recovered"]
+    assert one.then.share_recovered is not None
+    assert low <= one.then.share_recovered <= high
+    assert one.likely["waited"][0] <= one.then.waited <= one.likely["waited"][1]
 
 
 def test_what_if_says_what_is_wrong() -> None:

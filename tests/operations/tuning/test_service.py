@@ -107,6 +107,15 @@ def test_recovering_needs_more_than_one_retry_to_promise_more() -> None:
     assert model.recovering["server_error"].luck > 0.8
 
 
+def test_a_retry_has_no_more_luck_than_a_first_call() -> None:
+    """Chance fails one of 25 retries, too: a third attempt would help such a run, though none was recorded."""
+    world = World("two attempts", TrueService(blip=0.04), {"retry": {"attempts": 2}}, runs=20_000)
+    model = model_of(world)
+    found = model.recovering["server_error"]
+    assert found.luck <= 1 - model.usual
+    assert found.after(2) > 0.5
+
+
 @given(
     st.lists(st.floats(0.01, 10), min_size=1, max_size=200),
     st.integers(0, 50),

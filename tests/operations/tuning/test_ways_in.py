@@ -146,7 +146,10 @@ class TestTune:
         assert found["options"]["circuit"]["open_for"] == 10
         assert ElementTree.fromstring(picture.read_text()).tag.endswith("svg")
         assert app([*words, "--json"][:-1], exit_on_error=False, result_action="return_value") == 0
-        assert "runs that failed" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "runs that failed" in out
+        assert "How sure it is" in out
+        assert "of the runs that had a failed attempt recover" in " ".join(out.split())
         assert compared_with("label", {"timeout": 3}, runs).task == "label"
 
     @pytest.mark.parametrize(
