@@ -108,7 +108,7 @@ def test_recovering_needs_more_than_one_retry_to_promise_more() -> None:
 
 
 def test_a_retry_has_no_more_luck_than_a_first_call() -> None:
-    """Chance fails one of 25 retries, too: a third attempt would help such a run, though none was recorded."""
+    """Chance fails one of 25 retries, too: a third attempt would help such runs, though none was recorded."""
     world = World("two attempts", TrueService(blip=0.04), {"retry": {"attempts": 2}}, runs=20_000)
     model = model_of(world)
     found = model.recovering["server_error"]
