@@ -1,9 +1,10 @@
-"""How long reading the evidence of a week takes: `python -m benchmarks.tuning_read [--runs 100000] [--json]`
+"""What it takes to read and advise a week: `python -m benchmarks.tuning_read [--runs 100000] [--json]`
 
 A real Prefect server is filled as in `benchmarks.report`, with a week of runs of resilient tasks: one in ten
 is retried, one in fifty fails, one in a hundred is answered by a fallback. Then a process of its own reads
-the record twice: all of it, and what is new since. `right`: every run with failures was read with its
-attempts, and the weights of the others add up to what was filled in, within 3 %.
+the record, and advises; another one reads it once more, of which only what is new must be read. `right`:
+every run with failures was read with its attempts, and the weights of the others add up to what was filled
+in, within 3 %.
 """
 
 from __future__ import annotations
@@ -37,9 +38,18 @@ from prefect_resilience.operations.tuning.evidence import is_plain
 from prefect_resilience.operations.tuning.reading import read_evidence
 period = read_evidence()
 runs = [run for task in period.tasks for run in task.runs]
+seconds = time.monotonic() - began
+def megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+to_read, began = megabytes(), time.monotonic()
+if sys.argv[1:]:
+    from prefect_resilience.operations.tuning.advising import advise
+    advise(period)
 print(json.dumps({
-    "seconds": time.monotonic() - began,
-    "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    "seconds": seconds,
+    "megabytes": to_read,
+    "advised": time.monotonic() - began,
+    "megabytes_of_both": megabytes(),
     "tasks": sum(task.options is not None for task in period.tasks),
     "troubled": sum(not is_plain(run) for run in runs),
     "attempts": sum(len(run.attempts) for run in runs if not is_plain(run)),
@@ -52,12 +62,15 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class ReadFigures:
-    """Seconds and megabytes of the first call, and seconds of the second one."""
+    """Seconds and peak megabytes of the first reading; seconds of the advice on it, and the peak of both in
+    one process; seconds of the second reading."""
 
     runs: int
     events: int
     seconds: float
     megabytes: float
+    advised: float
+    megabytes_of_both: float
     again: float
     read: int
     right: bool
@@ -126,10 +139,13 @@ def measure(home: Path, runs: int, events: int, expected: Counter[str]) -> ReadF
         said = [
             json.loads(
                 subprocess.run(
-                    [sys.executable, "-c", PROGRAM], env=environment, check=True, stdout=subprocess.PIPE
+                    [sys.executable, "-c", PROGRAM, *more],
+                    env=environment,
+                    check=True,
+                    stdout=subprocess.PIPE,
                 ).stdout
             )
-            for _ in range(2)
+            for more in (["advise"], [])
         ]
     print(said, file=sys.stderr)
     right = all(
@@ -140,19 +156,31 @@ def measure(home: Path, runs: int, events: int, expected: Counter[str]) -> ReadF
     )
     first, second = said
     return ReadFigures(
-        runs, events, first["seconds"], first["megabytes"], second["seconds"], first["read"], right
+        runs,
+        events,
+        first["seconds"],
+        first["megabytes"],
+        first["advised"],
+        first["megabytes_of_both"],
+        second["seconds"],
+        first["read"],
+        right,
     )
 
 
 def table_of(figures: ReadFigures) -> Table:
     table = Table(title="the evidence of a week", title_justify="left")
-    for heading in ("task runs", "events", "seconds", "peak memory", "again", "runs read", "numbers right"):
+    for heading in ("task runs", "events", "read in", "peak", "advised in", "peak of both", "read again in"):
+        table.add_column(heading, justify="right")
+    for heading in ("runs read", "numbers right"):
         table.add_column(heading, justify="right")
     table.add_row(
         f"{figures.runs:,}",
         f"{figures.events:,}",
-        f"{figures.seconds:.1f}",
+        f"{figures.seconds:.1f} s",
         f"{figures.megabytes:.0f} MB",
+        f"{figures.advised:.1f} s",
+        f"{figures.megabytes_of_both:.0f} MB",
         f"{figures.again:.1f} s",
         f"{figures.read:,}",
         "yes" if figures.right else "NO",

@@ -3,8 +3,8 @@
 A service that is dead, or that fails a share of its calls, does so at any load. One with a limit answers as
 many calls a second as it can; above that, the share of successes falls with the load L as (limit / L) **
 power. The power is 1 for a limit of calls, such as a quota, and 2 if calls that fail cost as much as others.
-Which of these it is, is a question of their likelihoods: a limit explains the failures of the whole record,
-or those of the outages in which some calls succeed, or nothing.
+Whether it has one is a question of likelihoods: the limit explains the failures of the whole record, or
+nothing. What a service lets through only now and then is a quota, see `quotas`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,12 @@ Table = dict[int, tuple[int, int]]
 class LoadLimit:
     """The load in calls a second up to which the service answers, and how it fails above it.
 
-    span: the seconds over which the load is counted. outages: the places of the outages that it explains.
-    everywhere: it holds all the time, and explains the failures outside of those outages too.
+    span: the seconds over which the load is counted.
     """
 
     per_second: float
     power: int
     span: float
-    outages: frozenset[int] = frozenset()
-    everywhere: bool = False
 
     def answers(self, load: float) -> float:
         """The share of calls that succeed at a load."""
@@ -61,10 +58,7 @@ def load_limit(calls: Sequence[ServiceCall], outages: Sequence[ServiceOutage]) -
     everywhere = _best(relevant, [state == -1 or state in partial for state in states])
     apart = _of_rates(relevant, states, partial)
     if everywhere and everywhere[0] - (sum(apart.values()) - price) > CLEARLY:
-        return LoadLimit(*everywhere[1:], partial, everywhere=True)
-    inside = _best(relevant, [state in partial for state in states])
-    if inside and inside[0] - sum(value for state, value in apart.items() if state != -1) > CLEARLY:
-        return LoadLimit(*inside[1:], partial)
+        return LoadLimit(*everywhere[1:])
     return None
 
 

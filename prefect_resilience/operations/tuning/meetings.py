@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from prefect_resilience.operations.tuning.calls import ServiceCall, chance_of, quantile
 from prefect_resilience.operations.tuning.latencies import Latency
 from prefect_resilience.operations.tuning.loads import LoadLimit
+from prefect_resilience.operations.tuning.quotas import Bucket
 from prefect_resilience.operations.tuning.scenario import ReplayedRun, Scenario
 from prefect_resilience.operations.tuning.service import ServiceModel
 
@@ -53,6 +54,11 @@ class Meetings:
         self.limit: LoadLimit | None = scenario.model.limit
         self._recent: deque[tuple[float, float]] = deque()
         self._load = 0.0
+        self._buckets: dict[int, Bucket] = {
+            place: Bucket(one.quota, one.quota.burst)
+            for place, one in enumerate(self.model.outages)
+            if one.quota is not None
+        }
         self._is_overloaded = False
 
     def meet(self, state: ReplayState, now: float, timeout: float | None) -> tuple[Met, int]:
@@ -73,15 +79,17 @@ class Meetings:
     def _without_timeout(self, state: ReplayState, now: float, outage: int) -> Met:
         run, nth, limit = state.run, state.nth, self.limit
         if limit is not None:
-            load = self._load_with(now, run.count)
-            if outage in limit.outages or (limit.everywhere and outage < 0):
-                answers = limit.answers(load)
-                self._is_overloaded = answers < 1
+            answers = limit.answers(self._load_with(now, run.count))
+            self._is_overloaded = outage < 0 and answers < 1
+            if self._is_overloaded:
                 if chance_of(self.seed, run.place, nth, 1) >= answers:
-                    of = self.model.overload if outage < 0 else self.model.outages[outage].categories
-                    return self._failure(state, outage, of)
-                if answers < 1 or outage >= 0:
-                    return self._success(state)
+                    return self._failure(state, outage, self.model.overload)
+                return self._success(state)
+        if outage in self._buckets:
+            one = self.model.outages[outage]
+            if self._buckets[outage].takes(now, run.count):
+                return self._success(state)
+            return self._failure(state, outage, one.categories, one.retry_after)
         if not self.blind and nth < len(run.met) and not (self.redrawn and outage >= 0):
             recorded, call = run.met[nth]
             if recorded == outage and not call.waited_in_line:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, quantile, shares
+from prefect_resilience.operations.tuning.quotas import Quota, quota_of
 
 ROUNDS = 4
 LEAST_RUNS = 3
@@ -45,6 +46,7 @@ class ServiceOutage:
     rate: the share of the calls in it that failed. censored: it still went on at the end of the record.
     seen: the calls that reached the service in it; runs: the runs that saw a failure.
     unseen: the longest time in it without a call, such as while the circuit was open.
+    quota: what lets some of the calls through, if it is not chance.
     """
 
     start_low: float
@@ -58,6 +60,7 @@ class ServiceOutage:
     runs: int
     unseen: float
     censored: bool = False
+    quota: Quota | None = None
 
     @property
     def start(self) -> float:
@@ -282,4 +285,5 @@ def _outage(calls: Sequence[ServiceCall], span: _Span, usual: float, until: floa
         runs=len({call.run for call in failures}),
         unseen=max(gaps, default=0.0),
         censored=after is None,
+        quota=None if span.dead else quota_of(inside),
     )

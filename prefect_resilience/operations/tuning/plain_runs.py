@@ -49,26 +49,19 @@ def is_plain(calls: Sequence[ServiceCall], state: int, least_timeout: float) -> 
 class LoadedMoments:
     """Moments at which runs that are plain elsewhere may meet a limit: of the service, or of their task.
 
-    A limit of the service counts the calls before an outage that it explains. A task's limit may be full
-    where as many runs as it has places were at work, and soon after a failure.
+    If load makes the service fail, that is any moment. A task's limit may be full where as many runs as it
+    has places were at work, and soon after a failure.
     """
 
     def __init__(self, record: ServiceRecord, model: ServiceModel, places: Mapping[int, int]) -> None:
-        self.everywhere: bool = model.limit is not None and model.limit.everywhere
-        self._of_service: list[tuple[float, float]] = []
-        if model.limit is not None:
-            self._of_service = [
-                (one.start_low - model.limit.span, one.end_high)
-                for place, one in enumerate(model.outages)
-                if place in model.limit.outages
-            ]
+        self.everywhere: bool = model.limit is not None
         self._of_tasks: dict[int, list[float]] = {
             task: _full_moments(record, task, number) for task, number in places.items()
         }
 
     def meets(self, task: int, start: float, end: float) -> bool:
         """Whether a run from `start` to `end` may meet a limit."""
-        if self.everywhere or any(low <= start <= high for low, high in self._of_service):
+        if self.everywhere:
             return True
         moments = self._of_tasks.get(task)
         if moments is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, ServiceRecord, quantile, shares
 from prefect_resilience.operations.tuning.latencies import Latency, latency_of
@@ -129,18 +129,18 @@ def fitted(record: ServiceRecord, until: float) -> ServiceModel:
 def _trouble(
     calls: Sequence[ServiceCall], until: float
 ) -> tuple[tuple[ServiceOutage, ...], LoadLimit | None]:
-    """The outages, and how load makes the service fail. What a limit explains everywhere is no outage."""
+    """The outages, and how load makes the service fail. What a limit explains is no outage."""
     outages = tuple(outages_of(calls, until))
     limit = load_limit(calls, outages)
-    if limit is None or not limit.everywhere:
-        return outages, limit
+    if limit is None:
+        return outages, None
     expected = [1 - limit.answers(number / limit.span) for number in loads_before(calls, limit.span)]
-    return tuple(outages_of(calls, until, expected)), replace(limit, outages=frozenset())
+    return tuple(outages_of(calls, until, expected)), limit
 
 
 def _overloaded(calls: Sequence[ServiceCall], limit: LoadLimit | None) -> frozenset[tuple[int, int]]:
-    """The calls that began while the load was above a limit that always holds."""
-    if limit is None or not limit.everywhere:
+    """The calls that began while the load was above the limit."""
+    if limit is None:
         return frozenset()
     loads = loads_before(calls, limit.span)
     return frozenset(

@@ -16,6 +16,7 @@ from prefect_resilience.operations.tuning.service import RetryLuck, fitted
 from tests.operations.tuning.planted import WORSE
 from tests.operations.tuning.records import attempt, model_of, period_of, run, task_of
 from tests.operations.tuning.worlds import (
+    BEGINS,
     GOOD_RETRY,
     HOUR,
     Trouble,
@@ -68,7 +69,6 @@ def test_waiting_for_a_place_is_no_latency() -> None:
 def test_a_limit_of_load_is_found() -> None:
     limit = model_of(WORSE).limit
     assert limit is not None
-    assert limit.everywhere
     assert limit.power == 2
     assert limit.per_second == pytest.approx(2.5, rel=0.15)
     assert limit.answers(1.0) == 1.0
@@ -80,8 +80,11 @@ def test_a_quota_is_found_in_its_hours() -> None:
         Trouble(hour * HOUR, (hour + 1) * HOUR, "limit", per_second=0.1, retry_after=10.0) for hour in (3, 9)
     )
     model = model_of(World("quota", TrueService(troubles=troubles), {"retry": GOOD_RETRY}, 10_000, 12 * HOUR))
-    assert model.limit is not None
-    assert not model.limit.everywhere
+    assert model.limit is None
+    assert [round((one.start - BEGINS) / HOUR) for one in model.outages] == [3, 9]
+    for one in model.outages:
+        assert one.quota is not None
+        assert one.quota.per_second == pytest.approx(0.1, rel=0.1)
     assert model.retry_after["rate_limit"] == 10.0
 
 
