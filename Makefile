@@ -42,7 +42,7 @@ demo: .venv/.installed ## a flow on a service that has a bad day, in about a min
 	@$(BIN)/python -m flows.quickstart
 
 test: .venv/.installed-dev ## the fast tests and one or two real runs of each noun, in five minutes; `check` has those of the documents
-	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 2 $(TOGETHER) -m "$(FAST)" $(TESTS)
+	@$(IN_A_HOME_OF_ITS_OWN) HYPOTHESIS_PROFILE=ci $(BIN)/python -m pytest -n 3 $(TOGETHER) -m "$(FAST)" $(TESTS)
 
 # What fails beside other tests is tried once more alone: both results are printed, the second one counts.
 test-all: .venv/.installed-dev ## all tests; then the coverage gates

@@ -1,6 +1,6 @@
-"""How long outages last, from lengths of which many are only known within bounds. Pure.
+"""How long outages last, from lengths that are often known only within bounds. Pure.
 
-While a circuit is open nobody sees an outage end. Where in such a gap it ended is not even: if most outages
+While a circuit is open no call sees an outage end. Where in such a gap it ended is not even: if most outages
 are short, it is likelier to be early. The lengths of all outages of a service say how likely, as a Weibull
 distribution that is fitted by maximum likelihood to intervals (Odell et al., Biometrics 48, 1992).
 """

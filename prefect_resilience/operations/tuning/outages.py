@@ -285,5 +285,5 @@ def _outage(calls: Sequence[ServiceCall], span: _Span, usual: float, until: floa
         runs=len({call.run for call in failures}),
         unseen=max(gaps, default=0.0),
         censored=after is None,
-        quota=None if span.dead else quota_of(inside),
+        quota=quota_of(inside),
     )

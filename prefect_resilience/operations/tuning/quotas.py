@@ -17,8 +17,11 @@ LEAST_EACH = 3
 """So many calls at least must have succeeded, and so many failed."""
 
 BURSTS = (1.0, 2.0, 5.0, 10.0)
-STEP, STEPS = 1.08, 40
-CLEARLY, CLEARLY_IF_SAID = 6.0, 2.0
+STEP, STEPS = 1.02, 60
+MOST_CALLS = 500
+"""So many calls of an outage are looked at; they are enough."""
+
+CLEARLY, CLEARLY_IF_SAID = 9.0, 3.0
 """In nats, by how much a quota must be likelier than chance; the second one if most failures say that the
 calls were too many (`rate_limit`)."""
 
@@ -32,7 +35,7 @@ class Quota:
 
 
 @dataclass(slots=True)
-class Bucket:
+class QuotaLevel:
     """What is left of a quota; full before the first call."""
 
     quota: Quota
@@ -51,33 +54,45 @@ class Bucket:
 
 def quota_of(calls: Sequence[ServiceCall]) -> Quota | None:
     """The quota that explains the calls of an outage, ordered by their start; None if chance does as well."""
-    failed = sum(not call.succeeded for call in calls)
-    passed = len(calls) - failed
+    some = calls[:MOST_CALLS]
+    failed = sum(not call.succeeded for call in some)
+    passed = len(some) - failed
     if min(failed, passed) < LEAST_EACH:
         return None
-    said = sum(call.category == "rate_limit" for call in calls if not call.succeeded)
-    middle = passed / max(1.0, calls[-1].start - calls[0].start)
+    said = sum(call.category == "rate_limit" for call in some if not call.succeeded)
+    seconds = max(1.0, some[-1].start - some[0].start)
+    # What passed is at most what was there at once, and what came since.
     tried = [
-        Quota(middle * STEP**step, burst) for burst in BURSTS for step in range(-STEPS // 2, STEPS // 2 + 1)
+        Quota(max(1.0, passed - burst) / seconds * STEP**step, burst)
+        for burst in BURSTS
+        for step in range(-STEPS // 10, STEPS)
     ]
-    best, right = max(((one, _right(one, calls)) for one in tried), key=lambda one: one[1])
+    best, explained = max(((one, _explained(one, some)) for one in tried), key=lambda one: one[1])
     margin = CLEARLY_IF_SAID if 2 * said > failed else CLEARLY
-    return best if _likelihood(right, len(calls)) - _likelihood(passed, len(calls)) > margin else None
+    return best if explained - _likelihood(passed, len(some)) > margin else None
 
 
-def _right(quota: Quota, calls: Sequence[ServiceCall]) -> int:
-    """The calls of which the quota says rightly whether they passed. What passed is taken from it."""
-    right, level, at = 0, quota.burst, calls[0].start
+def _explained(quota: Quota, calls: Sequence[ServiceCall]) -> float:
+    """How likely the calls are if those for which the quota has enough left succeed with one chance, and the
+    others with another one. What passed is taken from it."""
+    tried, passed = [0, 0], [0, 0]
+    level, at = quota.burst, calls[0].start
     for call in calls:
         level = min(quota.burst, level + (call.start - at) * quota.per_second)
         at = call.start
-        right += (level >= 1.0) == call.succeeded
+        has_enough = level >= 1.0
+        tried[has_enough] += 1
+        passed[has_enough] += call.succeeded
         if call.succeeded:
             level = max(0.0, level - 1.0)
-    return right
+    if passed[1] * tried[0] < passed[0] * tried[1]:
+        return -math.inf
+    return _likelihood(passed[0], tried[0]) + _likelihood(passed[1], tried[1])
 
 
 def _likelihood(some: int, of: int) -> float:
     """The logarithm of how likely calls are that are of one kind with one chance."""
+    if not of:
+        return 0.0
     share = min(1 - 0.5 / of, max(0.5 / of, some / of))
     return some * math.log(share) + (of - some) * math.log(1 - share)

@@ -145,7 +145,7 @@ class Comparison(_Reported):
 
     options: the options that differ, in the form of a `ResiliencePolicy` block.
     likely: bounds of two figures of `then`: "share_recovered" (0 to 1) and "waited". They are as far apart as
-        replays with other luck, and with other ends of outages that nobody saw.
+        replays with other luck, and with other ends of outages that no call saw.
     doubts: what the record does not bear, in sentences.
     """
 

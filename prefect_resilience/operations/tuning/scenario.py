@@ -89,10 +89,6 @@ class Scenario:
         """The number of runs that are not plain."""
         return sum(jump == place for place, jump in enumerate(self.jumps))
 
-    def state_at(self, moment: float) -> int:
-        """The outage at a moment, -1 if the service is up."""
-        return self.states[bisect_right(self.borders, moment)]
-
     def with_ends(self, seed: int, number: int) -> Scenario:
         """The scenario with other ends of its outages, drawn within their bounds.
 

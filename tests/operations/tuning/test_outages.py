@@ -1,4 +1,4 @@
-"""Outages are found where they were, and nowhere else; and where an end that nobody saw may lie."""
+"""Outages are found where they were, and nowhere else; and where an end that no call saw may lie."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_an_outage_of_which_a_circuit_lets_little_through_is_found() -> None:
         assert found[0].seen < 15
 
 
-# -- ends that nobody saw
+# -- ends that no call saw
 
 
 def weibull(chance: Random, shape: float, scale: float) -> float:
