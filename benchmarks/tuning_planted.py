@@ -1,6 +1,6 @@
 """Planted cases: worlds with one bad number, and worlds where nothing should be changed.
 
-    python -m benchmarks.tuning_planted [--seeds 5] [--first 1] [--force 3]
+    python -m benchmarks.tuning_planted [--seeds 5] [--first 1] [--force 6]
 
 For each world and seed: what `advise` says of the record of that world. The best numbers come from brute
 force: each value of the option is lived through in the world itself, on other seeds. A number counts as best
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
-    parser.add_argument("--force", type=int, default=3, help="seeds of the brute force; 0: the known best")
+    parser.add_argument("--force", type=int, default=6, help="seeds of the brute force; 0: the known best")
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
     table = Table("world", "option", "best by force", "advised, by seed", "found", "worst factor")
