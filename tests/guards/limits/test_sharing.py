@@ -51,6 +51,14 @@ class Process:
         return self.finder
 
 
+def fleet_of(monkeypatch, number, limit, base=0.1):
+    """Processes that have shared their number."""
+    fleet = [Process(monkeypatch, n, limit, base) for n in range(number)]
+    for process in [*fleet, *fleet]:
+        process.shares()
+    return fleet
+
+
 def test_processes_come_to_equal_shares_of_what_they_have_found(store, monkeypatch):
     fleet = [Process(monkeypatch, 1000 * n, limit) for n, limit in enumerate((50, 44, 40, 38))]
     for _ in range(12):
@@ -74,18 +82,14 @@ def test_a_process_alone_stays_where_it_is(store, monkeypatch):
 
 
 def test_a_fleet_that_starts_has_the_initial_number_together(store, monkeypatch):
-    fleet = [Process(monkeypatch, n, 20, 0.0) for n in range(10)]
-    for process in [*fleet, *fleet]:
-        process.shares()
+    fleet = fleet_of(monkeypatch, 10, 20, 0.0)
     assert sum(process.finder.number for process in fleet) == 20
 
 
 def test_a_new_process_takes_its_share_at_once_and_a_dead_one_leaves_its_own(store, monkeypatch):
     now = [1_000.0]
     monkeypatch.setattr(store, "now", lambda: now[0], raising=False)
-    fleet = [Process(monkeypatch, n, 40) for n in range(4)]
-    for process in [*fleet, *fleet]:
-        process.shares()
+    fleet = fleet_of(monkeypatch, 4, 40)
     assert sum(process.finder.number for process in fleet) == 40
     new_one = Process(monkeypatch, 9, 20, 0.0)
     assert new_one.shares().number == 8
@@ -112,9 +116,7 @@ def test_some_have_one_place_more_if_the_number_cannot_be_divided(store, monkeyp
 def test_an_outage_of_the_store_does_not_multiply_the_share(store, monkeypatch):
     now = [1_000.0]
     monkeypatch.setattr(store, "now", lambda: now[0], raising=False)
-    fleet = [Process(monkeypatch, n, 40) for n in range(4)]
-    for process in [*fleet, *fleet]:
-        process.shares()
+    fleet = fleet_of(monkeypatch, 4, 40)
     now[0] += 1_000
     for process in fleet:
         assert process.shares().number <= 11
