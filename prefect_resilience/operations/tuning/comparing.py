@@ -88,7 +88,7 @@ def recorded_figures(
         durations.append(duration_of(run))
         for call in record.by_run[place]:
             calls += weight
-            dead += weight * (not call.succeeded and (call.run, call.nth) in inside)
+            dead += weight * (not call.succeeded and call.key in inside)
     durations.sort()
     p95 = durations[int(0.95 * (len(durations) - 1))] if durations else None
     return TuningFigures(**sums, calls=calls, dead_calls=dead, p95=p95)

@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import compress, pairwise
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, quantile, shares
 from prefect_resilience.operations.tuning.quotas import Quota, quota_of
@@ -97,11 +97,11 @@ def outages_of(
 
     expected: the share of each call's failures that something else explains, such as the load.
     """
-    chosen = [place for place, call in enumerate(calls) if call.succeeded or call.troubled]
-    if not chosen:
+    chosen = [call.succeeded or call.troubled for call in calls]
+    relevant = list(compress(calls, chosen))
+    if not relevant:
         return []
-    relevant = [calls[place] for place in chosen]
-    explained = [0.0] * len(chosen) if expected is None else [expected[place] for place in chosen]
+    explained = [0.0] * len(relevant) if expected is None else list(compress(expected, chosen))
     repeated = _repeated(relevant)
     failures = sum(not call.succeeded for call in relevant)
     # Before the first look most failures may belong to outages: begin with a low usual rate.

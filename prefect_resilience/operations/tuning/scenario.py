@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -133,34 +133,39 @@ def scenario_of(
 
     least_timeouts: by task, what no replay's timeout is shorter than; only quicker runs are plain.
     places: those of the tasks' limits, the fewest of any replay. none_plain: each run is replayed.
-    most: if more runs than this are not plain, slices of
-    the period without an outage are left out, and the others weigh more.
+    most: if more runs than this are not plain, slices of the period without an outage are left out, and the
+    others weigh more.
     """
     blocks = min(MOST_BLOCKS, max(LEAST_BLOCKS, round(BLOCKS_IN_DAY * (until - since) / DAY)))
     length = max(until - since, 1e-9) / blocks
     borders, states = _borders(model), _states(model)
+
+    def met(call: ServiceCall) -> int:
+        if call.key in model.overloaded:
+            return OVERLOADED
+        return states[bisect_right(borders, call.start)]
+
     runs: list[ReplayedRun] = []
     for place, (task, run) in enumerate(record.runs):
         if run.ended in REPLAYED and run.attempts:
             at = run.attempts[0].start
             block = min(blocks - 1, max(0, int((at - since) / length)))
-            met = tuple(
-                (
-                    OVERLOADED
-                    if (place, call.nth) in model.overloaded
-                    else states[bisect_right(borders, call.start)],
-                    call,
-                )
-                for call in record.by_run[place]
-            )
-            runs.append(ReplayedRun(at, task, place, run.weight, run.weight, block, met))
+            runs.append(ReplayedRun(at, task, place, run.weight, run.weight, block, ()))
     runs.sort(key=lambda run: run.at)
     durations = array("d", (duration_of(record.runs[run.place][1]) for run in runs))
     plain = [False] * len(runs)
     if not none_plain:
-        plain = _plain(record, runs, durations, model, least_timeouts or {}, places or {})
+        plain = _plain(record, runs, durations, model, met, least_timeouts or {}, places or {})
     kept = _sampled(runs, plain, model, most, length)
-    runs = [_weighing(runs[place], weight) for place, weight in kept]
+    # What each call met is written down only for the runs that are kept: a large record has many calls.
+    runs = [
+        replace(
+            (run := runs[place]),
+            weight=run.weight * weight,
+            met=tuple((met(call), call) for call in record.by_run[run.place]),
+        )
+        for place, weight in kept
+    ]
     durations = array("d", (durations[place] for place, _ in kept))
     plain = [plain[place] for place, _ in kept]
     returns = _returns(model, runs)
@@ -195,10 +200,6 @@ def scenario_of(
     )
 
 
-def _weighing(run: ReplayedRun, weight: float) -> ReplayedRun:
-    return run if weight == 1 else replace(run, weight=run.weight * weight)
-
-
 def _borders(model: ServiceModel, ends: Sequence[float] | None = None) -> list[float]:
     """The start and the end of each outage, in turn. ends: which share of the lengths
     within its bounds each is longer than."""
@@ -226,14 +227,15 @@ def _plain(
     runs: Sequence[ReplayedRun],
     durations: Sequence[float],
     model: ServiceModel,
+    met: Callable[[ServiceCall], int],
     least_timeouts: Mapping[int, float],
     places: Mapping[int, int],
 ) -> list[bool]:
     loaded = LoadedMoments(record, model, places)
     return [
         is_plain(
-            [call for _, call in run.met],
-            run.met[0][0] if run.met else 0,
+            (calls := record.by_run[run.place]),
+            met(calls[0]) if calls else 0,
             least_timeouts.get(run.task, math.inf),
         )
         and not loaded.meets(run.task, run.at, run.at + seconds)
@@ -249,11 +251,11 @@ def _sampled(
     Every n-th slice of a block is kept, and each slice with an outage in it. If that is still too much, every
     n-th outage is kept, but not fewer than OUTAGES_KEPT.
     """
-    busy = [place for place, passes in enumerate(plain) if not passes]
+    busy = array("l", (place for place, passes in enumerate(plain) if not passes))
     if len(busy) <= most:
         return [(place, 1.0) for place in range(len(runs))]
     length = max(SLICE, block_seconds / SLICES_IN_BLOCK)
-    slices = [int((run.at - runs[0].at) / length) for run in runs]
+    slices = array("l", (int((run.at - runs[0].at) / length) for run in runs))
     spans = [
         range(
             *(

@@ -51,7 +51,7 @@ class ServiceModel:
     failing: the ordered seconds of failures by category, while up and in outages.
     retry_after: what it usually asks for, by category. lengths: of its outages, if there are enough of them.
     limit: how load makes it fail, if it does.
-    overloaded: the calls (run, nth) that began above the limit; overload: the categories of their failures.
+    overloaded: the keys of the calls that began above the limit; overload: the categories of their failures.
     """
 
     name: str
@@ -65,7 +65,7 @@ class ServiceModel:
     calls: int
     lengths: OutageLengths | None = None
     limit: LoadLimit | None = None
-    overloaded: frozenset[tuple[int, int]] = frozenset()
+    overloaded: frozenset[int] = frozenset()
     overload: tuple[tuple[str, float], ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict[str, str])
 
@@ -86,7 +86,7 @@ def fitted(record: ServiceRecord, until: float) -> ServiceModel:
     """The model of a service; `until` is the end of the period."""
     outages, limit = _trouble(record.calls, until)
     overloaded = _overloaded(record.calls, limit)
-    up = _up(record, in_outages(record.calls, outages) | overloaded)
+    up = _up(record, in_outages(record.calls, outages), overloaded)
     usual = len(up.failed) / up.first if up.first else 0.0
     failing: dict[str, list[float]] = {}
     asked: dict[str, list[float]] = {}
@@ -120,7 +120,7 @@ def fitted(record: ServiceRecord, until: float) -> ServiceModel:
         overload=shares(
             call.category
             for call in record.calls
-            if not call.succeeded and call.troubled and (call.run, call.nth) in overloaded
+            if not call.succeeded and call.troubled and call.key in overloaded
         ),
         unknown=_unknown(record, outages),
     )
@@ -134,40 +134,40 @@ def _trouble(
     limit = load_limit(calls, outages)
     if limit is None:
         return outages, None
-    expected = [1 - limit.answers(number / limit.span) for number in loads_before(calls, limit.span)]
+    loads = loads_before(calls, limit.span)
+    failing = {number: 1 - limit.answers(number / limit.span) for number in set(loads)}
+    expected = [failing[number] for number in loads]
     return tuple(outages_of(calls, until, expected)), limit
 
 
-def _overloaded(calls: Sequence[ServiceCall], limit: LoadLimit | None) -> frozenset[tuple[int, int]]:
+def _overloaded(calls: Sequence[ServiceCall], limit: LoadLimit | None) -> frozenset[int]:
     """The calls that began while the load was above the limit."""
     if limit is None:
         return frozenset()
     loads = loads_before(calls, limit.span)
     return frozenset(
-        (call.run, call.nth)
-        for call, number in zip(calls, loads, strict=True)
-        if number / limit.span > limit.per_second
+        call.key for call, number in zip(calls, loads, strict=True) if number / limit.span > limit.per_second
     )
 
 
-def in_outages(calls: Sequence[ServiceCall], outages: Sequence[ServiceOutage]) -> set[tuple[int, int]]:
-    """The (run, nth) of the calls that began in an outage; the calls are ordered by their start."""
-    found: set[tuple[int, int]] = set()
+def in_outages(calls: Sequence[ServiceCall], outages: Sequence[ServiceOutage]) -> set[int]:
+    """The keys of the calls that began in an outage; the calls are ordered by their start."""
+    found: set[int] = set()
     at = 0
     for call in calls:
         while at < len(outages) and call.start > outages[at].end:
             at += 1
         if at < len(outages) and call.start >= outages[at].start:
-            found.add((call.run, call.nth))
+            found.add(call.key)
     return found
 
 
-def _up(record: ServiceRecord, inside: set[tuple[int, int]]) -> _Up:
+def _up(record: ServiceRecord, inside: set[int], overloaded: frozenset[int]) -> _Up:
     up = _Up()
     for calls in record.by_run:
         failures, category = 0, ""
         for call in calls:
-            if (call.run, call.nth) in inside:
+            if call.key in inside or call.key in overloaded:
                 continue
             if call.succeeded:
                 kept = up.in_line if call.waited_in_line else up.seconds
