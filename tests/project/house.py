@@ -26,7 +26,7 @@ LIMITS = {
     # indexes of what is open, pages instead of lists; the replay of a record, its advice, `tune`, `what-if`;
     # the index of Redis, screens that read a bounded number; the knee of a limit and the number of a fleet,
     # trials of policies by several replays, and their bounded effort; outages in time, lengths and quotas
-    "lines of code": 39_427 + 250 + 1_850 + 360 + 840 + 780 + 350 + 3_700 + 320 + 760 + 220,
+    "lines of code": 39_427 + 250 + 1_850 + 360 + 840 + 780 + 350 + 3_700 + 320 + 760 + 230,
     "files": 300 + 12 + 7 + 7 + 4 + 34 + 1 + 5 + 2,
     "longest file, lines": 400,
     "arrows between rooms": 50,
