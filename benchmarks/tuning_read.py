@@ -2,9 +2,9 @@
 
 A real Prefect server is filled as in `benchmarks.report`, with a week of runs of resilient tasks: one in ten
 is retried, one in fifty fails, one in a hundred is answered by a fallback. Then a process of its own reads
-the record, and advises; another one reads it once more, of which only what is new must be read. `right`:
-every run with failures was read with its attempts, and the weights of the others add up to what was filled
-in, within 3 %.
+the record, and advises. Another one reads it once more; then it must read only what is new. `right`: every
+run with failures was read with its attempts, and the weights of the others add up to what was filled in,
+within 3 %.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class QuotaLevel:
         """Whether calls at this moment pass. They count if they do."""
         filled = self.level + (now - self.at) * self.quota.per_second
         self.level, self.at = min(self.quota.burst, filled), now
-        # Of several calls at once, as one run stands for, all pass or none.
+        # A run with a weight makes several calls at once: all pass or none.
         passes = self.level >= min(calls, self.quota.burst)
         self.level -= calls if passes else 0.0
         return passes
