@@ -9,12 +9,13 @@ import json
 import math
 import re
 import string
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from pathlib import PurePath
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -30,12 +31,24 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 
 # Two encodings of arguments as JSON: `typed(17)` and `typed("17")` differ, `loose(17)` and `loose("17")`
 # agree. A secret is encoded as a keyed hash, made by `hasher`; it never appears in a key.
+#
+# Processes of two versions may share a ledger. So a change of `typed` may give a value another encoding only
+# if the old one was also that of a different value, or failed; and `loose` keeps its encodings: by them an
+# effect is found whose key the other version made.
 
+DIGEST = 2
+"""The version of `typed`. Recipes of version 1 do not contain it."""
 DEEPEST = 100
+_LONGEST = 10**4300
+"""From here on Python does not write an integer in decimal."""
 Hasher = Callable[[str], str]
 Number = TypeVar("Number", float, Decimal)
 _DECIMAL = re.compile(r"-?\d+\.\d+", re.ASCII).fullmatch
 _TEXTS = (date, timedelta, Decimal, UUID, PurePath)
+_BUILTINS = (str, int, float, bytes, bytearray, dict, list, tuple, set, frozenset)
+_STATEFUL = (*_BUILTINS, date, time, timedelta, Decimal)
+"""Types of which a subclass may have attributes besides the value."""
+_WITHOUT_VALUE = (TypeError, ValueError, RecursionError)
 _SECRETS = (SecretStr, SecretBytes, Secret)
 
 canonical: Callable[[Any], str] = json.JSONEncoder(
@@ -58,14 +71,77 @@ def typed(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
     if depth == 0:
         raise ValueError(f"nested more than {DEEPEST} levels deep")
     kind = cast("type[Any]", type(value))
-    if value is None or kind in (bool, str, int):
+    if value is None or kind in (bool, str):
         return value
+    if kind is int:
+        return value if -_LONGEST < value < _LONGEST else {"type": "int", "is": hex(value)}
     if kind is float:
         return _finite(value)
     if kind is list:
         return [typed(item, hasher, depth - 1) for item in value]
-    inside = _inside(value, partial(typed, hasher=hasher, depth=depth - 1), hasher)
-    return {"type": class_name(kind), "is": inside}
+    each = partial(typed, hasher=hasher, depth=depth - 1)
+    whole = {"type": class_name(kind), "is": _inside(value, each, hasher)}
+    beside = {} if kind.__module__ == "builtins" else _beside(value, each)
+    return {**whole, "beside": beside} if beside else whole
+
+
+def _beside(value: Any, each: Callable[[Any], Any]) -> dict[str, Any]:
+    """The parts of a value that `_inside` leaves out. Most values have none."""
+    if isinstance(value, Enum | Secret | SecretStr | SecretBytes):
+        return {}
+    if isinstance(value, BaseModel):
+        return _private(value, each)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {one.name for one in dataclasses.fields(value)}
+        tried = {name: _tried(item, each) for name, item in _state(value).items() if name not in fields}
+        return {name: item for name, item in tried.items() if item is not None}
+    if not isinstance(value, _STATEFUL):
+        return {}
+    beside = {name: each(item) for name, item in _state(cast("object", value)).items()}
+    if isinstance(value, datetime | time) and value.utcoffset() is None:
+        # Two readings of a clock that was set back, and a time whose text does not show its zone.
+        beside |= {"fold": 1} if value.fold else {}
+        beside |= {} if value.tzinfo is None else {"zone": each(value.tzinfo)}
+    if isinstance(value, OrderedDict):
+        items = [[each(name), each(item)] for name, item in cast("OrderedDict[Any, Any]", value).items()]
+        beside |= {"order": items} if items != sorted(items, key=canonical) else {}
+    if isinstance(value, str) and (text := str.__str__(value)) != str(value):
+        beside["text"] = text
+    return beside
+
+
+def _state(value: object) -> dict[str, Any]:
+    """The attributes of an object in `__dict__` and slots, without cached properties."""
+    state: Any = object.__getstate__(value)
+    parts: list[dict[str, Any] | None] = [*state] if isinstance(state, tuple) else [state]
+    return {
+        name: item
+        for part in parts
+        for name, item in (part or {}).items()
+        if not isinstance(getattr(type(value), name, None), cached_property)
+    }
+
+
+def _private(model: BaseModel, each: Callable[[Any], Any]) -> dict[str, Any]:
+    """The private attributes that differ from their defaults; those without a value, such as a client, do not
+    count. Those of a Prefect block say where it is saved."""
+    if hasattr(type(model), "get_block_type_slug"):
+        return {}
+    declared = type(model).__private_attributes__
+    tried = {name: _tried(item, each) for name, item in (model.__pydantic_private__ or {}).items()}
+    return {
+        name: item
+        for name, item in tried.items()
+        if item is not None and (name not in declared or item != _tried(declared[name].get_default(), each))
+    }
+
+
+def _tried(value: Any, each: Callable[[Any], Any]) -> list[Any] | None:
+    """The encoded value in a list; None if it has none."""
+    try:
+        return [each(value)]
+    except _WITHOUT_VALUE:
+        return None
 
 
 def loose(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
@@ -79,7 +155,7 @@ def loose(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
     if value is None:
         return value
     if isinstance(value, int):
-        return str(int(value))
+        return str(int(value)) if -_LONGEST < value < _LONGEST else hex(value)
     if isinstance(value, float):
         return _number(Decimal(repr(_finite(float(value)))))
     if isinstance(value, Decimal):
@@ -126,7 +202,7 @@ def _scalar(value: Any) -> Any:
     if isinstance(value, bool | str):
         return str(value)
     if isinstance(value, int):
-        return int(value)
+        return int(value) if -_LONGEST < value < _LONGEST else hex(value)
     if isinstance(value, float):
         return _finite(float(value))
     if isinstance(value, bytes | bytearray):
@@ -192,7 +268,8 @@ def effect_key(
     defaults = _defaults(fn)
     fields = frozenset(effect.fields)
     args = {
-        name: _argument(value, name in defaults and _is(value, defaults[name]), name in fields, hasher)
+        name: _argument(value, name in fields, hasher)
+        | ({"default": True} if name in defaults and _is(value, defaults[name], hasher) else {})
         for name, value in parameters.items()
     }
     recipe: Recipe = {
@@ -201,10 +278,16 @@ def effect_key(
         "template": effect.key,
         "names": names,
         "args": args,
+        "digest": DIGEST,
     }
     if effect.key is not None:
         given = {BATCH_FIELD: batch_id, **parameters}
-        filled = filled_with(_Escaping(effect.key, hasher), effect.key, given, "effect key")
+        formatter = _Escaping(effect.key, hasher)
+        filled = filled_with(formatter, effect.key, given, "effect key")
+        recipe["fields"] = {
+            name: args[name] if name in args else _argument(value, True, hasher)
+            for name, value in formatter.values.items()
+        }
         return MadeKey(shorten(_printable(filled)), recipe)
     return MadeKey(_digest_key(effect, task, parameters, batch_id, args, hasher), recipe)
 
@@ -224,7 +307,8 @@ def _digest_key(
             continue
         try:
             given.append([name, typed(parameters[name], hasher)])
-        except (TypeError, ValueError, RecursionError) as error:
+            canonical(given[-1])
+        except _WITHOUT_VALUE as error:
             raise ConfigurationError(
                 f"the effect of {task!r} has no key: its parameter {name!r} is {error}; "
                 f'write a key with the others, such as Effect(key="{task}:{{id}}")'
@@ -232,19 +316,15 @@ def _digest_key(
     return f"{shorten(_printable(scope + task))}:{digest([batch_id, scope, task, given])}"
 
 
-def _argument(value: Any, is_default: bool, in_key: bool, hasher: Hasher) -> dict[str, Any]:
-    """One argument of a recipe."""
+def _argument(value: Any, in_key: bool, hasher: Hasher) -> dict[str, Any]:
+    """One argument, or one field of the template, of a recipe."""
     said: dict[str, Any] = {"type": type(value).__name__, "typed": None, "loose": None}
     for name, encode in (("typed", typed), ("loose", loose)):
         try:
             said[name] = digest(encode(value, hasher), SHORT)
-        except (TypeError, ValueError, RecursionError):
+        except _WITHOUT_VALUE:
             continue
-    if is_default:
-        said["default"] = True
-    if in_key:
-        said["key"] = True
-    return said
+    return {**said, "key": True} if in_key else said
 
 
 def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:
@@ -255,9 +335,13 @@ def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:
     return {name: one.default for name, one in given.items() if one.default is not one.empty}
 
 
-def _is(value: Any, default: Any) -> bool:
+def _is(value: Any, default: Any, hasher: Hasher) -> bool:
+    if value is default:
+        return True
     try:
-        return value is default or (type(value) is type(default) and bool(value == default))
+        # The user's types may call different values equal.
+        equal = type(value) is type(default) and bool(value == default)
+        return equal and canonical(typed(value, hasher)) == canonical(typed(default, hasher))
     except Exception:  # noqa: BLE001 - comparing the user's types may raise anything
         return False
 
@@ -269,6 +353,14 @@ class _Escaping(string.Formatter):
         literal = "".join(text for text, *_ in string.Formatter().parse(template))
         self._special = re.compile("[" + re.escape("".join(sorted({*literal, "%"} - _WORD))) + "]")
         self._hasher = hasher
+        self.values: dict[str, Any] = {}
+        """The values of the template's fields."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        value, first = super().get_field(field_name, args, kwargs)
+        if first != BATCH_FIELD:
+            self.values[field_name] = value
+        return value, first
 
     def convert_field(self, value: Any, conversion: Any) -> Any:
         # All secrets have the same text: asterisks.

@@ -122,8 +122,8 @@ def _of_an_earlier_pass(effect: EffectDocument, passed: Pass, run: str | None, f
 
 
 def _call_of(recipe: Recipe) -> RecordedCall:
-    names = tuple(recipe["names"])
-    args = recipe["args"]
+    fields = recipe.get("fields")
+    args, names = fields or recipe["args"], tuple(fields or recipe["names"])
     return recipe["task"], names, tuple(args[name]["loose"] if name in args else None for name in names)
 
 

@@ -2,9 +2,11 @@
 an effect again if its code was changed between two passes.
 
 A recipe is JSON: {"task": dotted name, "template": the key's template or None, "scope": ..., "names": every
-parameter of the function, "args": {parameter: {"type", "typed", "loose", "default"}}}. `typed` and `loose`
-are digests of the argument, or None if it has no digest: two arguments of different types differ in the first
-and may agree in the second (17 and "17"). `default`: the argument equals the parameter's default.
+parameter of the function, "args": {parameter: {"type", "typed", "loose", "default"}}, "fields": the same
+for each field of the template, "digest": the version of `typed`}. `typed` and `loose` are digests of the
+argument, or None if it has no digest: two arguments of different types differ in the first and may agree in
+the second (17 and "17"). `default`: the argument equals the parameter's default. Two calls with one template
+are compared by its fields alone: the rest of an argument may change.
 """
 
 from __future__ import annotations
@@ -169,29 +171,39 @@ def difference(recorded: Recipe, mine: Recipe, names: Iterable[str]) -> str | No
     """
     if recorded["task"] != mine["task"] and recorded["task"] not in names:
         return "task"
-    for name, arg in mine["args"].items():
-        if not arg.get("key"):
-            continue
-        other = recorded["args"].get(name)
-        if other is not None and not _agree(other["typed"], arg["typed"]):
+    before, now = _compared(recorded, mine)
+    for name, arg in now.items():
+        if arg.get("key") and name in before and not _agree(before[name]["typed"], arg["typed"]):
             return "values"
     return None
 
 
+def _compared(recorded: Recipe, mine: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of the template if both have the same one, else the arguments."""
+    fields = recorded.get("fields"), mine.get("fields")
+    if fields[0] and fields[1] and recorded["template"] == mine["template"]:
+        return fields[0], fields[1]
+    return recorded["args"], mine["args"]
+
+
 def same_call(recorded: Recipe, mine: Recipe) -> bool:
-    """Whether a changed function may be making the recorded call: their common parameters agree.
+    """Whether a changed function may be making the recorded call: their common fields or parameters agree.
 
     Types do not count.
     """
+    before, now = _compared(recorded, mine)
+    if now is mine.get("fields"):
+        return all(_agree(_loose(before, name), _loose(now, name)) for name in now)
     common = [name for name in mine["names"] if name in recorded["names"]]
     if not common:
         return bool(mine["names"]) == bool(recorded["names"]) or not mine["names"] or not recorded["names"]
-    return all(_agree(_loose(recorded, name), _loose(mine, name)) for name in common)
+    return all(_agree(_loose(before, name), _loose(now, name)) for name in common)
 
 
 def changed_types(recorded: Recipe, mine: Recipe) -> str:
     """How the types of the arguments differ, for a message: "order was int and is str"; or ""."""
-    pairs = [(name, recorded["args"].get(name), arg) for name, arg in mine["args"].items()]
+    before, now = _compared(recorded, mine)
+    pairs = [(name, before.get(name), arg) for name, arg in now.items()]
     said = [
         f"{name} was {old['type']} and is {new['type']}"
         for name, old, new in pairs
@@ -279,11 +291,13 @@ def _what_changed(recorded: Recipe, mine: Recipe) -> str:
     added = [name for name in mine["names"] if name not in recorded["names"]]
     if added:
         return f"the function has a new parameter {added[0]!r}"
+    if recorded.get("digest") != mine.get("digest"):
+        return "another version of prefect-resilience made its key"
     return "the function's parameters changed"
 
 
-def _loose(recipe: Recipe, name: str) -> str | None:
-    arg = recipe["args"].get(name)
+def _loose(args: dict[str, Any], name: str) -> str | None:
+    arg = args.get(name)
     return None if arg is None else arg["loose"]
 
 

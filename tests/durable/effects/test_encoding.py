@@ -6,10 +6,12 @@ import dataclasses
 import importlib.util
 import subprocess
 import sys
-from collections import OrderedDict
+import threading
+from collections import Counter, OrderedDict
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
+from functools import cached_property
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.durable.effects.keys import DEEPEST, canonical, digest, loose, typed
 
@@ -80,6 +82,57 @@ class Ratio(float): ...
 
 
 class NamelessZone(tzinfo): ...
+
+
+class Items(list): ...
+
+
+class Headers(dict): ...
+
+
+class Couple(tuple): ...
+
+
+class Group(frozenset): ...
+
+
+class Slotted(bytes):
+    pass
+
+
+class Day(date): ...
+
+
+class Order(BaseModel):
+    id: int
+    _region: str = PrivateAttr(default="eu")
+    _lock: object = PrivateAttr(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, region):
+        made = cls(id=1)
+        made._region = region
+        return made
+
+
+@dataclasses.dataclass
+class Parcel:
+    weight: float
+    note: str = dataclasses.field(default="", compare=False)
+
+    @cached_property
+    def size(self):
+        return self.weight * 2
+
+
+class Shouted(str):
+    def __str__(self):
+        return "!"
+
+
+def with_state(value, **attributes):
+    vars(value).update(attributes)
+    return value
 
 
 def a_function(): ...
@@ -209,6 +262,90 @@ def test_types_tell_values_apart(one, other):
     assert digest(typed(one, hasher)) != digest(typed(other, hasher))
 
 
+BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (datetime(2026, 10, 25, 2, 30), datetime(2026, 10, 25, 2, 30, fold=1)),
+        (datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN), datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)),
+        (time(2, 30), time(2, 30, fold=1)),
+        (time(2, 30, tzinfo=BERLIN), time(2, 30, tzinfo=TOKYO)),
+        (Items([1]), with_state(Items([1]), owner="ann")),
+        (with_state(Items([1]), owner="ann"), with_state(Items([1]), owner="bob")),
+        (with_state(Headers(a=1), sent=1), with_state(Headers(a=1), sent=2)),
+        (with_state(Couple((1, 2)), of=1), with_state(Couple((1, 2)), of=2)),
+        (with_state(Group({1}), of=1), with_state(Group({1}), of=2)),
+        (with_state(Name("a"), lang="en"), with_state(Name("a"), lang="de")),
+        (with_state(Count(1), unit="kg"), with_state(Count(1), unit="g")),
+        (with_state(Ratio(1.5), unit="kg"), with_state(Ratio(1.5), unit="g")),
+        (with_state(Slotted(b"a"), of=1), with_state(Slotted(b"a"), of=2)),
+        (with_state(Day(2026, 1, 1), of=1), with_state(Day(2026, 1, 1), of=2)),
+        (Shouted("a"), Shouted("b")),
+        (Order.of("eu"), Order.of("us")),
+        (Parcel(1.0, "a"), Parcel(1.0, "b")),
+        (Parcel(1.0), with_state(Parcel(1.0), _carrier="dhl")),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+        (OrderedDict(b=1, a=2, c=3), OrderedDict(c=3, b=1, a=2)),
+        ([{"deep": OrderedDict(b=2, a=1)}], [{"deep": OrderedDict(a=1, b=2)}]),
+        (10**5000, 10**5000 + 1),
+        (Count(10**5000), Count(10**5000 + 1)),
+        (Decimal("1.0"), Decimal("1.00")),
+    ],
+    ids=short,
+)
+def test_values_that_print_alike_or_are_called_equal(one, other):
+    assert typed_text(one) != typed_text(other)
+    assert typed_text([one]) != typed_text([other])
+
+
+def test_what_a_value_computes_from_itself_does_not_count():
+    parcel = Parcel(1.0)
+    before = typed_text(parcel)
+    assert parcel.size == 2.0
+    assert "size" in vars(parcel)
+    assert typed_text(parcel) == before
+
+
+def test_a_private_attribute_without_a_value_does_not_count():
+    assert typed_text(Order(id=1)) == typed_text(Order(id=1))
+    assert typed_text(with_state(Parcel(1.0), _client=object())) == typed_text(Parcel(1.0))
+    with pytest.raises(TypeError, match="a object, which has no value"):
+        typed(with_state(Items([1]), client=object()), hasher)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (-0.0, "0.0"),
+        ([1, (2,)], '[1,{"is":[2],"type":"tuple"}]'),
+        ({"b": 1, "a": 2}, '{"is":[["a",2],["b",1]],"type":"dict"}'),
+        ({1, 2}, '{"is":[1,2],"type":"set"}'),
+        (b"x", '{"is":"78","type":"bytes"}'),
+        (Decimal("1.50"), '{"is":"1.50","type":"decimal.Decimal"}'),
+        (datetime(2026, 10, 25, 2, 30), '{"is":"2026-10-25T02:30:00","type":"datetime.datetime"}'),
+        (
+            datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
+            '{"is":"2026-10-25T02:30:00+01:00","type":"datetime.datetime"}',
+        ),
+        (time(2, 30), '{"is":"02:30:00","type":"datetime.time"}'),
+        (timedelta(1), '{"is":"1 day, 0:00:00","type":"datetime.timedelta"}'),
+        (UUID(int=7), '{"is":"00000000-0000-0000-0000-000000000007","type":"uuid.UUID"}'),
+        (OrderedDict(a=1, b=2), '{"is":[["a",1],["b",2]],"type":"collections.OrderedDict"}'),
+        (Counter("aab"), '{"is":[["a",2],["b",1]],"type":"collections.Counter"}'),
+        (Order(id=1), f'{{"is":{{"id":1}},"type":"{__name__}.Order"}}'),
+        (Items([1]), f'{{"is":[1],"type":"{__name__}.Items"}}'),
+        (Parcel(1.0), f'{{"is":{{"note":"","weight":1.0}},"type":"{__name__}.Parcel"}}'),
+        (10**4299, "1" + "0" * 4299),
+    ],
+    ids=short,
+)
+def test_encodings_of_version_0_2_stay(value, text):
+    """A process of 0.2 may share the ledger: the same effect must have the same key there."""
+    assert typed_text(value) == text
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -240,6 +377,12 @@ def test_types_tell_values_apart(one, other):
         (PurePosixPath("/a"), "/a"),
         (date(2026, 11, 1), "2026-11-01"),
         (Name("a"), "a"),
+        # As in 0.2, so that an effect of the other version is found and not sent again.
+        (datetime(2026, 10, 25, 2, 30), datetime(2026, 10, 25, 2, 30, fold=1)),
+        (Items([1]), with_state(Items([1]), owner="ann")),
+        (Order.of("eu"), Order.of("us")),
+        (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
+        (10**5000, Count(10**5000)),
     ],
     ids=short,
 )

@@ -124,6 +124,47 @@ def test_a_default_that_cannot_be_compared_counts():
         key(Effect(), {"order": 7, "odd": Odd()}, fn=send)
 
 
+def test_a_default_that_is_only_called_equal_counts():
+    class Money(BaseModel):
+        amount: int
+        note: str = ""
+
+        def __eq__(self, other):
+            return self.amount == other.amount
+
+    def send(order, rate=Decimal("1.0"), flags=[1], money=Money(amount=1)):  # noqa: B006, B008
+        return order, rate, flags, money
+
+    send.__qualname__ = "send"
+    given = {"order": 7, "rate": Decimal("1.0"), "flags": [1], "money": Money(amount=1)}
+    others = [
+        {**given, "rate": Decimal("1.00")},
+        {**given, "flags": [True]},
+        {**given, "money": Money(amount=1, note="gift")},
+    ]
+    assert len({key(Effect(), one, fn=send) for one in (given, *others)}) == 4
+    assert key(Effect(), given, fn=send) == key(Effect(), {"order": 7}, fn=send)
+
+
+@pytest.mark.parametrize("value", [10**5000, [10**5000], {"n": -(10**5000)}], ids=["bare", "list", "dict"])
+def test_an_integer_of_thousands_of_digits(value):
+    assert key(Effect(), {"n": value}) == key(Effect(), {"n": value})
+    assert key(Effect(), {"n": value}) != key(Effect(), {"n": [value]})
+    with pytest.raises(ConfigurationError, match="cannot be filled in"):
+        key(Effect(key="k:{n}"), {"n": value})
+
+
+def test_a_recipe_has_the_fields_of_the_template_and_the_version_of_its_digest():
+    recipe = made(Effect(key="{to.street}:{n:03d}:{batch_id}"), {"to": Address(street="x"), "n": 7}).recipe
+    assert recipe["digest"] == 2
+    assert {name: field["type"] for name, field in recipe["fields"].items()} == {
+        "to.street": "str",
+        "n": "int",
+    }
+    assert recipe["fields"]["n"] == recipe["args"]["n"]
+    assert "fields" not in made(Effect(), {"n": 7}).recipe
+
+
 def test_an_argument_without_a_value_is_one_sentence():
     with pytest.raises(
         ConfigurationError,

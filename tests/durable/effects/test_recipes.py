@@ -54,6 +54,43 @@ def test_one_key_of_two_values():
     assert difference(recipe("t", "k", n=17), recipe("t", "k", n="17"), ()) is None
 
 
+def an_order(**fields: Any) -> Any:
+    return type("Order", (), {"lines": [1, 2], **fields})()
+
+
+@pytest.mark.parametrize(
+    ("key", "recorded", "mine", "why"),
+    [
+        ("k:{o.id}", an_order(id=1), an_order(id=1, seen_at=2), None),
+        ("k:{o.id}", an_order(id=1, seen_at=1), an_order(id="1", seen_at=1), "values"),
+        ("k:{o[id]}", {"id": 1, "seen_at": 1}, {"id": 1, "seen_at": 2}, None),
+        ("k:{o[0]}", [1, "a"], [1, "b"], None),
+        ("k:{o[0]}", [1, "a"], ["1", "a"], "values"),
+        ("k:{o.lines[1]}", an_order(), an_order(seen_at=2), None),
+        ("k:{o[id]}:{o[n]}", {"id": 1, "n": 2, "x": 1}, {"id": 1, "n": "2", "x": 1}, "values"),
+        ("k:{o}", {"id": 1}, {"id": "1"}, "values"),
+        ("k:{batch_id}", {"id": 1}, {"id": 2}, None),
+    ],
+)
+def test_a_template_compares_the_fields_that_it_names(key, recorded, mine, why):
+    before, now = recipe("t", key, o=recorded), recipe("t", key, o=mine)
+    assert difference(before, now, ()) == why
+    if "{o" in key:
+        assert same_call(before, now), "loosely 1 and '1' are the same"
+    # Recipes of 0.2 have no fields: the whole argument counts.
+    old = {name: part for name, part in before.items() if name != "fields"}
+    assert difference(old, now, ()) == difference(now, old, ())
+    if "{o" in key and before["args"]["o"]["typed"] is not None:
+        assert difference(old, now, ()) == "values"
+
+
+def test_an_effect_of_a_version_with_another_digest_is_suspect():
+    recorded = recipe(when="2026-10-25T02:30:00")
+    del recorded["digest"]
+    (found,) = compared([document("old", recorded)], recipe(when="2026-10-25T02:30:00"), (), nothing_gone)
+    assert found.why == "another version of prefect-resilience made its key"
+
+
 def test_fields_that_the_recorded_effect_did_not_have_and_values_without_a_digest():
     assert difference(recipe("t", "k:{n}", n=17), recipe("t", "k:{m}", m=17), ()) is None
     mine = recipe("t", "k:{client.n}", client=type("Client", (), {"n": 1})())
