@@ -70,7 +70,7 @@ def judged(
         info,
         timestamp=datetime.now(UTC),
         attempt=len(record.history),
-        max_attempts=retry.rule_for(info).attempts,
+        max_attempts=retry.rule_for(info, error).attempts,
         history=list(record.history),
         exhausted=not verdict.retry and (tried is not None or _is_exhausted(retry, record, info, error)),
         **({} if kept is None else {"partial_output": kept}),
@@ -98,7 +98,7 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
     if record.must_not_restart:
         return Verdict(False, 0.0, "the consumer already has a chunk, and restart_stream=True is not set")
     # By name, because the policy may have been replaced since.
-    rule = info.category.value if info.category in retry.rules else ""
+    rule = retry.rule_name(info, error)
     record.counted = record.counters[rule] = record.counters.get(rule, 0) + 1
     verdict = retry.decide(
         info,

@@ -118,7 +118,7 @@ class Stream:
             return error
         chain = Chain(self._after(outcome.answer.fallback), self.guard.fn, self.guard.isasync)
         chain.failures.append((name, failure))
-        answer = yield from chain.answer(self.here.parameters, context, self.here)
+        answer = yield from chain.answer(self.here.parameters, context, self.here, primary)
         if answer is not None:
             self.here.replaced(context, answer, failure)
             return Substitute(answer, context, replaced_message(context, answer))

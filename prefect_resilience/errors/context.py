@@ -135,8 +135,8 @@ class ErrorContext(BaseModel):
 
     @property
     def categories(self) -> tuple[str, ...]:
-        """The category, and for a failed sub-step also the categories of its cause."""
-        own = (self.category.value,)
+        """The category, with those of a group's members, and of the cause of a failed sub-step."""
+        own = (self.category.value, *self.details.get("categories", ()))
         if self.category is not ErrorCategory.SUBTASK or self.cause is None:
             return own
         return (*own, *self.cause.categories)

@@ -105,15 +105,16 @@ class ErrorCategory(StrEnum):
 _DEFAULTS: dict[ErrorCategory, tuple[ErrorKind, bool, FailureReason]] = {
     ErrorCategory(category): (ErrorKind(kind), again == "again", FailureReason(reason))
     for category, kind, again, reason in (
-        # An unreachable service did not return the data; a throttling service stopped the work.
+        # A service that does not answer stopped the work. Only the user's code knows that it was retrieving
+        # context, so no category has `context_retrieval_failure`.
         ("rate_limit", "transient", "again", "execution_halted"),
         ("timeout", "transient", "again", "execution_timeout"),
-        ("network", "transient", "again", "context_retrieval_failure"),
-        ("unavailable", "transient", "again", "context_retrieval_failure"),
-        ("server_error", "transient", "again", "context_retrieval_failure"),
+        ("network", "transient", "again", "execution_halted"),
+        ("unavailable", "transient", "again", "execution_halted"),
+        ("server_error", "transient", "again", "execution_halted"),
         ("auth", "permanent", "", "input_validation_failure"),
         ("invalid", "permanent", "", "input_validation_failure"),
-        ("not_found", "permanent", "", "context_retrieval_failure"),
+        ("not_found", "permanent", "", "input_validation_failure"),
         ("conflict", "permanent", "", "input_validation_failure"),
         ("overflow", "resource", "", "execution_halted"),
         ("resource_exhausted", "resource", "", "execution_halted"),

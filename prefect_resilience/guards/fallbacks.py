@@ -12,9 +12,9 @@ from typing import Any, Protocol, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
+from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
-from prefect_resilience.guards.retries.policy import as_names
 
 When = Callable[[ErrorContext], bool]
 
@@ -34,8 +34,8 @@ class Fallback:
 
     to: a function, or a task, which then has a run of its own in the UI. It gets those of the primary's
         arguments that it names, and the `ErrorContext` if it declares `error`.
-    when: the errors for this step: their categories, kinds or codes, or a function that gets the
-        ErrorContext and returns true or false.
+    when: the errors for this step: their categories, kinds, codes or exception classes, or a function that
+        gets the ErrorContext and returns true or false.
     name: its name in events and notes; the function's name by default.
     degraded: if true, the run ends `Degraded` rather than `Fallback`.
     """
@@ -54,12 +54,7 @@ class Fallback:
             )
         if not self.name:
             object.__setattr__(self, "name", _name_of(self.to))
-        if isinstance(self.when, type):
-            raise ConfigurationError(
-                f"Fallback({self.name}, when={self.when.__name__}): a class is not a condition: write "
-                f"categories, kinds or codes such as 'timeout' or '503', or a function of the ErrorContext"
-            )
-        if self.when is not None and not callable(self.when):
+        if self.when is not None and (isinstance(self.when, type) or not callable(self.when)):
             object.__setattr__(self, "when", _names(self.name, self.when))
 
     @classmethod
@@ -102,13 +97,13 @@ class Fallback:
         """Whether this step is awaited."""
         return is_async(self.to)
 
-    def applies(self, context: ErrorContext) -> bool:
+    def applies(self, context: ErrorContext, error: BaseException | None = None) -> bool:
         """Whether this step is for that error. A `when` that raises counts as false."""
         if self.when is None:
             return True
         if callable(self.when):
             return bool(self.when(context))
-        return not {*context.categories, context.kind.value, context.code}.isdisjoint(self.when)
+        return not names_of(context, error).union(context.categories).isdisjoint(self.when)
 
     def arguments(
         self, parameters: Mapping[str, Any], context: ErrorContext
@@ -213,7 +208,9 @@ def despite_doubt(fallbacks: tuple[Fallback, ...]) -> tuple[Fallback, ...]:
     repeat it."""
     steps: list[tuple[Fallback, Any]] = [(step, step.when) for step in fallbacks]
     return tuple(
-        replace(step, when=None) for step, when in steps if isinstance(when, tuple) and "InDoubt" in when
+        replace(step, when=None)
+        for step, when in steps
+        if isinstance(when, tuple) and any(name.endswith("InDoubt") for name in cast("tuple[str, ...]", when))
     )
 
 
@@ -277,7 +274,7 @@ class Chain:
     failures: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
 
     def answer(
-        self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory
+        self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory, error: BaseException
     ) -> Steps[Answer | None]:
         """The first answer that a step gives, or None; the steps that failed are kept in `failures`."""
         handling = (*_handling.get(), _function(self.primary))
@@ -287,12 +284,12 @@ class Chain:
                 continue
             reset = _handling.set((*handling, target))
             try:
-                if fallback.applies(context):
+                if fallback.applies(context, error):
                     with answered_for():
                         value = yield self._ask(fallback, parameters, context, memory)
                     return _answer(value, fallback)
-            except Exception as error:  # noqa: BLE001 - any error leads to the next step
-                self.failures.append((fallback.name, error))
+            except Exception as failure:  # noqa: BLE001 - any error leads to the next step
+                self.failures.append((fallback.name, failure))
             finally:
                 _handling.reset(reset)
         return None

@@ -313,3 +313,29 @@ def test_a_stream_s_error_is_read_by_its_words() -> None:
         "anthropic.APIError", "prompt is too long: 9 tokens", status_code=200, type="invalid_request_error"
     )
     assert classify(broken).category is C.OVERFLOW
+
+
+REASONS = {
+    "execution_halted": (
+        answer(500),
+        answer(502),
+        answer(503),
+        answer(529),
+        answer(429),
+        ConnectionError(),
+        aws("ServiceUnavailable"),
+        google.ServiceUnavailable("x"),
+        Failed(message="503 Service Unavailable"),
+        "no route to host",
+    ),
+    "input_validation_failure": (answer(404), answer(410), answer(400), answer(401), FileNotFoundError("x")),
+    "execution_timeout": (answer(504), TimeoutError()),
+    "unexpected_error": (ValueError("x"),),
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_no_service_fails_to_retrieve_context(reason: str) -> None:
+    """Only the user's code knows that a call retrieves context: it raises TaskFailure."""
+    assert {classify(error).reason.value for error in REASONS[reason]} == {reason}
+    assert "context_retrieval_failure" not in {category.reason.value for category in C}

@@ -375,7 +375,7 @@ def test_what_an_exception_left_of_its_work(left, kept, size):
 def test_a_structure_without_a_request():
     outer = with_inner(context(task_run_id="o"), context(task_run_id="i", node_id="inner"))
     told = outer.to_task_error()
-    assert told["details"]["subtaskError"]["reason"] == "context_retrieval_failure"
+    assert told["details"]["subtaskError"]["reason"] == "execution_halted"
     assert "subtaskRequest" not in told["details"]
     assert told["details"]["nestingDepth"] == 1
 

@@ -68,7 +68,7 @@ MISTAKES = {
         "did you mean 'attempts'",
     ),
     "unknown when": (lambda: Fallback(work, when=["rate_limits"]), "did you mean 'rate_limit'"),
-    "a class as when": (lambda: Fallback(work, when=ValueError), "a class is not a condition"),
+    "a class as when": (lambda: Fallback(work, when=int), "does not name an error"),
     "age of nothing": (lambda: Fallback.last_known_good(max_age=0), "max_age"),
 }
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
 from prefect_resilience.errors.classify.names import spoken_finding, text_finding
+from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
 from prefect_resilience.errors.classify.shapes import (
     as_number,
     class_name,
@@ -123,22 +124,13 @@ def wall_clock() -> float:
     return time.time()
 
 
-_CHAIN = 100
-_MEMBERS = 1_000
 _DEPTH = 20
+
+CLASSIFIED = "__prefect_resilience_info__"
+"""The attribute with the classification of an exception that lost a part on its way between processes."""
 
 WORST_FIRST = (ErrorKind.PERMANENT, ErrorKind.RESOURCE, ErrorKind.INFRASTRUCTURE, ErrorKind.TRANSIENT)
 """If several failures are combined, the first kind in this order decides: permanent before transient."""
-
-# Raised in an exception handler, these are a bug of the handler; their `__context__` is not the cause.
-_OWN_MISTAKES = (
-    *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
-    *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
-)
-
-
-# Attributes in which SDKs keep the original exception, in place of raising from it.
-_KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig")
 
 
 def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()) -> ErrorInfo:
@@ -178,34 +170,28 @@ def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Er
 
 def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
     """The first known exception of the chain decides; the outermost gives class and text."""
-    chain = _chain(error)
-    for link in chain:
+    links = chain(error)
+    for link in links:
         opinion = ask(link, rules)
         if isinstance(opinion, ErrorInfo):
             return opinion
-        known = _find(link, now)
+        carried = read(link, CLASSIFIED)
+        if opinion is None and isinstance(carried, ErrorInfo):
+            return carried
+        known = find(link, now)
         if opinion is None and known is None and depth > 0:
-            members = read(link, "exceptions")
-            if isinstance(members, tuple) and members:
-                return _of_group(cast("tuple[Any, ...]", members), link, now, rules, depth)
+            members = members_of(link)
+            if members:
+                return _of_group(members, link, now, rules, depth)
         found = _merged(opinion, known)
         if found is not None:
             text = read_text(error) or read_text(link)
-            return _complete(_deeper(found, link, chain, now), class_name(link), text, error, link)
-    for link in _chain(error):
+            return _complete(_deeper(found, link, links, now), class_name(link), text, error, link)
+    for link in chain(error):
         found = spoken_finding(link)
         if found is not None:
             return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
     return _complete(None, class_name(error), read_text(error), error)
-
-
-def _find(link: BaseException, now: float) -> Opinion | None:
-    from prefect_resilience.errors.classify.libraries import find
-
-    try:
-        return find(link, now)
-    except Exception:  # noqa: BLE001 - reading a foreign exception may raise anything
-        return None
 
 
 def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
@@ -220,10 +206,10 @@ def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
 def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
     """A failed sub-step is classified by its cause or text, an SDK's error by a guard's error behind it."""
     if found.category is ErrorCategory.NETWORK:
-        return next((one for cause in causes if is_ours(cause) and (one := _find(cause, now))), found)
+        return next((one for cause in causes if is_ours(cause) and (one := find(cause, now))), found)
     if found.category is not ErrorCategory.SUBTASK:
         return found
-    known = (_find(cause, now) for cause in causes)
+    known = (find(cause, now) for cause in causes)
     inner = next((one for one in known if one is not None), None) or text_finding(read_text(link, 8_000))
     if inner is None:
         return found
@@ -236,34 +222,23 @@ def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException]
     )
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and its causes, each once, at most 100."""
-    seen: set[int] = set()
-    link: object = error
-    while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
-        seen.add(id(link))
-        yield link
-        link = _behind(link)
-
-
-def _behind(link: BaseException) -> object:
-    for name in ("__cause__", *_KEPT_CAUSES):
-        cause = read(link, name)
-        if isinstance(cause, BaseException):
-            return cause
-    if link.__suppress_context__ or isinstance(link, _OWN_MISTAKES):
-        return None
-    return read(link, "__context__")
-
-
 def _of_group(
     members: tuple[Any, ...], group: BaseException, now: float, rules: tuple[Rule, ...], depth: int
 ) -> ErrorInfo:
-    infos = [_classify(member, now, rules, depth - 1) for member in members[:_MEMBERS]]
+    infos = [_classify(member, now, rules, depth - 1) for member in members[:MEMBERS]]
     worst = min(infos, key=_badness)
     waits = [info.retry_after for info in infos if info.retry_after is not None]
-    details = {**worst.details, "group": type(group).__name__, "members": len(members)}
-    return worst.model_copy(update={"details": details, "retry_after": max(waits, default=None)})
+    own = {"group": type(group).__name__, "members": len(members)}
+    words = {name: sorted(_words(infos, name)) for name in ("categories", "codes")}
+    return worst.model_copy(
+        update={"details": {**worst.details, **words, **own}, "retry_after": max(waits, default=None)}
+    )
+
+
+def _words(infos: list[ErrorInfo], name: str) -> set[str]:
+    """The categories or the codes of a group's members, also of groups inside."""
+    own = {info.category.value if name == "categories" else info.code for info in infos}
+    return own.union(*(info.details.get(name, ()) for info in infos))
 
 
 def _badness(info: ErrorInfo) -> tuple[int, bool, float]:
@@ -292,7 +267,7 @@ def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Error
         return _classify(data, now, rules, depth)
     if not isinstance(data, list | tuple):
         return None
-    states = cast("Sequence[Any]", data)[:_MEMBERS]
+    states = cast("Sequence[Any]", data)[:MEMBERS]
     failed = [state for state in states if state_type(state) in ("FAILED", "CRASHED", "CANCELLED")]
     return min((_classify(state, now, rules, depth) for state in failed), key=_badness, default=None)
 

@@ -61,7 +61,7 @@ class CircuitBreaker(Guarding):
         success_threshold: int = 2,
         probes: int = 1,
         probe_lease: Duration = 60,
-        counts: Iterable[str] | None = None,
+        counts: Iterable[str | type[BaseException]] | None = None,
         sync_interval: Duration = 0.5,
         store: registry.StoreReference = None,
         adaptive: bool = False,

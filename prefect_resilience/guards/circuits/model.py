@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.classify.reach import error_name, is_class_name, names_of
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits.window import canonical_window, parse_window
 from prefect_resilience.guards.limits.guarding import LimitRefused
@@ -48,7 +49,7 @@ class CircuitPolicy(Policy):
     success_threshold: closes after this many successful probes.
     probes: the probes of the whole fleet that run at the same time.
     probe_lease: the time after which a probe without an outcome gives its place back.
-    counts: the error categories that count as failures.
+    counts: the error categories and exception classes that count as failures.
     sync_interval: the time after which this process merges its counts. Without news from the store it is
         also the maximum age of the process's view of the circuit.
     adaptive: learns the usual failure rate, and opens on a significant rise over it.
@@ -122,15 +123,15 @@ class CircuitPolicy(Policy):
     def _categories(cls, value: Any) -> Any:
         if value is None:
             return DEFAULT_COUNTS
-        if isinstance(value, str) or not hasattr(value, "__iter__"):
+        if isinstance(value, str | type) or not hasattr(value, "__iter__"):
             raise ValueError(
                 f'counts={value!r} must be a list of error categories, as in ["timeout", "rate_limit"]'
             )
         known = [category.value for category in ErrorCategory]
         names: set[str] = set()
         for item in value:
-            name = str(getattr(item, "value", item))
-            if name not in known:
+            name = error_name(item) if isinstance(item, type) else str(getattr(item, "value", item))
+            if name not in known and not is_class_name(name):
                 raise ValueError(f"counts has {name!r}, which is not an error category{nearest(name, known)}")
             names.add(name)
         if not names:
@@ -172,7 +173,7 @@ def judge(
         assert error is not None
         info = classify(error)
     category = str(info.category)
-    if category in policy.counts:
+    if category in policy.counts or not names_of(info, error).isdisjoint(policy.counts):
         return "failure", info
     return ("success" if category in ANSWERED else "neither"), info
 

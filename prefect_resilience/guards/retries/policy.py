@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, cast
 
@@ -15,6 +14,13 @@ from pydantic import BeforeValidator, Field, model_validator
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.process import in_forked_child
+from prefect_resilience.errors.classify.reach import (
+    as_names,
+    error_name,
+    is_class_name,
+    is_interrupted,
+    names_of,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
 
@@ -105,49 +111,29 @@ CAMEL_CASE = {
 }
 """The same names in camel case: `maxAttempts`, `initialDelayMs`."""
 
-WORDS: list[ErrorCategory | ErrorKind] = [*ErrorCategory, *ErrorKind]
+
+_CATEGORIES = frozenset(category.value for category in ErrorCategory)
 
 
-def error_name(value: Any) -> str:
-    """The text of an entry of `retry_on` or `give_up_on`: a dotted class name, category, kind or code."""
-    if isinstance(value, type) and issubclass(value, BaseException):
-        return dotted(value)
-    if isinstance(value, (ErrorCategory, ErrorKind)):
-        return value.value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or not value:
-        raise ValueError(
-            f"{value!r} does not name an error: write an exception class, a category such as 'rate_limit', "
-            f"or a code such as '503'"
-        )
-    words = [word.value for word in WORDS]
-    if value not in words and re.fullmatch(r"[a-z_]+", value):
-        for close in difflib.get_close_matches(value, words, n=1, cutoff=0.8):
-            raise ValueError(f"unknown error category {value!r}; did you mean {close!r}?")
-    return value
-
-
-def dotted(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
-
-
-def as_names(value: Any) -> Any:
-    """A single error may be written without a list around it."""
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return tuple(error_name(item) for item in cast("Iterable[Any]", value))
-    return (error_name(value),)
+def _rule_name(value: Any) -> Any:
+    """A key of `by_category`: a category, or the dotted name of an exception class."""
+    name = error_name(value)
+    if name in _CATEGORIES:
+        return ErrorCategory(name)
+    if not is_class_name(name):
+        raise ValueError(f"unknown error category {name!r}; write one of {', '.join(sorted(_CATEGORIES))}")
+    return name
 
 
 if TYPE_CHECKING:
     # Options accept these types; the policy keeps a tuple of texts.
     ErrorName = str | int | ErrorCategory | ErrorKind | type[BaseException]
     ErrorNames = Sequence[ErrorName] | set[ErrorName] | ErrorName
-    ByCategory = Mapping[ErrorCategory | str, "Retry | int | Mapping[str, Any]"]
+    ByCategory = Mapping[ErrorCategory | str | type[BaseException], "Retry | int | Mapping[str, Any]"]
     BackoffLike = Backoff | str | Mapping[str, Any]
 else:
     ErrorNames = Annotated[tuple[str, ...], BeforeValidator(as_names)]
-    ByCategory = dict[ErrorCategory, "Retry"]
+    ByCategory = dict[Annotated[ErrorCategory | str, BeforeValidator(_rule_name)], "Retry"]
     BackoffLike = Backoff
 
 
@@ -168,8 +154,8 @@ class Retry(Policy):
     retry_on: exactly these errors are retried, instead of those that classification calls retryable.
         An entry is an exception class, a category ("rate_limit"), a kind ("transient") or a code ("503").
     give_up_on: these errors are never retried, regardless of the other options.
-    by_category: attempts and delays of a category, with its own counter. A category named here is retried
-        even if it usually is not.
+    by_category: attempts and delays of a category or of an exception class, with its own counter. What is
+        named here is retried even if it usually is not.
     max_elapsed: the time from the start of the first attempt after which no further attempt may begin.
     budget: a token bucket for the whole process that limits retry storms; None for no limit.
     respect_retry_after: wait at least as long as the server asks; the backoff's jitter only lengthens it.
@@ -189,7 +175,7 @@ class Retry(Policy):
     backoff: BackoffLike = Field(default_factory=Backoff.exponential)
     retry_on: ErrorNames | None = None
     give_up_on: ErrorNames | None = None
-    by_category: ByCategory = Field(default_factory=dict)
+    by_category: ByCategory = Field(default_factory=dict[Any, Any])
     max_elapsed: Seconds | None = None
     budget: RetryBudget | None = None
     respect_retry_after: bool = True
@@ -210,7 +196,7 @@ class Retry(Policy):
         for category, rule in self.rules.items():
             if rule.by_category:
                 raise ValueError(
-                    f"Retry(by_category={{{category.value!r}: ...}}) has a by_category of its own: "
+                    f"Retry(by_category={{{str(category)!r}: ...}}) has a by_category of its own: "
                     f"write both in the outer by_category"
                 )
         return self
@@ -221,17 +207,23 @@ class Retry(Policy):
         return sum(rule.attempts - 1 for rule in (self, *self.rules.values()))
 
     @property
-    def rules(self) -> Mapping[ErrorCategory, Retry]:
-        """The policies of categories that have their own."""
-        return cast("Mapping[ErrorCategory, Retry]", self.by_category)
+    def rules(self) -> Mapping[str, Retry]:
+        """The policies of the categories and classes that have their own."""
+        return cast("Mapping[str, Retry]", self.by_category)
 
     def delay(self, n: int, *, random: float = 0.5, previous: float | None = None) -> float:
         """Seconds before retry `n`, counted from 0, by this policy's backoff."""
         return cast(Backoff, self.backoff).delay(n, random=random, previous=previous)
 
-    def rule_for(self, error: ErrorInfo) -> Retry:
+    def rule_name(self, error: ErrorInfo, exception: BaseException | None = None) -> str:
+        """The key in `by_category` that applies, "" for none. A class goes before a category."""
+        names = names_of(error, exception) if self.rules else ()
+        own = [str(rule) for rule in self.rules if str(rule) in names]
+        return min(own, key=lambda rule: (rule in _CATEGORIES, rule != error.category), default="")
+
+    def rule_for(self, error: ErrorInfo, exception: BaseException | None = None) -> Retry:
         """The policy that applies to the error: its attempts, delays and counter."""
-        return self.rules.get(error.category, self)
+        return self.rules.get(self.rule_name(error, exception), self)
 
     def decide(
         self,
@@ -246,7 +238,7 @@ class Retry(Policy):
         """The verdict after `attempt` failed attempts under the rule of this error.
 
         `elapsed` is the seconds since the first attempt began; `random` is in [0, 1). With `exception`,
-        classes in `retry_on` and `give_up_on` match their subclasses too.
+        classes match their subclasses too, and the members of groups and the causes.
 
         Example:
             >>> Retry(attempts=3).decide(classify(TimeoutError()), attempt=1)
@@ -255,7 +247,7 @@ class Retry(Policy):
         refusal = self.refusal(error, exception)
         if refusal:
             return Verdict(False, 0.0, refusal)
-        rule = self.rule_for(error)
+        rule = self.rule_for(error, exception)
         if attempt >= rule.attempts:
             return Verdict(
                 False, 0.0, f"all {rule.attempts} attempts used" if rule.attempts > 1 else "one attempt only"
@@ -283,7 +275,9 @@ class Retry(Policy):
         names = names_of(error, exception)
         if self.give_up_on and not names.isdisjoint(_kept(self.give_up_on)):
             return f"give_up_on names {error.code}"
-        if error.category in self.rules:
+        if exception is not None and is_interrupted(exception):
+            return f"{type(exception).__name__} ends the call"
+        if self.rule_name(error, exception):
             return None
         if self.retry_on is not None:
             return (
@@ -293,17 +287,6 @@ class Retry(Policy):
 
 
 def _kept(names: Any) -> tuple[str, ...]:
-    return names
-
-
-def names_of(error: ErrorInfo, exception: BaseException | None) -> set[str]:
-    """Every name that `retry_on` and `give_up_on` may use for an error."""
-    names = {error.category.value, error.kind.value, error.code}
-    if error.exception_type:
-        names |= {error.exception_type, error.exception_type.rpartition(".")[2]}
-    if exception is not None:
-        for cls in type(exception).__mro__:
-            names |= {dotted(cls), cls.__qualname__}
     return names
 
 

@@ -15,8 +15,9 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ from typing import Any, BinaryIO, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from prefect_resilience.errors.classify.classify import CLASSIFIED, ErrorInfo, classify
+from prefect_resilience.errors.classify.reach import NAMES, members_of, names_of
+from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.guards.timeouts.start_child import killed_at_hangup
 
 # Values and exceptions on their way between a process and its child.
@@ -39,18 +43,32 @@ _CAUSES = 10
 
 dumps: Callable[[Any], bytes] = cast("Callable[[Any], bytes]", cloudpickle.dumps)  # pyright: ignore[reportUnknownMemberType]
 
-_Packed = tuple[bytes, Any, Any, bool]
-"""The exception itself, its cause, its context, and whether the context is suppressed."""
+_Packed = tuple[bytes, list[Any], Any, Any, bool]
+"""The exception itself, its members if it is a group, its cause, its context, whether that is suppressed."""
 
 
 def pack_error(error: BaseException) -> bytes:
     """The exception as bytes for `unpack_error`. Raises pickle's error if its class cannot be pickled."""
-    return dumps(_pack(error, _CAUSES))
+    packed = _pack(error, _CAUSES)
+    now = time.time()
+    before, after = classify(error, now=now), classify(_unpack(packed), now=now)
+    # An attribute that cannot be pickled, such as a response, may have given the category or the wait.
+    same = all(getattr(before, name) == getattr(after, name) for name in ("category", "code", "retry_after"))
+    return dumps((packed, None if same else before))
 
 
 def unpack_error(body: bytes) -> BaseException:
     """The exception that `pack_error` packed. Raises any error of unpickling."""
-    return _unpack(pickle.loads(body))
+    packed, info = pickle.loads(body)
+    error = _unpack(packed)
+    return error if info is None else as_classified(error, info)
+
+
+def as_classified(error: BaseException, info: ErrorInfo, names: Iterable[str] = ()) -> BaseException:
+    """The same exception, classified as it was in the child; in policies it has these names, too."""
+    put(error, CLASSIFIED, info)
+    put(error, NAMES, tuple(names))
+    return error
 
 
 def _pack(error: BaseException, depth: int) -> _Packed:
@@ -63,13 +81,14 @@ def _pack(error: BaseException, depth: int) -> _Packed:
             return None
 
     context = None if error.__cause__ else chained(error.__context__)
-    body = _whole(error) or _parts(error)
-    return body, chained(error.__cause__), context, error.__suppress_context__
+    members: list[Any] = [_pack(member, max(depth - 1, 0)) for member in members_of(error)]
+    body = _parts(error, list(members_of(error))) if members else _whole(error) or _parts(error)
+    return body, members, chained(error.__cause__), context, error.__suppress_context__
 
 
 def _unpack(packed: _Packed) -> BaseException:
-    body, cause, context, suppress = packed
-    error = _rebuild(body)
+    body, members, cause, context, suppress = packed
+    error = _rebuild(body, [_unpack(member) for member in members])
     error.__cause__ = None if cause is None else _unpack(cause)
     error.__context__ = None if context is None else _unpack(context)
     error.__suppress_context__ = suppress
@@ -86,12 +105,14 @@ def _whole(error: BaseException) -> bytes | None:
     return body if type(back) is type(error) and str(back) == str(error) else None
 
 
-def _parts(error: BaseException) -> bytes:
+def _parts(error: BaseException, members: list[Any] | None = None) -> bytes:
     """Type, args and attributes, except values that cannot be pickled. Raises if the type cannot be."""
     attributes = {name: value for name, value in vars(error).items() if _travels(value)}
     args = tuple(value if _travels(value) else repr(value) for value in error.args)
+    if members:
+        args = (str(read(error, "message")),)
     body = dumps((type(error), args, attributes))
-    _rebuild(body)
+    _rebuild(body, members or [])
     return body
 
 
@@ -103,13 +124,18 @@ def _travels(value: Any) -> bool:
     return True
 
 
-def _rebuild(body: bytes) -> BaseException:
+def _rebuild(body: bytes, members: list[Any]) -> BaseException:
     """An exception. If it came in parts, `__init__` is not called: the parts may not fit its arguments."""
     made = pickle.loads(body)
     if isinstance(made, BaseException):
         return made
     error_type, args, attributes = made
-    error: BaseException = error_type.__new__(error_type, *args)
+    error: BaseException
+    if members:
+        args = (*args, members)
+        error = cast("Any", BaseExceptionGroup).__new__(error_type, *args)
+    else:
+        error = error_type.__new__(error_type, *args)
     error.args = args
     vars(error).update(attributes)
     return error
@@ -218,7 +244,7 @@ class Server:
             fn, args, kwargs, wrap = pickle.loads(payload)
         except BaseException as error:  # noqa: BLE001 any error of an import
             brief = f"the call of {what} cannot be unpickled in its child process ({error!r})"
-            return UNPICKLABLE, (brief, _trace(error))
+            return UNPICKLABLE, (brief, _trace(error), None, ())
         new = [name for name in list(sys.modules) if name not in self.modules]
         self.modules.update(new)
         self.send(BEGUN, new)
@@ -290,7 +316,7 @@ def _packed(value: Any, what: str) -> tuple[str, Any]:
         return RESULT, dumps(value)
     except Exception as error:  # noqa: BLE001 any error of a __reduce__
         brief = f"the {type(value).__name__} that {what} returned cannot be pickled ({error})"
-        return UNPICKLABLE, (brief, "")
+        return UNPICKLABLE, (brief, "", None, ())
 
 
 def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
@@ -299,7 +325,8 @@ def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
         return ERROR, (pack_error(error), text)
     except Exception as reason:  # noqa: BLE001 any error of a __reduce__
         brief = f"the {type(error).__name__} that {what} raised cannot be pickled ({reason})"
-        return UNPICKLABLE, (brief, text)
+        info = classify(error)
+        return UNPICKLABLE, (brief, text, info, sorted(names_of(info, error)))
 
 
 def _trace(error: BaseException) -> str:

@@ -13,7 +13,13 @@ import anyio.to_thread
 
 from prefect_resilience.base.drive import SLICE_SECONDS, Invoke
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError, add_note
-from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, dumps, unpack_error
+from prefect_resilience.guards.timeouts.child import (
+    RESULT,
+    UNPICKLABLE,
+    as_classified,
+    dumps,
+    unpack_error,
+)
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
 from prefect_resilience.guards.timeouts.threads import name_of, start_call
 
@@ -202,8 +208,10 @@ def _pickled(call: tuple[Any, ...], what: str) -> bytes:
 def _outcome(kind: str, body: Any, what: str) -> Any:
     """The value in the child's last message. Raises the error in it."""
     if kind == UNPICKLABLE:
-        brief, text = body
+        brief, text, info, names = body
         unpicklable = UnpicklableError(f"{brief}: {_ADVICE}")
+        if info is not None:
+            as_classified(unpicklable, info, names)
         if text:
             add_note(unpicklable, text)
         raise unpicklable

@@ -262,7 +262,7 @@ class PeriodReplay:
             state.hit = True
         retry = self.policies[state.run.task].retry
         info = _info(category, retry_after)
-        rule = info.category.value if info.category in retry.rules else ""
+        rule = retry.rule_name(info)
         state.counters[rule] = counted = state.counters.get(rule, 0) + 1
         verdict = retry.decide(
             info,

@@ -11,10 +11,12 @@ import sys
 import textwrap
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
+from prefect_resilience import Retry, classify
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
 from prefect_resilience.guards.timeouts.process import (
     Carriage,
@@ -191,6 +193,72 @@ def test_what_an_exception_cannot_carry_is_left_behind():
     assert caught.value.code == 429
     assert not hasattr(caught.value, "connection")
     assert "lock" in caught.value.args[1]
+
+
+class Answered(Exception):
+    """An error of an SDK, with a response that cannot be pickled."""
+
+    def __init__(self, message, status=503, wait=None):
+        super().__init__(message)
+        lock, headers = threading.Lock(), {} if wait is None else {"retry-after": wait}
+        self.response = SimpleNamespace(status_code=status, headers=headers, connection=lock)
+
+
+class Grouped(builtins.ExceptionGroup):
+    def __new__(cls, message, members, lock):
+        return super().__new__(cls, message, members)
+
+    def __init__(self, message, members, lock):
+        self.lock = lock
+
+
+def with_cause(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: builtins.ExceptionGroup(
+            "all", [Answered("busy"), builtins.ExceptionGroup("in", [KeyError()])]
+        ),
+        lambda: builtins.ExceptionGroup("all", [builtins.ExceptionGroup("in", [Answered("busy", 429, "7")])]),
+        lambda: builtins.ExceptionGroup("all", [with_cause(RuntimeError("a"), ConnectionError("b"))]),
+        lambda: builtins.ExceptionGroup("all", [with_cause(RuntimeError("a"), Answered("gone", 404))]),
+        lambda: Grouped("all", [ConnectionError("refused")], threading.Lock()),
+        lambda: Answered("busy", 429, "12"),
+        lambda: with_cause(RuntimeError("a"), Answered("busy", 429, "12")),
+    ],
+)
+def test_an_error_is_classified_as_in_the_child(made):
+    def fail():
+        raise made()
+
+    there = classify(made())
+    with pytest.raises(type(made())) as caught:
+        call_in_process(fail, (), {}, 30)
+    here = classify(caught.value)
+    assert here == there.model_copy(update={"message": here.message, "details": here.details})
+    assert repr(caught.value) == repr(made())
+
+
+def test_an_exception_that_stays_in_the_child_keeps_its_category_and_names():
+    def fail():
+        import threading
+
+        class Odd(ConnectionError):
+            lock = threading.Lock()
+
+        raise builtins.ExceptionGroup("all", [Odd("refused")])
+
+    with pytest.raises(UnpicklableError) as caught:
+        call_in_process(fail, (), {}, 30)
+    info = classify(caught.value)
+    assert info.category.value == "network"
+    for name in ("ConnectionError", ConnectionError, "Odd", OSError):
+        assert Retry(retry_on=[name]).decide(info, 1, exception=caught.value).retry
+    assert not Retry(give_up_on=[OSError]).decide(info, 1, exception=caught.value).retry
 
 
 def test_what_cannot_be_pickled_is_named_in_one_sentence():

@@ -9,6 +9,7 @@ from typing import Any, cast
 from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 
+from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -30,7 +31,6 @@ from prefect_resilience.graphs.routing.edge.upstream import (
     submit_node,
     unwrap,
 )
-from prefect_resilience.guards.retries.policy import as_names, dotted
 from prefect_resilience.tasks.edge.logs import expect_failures
 
 MOST_CAUSES = 20
@@ -159,9 +159,8 @@ def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
         return None if found.holds else found.text
     if callable(when):
         return None if when(context) else f"{name_of(when)} returned false"
-    names = {*context.categories, context.kind.value, context.code}
-    if isinstance(ending, FailedUpstream):
-        names.update(dotted(cls) for cls in type(ending.error).__mro__)
+    error = ending.error if isinstance(ending, FailedUpstream) else None
+    names = names_of(context, error).union(context.categories)
     return None if names.intersection(when) else f"it handles {', '.join(when)}"
 
 

@@ -85,7 +85,7 @@ def retry_by(own: Retry, says: Mapping[str, Any]) -> Retry:
     merged |= {name: value for name, value in says.items() if name not in ("backoff", "by_category")}
     if rules := says.get("by_category"):
         # By category, so that a block with one of them keeps the code's others.
-        merged["by_category"] = {category.value: rule for category, rule in own.rules.items()} | rules
+        merged["by_category"] = {str(category): rule for category, rule in own.rules.items()} | rules
     if backoff.get("kind", merged["backoff"]["kind"]) == merged["backoff"]["kind"] not in ENDED:
         merged["backoff"] |= backoff
     elif backoff:

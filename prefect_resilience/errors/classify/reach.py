@@ -1,0 +1,150 @@
+"""The exceptions inside an exception, and the names by which a policy may mean them.
+
+A policy that names a class means that class wherever it is: the error itself, a member of its group, or a
+cause. `Retry`, `Fallback`, `on_error` and circuits all match with `names_of`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from abc import ABCMeta
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from prefect_resilience.errors.classify.shapes import class_names, read
+from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
+
+if TYPE_CHECKING:
+    from prefect_resilience.errors.context import ErrorContext
+
+MEMBERS = 1_000
+_CHAIN = 100
+
+# Raised in an exception handler, these are a bug of the handler; their `__context__` is not the cause.
+_OWN_MISTAKES = (
+    *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
+    *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
+)
+# Attributes in which SDKs keep the original exception, in place of raising from it.
+_KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig")
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and its causes, each once, at most 100."""
+    seen: set[int] = set()
+    link: object = error
+    while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
+        seen.add(id(link))
+        yield link
+        link = _cause(link) or _context(link)
+
+
+def _cause(link: BaseException) -> BaseException | None:
+    kept = (read(link, name) for name in ("__cause__", *_KEPT_CAUSES))
+    return next((cause for cause in kept if isinstance(cause, BaseException)), None)
+
+
+def _context(link: BaseException) -> object:
+    return None if link.__suppress_context__ or isinstance(link, _OWN_MISTAKES) else read(link, "__context__")
+
+
+def members_of(error: BaseException) -> tuple[Any, ...]:
+    """The members of an exception group, () for any other exception."""
+    members = read(error, "exceptions")
+    return cast("tuple[Any, ...]", members) if isinstance(members, tuple) else ()
+
+
+def find(link: BaseException, now: float) -> Opinion | None:
+    """The opinion of the default rules on one exception, without its causes."""
+    from prefect_resilience.errors.classify import libraries
+
+    try:
+        return libraries.find(link, now)
+    except Exception:  # noqa: BLE001 - reading a foreign exception may raise anything
+        return None
+
+
+def reach(error: BaseException) -> list[BaseException]:
+    """The exception, the members of its groups and the causes of each, at most 1,000.
+
+    An exception that was being handled counts as a cause as it does in classification: only if it was not
+    suppressed, and if the one raised after it has no category of its own.
+    """
+    reached: dict[int, BaseException] = {}
+    left: list[object] = [error]
+    while left and len(reached) < MEMBERS:
+        link = left.pop()
+        if not isinstance(link, BaseException) or id(link) in reached:
+            continue
+        reached[id(link)] = link
+        members = members_of(link)
+        behind = _cause(link) or (None if members or find(link, 0.0) else _context(link))
+        left += (behind, *members[:MEMBERS])
+    return list(reached.values())
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Whether an exception or a member of its group ends the program or the task: it is never retried."""
+    groups = [error]
+    for group in groups:
+        if not isinstance(group, Exception) and not members_of(group):
+            return True
+        if len(groups) < MEMBERS and not isinstance(group, Exception):
+            groups += (member for member in members_of(group) if member not in groups)
+    return False
+
+
+def names_of(error: ErrorInfo | ErrorContext, exception: BaseException | None = None) -> set[str]:
+    """Every name that a policy may use for an error: words, codes, and names of classes."""
+    names = {error.category.value, error.kind.value, error.code}
+    names.update(error.details.get("categories", ()), error.details.get("codes", ()))
+    if error.exception_type:
+        names |= {error.exception_type, error.exception_type.rpartition(".")[2]}
+    for each in () if exception is None else reach(exception):
+        names.update(read(each, NAMES) or (), class_names(each))
+        names.update(name for cls in type(each).__mro__ for name in (dotted(cls), cls.__qualname__))
+    return names
+
+
+NAMES = "__prefect_resilience_names__"
+"""The attribute with the names of an exception that stayed in a child process."""
+
+WORDS: list[ErrorCategory | ErrorKind] = [*ErrorCategory, *ErrorKind]
+
+
+def error_name(value: Any) -> str:
+    """The text of an entry of `retry_on` or `give_up_on`: a dotted class name, category, kind or code."""
+    if isinstance(value, type) and (issubclass(value, BaseException) or isinstance(value, ABCMeta)):
+        return dotted(value)
+    if isinstance(value, (ErrorCategory, ErrorKind)):
+        return value.value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError(
+            f"{value!r} does not name an error: write an exception class, a category such as 'rate_limit', "
+            f"or a code such as '503'"
+        )
+    words = [word.value for word in WORDS]
+    if value not in words and re.fullmatch(r"[a-z_]+", value):
+        for close in difflib.get_close_matches(value, words, n=1, cutoff=0.8):
+            raise ValueError(f"unknown error category {value!r}; did you mean {close!r}?")
+    return value
+
+
+def is_class_name(name: str) -> bool:
+    """Whether an entry has the form of a class's name: `shop.Busy`, `ConnectionError`; codes have no small
+    letters."""
+    return re.fullmatch(r"(?:[\w<>]+\.)*[A-Z]\w*[a-z]\w*", name) is not None
+
+
+def dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def as_names(value: Any) -> tuple[str, ...]:
+    """The texts of one entry or several, also in tuples inside of tuples as `except` takes them."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return tuple(name for item in cast("Iterable[Any]", value) for name in as_names(item))
+    return (error_name(value),)
