@@ -22,7 +22,7 @@ from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import left_by, partial_of
-from prefect_resilience.guards.retries.policy import Retry, Verdict, bucket_of
+from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
 from prefect_resilience.telemetry.metrics import refused_by
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def judged(
     if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
         verdict = Verdict(False, 0.0, why)
     inner = attached_context(error)
-    tried = None if retry.retry_exhausted else exhausted_since(error, time.time() - (now - began))
-    if verdict.retry and tried is not None:
+    tried = exhausted_since(error, time.time() - (now - began))
+    if verdict.retry and tried is not None and not retry.retry_exhausted:
         verdict = Verdict(False, 0.0, _tried(tried))
     if verdict.retry and isinstance(error, Exception):
         why = yield from run.retry_refusal(error)
@@ -91,6 +91,8 @@ def _tried(inner: ErrorContext) -> str:
 
 def _is_exhausted(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseException) -> bool:
     """Whether the retries are used up, rather than the error one that is not retried."""
+    if isinstance(retry, PrefectRetries):
+        return False
     return len(record.history) > 1 and retry.refusal(info, error) is None
 
 

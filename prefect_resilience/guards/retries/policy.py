@@ -286,6 +286,16 @@ class Retry(Policy):
         return None if error.retryable else f"{error.code} is not retryable ({error.category.value})"
 
 
+class PrefectRetries(Retry):
+    """The policy of a task that has only Prefect's own `retries`.
+
+    Nested tasks of this kind multiply their attempts, as plain tasks do: each retries an error that was
+    already retried inside, and leaves it to the policies outside.
+    """
+
+    retry_exhausted: bool = True
+
+
 def _kept(names: Any) -> tuple[str, ...]:
     return names
 

@@ -41,6 +41,7 @@ from prefect_resilience.tasks.edge.task_options import (
     MOST_RETRIES_BY_POLICY,
     ResilientTaskOptions,
     prefects_backoff,
+    prefects_own,
     restarting,
     retry_with,
     split,
@@ -227,8 +228,10 @@ class ResilientTask(Task[P, R]):
             if hasattr(self, mark):
                 setattr(made, mark, getattr(self, mark))
         guard = self.guard
-        retry = as_policy(ours["retry"]) if "retry" in ours else retry_with(guard.retry, made, theirs)
-        written = {**self._written, **ours}
+        retries = theirs.get("retries") is not None
+        written = restarting(made, {**self._written, **ours}, asked=retries)
+        retry = prefects_own(made) if retries and "retry" not in written else guard.retry
+        retry = as_policy(ours["retry"]) if "retry" in ours else retry_with(retry, made, theirs)
         if theirs.get("timeout_seconds") is not None:
             written["timeout"] = None
         return self._of(made, make_guard(guard.fn, guard.isasync, retry, written), written)

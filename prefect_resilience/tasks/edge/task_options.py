@@ -12,7 +12,7 @@ from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.options import OPTIONS, ResilienceOptions, as_policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import PrefectRetries, Retry
 
 
 class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
@@ -81,7 +81,7 @@ def restarting(task: Task[Any, Any], ours: Mapping[str, Any], *, asked: bool) ->
 
 def prefects_own(task: Task[Any, Any]) -> Retry:
     """Retries as in Prefect: after any exception, with the task's own delays."""
-    return Retry(
+    return PrefectRetries(
         attempts=task.retries + 1,
         backoff=prefects_backoff(task),
         retry_on=Exception,
@@ -106,7 +106,7 @@ def prefects_backoff(task: Task[Any, Any]) -> Backoff:
     """The delays from Prefect's options `retry_delay_seconds` and `retry_jitter_factor`."""
     delays: Any = task.retry_delay_seconds
     if not delays:
-        return Backoff.none()
+        return Backoff(kind="none", jitter=_jitter(task)) if task.retry_jitter_factor else Backoff.none()
     written = cast("list[float]", delays if isinstance(delays, list) else [delays])
     return Backoff.schedule([float(delay) for delay in written], jitter=_jitter(task))
 

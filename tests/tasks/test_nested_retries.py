@@ -1,0 +1,203 @@
+"""Tasks with retries inside each other: Prefect's own `retries` multiply, a policy does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from prefect import flow, task
+from prefect.settings import PREFECT_TASKS_DEFAULT_RETRIES, temporary_settings
+
+from prefect_resilience import Backoff, ResilientTask, Retry, resilient, resilient_flow, resilient_task
+
+pytestmark = pytest.mark.api
+
+TWICE = Retry(attempts=2, backoff=Backoff.none())
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def own(retries: int) -> Wrap:
+    return resilient_task(retries=retries)
+
+
+def later(retries: int) -> Wrap:
+    def wrap(fn: Any) -> Any:
+        made: Any = resilient_task(fn)
+        return made.with_options(retries=retries)
+
+    return wrap
+
+
+def later_than_policy(retries: int) -> Wrap:
+    def wrap(fn: Any) -> Any:
+        return resilient_task(retry=TWICE)(fn).with_options(retries=retries)
+
+    return wrap
+
+
+def wrapped(retries: int) -> Wrap:
+    def wrap(fn: Any) -> Any:
+        made: Any = ResilientTask
+        return made.wrap(task(retries=retries)(fn))
+
+    return wrap
+
+
+def plain(retries: int) -> Wrap:
+    return task(retries=retries)
+
+
+def slower(retries: int) -> Wrap:
+    def wrap(fn: Any) -> Any:
+        return resilient_task(retries=retries)(fn).with_options(retry_delay_seconds=0.01)
+
+    return wrap
+
+
+def submitted(retries: int) -> Wrap:
+    def wrap(fn: Any) -> Any:
+        made: Any = resilient_task(retries=retries)(fn)
+        return lambda: made.submit().result()
+
+    return wrap
+
+
+def mapped(retries: int) -> Wrap:
+    def wrap(fn: Any) -> Any:
+        def of_one(_: int) -> Any:
+            return fn()
+
+        made: Any = resilient_task(retries=retries)(of_one)
+        return lambda: made.map([1]).result()
+
+    return wrap
+
+
+POLICY = resilient_task(retry=TWICE)
+TRIES_AGAIN = resilient_task(retry=TWICE.model_copy(update={"retry_exhausted": True}))
+
+# From the innermost to the outermost, and the calls of each
+NESTS: Mapping[str, tuple[list[Wrap], list[int]]] = {
+    "retries in retries": ([own(1), own(1)], [4, 2]),
+    "more inside": ([own(2), own(1)], [6, 2]),
+    "more outside": ([own(1), own(2)], [6, 3]),
+    "none inside": ([own(0), own(1)], [2, 2]),
+    "none outside": ([own(1), own(0)], [2, 1]),
+    "three levels": ([own(1), own(1), own(1)], [8, 4, 2]),
+    "in later options": ([later(1), later(2)], [6, 3]),
+    "with a delay": ([slower(1), slower(1)], [4, 2]),
+    "wrapped": ([wrapped(1), wrapped(1)], [4, 2]),
+    "submitted": ([submitted(1), submitted(1)], [4, 2]),
+    "mapped": ([mapped(1), mapped(1)], [4, 2]),
+    "around a plain task": ([plain(1), own(1)], [4, 2]),
+    "in a plain task": ([own(1), plain(1)], [4, 2]),
+    "a policy in retries": ([POLICY, own(1)], [4, 2]),
+    "retries in a policy": ([own(1), POLICY], [4, 2]),
+    "a call's policy in retries": ([resilient(retry=TWICE), own(1)], [4, 2]),
+    "retries in a call's policy": ([own(1), resilient(retry=TWICE)], [4, 2]),
+    "a policy in a policy": ([POLICY, POLICY], [2, 1]),
+    "a policy that says so": ([POLICY, TRIES_AGAIN], [4, 2]),
+    "a policy's number changed": ([POLICY, later_than_policy(2)], [2, 1]),
+    "a policy, retries, a policy": ([POLICY, own(1), POLICY], [4, 2, 1]),
+}
+
+
+def calls_of(nest: list[Wrap], run: Wrap = flow, error: type[Exception] = ConnectionError) -> list[int]:
+    """How often each function of a nest was called, the innermost first; that one always fails."""
+    counts = [0] * len(nest)
+
+    def fails() -> None:
+        raise error("no")
+
+    def level(number: int, inner: Callable[..., Any]) -> Callable[..., Any]:
+        def step() -> Any:
+            counts[number] += 1
+            return inner()
+
+        return nest[number](step)
+
+    made: Callable[..., Any] = fails
+    for number in range(len(nest)):
+        made = level(number, made)
+
+    @run
+    def work() -> None:
+        made()
+
+    with pytest.raises(error, match="no"):
+        work()
+    return counts
+
+
+@pytest.mark.parametrize("name", NESTS)
+def test_each_function_of_a_nest_is_called_this_often(name: str) -> None:
+    nest, expected = NESTS[name]
+    assert calls_of(nest) == expected
+
+
+@pytest.mark.parametrize("error", [ValueError, TimeoutError, ConnectionResetError])
+@pytest.mark.parametrize("way", [own, later, wrapped, submitted])
+def test_retries_alone_count_as_those_of_plain_tasks(
+    way: Callable[[int], Wrap], error: type[Exception]
+) -> None:
+    expected = calls_of([plain(1), plain(2)], error=error)
+    assert calls_of([way(1), way(2)], error=error) == expected == [6, 3]
+
+
+@pytest.mark.smoke
+def test_the_settings_default_counts_as_written() -> None:
+    with temporary_settings({PREFECT_TASKS_DEFAULT_RETRIES: 1}):
+        assert calls_of([resilient_task, resilient_task]) == [4, 2]
+
+
+@pytest.mark.parametrize("run", [flow(retries=1), resilient_flow(retries=1)])
+def test_a_flows_retry_repeats_the_whole_nest(run: Wrap) -> None:
+    assert calls_of([own(1), own(1)], run) == [8, 4]
+    assert calls_of([POLICY, POLICY], run) == [4, 2]
+
+
+async def test_it_is_the_same_for_coroutines() -> None:
+    counts = [0, 0]
+
+    @resilient_task(retries=1)
+    async def inner() -> None:
+        counts[0] += 1
+        raise ValueError("no")
+
+    @resilient_task(retries=1)
+    async def outer() -> None:
+        counts[1] += 1
+        await inner()
+
+    @flow
+    async def work() -> None:
+        await outer()
+
+    with pytest.raises(ValueError, match="no"):
+        await work()
+    assert counts == [4, 2]
+
+
+def test_a_stream_restarts_after_later_retries_as_in_prefect() -> None:
+    def numbers() -> Any:
+        calls.append(1)
+        yield len(calls)
+        raise ValueError("no")
+
+    def seen(made: Callable[..., Any]) -> list[int]:
+        calls.clear()
+
+        @flow
+        def work() -> None:
+            for number in made():
+                found.append(number)
+
+        found: list[int] = []
+        with pytest.raises(ValueError, match="no"):
+            work()
+        return found
+
+    calls: list[int] = []
+    expected = seen(task(numbers).with_options(retries=2))
+    assert seen(resilient_task(numbers).with_options(retries=2)) == expected == [1, 2, 3]
