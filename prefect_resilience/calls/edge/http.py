@@ -172,6 +172,7 @@ def _witnessed(request: httpx.Request, isasync: bool) -> None:
         return
     if request.method in WRITES and HEADER not in request.headers:
         request.headers[HEADER] = effect.sent_key
+    effect.fence()
     become_async = attend(effect.witness, request)
     if isasync:
         become_async()

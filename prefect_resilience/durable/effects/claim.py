@@ -49,7 +49,13 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.policy import Done
 from prefect_resilience.durable.effects.recipes import clash
 from prefect_resilience.durable.effects.sequences import LedgerSequences
-from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, RepeatedEffect, StoreUnavailable
+from prefect_resilience.errors.exceptions import (
+    EffectBusy,
+    InDoubt,
+    NotSent,
+    RepeatedEffect,
+    StoreUnavailable,
+)
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo, bounded
 from prefect_resilience.guards.limits.guarding import LimitRefused
@@ -82,14 +88,18 @@ class EffectClaim(LedgerSequences):
     def once(self, attempt: Callable[[], Steps[Any]]) -> Steps[Any]:
         """The recorded outcome as `Replayed` if the effect is done; else the result of the attempt, which
         uses `called`."""
-        while True:
-            replayed = yield from self.asked()
-            if replayed is not None:
-                return replayed
-            try:
-                return (yield from attempt())
-            except Taken:
-                continue
+        try:
+            while True:
+                replayed = yield from self.asked()
+                if replayed is not None:
+                    return replayed
+                try:
+                    return (yield from attempt())
+                except Taken:
+                    continue
+        except BaseException:
+            self._give_up()
+            raise
 
     def called(self, call: Callable[[RunningCall], Command], classified: Classify) -> Steps[Any]:
         """Record the intent, make the call, and record its outcome.
@@ -104,7 +114,9 @@ class EffectClaim(LedgerSequences):
         if not self.watchable:
             self._running.unwatched()
         # Only the contexts of the call hold this object: when it is gone, the call has ended completely.
-        now = EffectInProgress(self.key, self.batch_id, self.generation, self.effect.external, self._witness)
+        now = EffectInProgress(
+            self.key, self.batch_id, self.generation, self.effect.external, self._witness, self.fence
+        )
         presence = weakref.ref(now)
         reset = in_progress.set(now)
         del now
@@ -148,16 +160,26 @@ class EffectClaim(LedgerSequences):
                     and self.effect.external
                 ):
                     raise self._doubt(f"its call still runs, {waited:.0f} s after another attempt was due")
+                if self.effect.external and isinstance(decision, InProgress):
+                    hangs = yield Blocking(self._ledger.hanging, (self._place,))
+                    if hangs is not None:
+                        raise self._doubt(f"{hangs}; end it, or settle the effect with --force")
                 raise EffectBusy(self.key, self.batch_id, waited)
             yield from slept(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def intended(self) -> Steps[None]:
         """Record that the call is about to be made. Raises `Taken` if another run was first."""
-        if not self.recorded or self._claimed:
+        if not self.recorded:
             return
-        if not isinstance((yield from self._in_ledger(self._intend)), Send):
+        if not self._claimed and not isinstance((yield from self._in_ledger(self._intend)), Send):
             raise Taken(f"another run was first with the effect {self.key!r} of batch {self.batch_id!r}")
+        try:
+            self.fence()
+        except NotSent as error:
+            self._give_up()
+            self._claimed = False
+            raise Taken(str(error)) from error
 
     # -- after
 
@@ -193,12 +215,18 @@ class EffectClaim(LedgerSequences):
         event = self._known_of(error)
         if self.recorded and not isinstance(error, Exception):
             # Cancelled or interrupted: no more steps may be awaited.
+            self._reported = True
             self._ledger.report_later(self._place, event)
         elif self.recorded:
-            try:
-                yield Blocking(self._ledger.report, (self._place, event))
-            except StoreUnavailable:
-                self._ledger.report_later(self._place, event)
+            yield from self._record(event)
+
+    def _give_up(self) -> None:
+        """The attempt has ended: if nothing else reports its outcome, the owner's thread does."""
+        if self._claimed and not self._reported:
+            self._reported = True
+            said = {"code": "INTERRUPTED", "message": "its attempt was interrupted at an unknown point"}
+            event = Doubted(self.name, said) if self._running.entered else not_sent(self.name, "interrupted")
+            self._ledger.report_later(self._place, event)
 
     def _known_of(self, error: BaseException) -> FailedCall | Doubted:
         """The event that the call's error proves."""
@@ -222,7 +250,7 @@ class EffectClaim(LedgerSequences):
     # -- overdue calls
 
     def _left_running(self, error: BaseException) -> Steps[None]:
-        self.overdue = True
+        self.overdue = self._reported = True
         self.clear = False
         self.ambiguous = False
         if isinstance(error, Exception):
@@ -291,7 +319,7 @@ class EffectClaim(LedgerSequences):
             self.ambiguous = False
             if self._claimed:
                 event = not_sent(self.name, "the receiver does not have it, and it is not sent again")
-                yield Blocking(self._ledger.report, (self._place, event))
+                yield from self._record(event)
         return replayed
 
     @property

@@ -126,6 +126,8 @@ class EffectInProgress:
     external: bool = True
     """Whether it is never sent twice."""
     witness: Witness = field(default_factory=Witness, compare=False, repr=False)
+    fence: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+    """Raises NotSent if the effect was settled elsewhere while this process was suspended."""
 
     @property
     def sent_key(self) -> str:
@@ -156,6 +158,7 @@ def idempotency_key() -> str:
             'idempotency_key() is for code inside an effect: write @resilient_task(effect="external") and '
             "call it there"
         )
+    now.fence()
     return now.sent_key
 
 
@@ -168,6 +171,7 @@ class _SendIdempotencyKey:
             return _nothing
         if request.method in _WRITES and HEADER not in request.headers:
             request.headers[HEADER] = now.sent_key
+        now.fence()
         return _Awaitable(attend(now.witness, request))
 
     def __repr__(self) -> str:

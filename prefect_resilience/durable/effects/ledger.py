@@ -30,7 +30,7 @@ from prefect_resilience.durable.effects.model import (
     decide,
     not_sent,
 )
-from prefect_resilience.durable.effects.owner import Owner, owner_in
+from prefect_resilience.durable.effects.owner import Owner, OwnerSign, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import Document, Store, scan_all
@@ -92,7 +92,7 @@ class Ledger:
 
     def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """The state of the effect; if it is replayed, the asking run is recorded."""
-        return self._step(place, lambda alive: LookUp(alive, asker))
+        return self._step(place, lambda sign: LookUp(sign.alive, asker, sign.silent))
 
     def intend(
         self,
@@ -112,7 +112,7 @@ class Ledger:
         try:
             decision = self._step(
                 place,
-                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt, asker),
+                lambda sign: Intend(owner, claim, sign.alive, kind, about, despite_doubt, asker, sign.silent),
                 seen=self._seen(place) or LastSeen(place, None),
             )
         except BaseException:
@@ -124,15 +124,15 @@ class Ledger:
 
     def report(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """Record the outcome of a call."""
-        self._step(place, lambda alive: event, seen=self._seen(place))
+        self._step(place, lambda _: event, seen=self._seen(place))
         self.owner.drop(event.claim)
 
     def overdue(self, place: str, claim: str) -> None:
         """Record that the call outlives its attempt; the claim stays held. Never raises StoreUnavailable."""
         try:
-            self._step(place, lambda alive: Overdue(claim), seen=self._seen(place))
+            self._step(place, lambda _: Overdue(claim), seen=self._seen(place))
         except StoreUnavailable:
-            self.owner.later(lambda: self._step(place, lambda alive: Overdue(claim)))
+            self.owner.later(lambda: self._step(place, lambda _: Overdue(claim)))
 
     def report_patiently(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """`report`, retried for RECORD_FOR seconds. Then it raises StoreUnavailable and continues in the
@@ -155,7 +155,7 @@ class Ledger:
 
     def verified(self, place: str, event: Verified) -> LedgerDecision:
         """Record the answer of the receiver or of a person."""
-        return self._step(place, lambda alive: event)
+        return self._step(place, lambda _: event)
 
     def effects(self, batch_id: str) -> list[tuple[EffectDocument, bool]]:
         """Every effect of a batch in the order of their first intents, and whether each is in progress."""
@@ -168,16 +168,30 @@ class Ledger:
 
     def is_busy(self, document: EffectDocument) -> bool:
         """Whether a call or a compensation of the effect is running now."""
-        held: Any = document["compensation"] if document["state"] == "compensating" else document
-        going_on = document["state"] in ("intended", "compensating") and held["owner"]
-        return bool(going_on) and self.owner.lives(held["owner"], held["claim"])
+        return self._sign_of(document).alive
+
+    def hanging(self, place: str) -> str | None:
+        """Why the living owner of the effect seems to hang; None if it does not."""
+        found = self.store.load(place)
+        held = None if found is None else _claim_in(found.value)
+        return None if held is None else self.owner.hanging(held["owner"])
+
+    def holds(self, place: str, claim: str) -> bool:
+        """Whether the claim is still the last one of the effect, and open."""
+        found = self.store.load(place)
+        return found is not None and (found.value["state"], found.value["claim"]) == ("intended", claim)
+
+    def _sign_of(self, document: EffectDocument | None) -> OwnerSign:
+        held = None if document is None else _claim_in(document)
+        return OwnerSign(False) if held is None else self.owner.sign_of(held["owner"], held["claim"])
 
     def _seen(self, place: str) -> LastSeen | None:
         """The document that this ledger saw last, if it was this effect's."""
-        return self._last if self._last is not None and self._last.place == place else None
+        last = self._last  # a report in the background may change it meanwhile
+        return last if last is not None and last.place == place else None
 
     def _step(
-        self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None
+        self, place: str, event: Callable[[OwnerSign], Event], seen: LastSeen | None = None
     ) -> LedgerDecision:
         """One step of the effect. It starts from the document seen last; this saves a read at every step of a
         call. The swap fails if the document has changed."""
@@ -186,7 +200,7 @@ class Ledger:
         found = self.store.load(place) if seen is None else seen.document
         for _ in range(MOST_TRIES):
             before = None if found is None else found.value
-            step = event(before is not None and self.is_busy(before))
+            step = event(self._sign_of(before))
             after, decision = decide(before, step, self.owner.now())
             if after is not None and after is not before:
                 try:
@@ -205,6 +219,14 @@ class Ledger:
             again = False
             found = self.store.load(place)
         raise StoreUnavailable(f"too many concurrent changes to the effect {place!r}: try again")
+
+
+def _claim_in(document: EffectDocument) -> dict[str, Any] | None:
+    """The part of an effect that names the owner of its call, or of its compensation; None if neither is
+    begun."""
+    undoing = document["state"] == "compensating"
+    held: dict[str, Any] = document["compensation"] if undoing else document
+    return held if held["owner"] and (undoing or document["state"] == "intended") else None
 
 
 # -- the configured ledger

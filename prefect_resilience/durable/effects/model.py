@@ -70,10 +70,12 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Look up the state of the effect. `alive`: whether the owner of its claim is still busy."""
+    """Look up the state of the effect. `alive`: whether the owner of its claim is still busy. `silent`: for
+    so many seconds it was not heard from; None if it has certainly ended."""
 
     alive: bool
     asker: Asker | None = None
+    silent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ class Intend:
     about: dict[str, Any] = field(default_factory=dict[str, Any])
     despite_doubt: bool = False
     asker: Asker | None = None
+    silent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +136,13 @@ class Doubted:
 @dataclass(frozen=True, slots=True)
 class Verified:
     """The answer of the receiver, or of a person, about the call of that claim. A `Done` has a packed
-    result."""
+    result. `forced`: even if the call seems to be in progress."""
 
     claim: str
     answer: Done | NotDone
     by: str = "verify"
     asker: Asker | None = None
+    forced: bool = False
 
 
 Event = LookUp | Intend | Overdue | Succeeded | FailedCall | Doubted | Verified
@@ -220,7 +224,7 @@ def decide(
     """The document after `event`, and the decision for the sender. No argument is changed."""
     match event:
         case LookUp():
-            return _stand(document, event.alive, event.asker, now)
+            return _stand(document, event.alive, event.asker, now, event.silent)
         case Intend():
             return _intend(document, event, now)
         case Verified():
@@ -230,7 +234,11 @@ def decide(
 
 
 def _stand(
-    document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
+    document: EffectDocument | None,
+    alive: bool,
+    asker: Asker | None,
+    now: float,
+    silent: float | None = None,
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """The current state. If the owner of an intent died, the effect becomes `unknown`. A replay records the
     asker."""
@@ -250,7 +258,7 @@ def _stand(
     if document["state"] == "intended":
         if alive:
             return document, InProgress(document.get("overdue_at"))
-        document = {**document, "state": "unknown", "settled_at": now, "error": _OWNER_DIED}
+        document = {**document, "state": "unknown", "settled_at": now, "error": _owner_died(silent)}
     return document, Ask(document["claim"], document["error"], generation)
 
 
@@ -298,16 +306,15 @@ def _undoing(document: EffectDocument) -> str:
     return f"its compensation failed with {error['code']}: {error['message']}"
 
 
-_OWNER_DIED = {
-    "code": "OWNER_DIED",
-    "message": "the process that made the call ended before it recorded the outcome",
-}
+def _owner_died(silent: float | None) -> dict[str, Any]:
+    how = "ended before it recorded" if silent is None else f"was not heard from for {silent:.0f} s, without"
+    return {"code": "OWNER_DIED", "message": f"the process that made the call {how} the outcome"}
 
 
 def _intend(
     document: EffectDocument | None, event: Intend, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    document, decision = _stand(document, event.alive, event.asker, now)
+    document, decision = _stand(document, event.alive, event.asker, now, event.silent)
     if not isinstance(decision, Send) and not (isinstance(decision, Ask) and event.despite_doubt):
         return document, decision
     known: EffectDocument = document or {}
@@ -363,7 +370,8 @@ def _verified(
     document: EffectDocument | None, event: Verified, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """An answer to `Ask`. It counts while the call in question is still in doubt."""
-    if document is None or document["claim"] != event.claim or document["state"] != "unknown":
+    open_states = ("unknown", "intended") if event.forced else ("unknown",)
+    if document is None or document["claim"] != event.claim or document["state"] not in open_states:
         return _stand(document, True, event.asker, now)
     more = _done(event.answer) if isinstance(event.answer, Done) else {"state": "failed"}
     settled = {**document, **more, "verified_by": event.by, "settled_at": now}

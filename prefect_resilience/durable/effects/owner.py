@@ -1,7 +1,7 @@
 """This process as an owner of effects: one lease in each store, renewed by one thread for all effects.
 
-An effect in progress has its owner's id, and the owner's lease shows that it lives. On the same machine, an
-ended process is detected at once.
+An effect in progress has its owner's id, which names the process. On the same machine, boot and namespace of
+process ids, an owner is gone when its process is, and not before. Elsewhere its lease shows that it lives.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
@@ -34,13 +34,16 @@ def this_process() -> Process | None:
     return None if machine is None or stat is None else [*machine, os.getpid(), stat[1]]
 
 
+def is_here(process: Process | None) -> bool:
+    """Whether it is a process of this machine, since this boot, in this namespace of process ids."""
+    return process is not None and process[:-2] == _machine()
+
+
 def is_gone(process: Process | None) -> bool:
     """Whether this process has certainly ended; False for a process of another machine or container."""
-    if process is None:
+    if process is None or not is_here(process):
         return False
-    *machine, pid, started = process
-    if machine != _machine():
-        return False
+    pid, started = process[-2:]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -73,11 +76,32 @@ def _stat(pid: int) -> tuple[str, str] | None:
 logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
 LEASE_SECONDS = 30.0
-"""Seconds until another machine sees that an owner died."""
+"""A lease lapses so many seconds after its last renewal."""
+
+QUIET_SECONDS = 90.0
+"""The seconds after that until an owner on another machine, or in another container, counts as ended."""
+
+LONG_PAUSE = 60.0
+"""After so many seconds without a check, a claim is checked again before its call: its owner may have been
+suspended, and another process may have settled the effect."""
 
 RENEW_SECONDS = 10.0
 TICK_SECONDS = 0.5
 PREFIX = "effect-owners/"
+
+
+class OwnerSign(NamedTuple):
+    """Whether an owner works on a claim. `silent`: for so many seconds, at least, it was not heard from; None
+    if it has certainly ended."""
+
+    alive: bool
+    silent: float | None = None
+
+
+def process_of(owner: str) -> Process | None:
+    """The process of an owner. None: version 0.2 recorded it, or the system has no /proc."""
+    boot, *rest = owner.partition("@")[2].split("/")
+    return [boot, rest[0], int(rest[1]), rest[2]] if len(rest) == 3 else None
 
 
 def ticking() -> float:
@@ -98,8 +122,8 @@ class Owner:
 
     def forget(self) -> None:
         """Begin as a new owner that holds nothing."""
-        self.id: str = uuid4().hex
-        self._ids = {self.id}
+        process = this_process()
+        self.id: str = uuid4().hex + ("" if process is None else "@" + "/".join(map(str, process)))
         self._version = 0
         self._renew_at = float("-inf")
         self._offset: float | None = None
@@ -129,12 +153,36 @@ class Owner:
 
     def lives(self, owner: str, claim: str) -> bool:
         """Whether the owner of a claim still works on it. Raises StoreUnavailable."""
-        if claim in self._held:
-            return True
-        if owner in self._ids:
-            return False
+        return self.sign_of(owner, claim).alive
+
+    def sign_of(self, owner: str, claim: str) -> OwnerSign:
+        """Whether the owner of a claim still works on it, and what is known if not. Raises
+        StoreUnavailable."""
+        if claim in self._held or owner == self.id:
+            return OwnerSign(claim in self._held)
+        process = process_of(owner)
+        if process is not None and process == process_of(self.id):
+            return OwnerSign(any(claim in one._held for one in _owners))
+        if is_here(process):
+            return OwnerSign(not is_gone(process))
         lease = self.store.load(PREFIX + owner)
-        return lease is not None and not is_gone(lease.value["process"])
+        if lease is None:
+            return OwnerSign(False, LEASE_SECONDS + (QUIET_SECONDS if process is not None else 0.0))
+        return OwnerSign(not is_gone(lease.value["process"]))
+
+    def hanging(self, owner: str) -> str | None:
+        """Why an owner of this machine, whose process exists, seems to hang; None if it does not."""
+        process = process_of(owner)
+        if process is None or not is_here(process):
+            return None
+        lease = self.store.load(PREFIX + owner)
+        silent = LEASE_SECONDS + QUIET_SECONDS
+        if lease is not None:
+            silent = max(0.0, self.store.now() - lease.value["renewed_at"])
+        stat = _stat(process[-2])
+        if silent <= 2 * RENEW_SECONDS and (stat is None or stat[0] not in "Tt"):
+            return None
+        return f"process {process[-2]}, which makes the call, hangs: not heard from for {silent:.0f} s"
 
     def later(self, report: Callable[[], object]) -> None:
         """Make a report in the background, repeated until the store has recorded it."""
@@ -188,20 +236,21 @@ class Owner:
             self._reports.popleft()
 
     def _renew(self) -> None:
-        """Prolong the lease, or begin a new one: other processes may count an expired owner as dead."""
+        """Prolong the lease. One that lapsed, or was lost, begins again under the same id."""
         asked = ticking()
-        if not self._prolonged():
-            self.id, self._version = uuid4().hex, 0
-            self._ids.add(self.id)
-            self._prolonged()
+        while not self._prolonged():
+            found = self.store.load(PREFIX + self.id)
+            self._version = 0 if found is None else found.version
         self._renew_at = asked + RENEW_SECONDS
 
     def _prolonged(self) -> bool:
-        value: dict[str, Any] = {"process": this_process(), "host": socket.gethostname(), "pid": os.getpid()}
         now = self.store.now()
+        value: dict[str, Any] = {"process": this_process(), "host": socket.gethostname(), "pid": os.getpid()}
         self._offset = now - ticking()
-        self._version = self.store.swap(PREFIX + self.id, self._version, value, now + LEASE_SECONDS)
-        return self._version > 0
+        ends = now + LEASE_SECONDS + QUIET_SECONDS
+        version = self.store.swap(PREFIX + self.id, self._version, {**value, "renewed_at": now}, ends)
+        self._version = version or self._version
+        return version > 0
 
 
 # -- one thread for all owners of the process

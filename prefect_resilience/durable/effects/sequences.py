@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from inspect import iscoroutinefunction
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Invoke, Steps
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
 from prefect_resilience.durable.effects.current import EffectSurroundings, Replayed, in_progress, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
@@ -17,6 +18,8 @@ from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
     Asker,
+    Doubted,
+    FailedCall,
     LedgerDecision,
     Send,
     Succeeded,
@@ -24,6 +27,7 @@ from prefect_resilience.durable.effects.model import (
     not_sent,
 )
 from prefect_resilience.durable.effects.opening import OpenBatch, lost_records, open_batch
+from prefect_resilience.durable.effects.owner import LONG_PAUSE, ticking
 from prefect_resilience.durable.effects.policy import (
     Done,
     Effect,
@@ -40,6 +44,7 @@ from prefect_resilience.errors.exceptions import (
     ConfigurationError,
     InDoubt,
     NotRecorded,
+    NotSent,
     ResultNotKept,
     StoreUnavailable,
 )
@@ -107,6 +112,9 @@ class LedgerSequences:
     _doing: str = "the ledger could not be opened"
     """The step that failed, for messages when the store is unavailable."""
     _claimed: bool = False
+    _reported: bool = False
+    """Whether the outcome of the claim is recorded, or will be by a thread."""
+    _checked_at: float = 0.0
     _gone: bool = False
     _undo: dict[str, Any] = field(default_factory=dict[str, Any])
     _asker: Asker = field(default_factory=Asker)
@@ -197,16 +205,34 @@ class LedgerSequences:
             **self._undo,
         }
         despite_doubt = in_doubt and not self.effect.external
+        if self._reported:
+            self.name = uuid4().hex  # each intent has a claim of its own
+        began = ticking()
         decision = self._ledger.intend(
             self._place, self.name, self.effect.kind, about, despite_doubt, self._asker
         )
         if self._gone:
             self._withdraw()
         elif isinstance(decision, Send):
-            self._claimed, self.clear, self.generation = True, False, decision.generation
+            self._claimed, self._reported, self.clear = True, False, False
+            self.generation, self._checked_at = decision.generation, began
             if self._opened is not None and not decision.known:
                 self._opened.count.one_more()
         return decision
+
+    def fence(self) -> None:
+        """Raise NotSent if another process may have settled the effect while this one was suspended. Blocks
+        only after a long pause."""
+        now = ticking()
+        if not self._claimed or not self.effect.external or now - self._checked_at <= LONG_PAUSE:
+            return
+        try:
+            if self._ledger.holds(self._place, self.name):
+                self._checked_at = now
+                return
+        except StoreUnavailable as error:
+            raise NotSent(redact(f"its claim could not be checked after a long pause: {error}")) from error
+        raise NotSent(f"the effect {self.key!r} was settled elsewhere while this process was suspended")
 
     def _withdraw(self) -> None:
         self._ledger.report_later(self._place, not_sent(self.name, "cancelled before it was sent"))
@@ -232,7 +258,7 @@ class LedgerSequences:
         except BaseException:
             # Cancelled while a thread may still write the intent: that thread then withdraws it.
             self._gone = True
-            if self.ledger is not None:
+            if self.ledger is not None and not self._reported:
                 self._withdraw()
             raise
 
@@ -280,9 +306,32 @@ class LedgerSequences:
     # -- results
 
     def _succeeded(self, done: Done) -> Steps[None]:
-        packed = yield from self._packed(done.result)
-        event = Succeeded(self.name, packed, done.external_id)
-        yield Blocking(self._ledger.report_patiently, (self._place, event))
+        """Record the result. If this is interrupted, the owner's thread records it."""
+        self._reported = True
+        try:
+            try:
+                packed = yield from self._packed(done.result)
+            except Exception as error:  # noqa: BLE001 - the effect is done, even if its result is lost
+                packed = {"as": "lost", "why": redact(repr(error))}
+            event = Succeeded(self.name, packed, done.external_id)
+            yield Blocking(self._ledger.report_patiently, (self._place, event))
+        except StoreUnavailable:
+            raise
+        except BaseException:
+            context = copy_context()
+            self._ledger.owner.later(lambda: context.copy().run(drive, self._succeeded(done)))
+            raise
+
+    def _record(self, event: FailedCall | Doubted) -> Steps[None]:
+        """Report another outcome; in the background if the store is unavailable, or this is interrupted."""
+        self._reported = True
+        try:
+            yield Blocking(self._ledger.report, (self._place, event))
+        except StoreUnavailable:
+            self._ledger.report_later(self._place, event)
+        except BaseException:
+            self._ledger.report_later(self._place, event)
+            raise
 
     def _packed(self, value: Any) -> Steps[Packed]:
         packed = pack(value, self.fn)

@@ -164,6 +164,7 @@ def settle(
     result: str | None = None,
     external_id: str | None = None,
     reason: Reason = None,
+    force: Flag = False,
     how: options.Answering = options.ANSWERING,
 ) -> int:
     """Settle an effect that is in doubt or could not be compensated. The next run uses the answer.
@@ -177,12 +178,15 @@ def settle(
             `kept`: it stays done, and no rollback compensates it.
         result: With done: the value that its task returns from now on, as JSON; default: null.
         external_id: With done: its id at the receiver, as in msg-4711.
+        force: Also while it seems to be in progress: its process hangs. End that process first.
     """
     url = options.store_url(how.store)
     value = _json(result)
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
     with options.explained(url):
-        after = settling.settle(batch, key, settled, value, external_id, reason=reason, store=url)
+        after = settling.settle(
+            batch, key, settled, value, external_id, reason=reason, force=force, store=url
+        )
     return look.answer(asdict(after), f"{printable(key)} {_MEANS[settled]}.", json=how.json)
 
 

@@ -52,6 +52,7 @@ def settle(
     *,
     by: str | None = None,
     reason: str | None = None,
+    force: bool = False,
     store: Store | str | None = None,
 ) -> EffectStatus:
     """Record the outcome of an effect in doubt, for the batch's next run. Returns the effect's new status.
@@ -67,6 +68,7 @@ def settle(
         external_id: With "done": its id at the receiver.
         by: Who settles it; default: the user and host, or the flow run.
         reason: How they know, for the audit log.
+        force: Also while the effect seems to be in progress: its process hangs, and you have ended it.
 
     Raises ConfigurationError if there is no such batch or effect, or nothing to settle; EffectBusy while the
     effect is in progress; StoreUnavailable.
@@ -81,10 +83,10 @@ def settle(
         raise ConfigurationError(_no_such(ledger, batch_id, key))
     person = said(by) or who()
     if answer in ("undone", "kept"):
-        _end_undoing(log, effect, answer, person)
+        _end_undoing(log, effect, answer, person, force)
     else:
         given = Done(pack_told(result), external_id) if answer == "done" else NotDone()
-        _end_doubt(log, effect, given, person)
+        _end_doubt(log, effect, given, person, force)
     audit = Audit(ledger, batch_id)
     why = said(f"{key!r} {ANSWERS[answer]}") or ""
     audit.settled(audit.entry(person, "settle", reason, outcome="settled", why=why))
@@ -104,9 +106,11 @@ def _check(answer: str, result: Any, external_id: str | None) -> None:
         )
 
 
-def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, person: str) -> None:
+def _end_doubt(
+    log: SagaLog, effect: EffectDocument, answer: Done | NotDone, person: str, force: bool
+) -> None:
     """Record whether the effect took place."""
-    stands, by = _standing(log, effect), PERSON + person
+    stands, by = _standing(log, effect, force), PERSON + person
     if isinstance(stands, AlreadyDone) and isinstance(answer, Done):
         more = _said_again(effect, answer, by)
         if more is None:
@@ -115,17 +119,22 @@ def _end_doubt(log: SagaLog, effect: EffectDocument, answer: Done | NotDone, per
         return
     if not isinstance(stands, Ask):
         raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
-    after = log.ledger.verified(log.place_of(effect), Verified(stands.claim, answer, by=by))
+    event = Verified(stands.claim, answer, by=by, forced=force)
+    after = log.ledger.verified(log.place_of(effect), event)
     if isinstance(after, Ask | InProgress):
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
 
 
-def _standing(log: SagaLog, effect: EffectDocument) -> LedgerDecision:
-    """The state of the effect. Raises EffectBusy while it is in progress."""
+def _standing(log: SagaLog, effect: EffectDocument, force: bool) -> LedgerDecision:
+    """The state of the effect. Raises EffectBusy while it is in progress, unless `force` ends that."""
     stands = log.ledger.look(log.place_of(effect))
-    if isinstance(stands, InProgress):
+    if not isinstance(stands, InProgress):
+        return stands
+    if not force:
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
-    return stands
+    if effect["state"] == "compensating":
+        return Undoing("a person has ended it")
+    return Ask(effect["claim"], None)
 
 
 def _change(
@@ -146,28 +155,33 @@ def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any]
     return {"result": answer.result, "external_id": answer.external_id, "verified_by": by}
 
 
-def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str) -> None:
+def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str, force: bool) -> None:
     """Record whether the effect was compensated. Settles its compensation too, if that is in doubt."""
     key = effect["key"]
-    if not isinstance(_standing(log, effect), Undoing | AlreadyDone) or effect.get("compensation") is None:
+    if (
+        not isinstance(_standing(log, effect, force), Undoing | AlreadyDone)
+        or effect.get("compensation") is None
+    ):
         raise ConfigurationError(
             f"the effect {key!r} of batch {log.batch_id!r} has no compensation: {answer!r} is only for "
             f"an effect that is done and can be compensated"
         )
     own = log.effect(key_of_undoing(effect, log.batch_id))
     if own is not None:
-        _settle_compensation(log, own, answer, person)
+        _settle_compensation(log, own, answer, person, force)
     by = PERSON + person
     _change(log, effect, partial(undo.undone_by if answer == "undone" else undo.kept, by=by))
 
 
-def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str) -> None:
-    stands = _standing(log, own)
+def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str, force: bool) -> None:
+    stands = _standing(log, own, force)
     if isinstance(stands, AlreadyDone) and answer == "kept":
         raise ConfigurationError(f"{own['key']!r} took place: call rollback(), which records it")
     if isinstance(stands, Ask):
         given = Done(pack_told(None)) if answer == "undone" else NotDone()
-        log.ledger.verified(log.place_of(own), Verified(stands.claim, given, by=PERSON + person))
+        log.ledger.verified(
+            log.place_of(own), Verified(stands.claim, given, by=PERSON + person, forced=force)
+        )
 
 
 def _nothing_to_settle(log: SagaLog, key: str) -> str:

@@ -1,0 +1,225 @@
+"""Processes that are suspended, hang or end while they make an effect, and a process that waits for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from prefect_resilience import Done, NotDone, batch, settle
+from prefect_resilience.durable.effects import owner, sequences
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
+from prefect_resilience.durable.effects.model import Ask, InProgress
+from prefect_resilience.errors.exceptions import EffectBusy, InDoubt
+from prefect_resilience.stores import open_store
+from tests.durable.effects import victim
+from tests.durable.effects.sender import LAPSED, LONG_PAUSE, SHORT, mark, payment, send
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in SHORT.items():
+        monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr(sequences, "LONG_PAUSE", LONG_PAUSE)
+
+
+def until(ask, seconds=60.0):
+    deadline = time.monotonic() + seconds
+    while not ask():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.01)
+
+
+class Sender:
+    """Another process that makes the effect `pay:7` of batch `b`."""
+
+    def __init__(self, folder: Path, url: str, how: str) -> None:
+        self.folder = folder
+        self.process = victim.context.Process(target=send, args=(folder, url, how))
+        self.process.start()
+        until(lambda: (folder / "entered").exists() or not self.process.is_alive())
+        if "is stopped" in how:
+            stat = Path(f"/proc/{self.process.pid}/stat")
+            until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
+
+    def signal(self, number: int) -> None:
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+
+    def killed(self) -> None:
+        self.process.kill()
+        self.process.join(60)
+
+    def ended(self) -> str:
+        """What it said."""
+        (self.folder / "go").touch()
+        self.process.join(60)
+        return (self.folder / "said").read_text()
+
+    @property
+    def sent(self) -> list[str]:
+        path = self.folder / "sent"
+        return path.read_text().split() if path.exists() else []
+
+
+@pytest.fixture
+def start(tmp_path: Path, shared: str):
+    started: list[Sender] = []
+
+    def start(how: str = "waits") -> Sender:
+        started.append(Sender(tmp_path, shared, how))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.killed()
+
+
+def pay_here(folder: Path, max_wait: float = 30.0) -> tuple[object, list[str]]:
+    """Make the same effect in this process: the outcome, and the questions that `verify` got."""
+    asked: list[str] = []
+
+    def was_paid(key: str) -> Done | NotDone:
+        asked.append(key)
+        return Done("known") if (folder / "sent").exists() else NotDone()
+
+    def work() -> int:
+        mark(folder, "sent")
+        return os.getpid()
+
+    with batch("b"):
+        try:
+            return payment(work, was_paid, max_wait)(7), asked
+        except Exception as error:
+            return error, asked
+
+
+@pytest.mark.parametrize("how", ["is stopped", "holds the GIL", "loses its store"])
+def test_an_owner_of_this_machine_is_not_gone_while_its_process_lives(start, tmp_path, how):
+    sender = start(how)
+    outcome, asked = pay_here(tmp_path, max_wait=LAPSED)
+    assert (type(outcome), asked) == (InDoubt, [])
+    assert f"process {sender.process.pid}, which makes the call, hangs" in str(outcome)
+    assert "--force" in str(outcome)
+    if how == "is stopped":
+        sender.signal(signal.SIGCONT)
+    assert sender.ended() == str(sender.process.pid)
+    outcome, asked = pay_here(tmp_path)
+    assert (outcome, asked, len(sender.sent)) == (sender.process.pid, [], 1)
+
+
+def test_an_owner_that_is_only_slow_is_busy(start, tmp_path):
+    sender = start()
+    outcome, asked = pay_here(tmp_path, max_wait=0.05)
+    assert (type(outcome), asked) == (EffectBusy, [])
+    assert sender.ended() == str(sender.process.pid)
+
+
+def test_a_killed_owner_is_gone_at_once(start, tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "LEASE_SECONDS", 1_000.0)
+    sender = start("is stopped")
+    sender.killed()
+    outcome, asked = pay_here(tmp_path)
+    assert (outcome, asked) == (os.getpid(), ["pay:7"])
+
+
+def test_what_is_known_of_a_dead_owner(start, shared):
+    sender = start()
+    sender.killed()
+    asked = Ledger(open_store(shared)).look(place_of("b", "pay:7"))
+    assert isinstance(asked, Ask)
+    assert asked.error == {
+        "code": "OWNER_DIED",
+        "message": "the process that made the call ended before it recorded the outcome",
+    }
+
+
+def test_elsewhere_nothing_is_asked_before_the_quiet_time_is_over(start, tmp_path, shared, monkeypatch):
+    began = time.monotonic()
+    sender = start("is stopped elsewhere, asks for its key")
+    outcome, asked = pay_here(tmp_path)
+    assert (outcome, asked) == (os.getpid(), ["pay:7"])
+    assert (
+        time.monotonic() - began
+        > SHORT["LEASE_SECONDS"] + SHORT["QUIET_SECONDS"] - 2 * SHORT["RENEW_SECONDS"]
+    )
+    # Its claim is no longer the last one: it learns that before it sends.
+    sender.signal(signal.SIGCONT)
+    assert "settled elsewhere while this process was suspended" in sender.ended()
+    assert sender.sent == [str(os.getpid())]
+
+
+def test_an_owner_elsewhere_that_comes_back_in_time_goes_on(start, tmp_path, shared):
+    sender = start("is stopped elsewhere, asks for its key")
+    until(lambda: open_store(shared).load(owner.PREFIX + owner_of(shared)) is None)
+    sender.signal(signal.SIGCONT)
+    assert sender.ended() == str(sender.process.pid)
+    assert pay_here(tmp_path) == (sender.process.pid, [])
+
+
+def owner_of(url: str) -> str:
+    found = open_store(url).load(place_of("b", "pay:7"))
+    assert found is not None
+    return found.value["owner"]
+
+
+def test_a_person_ends_an_owner_that_hangs(start, tmp_path, shared):
+    start("is stopped")
+    with pytest.raises(EffectBusy):
+        settle("b", "pay:7", "done", 5)
+    assert settle("b", "pay:7", "done", 5, force=True).state == "done"
+    assert pay_here(tmp_path) == (5, [])
+
+
+@pytest.mark.parametrize("answer", ["done", "not_done"])
+def test_force_changes_nothing_about_settled_effects(shared, tmp_path, answer):
+    outcome, _ = pay_here(tmp_path)
+    assert outcome == os.getpid()
+    if answer == "done":
+        assert settle("b", "pay:7", "done", force=True).state == "done"
+    else:
+        with pytest.raises(Exception, match="not in doubt"):
+            settle("b", "pay:7", "not_done", force=True)
+
+
+def test_owners_of_version_0_2_are_judged_by_their_lease(shared):
+    store = open_store(shared)
+    ledger = Ledger(store)
+    place = place_of("b", "k")
+    ledger.intend(place, "c1", "external", {"key": "k"})
+    found = store.load(place)
+    assert found is not None
+    assert store.swap(place, found.version, {**found.value, "owner": "0" * 32, "claim": "c0"})
+    lease = {"process": ["another boot", "pid:[1]", 1, "1"], "host": "h", "pid": 1}
+    version = store.swap(owner.PREFIX + "0" * 32, 0, lease, store.now() + 1_000)
+    assert ledger.look(place) == InProgress()
+    assert store.delete(owner.PREFIX + "0" * 32, version)
+    asked = ledger.look(place)
+    assert isinstance(asked, Ask)
+    assert "was not heard from for" in str(asked.error)
+
+
+def test_a_lapsed_lease_is_revived_under_its_own_id(shared, monkeypatch):
+    store = open_store(shared)
+    ledger = Ledger(store)
+    ledger.intend(place_of("b", "k"), "c1", "external", {"key": "k"})
+    mine = owner.owner_in(store)
+    found = store.load(owner.PREFIX + mine.id)
+    assert found is not None
+    assert store.delete(owner.PREFIX + mine.id, found.version)
+    until(lambda: store.load(owner.PREFIX + mine.id) is not None)
+    assert ledger.owner.id == mine.id
+    mine.drop("c1")
+
+
+def test_two_stores_of_one_process_see_each_others_claims(shared, tmp_path):
+    one, other = Ledger(open_store(shared)), Ledger(open_store(shared))
+    other.owner = owner.Owner(other.store)
+    place = place_of("b", "k")
+    one.intend(place, "c-two-stores", "external", {"key": "k"})
+    assert other.look(place) == InProgress()
+    one.owner.drop("c-two-stores")
+    assert isinstance(other.look(place), Ask)
