@@ -40,6 +40,9 @@ class Regex:
     def sub(self, new: str | Callable[[re.Match[str]], str], text: str) -> str:
         return self.compiled.sub(new, text)
 
+    def split(self, text: str) -> list[str]:
+        return self.compiled.split(text)
+
     def finditer(self, text: str) -> Iterator[re.Match[str]]:
         return self.compiled.finditer(text)
 

@@ -203,7 +203,7 @@ def _detail(any_message: bytes) -> bytes:
         ("Please retry in 34.07s.", 34.07),
         ("Expected available in 1 hour and 5 minutes", 3900.0),
         ("Retry-After: 30", 30.0),
-        ("wait for 2 days", 172800.0),
+        ("wait for 2 days", 86400.0),
         ("try again in a few minutes", None),
         ("try again later", None),
         ("try again in 2026-01-01", None),

@@ -9,14 +9,20 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+import urllib3
+from botocore.compat import HTTPHeaders
+from botocore.exceptions import ClientError
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
+from prefect_resilience import Backoff, Retry
 from prefect_resilience.errors import classify
 from prefect_resilience.errors.classify.retry_after import (
     duration,
     plain_headers,
     retry_after_seconds,
+    wait_in_text,
     wait_of_value,
 )
 
@@ -25,7 +31,7 @@ THEN = datetime.fromtimestamp(NOW, UTC)
 IN_90_S = format_datetime(THEN + timedelta(seconds=90), usegmt=True)
 A_DAY_AGO = format_datetime(THEN - timedelta(days=1), usegmt=True)
 
-HEADERS: list[tuple[dict[str, str], int, float | None]] = [
+HEADERS: list[tuple[dict[str, str] | list[tuple[str, str]], int, float | None]] = [
     ({"Retry-After": "7"}, 503, 7.0),
     ({"Retry-After": " 1.5 "}, 400, 1.5),
     ({"Retry-After": "-3"}, 503, 0.0),
@@ -66,13 +72,144 @@ HEADERS: list[tuple[dict[str, str], int, float | None]] = [
     ({"anthropic-ratelimit-tokens-reset": "2026-09-21T14:13:25.12Z"}, 429, 5.12),
     ({"anthropic-ratelimit-tokens-reset": "2026-09-21T14:13:21.123456789Z"}, 429, 1.123456),
     ({}, 429, None),
+    # a Unix time
+    ({"Retry-After": str(NOW + 40)}, 503, 40.0),
+    ({"Retry-After": f"{NOW + 40.25:.2f}"}, 503, 40.25),
+    ({"Retry-After": f"{(NOW + 40) * 1000:.0f}"}, 429, 40.0),
+    ({"Retry-After": f"{(NOW + 40) * 1e6:.0f}"}, 429, 40.0),
+    ({"Retry-After": str(NOW - 40)}, 503, 0.0),
+    ({"Retry-After": str(NOW + 10 * 86_400)}, 503, 86_400.0),
+    ({"X-Retry-After": str(NOW + 40)}, 503, 40.0),
+    # never more than a day
+    ({"Retry-After": "172800"}, 503, 86_400.0),
+    ({"Retry-After": "99999999999999999999"}, 503, None),
+    ({"Retry-After": "1000h"}, 503, 86_400.0),
+    ({"Retry-After": format_datetime(THEN + timedelta(days=9), usegmt=True)}, 503, 86_400.0),
+    ({"retry-after-ms": "999999999999"}, 503, 86_400.0),
+    # several
+    ([("Retry-After", "3"), ("Retry-After", "7")], 503, 7.0),
+    ([("Retry-After", "3"), ("retry-after", IN_90_S)], 503, 90.0),
+    ([("Retry-After", IN_90_S), ("Retry-After", "soon"), ("Retry-After", "120")], 503, 120.0),
+    ({"Retry-After": "3, 7, 5"}, 503, 7.0),
+    ({"retry-after-ms": "100, 250"}, 503, 0.25),
+    ({"Retry-After": ",,"}, 503, None),
+    # durations in words
+    ({"Retry-After": "7 seconds"}, 503, 7.0),
+    ({"Retry-After": "1 minute"}, 503, 60.0),
+    ({"Retry-After": "2 min 3 sec"}, 503, 123.0),
+    ({"Retry-After": "1 hour and 2 minutes"}, 503, 3720.0),
+    ({"Retry-After": "250 milliseconds"}, 503, 0.25),
+    ({"Retry-After": "7 bananas"}, 503, None),
+    ({"Retry-After": "in 7 seconds"}, 503, None),
+    # no numbers
+    ({"Retry-After": "\u0667"}, 503, None),
+    ({"Retry-After": "\uff17"}, 503, None),
+    ({"Retry-After": "\u0667 seconds"}, 503, None),
+    ({"Retry-After": "7_000"}, 503, None),
+    ({"Retry-After": "0x10"}, 503, None),
+    ({"retry-after-ms": "\u0667\u0660"}, 503, None),
+    ({"x-ratelimit-reset": "\u0661\u0662"}, 429, None),
+    # resets
+    ({"X-RateLimit-Reset-After": "4.65", "X-RateLimit-Remaining": "0"}, 429, 4.65),
+    ({"X-RateLimit-Reset-After": "4.65", "X-RateLimit-Reset": str(NOW + 4.7)}, 429, 4.7),
+    ({"X-RateLimit-Reset-After": "4.65", "X-RateLimit-Remaining": "12"}, 429, None),
+    ({"x-rate-limit-reset": "7", "x-rate-limit-remaining": "3"}, 503, None),
+    ({"x-ratelimit-reset-after": "4", "retry-after": "1"}, 429, 1.0),
+    ({"ratelimit-reset": "30", "ratelimit-remaining": "0", "ratelimit-limit": "100"}, 429, 30.0),
+    ({"x-ratelimit-reset-ms": "1500"}, 429, 1.5),
+    # the IETF's fields
+    ({"RateLimit": '"default";r=0;t=30'}, 429, 30.0),
+    ({"RateLimit": '"default";r=50;t=30', "RateLimit-Policy": '"default";q=100;w=60'}, 429, None),
+    ({"RateLimit": '"a, b";r=12;t=600, "day";r=0;t=45'}, 429, 45.0),
+    ({"RateLimit": '"a";r=0;t=30, "b";r=0;t=45'}, 503, 45.0),
+    ([("RateLimit", '"a";r=0;t=30'), ("RateLimit", '"b";r=0;t=45')], 503, 45.0),
+    ({"RateLimit": '"a";t=30'}, 429, 30.0),
+    ({"RateLimit": '"a";r=0'}, 429, None),
+    ({"RateLimit": '"a";r=0;t=soon'}, 429, None),
+    ({"RateLimit": "limit=100, remaining=0, reset=30"}, 429, 30.0),
+    ({"RateLimit": "limit=100, remaining=9, reset=30"}, 429, None),
+    ({"RateLimit": '"default";r=0;t=30'}, 500, None),
+    ({"RateLimit-Policy": '"default";q=100;w=60'}, 429, None),
+    ({"RateLimit": '"default";r=0;t=30', "Retry-After": "3"}, 429, 3.0),
+    ({"RateLimit": '"default";r=0;t=30'}, 403, 30.0),
+    # AWS
+    ({"x-amz-retry-after": "1500"}, 503, 1.5),
+    ({"x-amz-retry-after": "1500", "retry-after": "7"}, 400, 1.5),
+    ({"x-amz-retry-after": "soon", "retry-after": "7"}, 503, 7.0),
 ]
 
 
 @pytest.mark.parametrize(("headers", "status", "expected"), HEADERS)
 def test_headers(headers, status, expected) -> None:
-    wait = classify(httpx.Response(status, headers=headers), now=NOW).retry_after
-    assert wait == (None if expected is None else pytest.approx(expected, abs=1e-3))
+    expected = None if expected is None else pytest.approx(expected, abs=1e-3)
+    assert classify(httpx.Response(status, headers=in_utf8(headers)), now=NOW).retry_after == expected
+    for kind in KINDS:
+        wait = classify(Answer(status, kind(headers)), now=NOW).retry_after
+        assert wait == expected, kind
+
+
+class Answer:
+    """The answer of a client that this package does not know."""
+
+    def __init__(self, status, headers):
+        self.status_code = status
+        self.headers = headers
+
+
+def pairs(headers):
+    return [*headers.items()] if isinstance(headers, dict) else headers
+
+
+def in_utf8(headers):
+    return [(name, value.encode()) for name, value in pairs(headers)]
+
+
+def of_botocore(headers):
+    found = HTTPHeaders()
+    for name, value in pairs(headers):
+        found.add_header(name, value)
+    return found
+
+
+def lists(headers):
+    found = {}
+    for name, value in pairs(headers):
+        found.setdefault(name.lower(), []).append(value)
+    return found
+
+
+KINDS = (pairs, of_botocore, lists, CIMultiDict, urllib3.HTTPHeaderDict)
+
+
+@pytest.mark.parametrize(
+    ("asked", "backoff", "delay"),
+    [(1500, 0.1, 1.5), (1500, 3.0, 3.0), (600_000, 0.5, 5.5), (5_400, 0.5, 5.4), (-7, 0.5, 0.5)],
+)
+def test_aws_waits_at_most_5_seconds_beyond_the_backoff(asked, backoff, delay) -> None:
+    headers = {"x-amz-retry-after": str(asked)}
+    errors = (
+        httpx.Response(503, headers=headers),
+        ClientError(
+            {"Error": {"Code": "SlowDown"}, "ResponseMetadata": {"HTTPHeaders": headers}}, "PutObject"
+        ),
+    )
+    retry = Retry(backoff=Backoff.constant(backoff, jitter=0))
+    for error in errors:
+        verdict = retry.decide(classify(error, now=NOW), 1)
+        assert (verdict.retry, verdict.delay) == (True, pytest.approx(delay))
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [
+        ("Please try again in 7 seconds", 7.0),
+        ("Please try again in \u0667 seconds", None),
+        ("Please try again in 9000 hours", 86_400.0),
+        ("retry after 2 minutes and 5 seconds", 125.0),
+    ],
+)
+def test_a_wait_in_a_text(text, wait) -> None:
+    assert wait_in_text(text) == wait
 
 
 def test_durations() -> None:
@@ -86,6 +223,14 @@ def test_durations() -> None:
     ("value", "expected"),
     [
         (3, 3.0),
+        (NOW + 40, 40.0),
+        ((NOW + 40) * 1000, 40.0),
+        (10**9, 0.0),
+        (10**7, 86_400.0),
+        (str(NOW + 40), 40.0),
+        ("7 seconds", 7.0),
+        ("\uff17", None),
+        (timedelta(days=3), 86_400.0),
         (-3, 0.0),
         (True, None),
         (None, None),
@@ -116,7 +261,7 @@ def test_headers_of_any_kind() -> None:
 
 
 header_values = st.text(max_size=30) | st.floats().map(str) | st.datetimes().map(str) | st.integers().map(str)
-header_names = st.sampled_from([*{name for headers, _, _ in HEADERS for name in headers}, "x"])
+header_names = st.sampled_from([*{name for headers, _, _ in HEADERS for name in dict(headers)}, "x"])
 
 
 @given(st.dictionaries(header_names.map(str.lower), header_values), st.sampled_from([None, 200, 429, 503]))

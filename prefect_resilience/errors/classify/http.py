@@ -15,12 +15,13 @@ from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.retry_after import (
     plain_headers,
     retry_after_seconds,
+    used_up,
+    wait_bounds,
     wait_in_text,
     wait_of_details,
     wait_of_value,
 )
 from prefect_resilience.errors.classify.shapes import (
-    as_number,
     as_status,
     body_text,
     error_objects,
@@ -190,6 +191,7 @@ def http_finding(error: object, now: float) -> Opinion | None:
     if codes:
         details["provider_code"] = codes[0]
     headers = headers_of(error)
+    details |= wait_bounds(headers)
     text = f"{read_text(error, 4_000)} {body[:4_000]}"
     decided = _decided(codes, status, text) or _refused_for_now(codes, status, headers, text)
     if decided is None and status is not None and status_category(status) is not None:
@@ -232,10 +234,12 @@ def _refused_for_now(
     """A 403 that is a rate limit: by its headers, the provider's code or its words."""
     if status != 403:
         return None
-    used_up = any(
-        as_number(headers.get(name)) == 0 for name in ("x-ratelimit-remaining", "ratelimit-remaining")
-    )
-    if used_up or "retry-after" in headers or not THROTTLED.isdisjoint(codes) or says_throttled(text):
+    if (
+        used_up(headers)
+        or "retry-after" in headers
+        or not THROTTLED.isdisjoint(codes)
+        or says_throttled(text)
+    ):
         return C.RATE_LIMIT, str(status)
     return None
 

@@ -2,14 +2,14 @@
 
 `Retry-After` is RFC 9110, section 10.2.3. The `x-ratelimit-reset*` family has no standard, so the format of
 each value decides: a duration ("6m0s", "20ms"), seconds to wait, seconds or milliseconds since the epoch, or
-an RFC 3339 time.
+an RFC 3339 time. A number is written in ASCII digits; no wait is longer than a day.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
@@ -17,27 +17,34 @@ from typing import Any, cast
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import as_number, read
 
+DAY = 86_400.0
+"""The longest wait in seconds that a server may ask for; a longer one counts as this."""
+
 _EPOCH = 1_000_000_000.0  # a larger number of seconds is a date after 2001, not a wait
 _EPOCH_MS = 100_000_000_000.0
-
-_MILLISECONDS = ("retry-after-ms", "x-ms-retry-after-ms")
 _LIMITED = frozenset({429, 503})
-_RESET_NAMES = """
-    x-ratelimit-reset ratelimit-reset x-rate-limit-reset x-ratelimit-reset-requests x-ratelimit-reset-tokens
-    anthropic-ratelimit-requests-reset anthropic-ratelimit-tokens-reset
-    anthropic-ratelimit-input-tokens-reset anthropic-ratelimit-output-tokens-reset
-"""
-_RESETS = _RESET_NAMES.split()
+_ASKS = Regex(r"(?:\A|-)retry-after(?P<ms>-ms|-milliseconds)?(?:-s|-sec|-seconds)?\Z")
+_RESETS = Regex(r"(?:\A|-)rate-?limit-.*reset(?P<ms>.*-ms\Z)?")
+_AWS = "x-amz-retry-after"  # in milliseconds
+AWS_BEYOND = 5.0
+"""AWS's SDKs wait at most this many seconds longer than their backoff, whatever the header asks for."""
 
 
 def plain_headers(headers: Any) -> dict[str, str]:
-    """Headers of any library as a dict with lower-case names; {} if the value cannot be read as headers."""
+    """Headers of any library as a dict with lower-case names; {} if the value cannot be read as headers.
+
+    The values of a header that is there several times are joined by commas.
+    """
+    found: dict[str, list[str]] = {}
     try:
         items = read(headers, "items")
         pairs: Any = items() if callable(items) else headers
-        return {_text(name).lower(): _text(value) for name, value in dict(pairs).items()}
+        for name, value in pairs:
+            values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
+            found.setdefault(_text(name).lower(), []).extend(map(_text, values))
     except Exception:  # noqa: BLE001 - any library's own mapping
         return {}
+    return {name: ", ".join(values) for name, values in found.items()}
 
 
 def _text(value: object) -> str:
@@ -48,19 +55,26 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     """The wait in seconds that a response's headers ask for, or None when they ask for none.
 
     `headers` have lower-case names (see `plain_headers`), `now` is in seconds since the epoch. The exact
-    `retry-after-ms` goes before `retry-after`, and that before the `x-ratelimit-reset*` family. That family
-    counts only for a status of 429 or 503, since servers send it with every answer. Invalid values are
-    ignored.
+    `retry-after-ms` goes before `retry-after`, and that before `RateLimit` and the `x-ratelimit-reset*`
+    family. These count only for a status of 429 or 503, since servers send them with every answer. Of
+    several waits the longest counts. Invalid values are ignored.
     """
-    for name in _MILLISECONDS:
-        milliseconds = as_number(headers.get(name))
-        if milliseconds is not None:
-            return _wait(milliseconds / 1000)
     base = _date(headers.get("date")) or now
-    asked = _retry_after(headers.get("retry-after"), base)
-    if asked is not None or status not in _LIMITED:
-        return asked
-    return _longest_reset(headers, base)
+    asks = [(name, match) for name in headers if (match := _ASKS.search(name)) is not None]
+    exact = [_thousandth(headers[name]) for name, match in asks if match["ms"] or name == _AWS]
+    waits = (
+        exact
+        if any(wait is not None for wait in exact)
+        else [_asked(headers[name], base) for name, _ in asks]
+    )
+    if status in _LIMITED and not any(wait is not None for wait in waits):
+        waits = [_longest_reset(headers, base)]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def wait_bounds(headers: Mapping[str, str]) -> dict[str, float]:
+    """For the details of an error: how much longer than the backoff the server's wait may be, if limited."""
+    return {"longest_beyond_backoff": AWS_BEYOND} if _AWS in headers else {}
 
 
 def wait_of_value(value: Any, now: float) -> float | None:
@@ -70,8 +84,8 @@ def wait_of_value(value: Any, now: float) -> float | None:
     if isinstance(value, datetime):
         return _wait(_timestamp(value) - now)
     if isinstance(value, str):
-        return _retry_after(value, now)
-    return _wait(as_number(value))
+        return _asked(value, now)
+    return _from_number(as_number(value), now)
 
 
 def wait_of_details(details: Iterable[Any]) -> float | None:
@@ -91,44 +105,80 @@ def wait_of_details(details: Iterable[Any]) -> float | None:
     return None
 
 
-def _retry_after(value: str | None, base: float) -> float | None:
-    if value is None:
-        return None
-    seconds = as_number(value.strip())
-    if seconds is not None:
-        return _wait(seconds)
-    date = _date(value)
-    if date is not None:
-        return _wait(date - base)
-    return duration(value)
+# Between the values of several headers. The comma of an HTTP date stands behind a weekday.
+_BETWEEN = Regex(r"(?<!mon)(?<!tue)(?<!wed)(?<!thu)(?<!fri)(?<!sat)(?<!sun)(?<!day),", re.IGNORECASE)
 
 
-def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
-    """The longest reset of the used-up limits; of all limits if the server does not mark any as used up."""
-    given = [name for name in _RESETS if name in headers]
-    used_up = [name for name in given if as_number(headers.get(name.replace("reset", "remaining"))) == 0]
-    waits = [_reset(headers[name], base) for name in used_up or given]
+def _asked(value: str, base: float) -> float | None:
+    """The longest wait in a header's value: numbers, dates and durations."""
+    waits = [_from_text(part.strip(), base) for part in _BETWEEN.split(value[:_LIMIT])]
     return max((wait for wait in waits if wait is not None), default=None)
 
 
-def _reset(value: str, base: float) -> float | None:
-    number = as_number(value.strip())
-    if number is None:
-        date = _date(value)
-        return duration(value) if date is None else _wait(date - base)
-    if number >= _EPOCH_MS:
-        return _wait(number / 1000 - base)
-    return _wait(number - base if number >= _EPOCH else number)
+def _from_text(value: str, base: float) -> float | None:
+    number = as_number(value)
+    if number is not None:
+        return _from_number(number, base)
+    date = _date(value)
+    return duration(value) if date is None else _wait(date - base)
+
+
+def _from_number(number: float | None, base: float) -> float | None:
+    """A number of seconds, or a time in seconds, milliseconds or less since the epoch."""
+    if number is None or number < _EPOCH:
+        return _wait(number)
+    while number >= _EPOCH_MS:
+        number /= 1000
+    return _wait(number - base) if number >= _EPOCH else None
+
+
+def _thousandth(value: str) -> float | None:
+    numbers = [number for part in value.split(",") if (number := as_number(part.strip())) is not None]
+    return _wait(max(numbers) / 1000) if numbers else None
+
+
+def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
+    """The longest reset of the used-up limits, else of those that do not say how much is left."""
+    limits = [*_ietf_limits(headers.get("ratelimit", ""))]
+    for name, value in headers.items():
+        if (match := _RESETS.search(name)) is not None:
+            left = as_number(headers.get(re.sub("reset(-after)?", "remaining", name)))
+            limits.append((left, _thousandth(value) if match["ms"] else _asked(value, base)))
+    for least in (0.0, None):
+        waits = [wait for left, wait in limits if left == least and wait is not None]
+        if waits:
+            return max(waits)
+    return None
+
+
+def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
+    """What is left, and the seconds to its reset, of each limit in a `RateLimit` field of the IETF's draft.
+
+    The draft's forms are `"default";r=0;t=30` for each limit, and once `limit=100, remaining=0, reset=30`.
+    """
+    named = Regex(r'"[^"]{0,200}"').sub("", field[:_LIMIT])
+    for limit in [named] if "reset" in named else named.split(","):
+        pairs = {
+            part.partition("=")[0].strip(): part.partition("=")[2].strip() for part in re.split("[;,]", limit)
+        }
+        left, after = pairs.get("r", pairs.get("remaining")), pairs.get("t", pairs.get("reset"))
+        yield as_number(left), _wait(as_number(after))
+
+
+def used_up(headers: Mapping[str, str]) -> bool:
+    """Whether the headers say that nothing is left of a limit."""
+    left = [as_number(headers[name]) for name in headers if re.search(r"rate-?limit-.*remaining", name)]
+    return 0 in left or any(left == 0 for left, _ in _ietf_limits(headers.get("ratelimit", "")))
 
 
 def duration(value: str) -> float | None:
-    """Seconds of a duration such as "1s", "6m0s", "20ms" or "1h2m3.5s", else None."""
+    """Seconds of a duration such as "1s", "6m0s", "20ms", "7 seconds" or "1h2m3.5s", else None."""
     return _sum_of(_DURATION, value.strip()[:80])
 
 
 def _date(value: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date or an RFC 3339 time, else None."""
-    if not value or len(value) > 64:
+    if not value or len(value) > 64 or not value.isascii():
         return None
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
@@ -145,7 +195,7 @@ def _timestamp(value: datetime) -> float:
 def _wait(seconds: float | None) -> float | None:
     if seconds is None or not math.isfinite(seconds):
         return None
-    return max(0.0, seconds)
+    return min(max(0.0, seconds), DAY)
 
 
 # google.rpc.RetryInfo in the bytes of a gRPC status: the message's name, then its value (field 2) with a
@@ -160,9 +210,8 @@ def retry_info_delay(status: bytes) -> float | None:
     if match is None:
         return None
     seconds = _varint(match[1])
-    return (
-        0.0 if seconds >= 1 << 62 else seconds + _varint(match[2]) / 1e9
-    )  # negative: the highest bit is set
+    # The highest bit of a negative number is set.
+    return 0.0 if seconds >= 1 << 62 else _wait(seconds + _varint(match[2]) / 1e9)
 
 
 def _varint(digits: bytes | None) -> int:
@@ -171,10 +220,10 @@ def _varint(digits: bytes | None) -> int:
 
 
 _LIMIT = 8_000
-_NUMBER = r"\d{1,9}(?:\.\d{1,9})?"
+_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _UNIT = r"ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?"
 _UNITS = {"ms": 0.001, "mil": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = Regex(rf"\A(?:{_NUMBER}(?:ms|[smhd])){{1,5}}\Z", re.IGNORECASE)
+_DURATION = Regex(rf"\A(?:{_NUMBER}\s?(?:{_UNIT})(?:,? and |,? )?){{1,5}}\Z", re.IGNORECASE)
 _ASKED = Regex(
     r"\b(?:(?:try|retry)\b[^.\n]{0,40}?\b(?:in|after)|retry-after|available in"
     r"|wait(?: for)?(?: at least)?)"
@@ -196,4 +245,6 @@ def _sum_of(pattern: Regex, text: str) -> float | None:
         return None
     found = match[match.lastindex or 0]
     parts = _PART.findall(found)
-    return sum(float(number) * _UNITS[unit.lower()] for number, unit in parts) if parts else float(found)
+    return _wait(
+        sum(float(number) * _UNITS[unit.lower()] for number, unit in parts) if parts else float(found)
+    )

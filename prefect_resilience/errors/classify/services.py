@@ -22,6 +22,8 @@ from prefect_resilience.errors.classify.retry_after import (
     plain_headers,
     retry_after_seconds,
     retry_info_delay,
+    wait_bounds,
+    wait_of_value,
 )
 from prefect_resilience.errors.classify.shapes import (
     as_code,
@@ -101,8 +103,9 @@ def aws_finding(error: object, now: float) -> Opinion | None:
     code = as_code(as_dict(response.get("Error")).get("Code"))
     metadata = as_dict(response.get("ResponseMetadata"))
     status = as_status(metadata.get("HTTPStatusCode"))
-    wait = retry_after_seconds(plain_headers(metadata.get("HTTPHeaders")), status=status, now=now)
-    details: dict[str, Any] = {} if status is None else {"status": status}
+    headers = plain_headers(metadata.get("HTTPHeaders"))
+    wait = retry_after_seconds(headers, status=status, now=now)
+    details: dict[str, Any] = wait_bounds(headers) | ({} if status is None else {"status": status})
     category = _aws_code(code)
     reasons = _cancellation_reasons(response)
     if reasons:
@@ -186,7 +189,7 @@ def _grpc_wait(error: object, trailing: dict[str, str], now: float) -> float | N
     """The wait in seconds from the trailing metadata: the pushback, RetryInfo, or HTTP's header."""
     pushback = as_number(trailing.get("grpc-retry-pushback-ms"))
     if pushback is not None:
-        return pushback / 1000
+        return wait_of_value(pushback / 1000, now)
     status = trailing.get("grpc-status-details-bin", "").encode("latin-1", "replace")
     wait = retry_info_delay(status)
     return retry_after_seconds(trailing, status=None, now=now) if wait is None else wait

@@ -61,8 +61,10 @@ def as_dict(value: object) -> dict[Any, Any]:
 
 
 def as_number(value: object) -> float | None:
-    """A finite float from a number or from digits in a string, else None; a bool is not a number."""
+    """A finite float from a number or from ASCII digits in a string, else None; a bool is not a number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str) and (not value.isascii() or "_" in value):
         return None
     try:
         number = float(value)

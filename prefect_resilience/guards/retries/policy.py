@@ -254,6 +254,8 @@ class Retry(Policy):
             )
         delay = rule.delay(attempt - 1, random=random, previous=previous_delay)
         asked = error.retry_after if rule.respect_retry_after else None
+        if asked is not None and (beyond := error.details.get("longest_beyond_backoff")) is not None:
+            asked = min(asked, delay + float(beyond))
         if asked is not None and asked > rule.retry_after_cap:
             return Verdict(
                 False,
