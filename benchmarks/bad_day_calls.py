@@ -184,7 +184,7 @@ def prefect_resilience() -> Any:
         cache_policy=NO_CACHE,
         retry=Retry(attempts=RETRIES + 1, backoff=backoff, by_category=by_category),
         # A fleet of so few calls a second can afford to ask the store before each of them.
-        circuit=CircuitBreaker("{service}", open_for=form.open_for, sync_interval=0),
+        circuit=CircuitBreaker("{service}", open_for=form.open_for, sync_interval=0.001),
         fallback=ask_second,
     )(ask)
 

@@ -62,8 +62,8 @@ All ways with retries use delays of {delays} s with {jitter:.0%} jitter. Request
 - **prefect-resilience**: `Retry(attempts={attempts}, by_category={{"rate_limit": 2, "timeout": 2}})`: a 429
   or a timeout gets one retry; tenacity has one number for all errors, unless you write your own `stop`. These
   numbers were chosen on runs with another seed (8).
-  `CircuitBreaker("{{service}}", open_for={open_for:g}, sync_interval=0)`, `fallback=ask_second`. All other
-  options have their defaults. The circuits are in the default SQLite file.
+  `CircuitBreaker("{{service}}", open_for={open_for:g}, sync_interval=0.001)`, `fallback=ask_second`. All
+  other options have their defaults. The circuits are in the default SQLite file.
 
 Plain Prefect has no fallback. Calling a second provider there needs your own code.
 """

@@ -74,9 +74,26 @@ def shorten(name: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 17]}~{digest(name)}"
 
 
+UNPRINTABLE = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
+"""Control characters and lone surrogates, for a character class."""
+
+
+def storable(name: str) -> str:
+    """`name`, shortened, for the key of every store: control characters and lone surrogates are escaped.
+
+    Every other name stays as it is. The digest keeps an escaped name apart from one with a backslash.
+
+    Example:
+        >>> print(storable("a\\x00b"), storable("llm:primary"))
+        a\\x00b~59b271ae1bbcb1d3 llm:primary
+    """
+    clean = re.sub(f"[{UNPRINTABLE}]", lambda found: found[0].encode("unicode_escape").decode(), name)
+    return shorten(name) if clean == name else f"{clean[: LONGEST - 17]}~{digest(name)}"
+
+
 def digest(name: str) -> str:
     """16 hexadecimal digits of the SHA-256 of a name."""
-    return hashlib.sha256(name.encode(errors="replace")).hexdigest()[:16]
+    return hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -22,7 +22,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
 
-from prefect_resilience.base.naming import digest, shorten, template_fields
+from prefect_resilience.base.naming import digest, storable, template_fields
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.text import code_cell, utc_text
 from prefect_resilience.durable.batches.edge.operations import (
@@ -138,8 +138,10 @@ def find_circuit(
             f"the circuit {name!r} cannot be created: calls replace {{{fields[0]}}} with a value, so write "
             "the name with the value"
         )
-    if name != shorten(name):
-        raise ConfigurationError(f"the circuit {name[:40]!r}... cannot be created: its name is too long")
+    if name != storable(name):
+        raise ConfigurationError(
+            f"the circuit {name[:40]!r}... cannot be created: its name is too long or has control characters"
+        )
     return None
 
 

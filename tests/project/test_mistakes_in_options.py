@@ -27,6 +27,7 @@ from prefect_resilience import (
     resilient_flow,
     resilient_task,
 )
+from prefect_resilience.http import ResilientTransport
 
 
 def work(question: str) -> str:
@@ -167,6 +168,20 @@ MISTAKES: list[tuple[Any, str]] = [
         "ErrorBudget(objective=99): write less than 1",
     ),
     (lambda: task(retry=True), "retry=True is not a retry policy: write Retry(attempts=3), "),
+    (lambda: CircuitPolicy(sync_interval=0), "CircuitPolicy(sync_interval=0.0): write more than 0"),
+    (lambda: CircuitPolicy(**{"sync_interval": "0s"}), "(sync_interval=0.0): write more than 0"),
+    (lambda: CircuitBreaker("a", sync_interval=timedelta(0)), "'a', sync_interval=0.0): write more than 0"),
+    (lambda: CircuitBreaker("a", probe_lease=0), "CircuitBreaker('a', probe_lease=0.0): write more than 0"),
+    (lambda: CircuitBreaker("a", open_for=1e300), "CircuitBreaker('a', open_for=1e+300): write at most 3"),
+    (lambda: CircuitBreaker("a", probes=0), "CircuitBreaker('a', probes=0): write at least 1"),
+    (lambda: CircuitBreaker("a", window="0s"), "window='0s' is not between 10 ms and 7 days: write "),
+    *(
+        (lambda long=long: task(timeout=long), f"Timeout(total): {long!r} is not a duration ")
+        for long in (1e300, timedelta.max, "99999999w", float("nan"))
+    ),
+    (lambda: Timeout(idle=1e10), "is not a duration of at most ten years: write 30 (seconds)"),
+    (lambda: Timeout.of({"timeout_ms": 1e300}), "Timeout(total): 1e+297 is not a duration of"),
+    (lambda: ResilientTransport(deadline=1e300), "deadline=1e+300 must be a number of seconds above 0, at "),
     (lambda: task(retry=3, retries=3), "has both retry= and retries=3: write it in Retry(...), or leave "),
     (lambda: task(dead_letters=True), "a resilient task has no option 'dead_letters'; did you mean "),
     (

@@ -112,7 +112,7 @@ def test_a_store_that_fails_does_not_break_a_task(service, get, tmp_path, caplog
         f"outage-{spoil.__name__}",
         failure_threshold=3,
         open_for=60,
-        sync_interval=0,
+        sync_interval=1e-9,
         store=f"sqlite:///{path}",
     )
     made = resilient_task(retry=None, circuit=circuit)(get)

@@ -9,6 +9,7 @@ from threading import Lock
 from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
+from prefect_resilience.base.durations import LONGEST
 from prefect_resilience.calls.edge.local import LocalRun, called
 from prefect_resilience.calls.edge.options import as_policy, make_guard
 from prefect_resilience.calls.model import Guard
@@ -239,8 +240,10 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
         raise ConfigurationError("a transport cannot send in a child process: leave mode= out of its timeout")
     total = None if timeout is None else timeout.total
     if deadline is not None:
-        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not deadline > 0:
-            raise ConfigurationError(f"deadline={deadline!r} must be a number of seconds above 0")
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline <= LONGEST:
+            raise ConfigurationError(
+                f"deadline={deadline!r} must be a number of seconds above 0, at most ten years, as in 30"
+            )
         most = deadline if retry.max_elapsed is None else min(deadline, retry.max_elapsed)
         retry = retry.model_copy(update={"max_elapsed": most})
         total = deadline if total is None else min(total, deadline)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
-from prefect_resilience.base.naming import LONGEST, fill, shorten, template_fields
+from prefect_resilience.base.naming import LONGEST, fill, storable, template_fields
 from prefect_resilience.base.policy import in_one_sentence
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BOUND_KEPT = 1024
+LAST_MOMENT = 253_370_764_800.0
+"""The beginning of the year 9999: every time zone can show it."""
+UNTIL_FORMS = (
+    'write a future datetime, a span as text or a timedelta, as in "10m", or seconds since the epoch'
+)
 _TEXTS = frozenset({str})
 
 
@@ -110,7 +116,7 @@ class CircuitBreaker(Guarding):
     ) -> Self:
         fields = () if literal else template_fields(name, "circuit")
         # A name without fields may still have doubled braces; `format` turns them into single ones.
-        self.name: str = name if literal or fields else shorten(name.format())
+        self.name: str = name if fields else storable(name if literal else name.format())
         self._fields = fields
         self.policy = policy
         self._store = store
@@ -330,7 +336,9 @@ class CircuitBreaker(Guarding):
         StoreUnavailable, and changes nothing, when the store cannot be written; so do the other commands.
         """
         circuit = self._current()
-        circuit.command(machine.Force("forced_open", redact(reason), _moment(until, circuit)))
+        if until is not None:
+            circuit.refresh()  # the store's clock decides
+        circuit.command(machine.Force("forced_open", redact(reason), _moment(until, circuit.link.now())))
 
     def force_closed(self, reason: str = "closed manually") -> None:
         """Close the circuit for the fleet and empty its windows; it can open again as usual."""
@@ -382,14 +390,19 @@ def _described(error: BaseException | None, info: ErrorInfo) -> str:
     return f"{kind}: {info.message}" if info.message and info.message != kind else kind
 
 
-def _moment(until: float | str | datetime | timedelta | None, circuit: Circuit) -> float | None:
+def _moment(until: float | str | datetime | timedelta | None, now: float) -> float | None:
+    """`until` in seconds since the epoch. A datetime without an offset is in this host's zone."""
     if until is None:
         return None
-    if isinstance(until, datetime):
-        return until.timestamp()
-    seconds = seconds_of(until)
-    if seconds is None:
+    try:
+        found = until.timestamp() if isinstance(until, datetime) else seconds_of(until)
+    except (OverflowError, ValueError, OSError):  # too far away for a time in seconds
+        found = math.inf
+    if found is None:
+        raise ConfigurationError(f"until={until!r} is not a time: {UNTIL_FORMS}")
+    moment = now + found if isinstance(until, str | timedelta) else found
+    if not now < moment <= LAST_MOMENT:
         raise ConfigurationError(
-            f'until={until!r} is not a time: write a datetime, a timedelta from now, or text such as "10m"'
+            f"until={until!r} is {'in the past' if moment <= now else 'too far away'}: {UNTIL_FORMS}"
         )
-    return seconds if isinstance(until, int | float) else circuit.link.now() + seconds
+    return moment

@@ -117,7 +117,9 @@ class StoreLink:
         try:
             result = work(self.store())
         except Exception as error:
-            self._failed(error, monotonic() - begun)
+            # The store refuses a key or a value that it cannot hold: it has not failed.
+            if not isinstance(error, ValueError | TypeError):
+                self._failed(error, monotonic() - begun)
             raise StoreUnavailable(redact(f"{type(error).__name__}: {error}")) from error
         self._answered(begun)
         return result

@@ -157,7 +157,7 @@ class _Step:
         """Free expired leases. If the clock was set back, openings and leases begin now.
 
         Cut an opening or a lease that lasts longer than the policy allows: otherwise a wrong document
-        could stop all calls for that long.
+        could stop all calls for that long. An operator's opening has no such limit.
         """
         doc, now = self.doc, self.now
         leases: dict[str, list[float]] = {}
@@ -166,13 +166,15 @@ class _Step:
             if ends > now:
                 leases[owner] = [begun, min(ends, now + self.policy.probe_lease)]
         doc["leases"] = leases
-        if doc["state"] == "open":
+        if doc["state"] in {"open", "forced_open"} and doc["retry_at"] is not None:
             began = now if doc["opened_at"] is None else doc["opened_at"]
             if began > now:
                 doc["retry_at"] = now + max(0.0, doc["retry_at"] - began)
                 began = now
-            latest = max(began + self._longest_opening(), self._quiet_until(began))
-            doc.update(opened_at=began, retry_at=min(doc["retry_at"], latest))
+            doc["opened_at"] = began
+            if doc["state"] == "open":
+                latest = max(began + self._longest_opening(), self._quiet_until(began))
+                doc["retry_at"] = min(doc["retry_at"], latest)
 
     def _end_opening(self) -> None:
         """Go from open to half-open if the open period has elapsed."""

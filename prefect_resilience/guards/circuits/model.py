@@ -91,7 +91,7 @@ class CircuitPolicy(Policy):
     probes: int = Field(default=1, ge=1, le=MOST)
     probe_lease: Seconds = Field(default=60.0, gt=0)
     counts: tuple[str, ...] = DEFAULT_COUNTS
-    sync_interval: Seconds = 0.5
+    sync_interval: Seconds = Field(default=0.5, gt=0)
     adaptive: bool = False
     failure_rate_floor: float = Field(default=0.1, gt=0, le=1)
     baseline_memory: Seconds = Field(default=3600.0, gt=0)

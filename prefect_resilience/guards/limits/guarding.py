@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from pydantic import PrivateAttr, field_validator
 
-from prefect_resilience.base.naming import digest, fill, shorten, template_fields
+from prefect_resilience.base.naming import UNPRINTABLE, digest, fill, shorten, template_fields
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
@@ -175,8 +175,8 @@ class RateLimitedError(LimitRefused):
         return type(self), (self.name, self.calls, self.per, self.retry_after)
 
 
-NOT_IN_PREFECT = re.compile(r"[/%&<>]")
-"""Characters that Prefect allows in no name."""
+NOT_IN_PREFECT = re.compile(f"[/%&<>{UNPRINTABLE}]")
+"""Characters that Prefect, or its database, allows in no name."""
 
 
 def prefect_name(kind: str, name: str) -> str:

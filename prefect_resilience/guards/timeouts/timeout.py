@@ -15,7 +15,7 @@ import anyio
 from pydantic import Field, field_validator, model_validator
 
 from prefect_resilience.base.drive import Invoke
-from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, Duration, seconds_of
+from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, LONGEST, Duration, seconds_of
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
@@ -179,10 +179,9 @@ class Timeout(Policy):
     @classmethod
     def _is_above_zero(cls, value: Any) -> float | None:
         found = seconds_of(value)
-        if value is not None and (found is None or found <= 0):
-            raise ValueError(
-                f"{value!r} is not a duration above 0: write {FORMS}; for no limit, timeout=None"
-            )
+        if value is not None and (found is None or not 0 < found <= LONGEST):
+            form = "of at most ten years" if found and found > 0 else "above 0"
+            raise ValueError(f"{value!r} is not a duration {form}: write {FORMS}; for no limit, timeout=None")
         return found
 
     @classmethod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import errno
 import logging
-import os
 import sys
 from importlib.metadata import version
 from typing import NoReturn
@@ -26,6 +26,8 @@ from prefect_resilience.operations.cli.tune import tune_command, what_if_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
+UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
+"""The errors of a write to a full disk, and to a file that is closed."""
 
 app: App = App(
     name=PACKAGE,
@@ -61,7 +63,13 @@ def _exit_code() -> int:
 
 def _run() -> int:
     try:
-        code = app(sys.argv[1:], print_error=False, exit_on_error=False, result_action="return_value")
+        code = app(
+            sys.argv[1:],
+            console=look.PipeConsole(),
+            print_error=False,
+            exit_on_error=False,
+            result_action="return_value",
+        )
         sys.stdout.flush()
     except CycloptsError as error:
         command = " ".join([PACKAGE, *(error.command_chain or ())])
@@ -69,10 +77,13 @@ def _run() -> int:
     except ResilienceError as error:
         return _wrong(redact(str(error)))
     except BrokenPipeError:
-        # The reader closed the pipe, as `head` does. Python must not flush into it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader closed the pipe, as `head` does.
+        look.discard(sys.stdout)
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNWRITTEN and error.filename is None:
+            look.discard(sys.stdout)
+            return _wrong(f"the output could not be written: {error.strerror}")
         if sys.flags.dev_mode:
             raise
         return _wrong(

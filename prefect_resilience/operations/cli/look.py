@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
@@ -199,10 +199,19 @@ class PipeConsole(Console):
 
 
 def set_up() -> None:
-    """Print `?` for characters that the terminal's encoding does not have."""
+    """Print `?` for characters that the terminal's encoding does not have. A stream that the caller closed
+    is like /dev/null."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - it is open until the process ends
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+
+
+def discard(stream: TextIO) -> None:
+    """Write nothing more to a stream that fails, so that Python does not flush into it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def stdout() -> Console:
@@ -213,7 +222,7 @@ def stdout() -> Console:
 
 def stderr() -> Console:
     """The console for questions and errors."""
-    return Console(stderr=True, highlight=False, markup=False)
+    return PipeConsole(stderr=True, highlight=False, markup=False)
 
 
 def show(*parts: RenderableType) -> None:
@@ -224,8 +233,11 @@ def show(*parts: RenderableType) -> None:
 
 
 def say(sentence: str) -> None:
-    """Print a sentence on stderr without wrapping it."""
-    stderr().print(printable(sentence), soft_wrap=True)
+    """Print a sentence on stderr without wrapping it. If that fails, the exit code has to be enough."""
+    try:
+        stderr().print(printable(sentence), soft_wrap=True)
+    except OSError:
+        discard(sys.stderr)
 
 
 def as_json(value: Any, indent: int | None = 2) -> None:

@@ -132,7 +132,7 @@ def store() -> HandStore:
 @pytest.fixture
 def breaker(store: HandStore) -> CircuitBreaker:
     """A breaker that asks its store at every call, on a clock set by hand."""
-    return CircuitBreaker("service", store=store, sync_interval=0)
+    return CircuitBreaker("service", store=store, sync_interval=1e-9)
 
 
 @pytest.fixture(autouse=True)

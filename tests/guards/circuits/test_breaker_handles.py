@@ -92,7 +92,7 @@ def test_a_name_is_filled_from_the_parameters(store: Any) -> None:
     class Config:
         host = "h1"
 
-    breaker = CircuitBreaker("http:{config.host}:{ports[0]}:{config.host}", store=store, sync_interval=0)
+    breaker = CircuitBreaker("http:{config.host}:{ports[0]}:{config.host}", store=store, sync_interval=1e-9)
     assert breaker.fields == ("config", "ports")
     bound = breaker.bind({"config": Config(), "ports": [80], "more": 1})
     assert (bound.name, bound.fields) == ("http:h1:80:h1", ())
@@ -107,7 +107,7 @@ def test_a_name_is_filled_from_the_parameters(store: Any) -> None:
 
 
 def test_a_decorated_template_guards_each_service_apart(store: Any) -> None:
-    breaker = CircuitBreaker("llm:{provider}", store=store, sync_interval=0)
+    breaker = CircuitBreaker("llm:{provider}", store=store, sync_interval=1e-9)
 
     @breaker
     def ask(question: str, provider: str = "primary") -> str:
@@ -127,7 +127,7 @@ def test_a_decorated_template_guards_each_service_apart(store: Any) -> None:
 
 
 def test_bound_names_are_taken_literally_and_kept_short(store: Any) -> None:
-    breaker = CircuitBreaker("llm:{provider}", store=store, sync_interval=0)
+    breaker = CircuitBreaker("llm:{provider}", store=store, sync_interval=1e-9)
     bound = breaker.bind({"provider": "{odd}"})
     assert (bound.name, bound.fields, bound.call(int)) == ("llm:{odd}", (), 0)
     assert pickle.loads(pickle.dumps(bound)).name == "llm:{odd}"
@@ -150,7 +150,7 @@ def test_only_so_many_bound_breakers_are_kept(store: Any) -> None:
 
 @pytest.mark.requirement("003.08")
 def test_calls_that_were_made_elsewhere_are_counted(store: Any) -> None:
-    breaker = CircuitBreaker("elsewhere", failure_threshold=3, open_for=30, sync_interval=0, store=store)
+    breaker = CircuitBreaker("elsewhere", failure_threshold=3, open_for=30, sync_interval=1e-9, store=store)
     for _ in range(2):
         assert breaker.record_failure(TimeoutError("no answer"))
     assert breaker.record_success()

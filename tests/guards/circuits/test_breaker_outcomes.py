@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
-from datetime import UTC
+import time
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import httpx
 import pytest
 
-from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
+from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.circuits import CircuitBreaker, Transition
 
 
@@ -81,7 +83,7 @@ def test_what_says_nothing_about_the_service_counts_as_neither(
 
 
 def test_an_interruption_is_never_a_failure(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0, counts=["cancelled", "unexpected"])
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9, counts=["cancelled", "unexpected"])
     for error in (KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), SystemExit()):
         trip(breaker, error, times=9)
     assert breaker.snapshot().window_calls == 0
@@ -99,7 +101,7 @@ def test_the_first_success_after_a_failure_is_told_at_once(store: Any) -> None:
 
 
 def test_counts_says_what_is_a_failure(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0, counts=["not_found"])
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9, counts=["not_found"])
     trip(breaker, TimeoutError(), times=9)
     assert breaker.snapshot().window_calls == 0
     trip(breaker, http_error(404))
@@ -108,7 +110,7 @@ def test_counts_says_what_is_a_failure(store: Any) -> None:
 
 def test_slow_calls_open_it(store: Any) -> None:
     breaker = CircuitBreaker(
-        "service", store=store, sync_interval=0, slow_call=1.0, slow_rate=0.5, minimum_calls=4
+        "service", store=store, sync_interval=1e-9, slow_call=1.0, slow_rate=0.5, minimum_calls=4
     )
     for duration in (0.1, 0.1, 1.5, 1.5):
         permit = breaker.admit() or breaker.ask()
@@ -255,8 +257,6 @@ def test_a_reason_given_by_hand_is_stored_without_secrets(
 
 
 def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -> None:
-    from datetime import datetime, timedelta
-
     breaker.call(int)
     for until in (
         store.time + 60,
@@ -266,5 +266,74 @@ def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -
         breaker.force_open("maintenance", until=until)
         assert breaker.snapshot().retry_at == pytest.approx(store.time + 60, abs=1)
     store.time += 62
+    assert breaker.state == "half_open"
+    assert breaker.call(int) == 0
+
+
+PAST = datetime.now(UTC) - timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        0,
+        600,
+        -1,
+        PAST,
+        PAST.astimezone(timezone(timedelta(hours=5))),
+        PAST.astimezone().replace(tzinfo=None),
+        timedelta(0),
+        timedelta(minutes=-1),
+        "0s",
+        1e300,
+        10**400,
+        timedelta.max,
+        datetime.max,
+        datetime.min,
+        "99999999w",
+        math.inf,
+        math.nan,
+        True,
+        "soon",
+        "",
+        "2026-13-01",
+        [1],
+    ],
+    ids=repr,
+)
+def test_an_end_that_is_no_time_to_come_is_refused(breaker: CircuitBreaker, store: Any, until: Any) -> None:
+    store.time = time.time()
+    breaker.call(int)
+    with pytest.raises(ConfigurationError, match=r'until=.*: write a future datetime.*"10m"'):
+        breaker.force_open("maintenance", until=until)
+    assert breaker.snapshot().state == "closed"
+
+
+@pytest.mark.parametrize(
+    "until",
+    ["10m", " 10 m ", "600", timedelta(minutes=10), 600.0, datetime.fromtimestamp(600, UTC)],
+    ids=repr,
+)
+def test_an_end_in_every_form_by_the_clock_of_the_store(store: Any, until: Any) -> None:
+    """Also if this host's clock is far off, and the process has not met the store before."""
+    store.time = 0.0
+    breaker = CircuitBreaker("service", store=store)
+    breaker.force_open("maintenance", until=until)
+    assert breaker.snapshot().retry_at == pytest.approx(600, abs=5)
+
+
+def test_an_end_without_an_offset_is_in_this_zone(breaker: CircuitBreaker, store: Any) -> None:
+    breaker.force_open("maintenance", until=datetime.fromtimestamp(store.time + 60))
+    assert breaker.snapshot().retry_at == pytest.approx(store.time + 60, abs=1)
+
+
+def test_a_clock_that_is_set_back_does_not_lengthen_it(breaker: CircuitBreaker, store: Any) -> None:
+    store.time += 10 * 86_400
+    breaker.force_open("maintenance", until="10m")
+    store.time -= 10 * 86_400
+    with pytest.raises(CircuitOpenError):
+        breaker.call(int)
+    assert breaker.snapshot().retry_at == pytest.approx(store.time + 600, abs=5)
+    store.time += 606
     assert breaker.state == "half_open"
     assert breaker.call(int) == 0

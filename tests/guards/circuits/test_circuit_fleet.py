@@ -177,7 +177,7 @@ while True:
 def test_a_process_that_does_not_fail_hears_of_the_opening_too(start: Start, url: str) -> None:
     """Its own calls all succeed and are counted now and then: it must look before it calls, not after."""
     code = """
-breaker = CircuitBreaker("service", store=url, sync_interval=0)
+breaker = CircuitBreaker("service", store=url, sync_interval=1e-9)
 for _ in range(3):
     say(attempt(breaker, lambda: "called"))
 hear()
@@ -194,7 +194,7 @@ def test_a_transition_is_told_by_one_process(start: Start, url: str) -> None:
     code = """
 heard = []
 add_transition_listener(heard.append)
-breaker = CircuitBreaker("service", store=url, sync_interval=0)
+breaker = CircuitBreaker("service", store=url, sync_interval=1e-9)
 say(attempt(breaker, fail))
 hear()
 say(attempt(breaker, fail))
@@ -252,7 +252,7 @@ def test_a_file_in_trouble_stops_nobody(
 ) -> None:
     monkeypatch.setattr("prefect_resilience.guards.circuits.link.REST_AFTER_FAILURE", 0.2)
     path = Path(url.removeprefix("sqlite:///"))
-    breaker = CircuitBreaker("service", store=f"{url}?timeout=0.1", sync_interval=0, open_for=30)
+    breaker = CircuitBreaker("service", store=f"{url}?timeout=0.1", sync_interval=1e-9, open_for=30)
     for _ in range(3):
         assert breaker.call(lambda: "called") == "called"
     holder = sqlite3.connect(path, isolation_level=None)

@@ -31,8 +31,8 @@ def default_store() -> Iterator[str]:
 
 
 def test_equal_policies_share_a_circuit(store: Any) -> None:
-    first = CircuitBreaker("service", window="1m", store=store, sync_interval=0)
-    second = CircuitBreaker("service", window="60s", store=store, sync_interval=0)
+    first = CircuitBreaker("service", window="1m", store=store, sync_interval=1e-9)
+    second = CircuitBreaker("service", window="60s", store=store, sync_interval=1e-9)
     first.force_open("now")
     with pytest.raises(CircuitOpenError):
         second.call(int)
@@ -82,7 +82,7 @@ def test_forgetting_frees_every_name_and_breakers_in_use_go_on(store: Any) -> No
 
 
 def test_a_circuit_is_found_by_name(store: Any) -> None:
-    declared = CircuitBreaker("service", store=store, open_for=5, sync_interval=0)
+    declared = CircuitBreaker("service", store=store, open_for=5, sync_interval=1e-9)
     assert get_circuit("service", store).policy == declared.policy
     get_circuit("service", store).force_open("by name")
     assert declared.state == "forced_open"
@@ -147,10 +147,10 @@ def test_a_wrong_default_url_is_refused_where_it_is_set() -> None:
 
 def test_a_store_may_be_given_as_it_is_or_by_its_url(url: str) -> None:
     opened = open_store(url)
-    first = CircuitBreaker("service", store=url, sync_interval=0)
+    first = CircuitBreaker("service", store=url, sync_interval=1e-9)
     first.call(int)
     first.force_open("x")
-    second = CircuitBreaker("service", store=opened, sync_interval=0)
+    second = CircuitBreaker("service", store=opened, sync_interval=1e-9)
     with pytest.raises(CircuitOpenError):
         second.call(int)
 
@@ -179,7 +179,7 @@ def test_open_and_fresh_refuses_without_asking(store: Any) -> None:
 
 
 def test_the_hosts_clock_plays_no_part(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
     for _ in range(5):
         with pytest.raises(TimeoutError):
             breaker.call(_fail)

@@ -76,7 +76,7 @@ def test_a_store_that_is_away_is_asked_now_and_then_only(
 
 def test_it_opens_and_recovers_by_itself_without_a_store(store: Any, transitions: list[Transition]) -> None:
     store.away = True
-    breaker = CircuitBreaker("service", store=store, open_for=0.1, success_threshold=1, sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, open_for=0.1, success_threshold=1, sync_interval=1e-9)
     trip(breaker)
     with pytest.raises(CircuitOpenError):
         breaker.call(int)
@@ -116,7 +116,7 @@ def test_what_a_process_found_out_before_it_ever_saw_the_store_is_merged(
 def test_the_store_wins_where_it_has_moved_on(breaker: CircuitBreaker, store: Any) -> None:
     breaker.call(int)
     # Another process, by its own link to the same documents.
-    other = CircuitBreaker("service", store=Twin(store), sync_interval=0)
+    other = CircuitBreaker("service", store=Twin(store), sync_interval=1e-9)
     store.away = True
     trip(breaker)
     with pytest.raises(CircuitOpenError):
@@ -131,8 +131,8 @@ def test_the_store_wins_where_it_has_moved_on(breaker: CircuitBreaker, store: An
 
 def test_results_of_private_generations_do_not_count_in_the_stores(store: Any) -> None:
     """Alone, a process opens and recovers; the fleet meanwhile gets to a generation of the same number."""
-    breaker = CircuitBreaker("service", store=store, sync_interval=0, open_for=0)
-    other = CircuitBreaker("service", store=Twin(store), sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9, open_for=0)
+    other = CircuitBreaker("service", store=Twin(store), sync_interval=1e-9)
     breaker.call(int)
     store.away = True
     trip(breaker)
@@ -176,7 +176,7 @@ def test_any_error_of_a_store_is_the_stores_own(store: Any, notices: list[StoreN
         def load(self, key: str) -> Any:
             raise ZeroDivisionError("a driver's mistake")
 
-    breaker = CircuitBreaker("service", store=Broken(), sync_interval=0)
+    breaker = CircuitBreaker("service", store=Broken(), sync_interval=1e-9)
     assert breaker.call(int) == 0
     assert [n.available for n in notices] == [False]
 
@@ -216,7 +216,7 @@ def test_a_slow_store_slows_one_call_and_then_rests(
         return load(key)
 
     store.load = slowly
-    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
     for _ in range(100):
         breaker.call(int)
     trip(breaker)
@@ -230,7 +230,7 @@ def test_a_slow_store_slows_one_call_and_then_rests(
 def test_while_a_slow_store_rests_nobody_probes_on_his_own(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
     trip(breaker)
     monkeypatch.setattr(link_module, "SLOW", -1.0)
     monkeypatch.setattr(link_module, "REST_PER_SECOND", 1e9)
@@ -244,8 +244,8 @@ def test_while_a_slow_store_rests_nobody_probes_on_his_own(
 def test_a_rest_that_another_circuit_brought_about_holds_for_all(
     store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0)
-    other = CircuitBreaker("other", store=store, sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
+    other = CircuitBreaker("other", store=store, sync_interval=1e-9)
     trip(breaker)
     store.time += 31
     monkeypatch.setattr(link_module, "SLOW", -1.0)
@@ -283,7 +283,7 @@ def test_callers_pass_while_another_one_waits_for_the_store(store: Any) -> None:
 
 
 def test_a_document_that_others_keep_changing_stops_nobody(store: Any) -> None:
-    breaker = CircuitBreaker("service", store=store, sync_interval=0)
+    breaker = CircuitBreaker("service", store=store, sync_interval=1e-9)
     breaker.call(int)
     swap = store.swap
     store.swap = lambda *args, **kwargs: 0

@@ -255,6 +255,26 @@ def test_a_clock_set_back_moves_what_runs() -> None:
     assert document["leases"] == {}
 
 
+@pytest.mark.parametrize(
+    ("until", "set_back", "expected"), [(NOW + 60, 1000, 60), (NOW + 1e6, 1, 1e6), (None, 1000, None)]
+)
+def test_a_clock_set_back_moves_an_operators_opening(
+    until: float | None, set_back: float, expected: float | None
+) -> None:
+    document, _ = lived([(0, Force("forced_open", "by hand", until))])
+    document, changes = step(document, Tick(), NOW - set_back, POLICY)
+    assert changes == ()
+    assert document["retry_at"] == (None if expected is None else NOW - set_back + expected)
+    if expected is not None:
+        document, _ = step(document, Tick(), NOW - set_back + expected, POLICY)
+        assert document["state"] == "half_open"
+
+
+def test_an_operators_opening_has_no_limit() -> None:
+    document, _ = lived([(0, Force("forced_open", "by hand", NOW + 1e8))])
+    assert step(document, Tick(), NOW + 1, POLICY) == (document, ())
+
+
 def test_who_waits_and_how_long() -> None:
     document, _ = lived(HALF_OPEN)
     assert refusal(document, "p", NOW + 30) is None

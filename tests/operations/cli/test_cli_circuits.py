@@ -113,7 +113,7 @@ def test_show_as_json(circuits: str, cli: Any) -> None:
 
 
 def test_open_refuses_the_calls_of_the_fleet(circuits: str, process: Any) -> None:
-    breaker = CircuitBreaker("llm:secondary", store=circuits, sync_interval=0)
+    breaker = CircuitBreaker("llm:secondary", store=circuits, sync_interval=1e-9)
     assert breaker.call(str, "fine") == "fine"
     reason = f"the provider\nis down, key {SECRET}"
     done = process("circuits", "open", "llm:secondary", "--reason", reason, "--until", "10m", "--json")
