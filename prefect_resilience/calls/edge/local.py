@@ -27,7 +27,7 @@ from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.edge.seldom import log_here, run_here, say
 from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
-from prefect_resilience.durable.effects.current import OutsideRuns, Replayed
+from prefect_resilience.durable.effects.current import CallStart, OutsideRuns, Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
@@ -59,7 +59,7 @@ class LocalRun(OutsideRuns):
 
     __slots__ = (
         *("name", "guard", "args", "kwargs", "memories", "around"),
-        *("_record", "_given", "_carried", "_asker", "_totals"),
+        *("_record", "_given", "_carried", "_asker", "_totals", "_start"),
     )
 
     def __init__(
@@ -81,6 +81,7 @@ class LocalRun(OutsideRuns):
         self._carried: Carried | None = None
         """The notes that a child process got."""
         self._asker: str | None = None
+        self._start: CallStart | None = None
         self._totals: CallTotals | None = totals_here(name)
 
     @property
@@ -226,6 +227,10 @@ class LocalRun(OutsideRuns):
     def asker(self) -> str | None:
         self._asker = self._asker or uuid4().hex
         return self._asker
+
+    def start(self) -> CallStart:
+        self._start = self._start or CallStart()
+        return self._start
 
     def batch_id(self) -> str:
         return durable.current_batch()

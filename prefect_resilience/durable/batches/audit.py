@@ -14,6 +14,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
+from prefect_resilience.durable.effects.aliases import remove_aliases
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, removed_effects
@@ -285,6 +286,7 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     """Archive the effects, savepoints and rollbacks of a batch, then remove them; the number of effects."""
     found = _archived(ledger, batch_id, why, by)
     removed = sum(ledger.store.delete(place, document.version) for place, document in found)
+    remove_aliases(ledger.store, batch_id)
     # While the archive exists, a later run of the batch is refused: its records are not in the ledger.
     change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
     saga = ledger.store.load(saga_place(batch_id))

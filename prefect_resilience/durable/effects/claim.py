@@ -51,6 +51,7 @@ from prefect_resilience.durable.effects.recipes import clash
 from prefect_resilience.durable.effects.sequences import LedgerSequences
 from prefect_resilience.errors.exceptions import (
     EffectBusy,
+    EffectKeyReused,
     InDoubt,
     NotSent,
     RepeatedEffect,
@@ -124,9 +125,11 @@ class EffectClaim(LedgerSequences):
             value = yield call(self._running)
         except BaseException as error:
             in_progress.reset(reset)
+            self.note_changes()
             yield from self.broke(error, presence)
             raise
         in_progress.reset(reset)
+        self.note_changes()
         return (yield from self.ended(value))
 
     # -- before
@@ -148,6 +151,9 @@ class EffectClaim(LedgerSequences):
             if isinstance(decision, Undoing):
                 raise self._doubt(decision.why)
             if isinstance(decision, Repeated):
+                if decision.renamed:
+                    why = "a call of this pass requested it by the key that its arguments had later"
+                    raise EffectKeyReused(self.key, self.batch_id, why)
                 raise RepeatedEffect(self.key, self.batch_id)
             if isinstance(decision, Reused):
                 self._asker = clash(decision, self._asker, self.source, self.key, self.batch_id)
@@ -284,6 +290,7 @@ class EffectClaim(LedgerSequences):
             self.here.late(redact(f"the outcome of the effect {self.key!r} could not be recorded: {error!r}"))
 
     def _late(self, outcome: CallOutcome) -> Steps[str]:
+        self.note_changes()
         if outcome.error is None:
             value = outcome.value
             yield from self._succeeded(value if isinstance(value, Done) else Done(value))

@@ -19,6 +19,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError, NotSent
 if TYPE_CHECKING:
     import httpx
 
+    from prefect_resilience.durable.effects.keys import MadeKey
     from prefect_resilience.durable.effects.ledger import Ledger
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.durable.effects.opening import BatchMarks
@@ -41,6 +42,22 @@ class Replayed:
         return f"{self.key} was done before{known} in batch {self.batch_id}"
 
 
+@dataclass(slots=True)
+class CallStart:
+    """What a call takes from its arguments before its function first runs and may change them.
+
+    All attempts of the call share it.
+    """
+
+    key: MadeKey | None = None
+    undo: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The record of its compensation."""
+    asked: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The arguments of `verify`."""
+    fixed: bool = True
+    """Whether no argument can change."""
+
+
 class OutsideRuns(Protocol):
     """The part of `EffectSurroundings` with defaults: outside of a run nothing is kept or reported.
 
@@ -54,6 +71,10 @@ class OutsideRuns(Protocol):
     def asker(self) -> str | None:
         """The id of the call that requests an effect; the same for all its attempts."""
         return None
+
+    def start(self) -> CallStart:
+        """The start of the call; the same object for all its attempts."""
+        return CallStart()
 
     def marks(self) -> BatchMarks | None:
         """The marks of the batch outside of the ledger; None if there cannot be any."""

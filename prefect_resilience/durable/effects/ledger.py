@@ -7,6 +7,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -80,6 +81,8 @@ class Ledger:
         self.store = store
         self.owner: Owner = owner_in(store)
         self._last: LastSeen | None = None
+        self.before_outcome: list[Callable[[], object]] = []
+        """Writes that must be made before the next outcome is recorded."""
 
     def keyed_hash(self, text: str) -> str:
         """A keyed digest of a secret. The key is created once and kept in this store."""
@@ -124,15 +127,24 @@ class Ledger:
 
     def report(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """Record the outcome of a call."""
+        self._write_before()
         self._step(place, lambda _: event, seen=self._seen(place))
         self.owner.drop(event.claim)
 
     def overdue(self, place: str, claim: str) -> None:
         """Record that the call outlives its attempt; the claim stays held. Never raises StoreUnavailable."""
         try:
+            self._write_before()
             self._step(place, lambda _: Overdue(claim), seen=self._seen(place))
         except StoreUnavailable:
             self.owner.later(lambda: self._step(place, lambda _: Overdue(claim)))
+
+    def _write_before(self) -> None:
+        while self.before_outcome:
+            write = self.before_outcome[0]
+            write()
+            with suppress(ValueError):  # another thread was first
+                self.before_outcome.remove(write)
 
     def report_patiently(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """`report`, retried for RECORD_FOR seconds. Then it raises StoreUnavailable and continues in the

@@ -66,6 +66,8 @@ class Asker:
     recipe: Recipe | None = None
     names: tuple[str, ...] = ()
     replays: bool = False
+    alias: str | None = None
+    """The key by which it asks, if the effect has another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,10 @@ class InProgress:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The task run `by` of the same pass has requested the effect before."""
+    """The task run `by` of the same pass has requested the effect before. `renamed`: by another key."""
 
     by: str | None
+    renamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +253,7 @@ def _stand(
     if document["state"] in ("failed", "compensated"):
         return document, Send(generation)
     if asker is not None and (alive or document["state"] == "done") and _repeats(document, asker):
-        return document, Repeated(document["asked"]["run"])
+        return document, Repeated(document["asked"]["run"], _renamed(document, asker))
     if document["state"] == "done":
         return _asked_by(document, asker), AlreadyDone(document["result"], document["external_id"])
     if document["state"] == "compensating":
@@ -273,10 +276,15 @@ def _another(document: EffectDocument, asker: Asker) -> Reused | None:
 
 def _repeats(document: EffectDocument, asker: Asker) -> bool:
     """Whether another run of the same pass has requested the effect before."""
-    if asker.replays or document["state"] == "compensating":
+    if (asker.replays and not _renamed(document, asker)) or document["state"] == "compensating":
         return False
     asked = document.get("asked")
     return asked is not None and asked["run"] != asker.run and _in_one_pass(document, asker)
+
+
+def _renamed(document: EffectDocument, asker: Asker) -> bool:
+    asked: dict[str, Any] = document.get("asked") or {}
+    return asked.get("alias") != asker.alias
 
 
 def _in_one_pass(document: EffectDocument, asker: Asker) -> bool:
@@ -289,6 +297,8 @@ def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
     if asker is None:
         return document
     asked = {"run": asker.run, "pass": [list(one) for one in asker.passed]}
+    if asker.alias is not None:
+        asked["alias"] = asker.alias
     return document if document.get("asked") == asked else {**document, "asked": asked}
 
 

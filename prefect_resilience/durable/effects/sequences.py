@@ -5,14 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
-from prefect_resilience.durable.effects.current import EffectSurroundings, Replayed, in_progress, sent_key
-from prefect_resilience.durable.effects.keys import effect_key
+from prefect_resilience.base.snapshots import is_fixed, snapshot
+from prefect_resilience.durable.effects.aliases import KnownAliases, aliases_of, follow, record_alias
+from prefect_resilience.durable.effects.current import (
+    CallStart,
+    EffectSurroundings,
+    Replayed,
+    in_progress,
+    sent_key,
+)
+from prefect_resilience.durable.effects.keys import MadeKey, effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
@@ -116,7 +125,8 @@ class LedgerSequences:
     """Whether the outcome of the claim is recorded, or will be by a thread."""
     _checked_at: float = 0.0
     _gone: bool = False
-    _undo: dict[str, Any] = field(default_factory=dict[str, Any])
+    _start: CallStart = field(default_factory=CallStart)
+    _aliases: KnownAliases | None = None
     _asker: Asker = field(default_factory=Asker)
     _opened: OpenBatch | None = None
 
@@ -162,17 +172,9 @@ class LedgerSequences:
         return decision
 
     def _open(self) -> None:
-        self._undo = recorded_compensation(self.effect, self.here.parameters)
         self.batch_id = self.here.batch_id()
         ledger = self.here.ledger()
-        made = effect_key(
-            self.effect,
-            self.source.name,
-            self.here.parameters,
-            self.batch_id,
-            fn=self.fn if self.effect.compensates is None else None,
-            hasher=ledger.keyed_hash,
-        )
+        made = self._take(ledger)
         self.key = made.key
         self._place = place_of(self.batch_id, self.key)
         now = in_progress.get()
@@ -184,10 +186,59 @@ class LedgerSequences:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
             self._asker = Asker(self.here.asker(), passed, made.recipe, names, self.effect.repeat == "replay")
+            self._doing = "the ledger could not be read"
+            self._follow(ledger)
             if self.effect.external:
-                self._doing = "the ledger could not be read"
                 self._opened = open_batch(ledger, self.batch_id, passed, self.here.flow(), self.here.marks)
         self.ledger = ledger
+
+    def _take(self, ledger: Ledger) -> MadeKey:
+        """The key, taken before the function first runs, with all that is needed of the arguments later."""
+        start = self._start = self.here.start()
+        if start.key is None:
+            given = self.here.parameters
+            start.undo = recorded_compensation(self.effect, given)
+            start.fixed = all(map(is_fixed, given.values()))
+            if self.effect.verify is not None:
+                asked = self.effect.verify_arguments(given)
+                start.asked = {name: snapshot(value) for name, value in asked.items()}
+            start.key = self._live_key(ledger)
+        return start.key
+
+    def _live_key(self, ledger: Ledger) -> MadeKey:
+        """The key of the arguments as they are now."""
+        fn = self.fn if self.effect.compensates is None else None
+        given = self.here.parameters
+        hasher = ledger.keyed_hash
+        return effect_key(self.effect, self.source.name, given, self.batch_id, fn=fn, hasher=hasher)
+
+    def _follow(self, ledger: Ledger) -> None:
+        """If the key is only an alias of an effect, continue with that effect."""
+        known = self._aliases = aliases_of(ledger.store, self.batch_id, self._asker.passed)
+        keys = known.keys.get(self.key)
+        if keys is None or ledger.store.load(self._place) is not None:
+            return
+        key, recipe = follow(ledger, self.batch_id, self.key, keys, self._asker)
+        self._asker = replace(self._asker, recipe=recipe or self._asker.recipe, alias=self.key)
+        self.key, self._place = key, place_of(self.batch_id, key)
+
+    def note_changes(self) -> None:
+        """After the call: record an alias if its arguments have another key now. Does not block.
+
+        The alias is written to the ledger before the outcome of the call.
+        """
+        taken = self._start.key
+        if self._start.fixed or taken is None or not self.recorded or self._aliases is None:
+            return
+        try:
+            alias = self._live_key(self._ledger).key
+        except Exception:  # noqa: BLE001 - without a key, a later pass cannot send them either
+            return
+        if alias not in (taken.key, self.key):
+            self._aliases.add(alias, [self.key])
+            store = self._ledger.store
+            write = partial(record_alias, store, self.batch_id, alias, self.key, self._asker)
+            self._ledger.before_outcome.append(write)
 
     def _doubt(self, why: str) -> InDoubt:
         self.here.in_doubt(self.key, self.batch_id, why)
@@ -202,7 +253,7 @@ class LedgerSequences:
             "verify": self.effect.verify is not None,
             "recipe": self._asker.recipe,
             "flow": name,
-            **self._undo,
+            **self._start.undo,
         }
         despite_doubt = in_doubt and not self.effect.external
         if self._reported:
@@ -276,11 +327,10 @@ class LedgerSequences:
         why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
         if self.effect.verify is None:
             return self._undecided(f"{why}; there is no verify to ask")
-        arguments = self.effect.verify_arguments(self.here.parameters)
         # A plain function of an async task would block the loop.
         kind = Blocking if self.isasync and not iscoroutinefunction(self.effect.verify) else Invoke
         key = sent_key(self.key, asked.generation)
-        answer: Any = yield kind(self.effect.verify, (key,), arguments)
+        answer: Any = yield kind(self.effect.verify, (key,), {**self._start.asked})
         if isinstance(answer, Done):
             packed = yield from self._packed(rebuilt(answer.result, self.fn))
             answer = Done(packed, answer.external_id)

@@ -29,7 +29,7 @@ from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.calls.judging import replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
-from prefect_resilience.durable.effects.current import Replayed
+from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
@@ -65,6 +65,7 @@ MOST_RECORDS = 10_000
 """The most records. Runs that were cut off between two attempts leave theirs; the oldest are dropped."""
 
 _records: OrderedDict[UUID, RunRecord] = OrderedDict()
+_starts: OrderedDict[UUID, CallStart] = OrderedDict()
 
 
 def record_of(task_run_id: UUID) -> RunRecord | None:
@@ -146,6 +147,7 @@ class TaskSurroundings:
 
     def done(self) -> None:
         _records.pop(self.task_run.id, None)
+        _starts.pop(self.task_run.id, None)
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
         condition = self.task.own_retry_condition
@@ -189,6 +191,7 @@ class TaskSurroundings:
     # Logs, events and metrics of decisions.
 
     def went_well(self) -> None:
+        _starts.pop(self.task_run.id, None)
         attempt_succeeded(self.task.name, self.task.action_id)
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
@@ -256,6 +259,12 @@ class TaskSurroundings:
 
     def asker(self) -> str:
         return str(self.task_run.id)
+
+    def start(self) -> CallStart:
+        start = _starts.setdefault(self.task_run.id, CallStart())
+        while len(_starts) > MOST_RECORDS:
+            _starts.popitem(last=False)
+        return start
 
     def passed(self) -> Pass:
         return pass_of(self.task_run)

@@ -13,6 +13,7 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.edge.flow_runs import who
 from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
+from prefect_resilience.durable.effects.aliases import key_of_alias
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
@@ -79,6 +80,9 @@ def settle(
     ledger = open_ledger(store)
     log = SagaLog(ledger, check_batch_id(batch_id))
     effect = log.effect(key)
+    if effect is None:
+        key = key_of_alias(ledger.store, log.batch_id, key)
+        effect = log.effect(key)
     if effect is None:
         raise ConfigurationError(_no_such(ledger, batch_id, key))
     person = said(by) or who()

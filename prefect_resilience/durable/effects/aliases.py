@@ -1,0 +1,112 @@
+"""The second names of effects whose functions change their arguments.
+
+The key of an effect is taken before its function first runs. If the arguments have another key after the
+call, that key is an alias of the effect. A later pass in the same process asks for the alias, because it
+passes the changed arguments. An alias has a document of its own: {"alias": key after the call, "keys": the
+effects that it may name, "task", "pass": the pass that recorded it}. It is written before the outcome of the
+call, so that no effect is recorded as done while its alias is not.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from prefect_resilience.base.process import per_process
+from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
+from prefect_resilience.durable.effects.model import Asker, Pass, same_pass
+from prefect_resilience.errors.exceptions import EffectKeyReused
+from prefect_resilience.stores.base import Store, scan_all
+
+ALIASES = "effects-alias/"
+MOST_BATCHES = 1_000
+
+
+class KnownAliases:
+    """The aliases of one batch that this process knows: those recorded here, and those in the store when each
+    pass began."""
+
+    def __init__(self, store: Store, batch_id: str) -> None:
+        self.store = store
+        self.batch_id = batch_id
+        self.keys: dict[str, list[str]] = {}
+        self._read_for: set[Pass] = set()
+
+    def read(self, passed: Pass) -> None:
+        """Read the aliases of earlier passes. May raise StoreUnavailable."""
+        if passed not in self._read_for:
+            for _, document in scan_all(self.store, place_of(self.batch_id, prefix=ALIASES)):
+                self.add(document.value["alias"], document.value["keys"])
+            self._read_for.add(passed)
+
+    def add(self, alias: str, keys: list[str]) -> None:
+        known = self.keys.get(alias, [])
+        self.keys[alias] = [*known, *(key for key in keys if key not in known)]
+
+
+class _KnownBatches:
+    def __init__(self) -> None:
+        self.batches: OrderedDict[tuple[int, str], KnownAliases] = OrderedDict()
+
+
+_known = per_process(_KnownBatches)
+
+
+def aliases_of(store: Store, batch_id: str, passed: Pass) -> KnownAliases:
+    """The aliases of a batch; the store is read once for each pass. May raise StoreUnavailable."""
+    key = (id(store), batch_id)
+    known = _known.batches.get(key)
+    if known is None or known.store is not store:
+        known = _known.batches[key] = KnownAliases(store, batch_id)
+        while len(_known.batches) > MOST_BATCHES:
+            _known.batches.popitem(last=False)
+    known.read(passed if any(number > 1 for _, number in passed) else passed[:1])
+    return known
+
+
+def record_alias(store: Store, batch_id: str, alias: str, key: str, asker: Asker) -> None:
+    """Record that the arguments of an effect have another key after its call. May raise StoreUnavailable."""
+
+    def step(known: dict[str, Any] | None) -> dict[str, Any]:
+        if known is not None and key in known["keys"]:
+            return known
+        keys = [*(known or {"keys": []})["keys"], key]
+        passed = [list(one) for one in asker.passed]
+        return {"batch": batch_id, "alias": alias, "keys": keys, "run": asker.run, "pass": passed}
+
+    changed(store, place_of(batch_id, alias, ALIASES), step)
+
+
+def key_of_alias(store: Store, batch_id: str, alias: str) -> str:
+    """The key of the effect that has this alias; the alias itself if it is none, or names several effects."""
+    found = store.load(place_of(batch_id, alias, ALIASES))
+    keys: list[str] = [] if found is None else found.value["keys"]
+    return keys[0] if len(keys) == 1 else alias
+
+
+def remove_aliases(store: Store, batch_id: str) -> None:
+    for place, document in list(scan_all(store, place_of(batch_id, prefix=ALIASES))):
+        store.delete(place, document.version)
+
+
+class NamedEffect(NamedTuple):
+    """The effect of an alias: its key, and its recipe if it is in the ledger."""
+
+    key: str
+    recipe: dict[str, Any] | None
+
+
+def follow(ledger: Ledger, batch_id: str, alias: str, keys: list[str], asker: Asker) -> NamedEffect:
+    """The effect of an alias, for a later attempt or pass.
+
+    Raises EffectKeyReused if this pass has requested the effect before, if the alias names several effects,
+    or if it is an alias of another task. May raise StoreUnavailable.
+    """
+    effect = ledger.store.load(place_of(batch_id, keys[0]))
+    document: dict[str, Any] = {} if effect is None else effect.value
+    asked, recipe = document.get("asked"), document.get("recipe")
+    again = asked is not None and asked["run"] != asker.run and same_pass(asked["pass"], asker.passed)
+    if again or len(keys) > 1 or (recipe is not None and recipe["task"] not in asker.names):
+        calls = " and ".join(map(repr, keys[:2]))
+        raise EffectKeyReused(alias, batch_id, f"the call of {calls} changed its arguments to these")
+    return NamedEffect(keys[0], recipe)

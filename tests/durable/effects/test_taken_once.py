@@ -1,0 +1,310 @@
+"""Functions that change their arguments: the key is taken once, and the effect is sent once."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, PrivateAttr
+
+from prefect_resilience import (
+    Done,
+    Effect,
+    EffectKeyReused,
+    InDoubt,
+    NotDone,
+    NotSent,
+    Retry,
+    batch,
+    batch_status,
+    resilient,
+    rollback,
+    settle,
+)
+from prefect_resilience.durable.effects.aliases import ALIASES
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.effects import list_batches, prune
+from prefect_resilience.stores.base import scan_all
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path, monkeypatch) -> str:
+    url = f"sqlite:///{tmp_path}/effects.db"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    SENT.clear()
+    return url
+
+
+SENT: list[Any] = []
+
+
+class Order(BaseModel):
+    id: int = 1
+    lines: list[int] = [1]
+    _seen: int = PrivateAttr(default=0)
+
+
+@dataclasses.dataclass
+class Parcel:
+    weight: int = 1
+
+
+class Account:
+    def __init__(self) -> None:
+        self.id = "a"
+
+
+class Tagged(list): ...
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "dict": (lambda: {"id": 1}, lambda it: it.update(status="charged")),
+    "list": (lambda: [1, 2, 3, 4, 5, 6], list.pop),
+    "nested": (lambda: {"order": [{"id": 1}]}, lambda it: it["order"][0].update(id=2)),
+    "set": (lambda: {1, 2, 3}, set.pop),
+    "bytearray": (lambda: bytearray(b"ab"), lambda it: it.append(1)),
+    "model": (Order, lambda it: it.lines.append(2)),
+    "private": (Order, lambda it: setattr(it, "_seen", it._seen + 1)),
+    "dataclass": (Parcel, lambda it: setattr(it, "weight", it.weight + 1)),
+    "ordered": (lambda: OrderedDict(a=1, b=2, c=3), lambda it: it.move_to_end("a")),
+    "subclass": (lambda: Tagged([1]), lambda it: setattr(it, "owner", "bob")),
+    "tuple": (lambda: ([1], 2), lambda it: it[0].append(1)),
+}
+
+
+def charging(change: Callable[[Any], Any], outcomes: list[Any] | None = None, **options: Any) -> Any:
+    """An effect that changes its argument, and then ends as the next of `outcomes` says."""
+    # The scope stands for the name of a function at the top of a module.
+    made = Effect(**{"scope": "" if "key" in options else "charge", **options})
+
+    @resilient(effect=made, retry=Retry(attempts=2, backoff="none", retry_on=[NotSent, ConnectionError]))
+    def charge(it: Any) -> str:
+        change(it)
+        outcome = outcomes.pop(0) if outcomes else None
+        if outcome != NotSent:
+            SENT.append(it)
+        if outcome is not None:
+            raise outcome("no answer")
+        return "charged"
+
+    return charge
+
+
+def passes(call: Callable[..., Any], *arguments: Any, number: int = 3) -> list[Any]:
+    ends: list[Any] = []
+    for _ in range(number):
+        with batch("b"):
+            try:
+                ends.append(call(*arguments))
+            except Exception as error:
+                ends.append(type(error))
+    return ends
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_changed_argument_is_no_other_effect(kind):
+    make, change = CHANGES[kind]
+    assert passes(charging(change), make()) == ["charged"] * 3
+    assert len(SENT) == 1
+    (effect,) = batch_status("b").effects
+    assert (effect.state, effect.attempts) == ("done", 1)
+    assert [one.total for one in list_batches()] == [1], "an alias is no effect"
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "model"])
+@pytest.mark.parametrize(
+    ("outcomes", "ends", "sent"),
+    [
+        ([NotSent, NotSent, NotSent], [NotSent, "charged", "charged"], 1),
+        ([NotSent], ["charged"] * 3, 1),
+        ([ConnectionError], [InDoubt] * 3, 1),
+    ],
+)
+def test_a_failed_call_that_changed_its_argument(kind, outcomes, ends, sent):
+    """Each call changes the argument again: the third pass asks for an alias of an alias."""
+    make, change = CHANGES[kind]
+    assert passes(charging(change, [*outcomes]), make()) == ends
+    assert len(SENT) == sent
+    assert len(batch_status("b").effects) == 1
+
+
+def test_verify_gets_the_arguments_as_they_were():
+    asked: list[Any] = []
+
+    def verify(key: str, it: dict) -> Done | NotDone:
+        asked.append((key, dict(it)))
+        return Done("verified") if len(asked) > 1 else NotDone()
+
+    change = CHANGES["dict"][1]
+    call = charging(change, [ConnectionError, ConnectionError], verify=verify, key="charge:{it[id]}")
+    assert passes(call, {"id": 1}) == ["verified"] * 3
+    assert asked == [("charge:1", {"id": 1})] * 2
+    call = charging(lambda it: it.clear(), [ConnectionError], verify=verify, scope="other")
+    assert passes(call, {"id": 2}, number=1) == ["verified"]
+    assert asked[-1][1] == {"id": 2}
+
+
+def restore(it: dict, result: Any) -> None:
+    SENT.append(("restored", it))
+
+
+def test_a_compensation_gets_the_arguments_as_they_were():
+    call = charging(CHANGES["dict"][1], [NotSent], compensate=restore)
+    assert passes(call, {"id": 1}, number=2) == ["charged"] * 2
+    assert rollback("b").complete
+    assert SENT[-1] == ("restored", {"id": 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "make", "change"),
+    [
+        ("charge:{it.id}", Account, lambda it: setattr(it, "id", it.id + "!")),
+        ("charge:{it.id}", Order, lambda it: setattr(it, "id", it.id + 1)),
+        ("charge:{it[n]}:{it[at]}", lambda: {"n": 1, "at": 2}, lambda it: it.update(at=it["at"] + 1)),
+        ("charge:{it[0]}", lambda: [1, 2, 3], lambda it: it.pop(0)),
+    ],
+)
+def test_a_template_over_a_field_that_the_call_changes(key, make, change):
+    assert passes(charging(change, key=key), make()) == ["charged"] * 3
+    assert len(SENT) == 1
+    (effect,) = batch_status("b").effects
+    # A person may know only the later name.
+    (alias,) = [document.value for _, document in aliases()]
+    assert settle("b", alias["alias"], "done").key == effect.key
+
+
+def test_a_template_compares_the_fields_that_it_names():
+    call = charging(lambda it: None, key="charge:{it[id]}")
+    assert [passes(call, {"id": 1, "seen_at": at}, number=1) for at in range(3)] == [["charged"]] * 3
+    assert len(SENT) == 1
+    assert passes(call, {"id": "1"}, number=1) == [InDoubt]
+
+
+class Wallet:
+    id = "w"
+    left = 3
+
+    @resilient(effect=Effect(key="pay:{self.id}:{self.left}"), retry=None)
+    def pay(self) -> str:
+        self.left -= 1
+        SENT.append(self.left)
+        return "paid"
+
+
+def test_a_method_that_changes_its_object():
+    assert passes(Wallet().pay) == ["paid"] * 3
+    assert SENT == [2]
+
+
+def test_coroutines():
+    @resilient(effect=Effect(scope="charge"), retry=None)
+    async def charge(it: dict) -> str:
+        await asyncio.sleep(0)
+        it["status"] = "charged"
+        SENT.append(it)
+        return "charged"
+
+    order = {"id": 1}
+    assert passes(lambda: asyncio.run(charge(order))) == ["charged"] * 3
+    assert len(SENT) == 1
+
+
+@pytest.mark.parametrize("repeat", ["error", "replay"])
+def test_two_calls_of_one_pass_are_two_effects(repeat):
+    """`while queue: send(queue)` sends each message, or says what is missing; it never replays."""
+    send, queue = charging(list.pop, repeat=repeat), [1, 2, 3]
+    with batch("b"):
+        send(queue)
+        with pytest.raises(EffectKeyReused, match=r"changed its arguments to these.*Effect\(key="):
+            send(queue)
+    with batch("b"):
+        assert send(queue) == "charged", "in a later pass it is the first call"
+        for argument in (queue, [1, 2, 3]):
+            with pytest.raises(EffectKeyReused, match="key="):
+                send(argument)
+    assert len(SENT) == 1
+    assert queue == [1, 2]
+
+
+def test_a_failed_call_of_the_same_pass_is_no_other_effect_either():
+    send, queue = charging(list.pop, [NotSent, NotSent]), [1, 2, 3]
+    with batch("b"):
+        with pytest.raises(NotSent):
+            send(queue)
+        with pytest.raises(EffectKeyReused):
+            send(queue)
+    assert SENT == []
+
+
+def test_an_alias_of_two_effects_is_neither():
+    send, one, other = charging(list.clear), [1], [2]
+    with batch("b"):
+        send(one)
+        send(other)
+    with batch("b"), pytest.raises(EffectKeyReused, match="and"):
+        send(one)
+    with batch("b"):
+        assert send([1]) == send([2]) == "charged"
+    assert len(SENT) == 2
+
+
+def test_an_effect_that_has_the_key_itself_comes_first():
+    send = charging(lambda it: it.pop() if len(it) > 1 else None)
+    with batch("b"):
+        send([1])
+        send([1, 2])
+    with batch("b"):
+        assert send([1]) == send([1, 2]) == "charged"
+    assert len(SENT) == 2
+
+
+def aliases() -> list[Any]:
+    return list(scan_all(open_ledger().store, ALIASES))
+
+
+def test_the_alias_is_written_before_the_outcome(monkeypatch):
+    """A process that is killed between two writes leaves no effect that is done under one name only."""
+    states: list[list[str]] = []
+    step = Ledger._step
+
+    def seen(self, place, event, seen=None):
+        if aliases():
+            states.append([one.state for one in batch_status("b").effects])
+        return step(self, place, event, seen)
+
+    monkeypatch.setattr(Ledger, "_step", seen)
+    passes(charging(list.pop), [1, 2], number=1)
+    assert states[0] == ["intended"]
+
+
+def test_another_process_knows_the_alias(store):
+    order = {"id": 1}
+    passes(charging(CHANGES["dict"][1]), order, number=1)
+    code = (
+        "from tests.durable.effects.test_taken_once import *\n"
+        f"print(passes(charging(CHANGES['dict'][1]), {order!r}), len(SENT))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "['charged', 'charged', 'charged'] 0"
+
+
+def test_pruning_removes_aliases():
+    passes(charging(list.pop), [1, 2])
+    assert len(aliases()) == 1
+    assert [one.batch_id for one in prune(timedelta(0))] == ["b"]
+    assert aliases() == []
+
+
+def test_plain_arguments_have_no_alias():
+    @resilient(effect=Effect(scope="s"), retry=None)
+    def send(a: int, b: str, c: tuple) -> None: ...
+
+    passes(lambda: send(1, "b", (1, "c")))
+    assert aliases() == []
