@@ -10,7 +10,7 @@ from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from prefect_resilience import ResourceExhausted, classify, ensure_complete
+from prefect_resilience import ResourceExhausted, StreamCut, classify, ensure_complete
 
 
 def message(stop):
@@ -116,3 +116,37 @@ def test_a_full_context_window_and_answers_that_say_little():
     with pytest.raises(ResourceExhausted, match="context exhausted") as caught:
         ensure_complete({"stop_reason": "model_context_window_exceeded"})
     assert (caught.value.usage, caught.value.partial_output) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "category"),
+    [
+        ({"status": "failed"}, "server_error"),
+        ({"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "x"}}, "rate_limit"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "invalid"),
+        ({"status": "incomplete"}, "server_error"),
+        ({"status": "cancelled"}, "cancelled"),
+        ({"status": "expired"}, "timeout"),
+        (response("failed", None), "server_error"),
+        (completion("content_filter"), "invalid"),
+        (completion("error"), "server_error"),
+        (message("refusal"), "invalid"),
+        ({"error": {"code": 503, "message": "x"}}, "unavailable"),
+        ({"promptFeedback": {"blockReason": "SAFETY"}}, "invalid"),
+        (
+            SimpleNamespace(candidates=[SimpleNamespace(finish_reason=Enum("R", "OTHER").OTHER)]),
+            "server_error",
+        ),
+    ],
+)
+def test_an_answer_that_failed(answer, category):
+    with pytest.raises(StreamCut, match="the answer failed") as caught:
+        ensure_complete(answer)
+    assert classify(caught.value).category.value == category
+
+
+def test_the_text_of_an_answer_that_was_filtered():
+    for answer in (completion("content_filter"), ChatCompletion.model_validate(completion("content_filter"))):
+        with pytest.raises(StreamCut) as caught:
+            ensure_complete(answer)
+        assert caught.value.partial_output == "half a sentence"

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import anthropic
 import httpx
 import pytest
 from anthropic.types import RawContentBlockDeltaEvent, RawMessageDeltaEvent, RawMessageStopEvent
+from botocore.exceptions import EventStreamError
 from openai.types.chat import ChatCompletionChunk
 
-from prefect_resilience import ResourceExhausted, StreamCut, classify, ensure_complete_stream
+from prefect_resilience import ResourceExhausted, Retry, StreamCut, classify, ensure_complete_stream
 from tests.conftest import Reply
 
 
@@ -184,3 +186,208 @@ def test_a_server_that_hangs_up(service: Any) -> None:
         service.says(Reply(body="".join(["id: 1\n", *sse(*CHAT[:2], "[DONE]")])))
         with httpx.stream("GET", service.url) as response:
             assert [*ensure_complete_stream(read(response))]
+
+
+def delta(**more):
+    return {"choices": [{"index": 0, "delta": {"content": "half"}, **more}]}
+
+
+CODES: dict[str, tuple[Any, str, str]] = {
+    "openai": (
+        {"error": {"message": "slow down", "type": "requests", "code": "rate_limit_exceeded"}},
+        "rate_limit",
+        "rate_limit_exceeded",
+    ),
+    "openai, a server's error": (
+        {"error": {"message": "x", "type": "server_error", "code": None}},
+        "server_error",
+        "server_error",
+    ),
+    "responses": (
+        {
+            "type": "response.failed",
+            "response": {"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "x"}},
+        },
+        "rate_limit",
+        "rate_limit_exceeded",
+    ),
+    "responses, an event": (
+        {"type": "error", "code": "server_error", "message": "x", "param": None},
+        "server_error",
+        "server_error",
+    ),
+    "responses, filtered": (
+        {
+            "type": "response.incomplete",
+            "response": {"status": "incomplete", "incomplete_details": {"reason": "content_filter"}},
+        },
+        "invalid",
+        "content_filter",
+    ),
+    "responses, cancelled": (
+        {"type": "response.cancelled", "response": {"status": "cancelled"}},
+        "cancelled",
+        "cancelled",
+    ),
+    "openrouter": (
+        {"error": {"code": 429, "message": "busy"}, **delta(finish_reason="error")},
+        "rate_limit",
+        "429",
+    ),
+    "openrouter, in the choice": (
+        delta(finish_reason="error", error={"code": 502, "message": "x"}),
+        "unavailable",
+        "502",
+    ),
+    "vllm": ({"object": "error", "message": "x", "type": "BadRequestError", "code": 400}, "invalid", "400"),
+    "anthropic": (
+        {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
+        "unavailable",
+        "overloaded_error",
+    ),
+    "anthropic, refused": (
+        {"type": "message_delta", "delta": {"stop_reason": "refusal"}},
+        "invalid",
+        "refusal",
+    ),
+    "bedrock through anthropic": (
+        {"type": "error", "error": {"type": "throttlingException", "message": "x"}},
+        "rate_limit",
+        "throttlingException",
+    ),
+    "bedrock": ({"internalServerException": {"message": "x"}}, "server_error", "internalServerException"),
+    "bedrock, the model": (
+        {"modelStreamErrorException": {"message": "x", "originalStatusCode": 500}},
+        "server_error",
+        "modelStreamErrorException",
+    ),
+    "bedrock, unavailable": (
+        {"serviceUnavailableException": {"message": "x"}},
+        "unavailable",
+        "serviceUnavailableException",
+    ),
+    "bedrock, a guardrail": (
+        {"messageStop": {"stopReason": "guardrail_intervened"}},
+        "invalid",
+        "guardrail_intervened",
+    ),
+    "gemini": ({"error": {"code": 503, "message": "x", "status": "UNAVAILABLE"}}, "unavailable", "503"),
+    "gemini, without a number": (
+        {"error": {"status": "RESOURCE_EXHAUSTED"}},
+        "rate_limit",
+        "RESOURCE_EXHAUSTED",
+    ),
+    "gemini, other": ({"candidates": [{"finishReason": "OTHER"}]}, "server_error", "OTHER"),
+    "gemini, a broken call": (
+        {"candidates": [{"finish_reason": "MALFORMED_FUNCTION_CALL"}]},
+        "validation",
+        "MALFORMED_FUNCTION_CALL",
+    ),
+    "gemini, unsafe": ({"candidates": [{"finishReason": "SAFETY"}]}, "invalid", "SAFETY"),
+    "gemini, a blocked prompt": (
+        {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
+        "invalid",
+        "PROHIBITED_CONTENT",
+    ),
+    "cohere": ({"type": "message-end", "delta": {"finish_reason": "ERROR"}}, "server_error", "ERROR"),
+    "cohere, version 1": (
+        {"event_type": "stream-end", "finish_reason": "ERROR_TOXIC"},
+        "invalid",
+        "ERROR_TOXIC",
+    ),
+    "mistral": ({"data": {"choices": [{"finish_reason": "error"}]}}, "server_error", "error"),
+    "azure": (
+        delta(finish_reason="content_filter", content_filter_results={"hate": {"filtered": True}}),
+        "invalid",
+        "content_filter",
+    ),
+    "ollama": ({"error": "model runner has unexpectedly stopped"}, "server_error", "StreamCut"),
+    "ollama, a known text": ({"error": "connection refused"}, "network", "NETWORK_ERROR"),
+    "a quota": (
+        {"error": {"code": "insufficient_quota", "message": "x"}},
+        "resource_exhausted",
+        "insufficient_quota",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_failure_inside_a_stream_has_the_category_of_its_code(name: str) -> None:
+    event, category, code = CODES[name]
+    lines = [f"data: {json.dumps(delta())}", "", f"data: {json.dumps(event)}", "", "data: [DONE]", ""]
+    for chunks in ([delta(), event], lines, [line.encode() for line in lines], ["\n".join(lines)]):
+        passed: list[Any] = []
+        with pytest.raises(StreamCut) as caught:
+            passed.extend(ensure_complete_stream(chunks))
+        assert passed == chunks
+        assert caught.value.partial_output.startswith("half")
+        for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+            info = classify(error)
+            assert (info.category.value, info.code) == (category, code)
+        assert not Retry().decide(info, 1).retry or info.category.retryable
+
+
+@pytest.mark.parametrize(
+    ("lines", "category"),
+    [
+        (["event: error", 'data: {"type": "error", "error": {"type": "rate_limit_error"}}'], "rate_limit"),
+        (["event: error", 'data: {"code": 503, "message": "busy"}'], "unavailable"),
+        (["event: error", "data: connection reset by the server"], "network"),
+        (["event: error", "data: something else"], "server_error"),
+    ],
+)
+def test_an_event_with_the_name_error(lines: list[str], category: str) -> None:
+    with pytest.raises(StreamCut) as caught:
+        [*ensure_complete_stream([*lines, "", "data: [DONE]", ""])]
+    assert classify(caught.value).category.value == category
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [delta(finish_reason=None), delta(finish_reason="stop")],
+        [{"type": "response.completed", "response": {"status": "completed", "error": None}}],
+        [{"error": None, **delta(finish_reason="stop")}],
+        [{"error": "", "done": True, "response": "whole"}],
+        [delta(finish_reason="tool_calls")],
+        [{"choices": [{"delta": {"content": '{"error": {"code": 429}}'}, "finish_reason": "stop"}]}],
+        [{"candidates": [{"finishReason": "STOP"}], "promptFeedback": {"safetyRatings": []}}],
+    ],
+)
+def test_a_whole_stream_reports_no_failure(events: list[Any]) -> None:
+    assert [*ensure_complete_stream(events)] == events
+
+
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        (name, spelled)
+        for name in ("internalServer", "modelStreamError", "throttling", "serviceUnavailable", "modelTimeout")
+        for spelled in (
+            f"{name}Exception",
+            f"{name[0].upper()}{name[1:]}Exception",
+            f"{name}exception".lower(),
+        )
+    ],
+)
+def test_exceptions_of_aws_event_streams(name: str, spelled: str) -> None:
+    request = httpx.Request("POST", "https://bedrock.invalid")
+    frame = {
+        "status_code": 400,
+        "headers": {":exception-type": spelled, ":message-type": "exception"},
+        "body": b"{}",
+    }
+    errors = (
+        EventStreamError({"Error": {"Code": spelled, "Message": "x"}}, "ConverseStream"),
+        anthropic.APIStatusError(
+            "x",
+            response=httpx.Response(200, request=request),
+            body={"type": "error", "error": {"type": spelled, "message": "x"}},
+        ),
+        ValueError(f"Bad response code, expected 200: {frame}"),
+    )
+    expected = {"throttling": "rate_limit", "serviceUnavailable": "unavailable", "modelTimeout": "timeout"}
+    for error in errors:
+        info = classify(error)
+        assert info.category.value == expected.get(name, "server_error")
+        assert info.retryable

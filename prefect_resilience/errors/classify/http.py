@@ -53,25 +53,66 @@ THROTTLED = frozenset(_THROTTLED.split())
 """Codes that make a 403 a rate limit."""
 
 STREAMED = coded(
-    rate_limit=f"{_THROTTLED} rate_limit_error throttling_error slow_down",
+    rate_limit=f"{_THROTTLED} rate_limit_error throttling_error slow_down RESOURCE_EXHAUSTED",
     unavailable="""
             overloaded engine_overloaded server_is_overloaded service_unavailable SERVICE_UNAVAILABLE
+            UNAVAILABLE ABORTED
             """,
     server_error="""
             server_error internal_server_error api_error internal_error fatal_error INTERNAL_SERVER_ERROR
             INTERNAL
             """,
-    timeout="timeout_error request_timeout",
+    timeout="timeout_error request_timeout DEADLINE_EXCEEDED",
     auth="""
             authentication_error invalid_api_key permission_error invalid_auth not_authed token_expired
             token_revoked account_inactive missing_scope not_allowed_token_type UNAUTHENTICATED FORBIDDEN
             UNAUTHORIZED ACCESS_DENIED
             """,
     not_found="not_found_error model_not_found channel_not_found user_not_found NOT_FOUND",
-    invalid="invalid_request_error BAD_USER_INPUT GRAPHQL_VALIDATION_FAILED GRAPHQL_PARSE_FAILED",
+    invalid="""
+            invalid_request_error invalid_prompt INVALID_ARGUMENT BAD_USER_INPUT GRAPHQL_VALIDATION_FAILED
+            GRAPHQL_PARSE_FAILED
+            """,
 )
 """Codes that count only if no status gives the category: for an error event in the middle of a stream, for
 Slack, which always answers 200, and for GraphQL servers (the codes of Apollo)."""
+
+_AWS_CODES = coded(
+    rate_limit="""
+        Throttling ThrottlingException ThrottledException RequestThrottledException RequestThrottled
+        TooManyRequestsException ProvisionedThroughputExceededException TransactionInProgressException
+        RequestLimitExceeded BandwidthLimitExceeded PriorRequestNotComplete SlowDown EC2ThrottledException
+        TooManyRequests ThrottlingError
+        """,
+    resource_exhausted="LimitExceededException LimitExceededFault ServiceQuotaExceededException",
+    unavailable="""
+        ServiceUnavailable ServiceUnavailableException ModelNotReadyException ResourceNotReadyException
+        TransactionConflictException TransactionConflict ReplicatedWriteConflictException
+        ConditionalRequestConflict OperationAborted DatabaseResumingException IDPCommunicationError
+        """,
+    timeout="RequestTimeout RequestTimeoutException ModelTimeoutException StatementTimeoutException",
+    server_error="""
+        InternalError InternalFailure InternalServerError InternalServerException ModelErrorException
+        ModelStreamErrorException
+        """,
+    auth="""
+        AccessDenied AccessDeniedException UnauthorizedOperation UnrecognizedClientException ExpiredToken
+        ExpiredTokenException InvalidClientTokenId InvalidAccessKeyId SignatureDoesNotMatch AuthFailure
+        MissingAuthenticationToken NotAuthorizedException InvalidSignatureException
+        """,
+    not_found="NoSuchKey NoSuchBucket ResourceNotFoundException NotFoundException NoSuchEntity 404",
+    conflict="""
+        ConditionalCheckFailedException ConditionalCheckFailed ResourceInUseException ConflictException
+        BucketAlreadyExists EntityAlreadyExists PreconditionFailed ResourceConflictException DuplicateItem
+        TransactionCanceledException
+        """,
+    invalid="""
+        ValidationException ValidationError InvalidParameterValue InvalidRequest MalformedQueryString
+        ItemCollectionSizeLimitExceeded
+        """,
+)
+# Event streams write their codes with a lower-case first letter: `throttlingException`.
+AWS = {code.lower(): category for code, category in _AWS_CODES.items()}
 
 OVERFLOW_CODE = "context_length_exceeded"
 _OVERFLOW = Regex(
@@ -197,8 +238,8 @@ def http_finding(error: object, now: float) -> Opinion | None:
     if decided is None and status is not None and status_category(status) is not None:
         decided = _by_status(status, text)
     if decided is None:
-        streamed = next((code for code in codes if code in STREAMED), None)
-        decided = (STREAMED[streamed], streamed) if streamed else None
+        streamed = ((STREAMED.get(code) or AWS.get(code.lower()), code) for code in codes)
+        decided = next(((category, code) for category, code in streamed if category), None)
     if decided is None:
         return None
     category, code = decided

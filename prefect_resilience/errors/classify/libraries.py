@@ -183,6 +183,8 @@ _TABLE: tuple[tuple[str, _Looks], ...] = (
     ("prefect_resilience.ConfigurationError", Opinion(C.INVALID)),
     ("prefect_resilience.ResourceExhausted", _resource_exhausted),
     ("prefect_resilience.TaskFailure", _task_failure),
+    ("prefect_resilience.StreamCut", lambda error, now: read(error, "found")),
+    ("builtins.ValueError", services.aws_event),
     ("prefect_resilience.SubtaskError", _subtask_error),
     ("prefect_resilience.OutputFormatError", _output_format_error),
     ("botocore.ClientError", services.aws_finding),

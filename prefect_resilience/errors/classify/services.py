@@ -10,7 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import (
+    AWS,
     OVERFLOW_CODE,
     STATUSES,
     http_finding,
@@ -46,43 +48,6 @@ from prefect_resilience.errors.taxonomy import (
     coded,
     found_by_code,
 )
-
-_AWS_CODES = coded(
-    rate_limit="""
-        Throttling ThrottlingException ThrottledException RequestThrottledException RequestThrottled
-        TooManyRequestsException ProvisionedThroughputExceededException TransactionInProgressException
-        RequestLimitExceeded BandwidthLimitExceeded PriorRequestNotComplete SlowDown EC2ThrottledException
-        TooManyRequests ThrottlingError
-        """,
-    resource_exhausted="LimitExceededException LimitExceededFault ServiceQuotaExceededException",
-    unavailable="""
-        ServiceUnavailable ServiceUnavailableException ModelNotReadyException ResourceNotReadyException
-        TransactionConflictException TransactionConflict ReplicatedWriteConflictException
-        ConditionalRequestConflict OperationAborted DatabaseResumingException IDPCommunicationError
-        """,
-    timeout="RequestTimeout RequestTimeoutException ModelTimeoutException StatementTimeoutException",
-    server_error="""
-        InternalError InternalFailure InternalServerError InternalServerException ModelErrorException
-        ModelStreamErrorException
-        """,
-    auth="""
-        AccessDenied AccessDeniedException UnauthorizedOperation UnrecognizedClientException ExpiredToken
-        ExpiredTokenException InvalidClientTokenId InvalidAccessKeyId SignatureDoesNotMatch AuthFailure
-        MissingAuthenticationToken NotAuthorizedException InvalidSignatureException
-        """,
-    not_found="NoSuchKey NoSuchBucket ResourceNotFoundException NotFoundException NoSuchEntity 404",
-    conflict="""
-        ConditionalCheckFailedException ConditionalCheckFailed ResourceInUseException ConflictException
-        BucketAlreadyExists EntityAlreadyExists PreconditionFailed ResourceConflictException DuplicateItem
-        TransactionCanceledException
-        """,
-    invalid="""
-        ValidationException ValidationError InvalidParameterValue InvalidRequest MalformedQueryString
-        ItemCollectionSizeLimitExceeded
-        """,
-)
-# Event streams write their codes with a lower-case first letter: `throttlingException`.
-_AWS = {code.lower(): category for code, category in _AWS_CODES.items()}
 
 GRPC = coded(
     cancelled="CANCELLED",
@@ -122,7 +87,16 @@ def aws_finding(error: object, now: float) -> Opinion | None:
 
 
 def _aws_code(code: str | None) -> C | None:
-    return _AWS.get((code or "").lower())
+    return AWS.get((code or "").lower())
+
+
+_EVENT_TYPE = Regex(r""":(?:exception-type|error-code)["']?\s?[:=,]\s?["']?(\w{1,80})""")
+
+
+def aws_event(error: object, now: float) -> Opinion | None:
+    """A client that raises the text of an exception in AWS's event stream, with its headers."""
+    event = _EVENT_TYPE.search(read_text(error, 4_000))
+    return None if event is None else found_by_code(AWS, event[1].lower())
 
 
 def _cancellation_reasons(response: dict[Any, Any]) -> list[str]:

@@ -1,12 +1,17 @@
-"""Incomplete answers of language models: the provider reports no error, but the text is cut."""
+"""Incomplete answers of language models: the status is 200, but the text is cut, or the answer failed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from prefect_resilience.errors.classify.shapes import as_dict, as_number, parsed, read
+from prefect_resilience.errors.classify.http import AWS, http_finding
+from prefect_resilience.errors.classify.names import text_finding
+from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, read
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
+from prefect_resilience.errors.taxonomy import Opinion, coded
 
 T = TypeVar("T")
 
@@ -20,11 +25,26 @@ STOPS = {
 """Stop reasons of Anthropic, OpenAI and Google for cut answers, and the resource that was used up."""
 
 
+_BAD_STOPS = coded(
+    server_error="error ERROR OTHER failed incomplete",
+    validation="MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL malformed_model_output malformed_tool_use",
+    invalid="""
+        content_filter content_filtered refusal guardrail_intervened ERROR_TOXIC SAFETY RECITATION BLOCKLIST
+        PROHIBITED_CONTENT SPII LANGUAGE IMAGE_SAFETY
+        """,
+    overflow="ERROR_LIMIT",
+    timeout="TIMEOUT expired",
+    cancelled="cancelled canceled",
+)
+"""Stop reasons and statuses of failed answers: of OpenAI, Anthropic, Google, Cohere, Mistral and Bedrock."""
+
+
 def ensure_complete(response: T) -> T:
-    """Return a language model's answer, or raise an error if it was cut off at a token limit.
+    """Return a language model's answer, or raise an error if it failed or was cut off at a token limit.
 
     `response` is a response of the SDKs of OpenAI, Anthropic or Google, or its JSON. Raises ResourceExhausted
-    with the resource "output" (or "context"), the tokens used, and the text so far as `partial_output`.
+    with the resource "output" (or "context"), the tokens used, and the text so far as `partial_output`; and
+    StreamCut for an answer with a failed status, an error in it, or a filter's stop reason.
 
         return ensure_complete(client.messages.create(...)).content[0].text
 
@@ -37,18 +57,56 @@ def ensure_complete(response: T) -> T:
         output - Half of
     """
     resource = _spent(response)
+    texts = [one for path in _WHOLE_TEXTS for one in _at(response, path) if isinstance(one, str)]
     if resource is not None:
         tokens = [as_number(one) for path in _USAGES for one in _at(response, path)]
         used = next((int(one) for one in tokens if one is not None), None)
-        texts = [one for path in _WHOLE_TEXTS for one in _at(response, path) if isinstance(one, str)]
         raise ResourceExhausted(resource, used, partial_output="".join(texts) or None)
+    failure = _failure(response)
+    if failure is not None:
+        raise StreamCut("".join(texts) or None, *failure)
     return response
 
 
 def _spent(answer: Any) -> str | None:
     """The exhausted resource that cut an answer; None if no limit did."""
-    reasons = (str(getattr(one, "name", one)) for path in _REASONS for one in _at(answer, path))
-    return next((STOPS[one] for one in reasons if one in STOPS), None)
+    return next((STOPS[one] for one in _named(answer, _REASONS) if one in STOPS), None)
+
+
+def _named(answer: Any, paths: list[list[str]]) -> list[str]:
+    return [str(getattr(one, "name", one)) for path in paths for one in _at(answer, path)]
+
+
+def _failure(event: Any) -> tuple[Opinion, str] | None:
+    """The failure that an answer or an event of a stream reports, and its message; None if there is none."""
+    for error in (one for path in _ERRORS for one in _at(event, path) if one):
+        return _of_error(error)
+    if "error" in _named(event, _KINDS):
+        return _of_error(event)
+    for name, error in as_dict(event).items():
+        if isinstance(name, str) and (category := AWS.get(name.lower())):
+            return Opinion(category, name), str(_field(error, "message") or "")
+    for reason in _named(event, _BLOCKED):
+        return Opinion(C.INVALID, reason), ""
+    reasons = [one for one in _named(event, [*_REASONS, *_ANSWER_STATUSES]) if one in _BAD_STOPS]
+    return (Opinion(_BAD_STOPS[reasons[0]], reasons[0]), "") if reasons else None
+
+
+class _Reported(Exception):
+    """The error in an answer, in the form in which SDKs raise it."""
+
+    def __init__(self, error: Any) -> None:
+        known = {name: _field(error, name) for name in ("code", "type", "status", "message", "details")}
+        super().__init__(error if isinstance(error, str) else known["message"] or "")
+        self.body = {"error": known}
+        self.code: object = known["code"]
+
+
+def _of_error(error: Any) -> tuple[Opinion, str]:
+    reported = _Reported(error)
+    message = str(reported)
+    found = http_finding(reported, time.time()) or text_finding(message)
+    return found or Opinion(C.SERVER_ERROR, as_code(reported.code)), message
 
 
 def _paths(table: str) -> list[list[str]]:
@@ -61,6 +119,11 @@ _WHOLE_TEXTS = _paths(
     "content.text choices.message.content candidates.content.parts.text output.content.text"
 )
 """Where a complete answer has its text."""
+
+_ERRORS = _paths("error response.error choices.error")
+_KINDS = _paths("type object")
+_BLOCKED = _paths("promptFeedback.blockReason prompt_feedback.block_reason")
+_ANSWER_STATUSES = _paths("status response.status")
 
 End = str | Callable[[Any], bool]
 
@@ -81,7 +144,7 @@ _END_VALUES: dict[str, tuple[object, ...]] = {
 }
 _REASONS = _paths("""
     choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
-    delta.stop_reason delta.finish_reason stop_reason incomplete_details.reason
+    delta.stop_reason delta.finish_reason stop_reason finish_reason incomplete_details.reason
     response.incomplete_details.reason messageStop.stopReason done_reason
 """)
 """Where a stream has its stop reason."""
@@ -98,9 +161,10 @@ _END_EVENTS = frozenset({"message_stop", "done", "stream-end", "message-end", "r
 
 
 class StreamCut(ResilienceError):
-    """A stream ended without its end marker, so its text is incomplete. Category `network`, so it is retried.
+    """A stream ended without its end marker, or reported a failure, so its text is incomplete.
 
-    partial_output: the text so far, None if there was none.
+    Without a marker its category is `network`, so it is retried; else it has the category of the failure's
+    own code. partial_output: the text so far, None if there was none.
 
     Example:
         >>> print(StreamCut("Half of"))
@@ -109,10 +173,15 @@ class StreamCut(ResilienceError):
 
     error_category: ClassVar[str] = "network"
 
-    def __init__(self, partial_output: str | None = None) -> None:
+    def __init__(
+        self, partial_output: str | None = None, found: Opinion | None = None, message: str = ""
+    ) -> None:
         self.partial_output = partial_output
-        count = len(partial_output or "")
-        super().__init__(f"the stream ended without its end marker, after {count:,} characters")
+        self.found = found
+        why = "the stream ended without its end marker"
+        if found is not None:
+            why = f"the answer failed: {': '.join(part for part in (found.code, message) if part)}"
+        super().__init__(f"{why}, after {len(partial_output or ''):,} characters")
 
 
 @overload
@@ -126,8 +195,8 @@ def ensure_complete_stream(chunks: Any, *, end: End | None = None) -> Any:
     compatible ones), their JSON, or the lines of server-sent events, as texts or bytes; async chunks give an
     async iterator. `end` marks the end of other streams: a text in the last chunk, or a function of a chunk.
 
-    Raises StreamCut if it ended without its end marker, and ResourceExhausted if it was cut off at a token
-    limit; both have the text so far as `partial_output`.
+    Raises StreamCut if it ended without its end marker or reported a failure, and ResourceExhausted if it was
+    cut off at a token limit; both have the text so far as `partial_output`.
 
     Example:
         >>> lines = ['data: {"choices": [{"delta": {"content": "Half"}}]}']
@@ -164,6 +233,8 @@ class _Reader:
         self._end = end
         self._ended = False
         self._spent: str | None = None
+        self._failure: tuple[Opinion, str] | None = None
+        self._reported = False
         self._line = ""
         self._texts: list[str] = []
 
@@ -185,6 +256,8 @@ class _Reader:
         """Check the end of the stream. Raises StreamCut and ResourceExhausted."""
         self._take_line(self._line)
         text = "".join(self._texts) or None
+        if self._failure is not None:
+            raise StreamCut(text, *self._failure)
         if self._spent is not None:
             raise ResourceExhausted(self._spent, partial_output=text)
         if not self._ended:
@@ -194,14 +267,20 @@ class _Reader:
         """A line of server-sent events, or of JSON."""
         name, _, rest = line.strip().partition(":")
         if name == "event":
+            self._reported |= rest.strip() == "error"
             self._ended |= self._end is None and rest.strip() in _END_EVENTS
         elif (data := _data(line)) == _DONE:
             self._ended |= self._end is None
         elif (event := _parsed(data)) is not None:
             self._take_event(event)
+            self._reported = False
+        elif self._reported and data:
+            self._failure = self._failure or _of_error(data)
 
     def _take_event(self, event: Any) -> None:
         self._spent = _spent(event) or self._spent
+        if self._failure is None and not self._spent:
+            self._failure = _failure(event) or (_of_error(event) if self._reported else None)
         if self._end is None:
             self._ended |= _ends(event)
         for path in _TEXTS:
