@@ -232,10 +232,16 @@ class CircuitBreaker(Guarding):
         """Leave a block, for the drivers; counts the outcome."""
         permit, began = ticket
         if self.settle(permit, error, info, monotonic() - began if took is None else took):
-            if error is None or isinstance(error, Exception):
-                yield Blocking(self.flush)
-            else:
-                flush_aside(self)
+            interrupted = error is not None and not isinstance(error, Exception)
+            try:
+                if not interrupted:
+                    yield Blocking(self.flush)
+            except BaseException:
+                interrupted = True
+                raise
+            finally:
+                if interrupted:
+                    flush_aside(self)
 
     def enter_at_once(self) -> tuple[Permit, float] | None:
         """As `entered`, if the circuit is closed and this process has just seen it; None if it is not so."""

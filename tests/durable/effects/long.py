@@ -4,8 +4,9 @@
     python -m tests.durable.effects.long rollbacks 1000 [--seed N] [--store URL]
 
 `kills`: flows of 20 external effects, deployed and run by a real worker, are killed at any instruction and
-recovered until they end, over SQLite, PostgreSQL and Redis; some of their calls outlive their attempts. With
-a journal it goes on where it was stopped.
+recovered until they end, over SQLite, PostgreSQL and Redis; some of their calls outlive their attempts. Some
+processes are stopped for longer than their lease, while another one begins with the run, and then go on or
+are killed. With a journal it goes on where it was stopped.
 `rollbacks`: processes that roll batches back are killed at any line and started again; the store that is
 named must be empty. Both exit with 1 when anything was done twice, guessed, lost or out of order.
 """
@@ -27,10 +28,12 @@ from prefect.settings import PREFECT_API_URL
 from prefect.testing.utilities import prefect_test_harness
 
 from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.durable.effects import owner
 from tests.durable.effects import saga_victim
 from tests.durable.effects.receiver import Receiver
 from tests.durable.effects.worker_kills_campaign import Campaign, Journal, Toll
 from tests.durable.effects.worker_kills_fleet import Fleet, server
+from tests.durable.effects.worker_kills_flow import SHORT
 from tests.stores_servers import PostgresServer, RedisServer
 
 SHARES = {"forked": 0.8, "engine": 0.12, "started": 0.08}
@@ -62,7 +65,7 @@ def told(began: float, toll: Toll) -> None:
     """Say how it stands, after every run; the whole table now and then."""
     by = ", ".join(f"{name} {n}" for (name,), n in sorted((toll.by("store") + toll.by("route")).items()))
     minutes = (time.monotonic() - began) / 60
-    print(f"{minutes:6.1f} min  {toll.kills} kills ({by}), {len(toll.mistakes)} mistakes", flush=True)
+    print(f"{minutes:6.1f} min  {toll.verdict} ({by})", flush=True)
     for mistake in toll.tales[-1].mistakes:
         print(mistake, flush=True)
     if len(toll.tales) % TABLE_EVERY == 0:
@@ -72,6 +75,10 @@ def told(began: float, toll: Toll) -> None:
 def kills(options: argparse.Namespace) -> list[str]:
     # As soon as a crash is reported: what is reported once more, the recovery must stand.
     recovery.CRASH_SETTLES = 0.0
+    # Owners have short times, too.
+    recovery.OWNER_SETTLES = sum(SHORT[name] for name in ("LEASE_SECONDS", "QUIET_SECONDS")) + 1.0
+    for setting, value in SHORT.items():
+        setattr(owner, setting, value)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
@@ -86,7 +93,7 @@ def kills(options: argparse.Namespace) -> list[str]:
             seed=options.seed,
             most_kills={"forked": 12, "engine": 8, "started": 8},
             journal=Journal(options.journal),
-            until=began + 60 * options.minutes,
+            until=time.monotonic() + 60 * options.minutes,
             told=partial(told, began),
             patience=10,
         )

@@ -89,12 +89,14 @@ class Doom:
     """Where a process is to die: from this order on, at the `nth` instruction of that phase.
 
     `by_receiver`: "holding" or "taken" lets the receiver do it, before or after it has taken the message.
+    `pause`: it is not killed, but stopped there by SIGSTOP.
     """
 
     order: int = 0
     phase: str = PHASES[0]
     nth: int = 1
     by_receiver: str | None = None
+    pause: bool = False
 
     def write(self, plot: str) -> None:
         """Decide over the next process that runs this plot."""
@@ -205,7 +207,7 @@ class Victim:
             assert self.doom is not None
             if self.phase == self.doom.phase:
                 self.left -= 1
-            if self.left <= 0:
+            if self.left <= 0 and not self._dying.locked():
                 self._die(frame)
         elif event == "return":
             self._left(frame, arg)
@@ -233,10 +235,31 @@ class Victim:
             self.phase = after.get(value.get("state", ""), self.phase)
 
     def _die(self, frame: FrameType) -> None:
+        assert self.doom is not None
+        if self.doom.pause and in_a_store():
+            return  # stopped there it might hold a lock of the store: at the next instruction, perhaps
+        if not self._dying.acquire(blocking=not self.doom.pause):
+            return
         sys.settrace(None)
-        self._dying.acquire()  # for good: no other thread is to get any further
+        # The lock is kept for good: no other thread is to get any further.
         where = f"{os.path.relpath(frame.f_code.co_filename, os.path.dirname(OURS))}:{frame.f_lineno}"
         counts = {p: n for p, n in self.counts.items() if p != self.phase} | self.counted
         about = {"order": self.order, "phase": self.phase, "where": where, "counts": counts}
+        if self.doom.pause:
+            threading.settrace(None)  # type: ignore[arg-type]
+            self.book.write("paused", pid=os.getpid(), **about)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
         self.book.write("killed", pid=os.getpid(), **about)
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_a_store() -> bool:
+    """Whether any thread is in the middle of an operation of a store."""
+    for top in sys._current_frames().values():
+        frame: FrameType | None = top
+        while frame is not None:
+            if frame.f_code.co_filename.startswith(os.path.join(OURS, "stores")):
+                return True
+            frame = frame.f_back
+    return False

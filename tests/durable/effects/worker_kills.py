@@ -6,7 +6,9 @@ run comes to a bad end, settles what waits for a person by the receiver's own bo
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,7 +22,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.states import Crashed
+from prefect.states import Crashed, Scheduled
 
 from prefect_resilience import Backoff
 from prefect_resilience.durable import RecoveryPolicy, batch_status, recover, settle
@@ -38,6 +40,12 @@ POLL_SECONDS = 0.25
 LATE_CALLS = 0.75
 """In runs with calls that outlive their attempts: how many of the kills are during one of these."""
 
+PAUSES, PAUSED_TO_DEATH = 0.3, 0.3
+"""How often a process is stopped rather than killed, and how many of these are killed then."""
+
+SHORTEST_STOP, LONGEST_STOP = 2.5, 5.0
+"""Seconds: longer than a lease, and shorter than the quiet time after it."""
+
 LATE = 0.1
 """How often a crash is told a second time by us; process workers do so by themselves too."""
 
@@ -53,6 +61,8 @@ class Case:
     route: str
     count: int = 20
     most_kills: int = 8
+    apart: bool = False
+    """Whether each of its processes is as if on a machine of its own."""
 
     @property
     def late(self) -> bool:
@@ -62,7 +72,7 @@ class Case:
     @property
     def asked(self) -> bool:
         """Whether its receiver can be asked."""
-        return self.mode.endswith("asked")
+        return self.mode.endswith("asked") or self.mode in ("changed", "native")
 
     @property
     def blind(self) -> bool:
@@ -79,6 +89,10 @@ class Tale:
     mode: str
     route: str
     kills: Counter[str] = field(default_factory=Counter)
+    pauses: Counter[str] = field(default_factory=Counter)
+    """Times that a process was stopped, by what came then: "continued" or "killed"."""
+    twice: int = 0
+    lost: int = 0
     sent: int = 0
     """Effects that the receiver took exactly once."""
     doubts: int = 0
@@ -110,6 +124,9 @@ class Plot:
         self.seen = self.born = 0
         self.alone = True
         """Whether no process of the run was there when its traces were looked at last."""
+        self.stopped: list[tuple[float, dict[str, Any]]] = []
+        """The processes that are stopped, and until when."""
+        self.met = 0
         self.late_at: float | None = None
         self.run_id: Any = None
         self.state: State[Any] | None = None
@@ -129,6 +146,7 @@ class Plot:
             if state is None:
                 time.sleep(POLL_SECONDS)
                 continue
+            self._go_on_with_stopped()
             if state.id != handled:
                 handled, since = state.id, time.monotonic()
                 self._came_to(state)
@@ -152,7 +170,9 @@ class Plot:
 
     def _create(self) -> None:
         case = self.case
-        given = {"url": self.fleet.till.url, "mode": case.mode, "count": case.count, "plot": self.path}
+        till = self.fleet.till
+        given = {"url": till.url, "mode": case.mode, "count": case.count, "plot": self.path}
+        given |= {"rows": till.rows, "apart": case.apart}
         variables = {"env": {"PREFECT_RESILIENCE_STORE_URL": case.url}}
         self.run_id = create_run(self.client, self.fleet.deployments[case.route], given, variables).id
         if case.mode == "keys":
@@ -187,6 +207,27 @@ class Plot:
         answer = self.client.set_flow_run_state(self.run_id, Crashed(message="the same crash, told late"))
         self.tale.late += answer.status is SetStateStatus.ACCEPT
 
+    def _go_on_with_stopped(self) -> None:
+        """Begin with the run again while a process of it is stopped, as a person may by the Retry button; let
+        that process go on, or kill it, when its time is up."""
+        paused = self.book.lines("paused")
+        new, self.met = paused[self.met :], len(paused)
+        for one in new:
+            self.learned.update(one["counts"])
+            self.stopped.append((time.monotonic() + self.chance.uniform(SHORTEST_STOP, LONGEST_STOP), one))
+            self._doom()
+            self.client.set_flow_run_state(self.run_id, Scheduled(message="while it hangs"), force=True)
+        for until, one in [*self.stopped]:
+            if time.monotonic() < until:
+                continue
+            self.stopped.remove((until, one))
+            to_death = self.chance.random() < PAUSED_TO_DEATH
+            self.tale.pauses["killed" if to_death else "continued"] += 1
+            if to_death:
+                about = {name: one[name] for name in ("pid", "order", "phase", "counts")}
+                self.book.write("killed", **about, where=f"{one['where']}, stopped")
+            os.kill(one["pid"], signal.SIGKILL if to_death else signal.SIGCONT)
+
     def _living(self) -> bool:
         return any(alive(one["pid"]) for one in self.book.lines("born"))
 
@@ -204,13 +245,15 @@ class Plot:
         late = self.case.late and self.chance.random() < LATE_CALLS
         if late:
             order += -(order + 1) % LATE_EVERY
-        if roll < 0.12:
+        if roll < 0.12 and self.case.mode != "native":
             Doom(order, "during call", by_receiver=self.chance.choice(("holding", "taken"))).write(self.path)
             return
         phase = self.chance.choice(LATE_PHASES if late else PHASES)
+        pause = self.chance.random() < PAUSES
         if "unknown" in states and self.case.asked and roll < 0.4:
             phase, order = ASKING, done
-        Doom(order, phase, self.chance.randint(1, self.learned.get(phase, 100))).write(self.path)
+        nth = self.chance.randint(1, self.learned.get(phase, 100))
+        Doom(order, phase, nth, pause=pause).write(self.path)
 
     def _effects(self) -> tuple[Any, ...]:
         return batch_status(self.batch_id, store=self.case.url).effects
@@ -233,11 +276,13 @@ class Plot:
         lone = [one["pid"] for one in born[self.born :]] == [one["pid"] for one in new]
         self.born = len(born)
         # Another process of the run may have gone on with the effect since.
-        if len(new) == 1 and lone and alone and self.alone:
+        if len(new) == 1 and lone and alone and self.alone and not self.case.apart:
             self._left_behind(new[0])
 
     def _counts(self) -> None:
         till = self.fleet.till
+        if self.case.mode == "native":
+            till.count_rows(self.batch_id)
         for order in range(self.case.count):
             key = f"{self.batch_id}.{order}"
             if till.taken[key] > 1 or (till.arrived[key] > 1 and self.case.mode != "keys"):
@@ -288,6 +333,8 @@ class Plot:
         for key in keys:
             taken = self.fleet.till.taken[key]
             self.tale.sent += taken == 1
+            self.tale.twice += taken > 1
+            self.tale.lost += taken == 0
             state = effects[key].state if key in effects else None
             if taken != 1 or state != "done":
                 self._wrong(f"{key} was taken {taken} times and is {state}")

@@ -21,6 +21,9 @@ from tests.durable.effects.worker_kills import POLL_SECONDS, Case, Plot, Tale
 from tests.durable.effects.worker_kills_fleet import ROUTES, Fleet
 from tests.durable.effects.worker_kills_flow import MODES
 
+APART_EVERY = 5
+"""Each fifth run has processes that are as if on a machine of their own each."""
+
 
 @dataclass
 class Toll:
@@ -37,6 +40,14 @@ class Toll:
     @property
     def mistakes(self) -> list[str]:
         return [mistake for tale in self.tales for mistake in tale.mistakes] + self.twice
+
+    @property
+    def verdict(self) -> str:
+        """What it comes to, in one line."""
+        twice, lost = sum(tale.twice for tale in self.tales), sum(tale.lost for tale in self.tales)
+        paused = sum((tale.pauses for tale in self.tales), Counter[str]())
+        pauses = f"{paused.total()} pauses, of which {paused['killed']} ended in a kill"
+        return f"{twice} twice, {lost} lost, {len(self.mistakes)} mistakes; {self.kills} kills, {pauses}"
 
     def by(self, *names: str) -> Counter[tuple[str, ...]]:
         """Kills by what the tales say under these names."""
@@ -65,7 +76,7 @@ class Toll:
         late = sum(tale.late for tale in self.tales)
         recoveries = sum(tale.recoveries for tale in self.tales)
         lines.append(f"{routes}; {recoveries} recoveries, {late} crashes reported late; ")
-        return "\n".join(lines) + f"{len(self.mistakes)} mistakes"
+        return "\n".join(lines) + self.verdict
 
 
 class Journal:
@@ -78,7 +89,8 @@ class Journal:
         if self.path is None or not self.path.exists():
             return []
         found = [json.loads(line) for line in self.path.read_text().splitlines()]
-        return [Tale(**{**one, "kills": Counter(one["kills"])}) for one in found]
+        counters = ("kills", "pauses")
+        return [Tale(**{**one, **{name: Counter(one.get(name, {})) for name in counters}}) for one in found]
 
     def write(self, tale: Tale) -> None:
         if self.path is not None:
@@ -107,6 +119,7 @@ class Campaign:
     overloaded for too long."""
 
     def __post_init__(self) -> None:
+        self.fleet.till.written_in(self.stores["postgres"])
         self.toll = Toll(self.journal.read())
         self.running: list[Plot] = []
         self.learned: dict[str, dict[str, int]] = {name: {} for name in self.stores}
@@ -167,10 +180,11 @@ class Campaign:
         """The next run: every store meets every mode."""
         with self.lock:
             number, self.next = self.next, self.next + 1
-        name = list(self.stores)[number % len(self.stores)]
+        name = list(self.stores)[(number + number // len(MODES)) % len(self.stores)]
         mode = list(MODES)[number % len(MODES)]
         most = self.most_kills.get(route, 8)
-        return Case(number, name, self.stores[name], mode, route, self.count, most)
+        apart = number % APART_EVERY == 0
+        return Case(number, name, self.stores[name], mode, route, self.count, most, apart)
 
     def _wanted(self, route: str) -> bool:
         with self.lock:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+import psycopg
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
@@ -50,8 +51,29 @@ class Till(Receiver):
         """The batches whose keys it honours."""
         self.held: dict[str, threading.Event] = {}
         """What it waits for before it answers a message, by key."""
+        self.rows = ""
+        """The database of the rows that are written without it."""
+
+    def written_in(self, url: str) -> None:
+        """Let rows be written in that database."""
+        self.rows = url
+        with psycopg.connect(url) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS till (key text)")
+
+    def count_rows(self, batch_id: str) -> None:
+        """Count the rows of a batch as messages that arrived and were taken."""
+        with psycopg.connect(self.rows) as connection:
+            found = connection.execute(
+                "SELECT key, count(*) FROM till WHERE key LIKE %s GROUP BY key", (f"{batch_id}.%",)
+            ).fetchall()
+        with self._lock:
+            self.arrived.update({key: number - self.arrived[key] for key, number in found})
+            self.taken.update({key: number - self.taken[key] for key, number in found})
 
     def _post(self, handler: BaseHTTPRequestHandler) -> None:
+        if handler.path == "/busy":
+            self._answer(handler, 429, {})
+            return
         key = handler.headers["Idempotency-Key"]
         wish = handler.headers.get("X-Kill")
         with self._lock:

@@ -1,24 +1,30 @@
 """The flow whose processes are killed: external effects, one after the other, each a message that is posted.
 
 Deployed as it stands here. `mode` says what its receiver can do: "keys" (it honours Idempotency-Key), "asked"
-(`verify` can ask it) or "blind" (neither). In a "late" mode every fourth message is sent when its attempt is
-over, by the thread that the deadline left behind; in an "async" one, by a thread that outlives its coroutine.
+(`verify` can ask it) or "blind" (neither). "changed" is "asked" by a function that changes its arguments, and
+that fails once before it sends; "native" writes a row by libpq, and then a request of it may be refused. In a
+"late" mode every fourth message is sent when its attempt is over, by the thread that the deadline left
+behind; in an "async" one, by a thread that outlives its coroutine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from typing import Any
 
 import httpx
+import psycopg
 from prefect import flow
 
 from prefect_resilience import Backoff, Retry, Timeout, resilient_task
 from prefect_resilience.durable import Done, Effect, NotDone, idempotency_key, send_idempotency_key
+from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.current import in_progress
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.errors.exceptions import NotSent
 from tests.durable.effects.victim import Victim
 
 client = httpx.Client(
@@ -28,6 +34,9 @@ client = httpx.Client(
     verify=False,
 )
 
+
+SHORT = {"LEASE_SECONDS": 2.0, "QUIET_SECONDS": 6.0, "RENEW_SECONDS": 0.5, "TICK_SECONDS": 0.25}
+"""An owner's times in a plot: its process is stopped for longer than its lease."""
 
 victim: Victim | None = None
 """This process, if it is one that may die."""
@@ -60,6 +69,40 @@ def send_to_one_that_can_be_asked(order: int, url: str) -> str:
 @resilient_task(effect=Effect(key=KEY), persist_result=False)
 def send_blindly(order: int, url: str) -> str:
     return post(url)
+
+
+@resilient_task(effect=Effect(key="{batch_id}.{order[n]}", verify=verify), persist_result=False)
+def send_what_it_changes(order: dict[str, Any], url: str) -> str:
+    order["status"] = "sending"
+    if order["lines"].pop() == "first" and order["n"] % LATE_EVERY == 0:
+        raise NotSent("once")
+    return post(url)
+
+
+def written(key: str, rows: str) -> int:
+    """How often the row was written."""
+    with psycopg.connect(rows) as connection:
+        found = connection.execute("SELECT count(*) FROM till WHERE key = %s", (key,)).fetchone()
+    assert found is not None
+    return found[0]
+
+
+def is_written(key: str, rows: str) -> Any:
+    return Done(f"m-{key}") if written(key, rows) else NotDone()
+
+
+@resilient_task(effect=Effect(key=KEY, verify=is_written), persist_result=False)
+def write_a_row(order: int, url: str, rows: str) -> str:
+    key = idempotency_key()
+
+    def post() -> None:
+        with psycopg.connect(rows) as connection:
+            connection.execute("INSERT INTO till VALUES (%s)", (key,))
+
+    post()
+    if order % LATE_EVERY == LATE_EVERY - 1:
+        client.post(f"{url}/busy").raise_for_status()  # answered 429, which says nothing about the row
+    return f"m-{key}"
 
 
 # -- calls that outlive their attempts
@@ -131,6 +174,8 @@ MODES: dict[str, Any] = {
     "keys": send_to_one_that_honours_keys,
     "asked": send_to_one_that_can_be_asked,
     "blind": send_blindly,
+    "changed": send_what_it_changes,
+    "native": write_a_row,
     "late asked": send_late_to_one_that_can_be_asked,
     "late blind": send_late_and_blindly,
     "async asked": send_beside_to_one_that_can_be_asked,
@@ -145,8 +190,12 @@ IMPATIENT: dict[str, Any] = {
 """Those who do not wait for the end of a late call: where it is not answered, the process ends beside it."""
 
 
-def send(mode: str, order: int, url: str) -> str:
+def send(mode: str, order: int, url: str, rows: str = "") -> str:
     """One message, in the way of the mode, which in the modes of two words is for every fourth message."""
+    if mode == "changed":
+        return send_what_it_changes({"n": order, "status": "new", "lines": ["second", "first"]}, url)
+    if mode == "native":
+        return write_a_row(order, url, rows)
     if not is_late(mode, order):
         return MODES[mode.rpartition(" ")[2]](order, url)
     sent = {**MODES, **IMPATIENT}[mode](order, url)
@@ -158,15 +207,23 @@ def is_late(mode: str, order: int) -> bool:
 
 
 @flow(persist_result=False)
-def invoices(url: str, mode: str, count: int = 20, plot: str | None = None) -> list[str]:
-    """Send that many messages; what their receiver calls them. `plot` is where a doom may wait."""
+def invoices(
+    url: str, mode: str, count: int = 20, plot: str | None = None, rows: str = "", apart: bool = False
+) -> list[str]:
+    """Send that many messages; what their receiver calls them. `plot` is where a doom may wait. `apart`: each
+    process is as if on a machine of its own."""
     global victim
+    if plot is not None:
+        for name, value in SHORT.items():
+            setattr(owner, name, value)
+    if apart:
+        owner._machine = lambda: [f"machine {os.getpid()}", "pid:[1]"]
     victim = Victim(plot) if plot is not None else None
     sent = []
     for order in range(count):
         if victim is not None:
             victim.begins(order)
-        sent.append(send(mode, order, url))
+        sent.append(send(mode, order, url, rows))
     if victim is not None:
         victim.book.write("sent", ids=sent)
     return sent

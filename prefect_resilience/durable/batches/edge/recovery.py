@@ -38,7 +38,7 @@ from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.run_passes import RECOVERED
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
-from prefect_resilience.durable.effects.owner import LEASE_SECONDS
+from prefect_resilience.durable.effects.owner import LEASE_SECONDS, QUIET_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
 from prefect_resilience.durable.sagas.report import outline_of
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -51,7 +51,7 @@ CRASH_SETTLES = 20.0
 crash twice, and the second report would end the new schedule. The worker sends it after it has written the
 run's summary, for which it waits up to 15 s. Until then it keeps the run's slot."""
 
-OWNER_SETTLES = LEASE_SECONDS + 5.0
+OWNER_SETTLES = LEASE_SECONDS + QUIET_SECONDS + 5.0
 """The seconds after a failure or crash of its run in which an effect may be, or seem, in progress. A crash on
 another machine is noticed only when the lease expires, and an overdue call runs until its process ends."""
 
@@ -87,7 +87,7 @@ def recover(
 
     A run without a deployment cannot be run again from here; `why` then explains what to do. Without `force`,
     it waits until a crash is 20 seconds old; while an effect seems to be in progress, until a crash or a
-    failure is 35 seconds old. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid
+    failure is 125 seconds old. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid
     arguments, such as an unknown batch; then nothing is written.
     """
     asked = RecoveryRequest(_known(strategy), to, force, policy=policy)
