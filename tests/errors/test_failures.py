@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import pickle
+import subprocess
 from datetime import UTC, datetime
 
 import anthropic
@@ -12,12 +14,15 @@ import openai
 import pytest
 
 from prefect_resilience import (
+    CircuitOpenError,
     ConfigurationError,
     ErrorContext,
     ErrorInfo,
     OutputFormatError,
     PartialOutput,
+    ProcessDied,
     ResourceExhausted,
+    StoreUnavailable,
     SubtaskError,
     TaskFailure,
     classify,
@@ -32,6 +37,7 @@ from prefect_resilience.errors.requests import (
     with_inner,
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory
+from prefect_resilience.graphs.routing import NoProgress
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -367,6 +373,52 @@ def test_what_an_exception_left_of_its_work(left, kept, size):
     assert (told.content, told.truncated, told.original_size) == (kept, size is not None, size)
     read = ErrorContext.model_validate_json(error_context(error).model_dump_json())
     assert read.partial_output == told
+
+
+def refused(status):
+    response = httpx.Response(status, request=httpx.Request("GET", "http://127.0.0.1/"))
+    return httpx.HTTPStatusError(f"Error code: {status}", request=response.request, response=response)
+
+
+def failed_step():
+    try:
+        raise SubtaskError("parse") from KeyError("k")
+    except SubtaskError as error:
+        return error
+
+
+REASONS = {
+    "rate_limit": (lambda: refused(429), "execution_halted"),
+    "timeout": (lambda: TimeoutError("late"), "execution_timeout"),
+    "network": (lambda: ConnectionResetError("cut"), "execution_halted"),
+    "unavailable": (lambda: refused(503), "execution_halted"),
+    "server_error": (lambda: refused(500), "execution_halted"),
+    "auth": (lambda: refused(401), "input_validation_failure"),
+    "invalid": (lambda: refused(400), "input_validation_failure"),
+    "not_found": (lambda: refused(404), "input_validation_failure"),
+    "conflict": (lambda: refused(409), "input_validation_failure"),
+    "overflow": (lambda: refused(413), "execution_halted"),
+    "resource_exhausted": (lambda: ResourceExhausted("turns"), "execution_halted"),
+    "validation": (lambda: OutputFormatError("array", "object"), "output_format_failure"),
+    "tool_error": (lambda: subprocess.CalledProcessError(1, "tool"), "subtask_failure"),
+    "agent_crash": (lambda: ProcessDied("'agent'", -9), "execution_halted"),
+    "no_progress": (lambda: NoProgress(3, None, ()), "execution_halted"),
+    "circuit_open": (lambda: CircuitOpenError("llm", 1.0, None), "execution_halted"),
+    "subtask": (failed_step, "subtask_failure"),
+    "cancelled": (lambda: asyncio.CancelledError(), "execution_halted"),
+    "infrastructure": (lambda: StoreUnavailable("away"), "execution_halted"),
+    "unexpected": (lambda: KeyError("k"), "unexpected_error"),
+}
+
+
+@pytest.mark.requirement("001.04")
+@pytest.mark.parametrize("category", ErrorCategory)
+def test_an_error_of_each_category_has_its_reason(category):
+    make, reason = REASONS[category.value]
+    info, context = classify(make()), error_context(make())
+    assert (info.category, info.reason) == (context.category, context.reason) == (category, reason)
+    told = context.to_task_error()
+    assert told.get("reason") == (None if told["type"] == "RESOURCE_EXHAUSTION" else reason)
 
 
 # The shape that agent task systems hand around.

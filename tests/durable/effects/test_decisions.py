@@ -114,7 +114,6 @@ IN_THE_WAY = [
 ]
 
 
-@pytest.mark.requirement("004.08")
 @pytest.mark.parametrize("strategy", ASKED)
 @pytest.mark.parametrize(
     ("stands", "why", "next_at"), [pytest.param(*case, id=name) for name, *case in IN_THE_WAY]

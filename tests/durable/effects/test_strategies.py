@@ -202,6 +202,32 @@ def test_a_policy_that_cannot_be_meant():
         RecoveryPolicy(permanent="undo")
 
 
+SETTLE_A = "the outcome of 'a' is unknown, and there is no verify to ask: settle it"
+MANUAL_ONLY = [
+    ("u", CRASHED, 0, POLICY, f"its run crashed; {SETTLE_A}"),
+    ("u", NOTHING, 0, POLICY, SETTLE_A),
+    ("ud", COMPLETED, 0, POLICY, f"its run completed; {SETTLE_A}"),
+    ("s", CRASHED, 0, POLICY, f"its run crashed; {SETTLE_A}"),
+    (
+        "z",
+        CRASHED,
+        0,
+        POLICY,
+        "its run crashed; it was rolled back, and a restart would repeat the compensated effects",
+    ),
+    ("d", CRASHED, 3, POLICY, "its run crashed; it was recovered 3 times in a row and failed again"),
+    ("d", CRASHED, 0, RecoveryPolicy(attempts=0), "its run crashed; automatic recovery is off"),
+]
+
+
+@pytest.mark.requirement("004.08")
+@pytest.mark.parametrize(("batch", "ended", "recoveries", "policy", "why"), MANUAL_ONLY)
+def test_manual_only_says_why(batch, ended, recoveries, policy, why):
+    hint = recovery_hint(effects(batch), ended, RecoveryTrail(recoveries, NOW), policy, NOW)
+    assert (hint.strategy, hint.automatic, hint.next_at) == ("manual_only", False, None)
+    assert hint.why == why
+
+
 BATCHES = st.text(alphabet="dfuvcixgpqzhs", max_size=8).map(effects)
 ENDS = st.sampled_from(
     [CRASHED, PASSING, PERMANENT, TOO_BIG, NOBODY_KNOWS, CANCELLED, COMPLETED, RUNNING, None]

@@ -91,6 +91,32 @@ def test_the_history_of_a_resilient_task_is_kept(receiver: Receiver) -> None:
     assert [record.attempt for record in error.history] == [1, 2, 3]
 
 
+FINAL_FAILURES: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "no attempt left": ({"retry": Retry(attempts=3, backoff=Backoff.none())}, [3]),
+    "a permanent error": ({"retry": Retry(attempts=3, give_up_on="unavailable")}, [1]),
+    "no letter asked for": ({"retry": None, "dead_letter": False}, []),
+    "a fallback answered": ({"retry": None, "fallback": lambda *_, **__: "kept for later"}, []),
+}
+
+
+@pytest.mark.requirement("002.29")
+@pytest.mark.parametrize("name", FINAL_FAILURES)
+def test_a_final_failure_and_nothing_else_is_a_letter(name: str, receiver: Receiver) -> None:
+    receiver.broken = True
+    options, attempts = FINAL_FAILURES[name]
+    guarded: Any = resilient_task(**{"dead_letter": True, **options})(shop.send.fn)
+
+    @flow
+    def outer() -> None:
+        guarded("lost", to="ada", return_state=True)
+
+    outer()
+    letters = dead_letters.list()
+    assert [letter.attempts for letter in letters] == attempts
+    assert all(letter.parameters == {"message": "lost", "to": "ada"} for letter in letters)
+    assert all((letter.category, letter.status) == ("unavailable", "waiting") for letter in letters)
+
+
 def test_submitted_and_mapped_tasks_with_futures_as_arguments(receiver: Receiver) -> None:
     receiver.broken = True
 

@@ -24,6 +24,7 @@ from prefect_resilience import (
     error_context,
     get_circuits,
     provider,
+    resilient,
     resilient_task,
 )
 from prefect_resilience.graphs.agents.edge.registry import AGENTS
@@ -136,12 +137,11 @@ def test_each_agent_has_its_own_circuit_which_every_chain_shares(mode, service, 
     def build(spec):
         return get()
 
-    options = {"retry": None, "circuit": CircuitBreaker("agent:builder", failure_threshold=2)}
-    agents = {"builder": mode.task(build, **options), "simple": mode.function(lambda spec: "simple")}
-    for _ in range(3):
+    agents = {"builder": mode.task(build, retry=None), "simple": mode.function(lambda spec: "simple")}
+    for _ in range(6):
         result = asked(mode, AgentChain("builder", ["simple"], agents=agents), "hut")
         assert result.value == "simple"
-    assert len(service.calls) == 2
+    assert len(service.calls) == 5, "the sixth call was rejected"
     assert result.errors["builder"].category == "circuit_open"
     assert result.attempts == {"builder": 0, "simple": 1}
     states = {snapshot.name: snapshot.state for snapshot in get_circuits()}
@@ -234,16 +234,36 @@ def test_providers_in_the_order_that_was_written(mode, service, get, tmp_path):
 
 @pytest.mark.requirement("003.25")
 def test_nothing_switches_provider_unless_the_code_said_so():
+    called = []
+
     @provider("claude", retry=None)
     def claude(prompt):
+        called.append("claude")
         raise ConnectionError("down")
 
     @provider("openai")
     def openai(prompt):
-        raise AssertionError("nobody named it")
+        called.append("openai")
+        return "from another provider"
 
-    with pytest.raises(ConnectionError):
-        ProviderChain("llm", ["claude"]).call("hello")
+    def lone(prompt):
+        raise ConnectionError("down")
+
+    alone = [
+        (ProviderChain("llm", ["claude"]).call, ["claude"]),
+        (ProviderChain("llm", {"mine": resilient_task(lone, retry=None)}).call, []),
+        (resilient(retry=None, circuit="provider:claude")(claude), ["claude"]),
+    ]
+    for call, expected in alone:
+        called.clear()
+        with pytest.raises(ConnectionError, match="down"):
+            call("hello")
+        assert called == expected
+    degraded = ProviderChain("llm", ["claude"], degraded="later").call("hello")
+    assert (degraded.value, degraded.answered_by) == ("later", "degraded")
+    assert "openai" not in called
+    named = ProviderChain("llm", ["claude", "openai"]).call("hello")
+    assert (named.value, named.answered_by) == ("from another provider", "openai")
 
 
 @pytest.mark.api

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prefect_resilience import resilient
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
@@ -110,6 +111,46 @@ def test_a_long_pause_earns_one_burst_and_no_more():
 
 
 # -- in one process
+
+
+def answer():
+    return 1
+
+
+async def async_answer():
+    return 1
+
+
+def calls_through(way, limit):
+    """Makes a call of a guarded function, in one of the ways to guard it."""
+    if way == "async":
+        made = resilient(limits=limit, retry=None)(async_answer)
+        return lambda: asyncio.run(made())
+    if way == "block":
+
+        def block():
+            for attempt in resilient(limits=limit, retry=None):
+                with attempt:
+                    return 1
+
+        return block
+    if way == "limit":
+        return lambda: limit.call(answer)
+    return resilient(limits=[limit] if way == "list" else limit, retry=None)(answer)
+
+
+@pytest.mark.requirement("003.24")
+@pytest.mark.parametrize("way", ["function", "async", "list", "block", "limit"])
+@pytest.mark.parametrize("burst", [1, 3])
+def test_a_guarded_call_beyond_the_rate_is_refused(way, burst):
+    call = calls_through(way, RateLimit(2, per="1h", burst=burst, max_wait=0, name=f"hourly-{way}-{burst}"))
+    assert [call() for _ in range(burst)] == [1] * burst
+    for _ in range(2):
+        with pytest.raises(RateLimitedError) as refused:
+            call()
+        assert 1700 < refused.value.retry_after <= 1800
+    other = calls_through(way, RateLimit(2, per="1h", burst=burst, max_wait=0, name=f"other-{way}-{burst}"))
+    assert other() == 1
 
 
 def test_calls_are_spaced():
