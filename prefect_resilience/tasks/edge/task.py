@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from prefect.cache_policies import DEFAULT, NO_CACHE
+from prefect.cache_policies import NO_CACHE
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.task_runners import ThreadPoolTaskRunner
 from prefect.tasks import Task, TaskOptions, task
@@ -42,6 +42,7 @@ from prefect_resilience.tasks.edge.task_options import (
     ResilientTaskOptions,
     prefects_backoff,
     prefects_own,
+    refuse_cache,
     restarting,
     retry_with,
     split,
@@ -134,17 +135,16 @@ class ResilientTask(Task[P, R]):
         self.own_retries = self.retries
         self.own_retry_delay = self.retry_delay_seconds
         self.own_retry_condition = self.retry_condition_fn
+        if guard.effect is not None and guard.effect.external:
+            refuse_cache(self)
         plain: Task[P, R] = self  # the fields set below are Prefect's own, with Prefect's types
         plain.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
         if not enabled():
             return
         plain.source_code = self.source_code or code_without_source(guard.fn)
         plain.cache_policy = with_own_function(self.cache_policy)
-        if guard.effect is not None and guard.effect.compensate is not None:
-            # A compensated effect must run again; a cached Prefect result would skip it.
-            plain.cache_policy = NO_CACHE
-        elif guard.effect is not None and guard.effect.external and self.cache_policy == DEFAULT:
-            # The ledger answers for a call that was made; Prefect's default cache would hide a repeated one.
+        if guard.effect is not None and (guard.effect.external or guard.effect.compensate is not None):
+            # The ledger answers for a call that was made, and a compensated effect must run again.
             plain.cache_policy = NO_CACHE
         plain.fn = around(guard, self.isgenerator, bound_to=self.fn)
         if guard.timeout is not None:
@@ -229,7 +229,7 @@ class ResilientTask(Task[P, R]):
                 setattr(made, mark, getattr(self, mark))
         guard = self.guard
         retries = theirs.get("retries") is not None
-        written = restarting(made, {**self._written, **ours}, asked=retries)
+        written = {**restarting(made, {**self._written, **ours}, asked=retries)}
         retry = prefects_own(made) if retries and "retry" not in written else guard.retry
         retry = as_policy(ours["retry"]) if "retry" in ours else retry_with(retry, made, theirs)
         if theirs.get("timeout_seconds") is not None:

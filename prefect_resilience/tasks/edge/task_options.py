@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
+from prefect.cache_policies import DEFAULT, NO_CACHE
 from prefect.tasks import Task, TaskOptions
+from prefect.utilities.annotations import NotSet
 
+from prefect_resilience import durable
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.options import OPTIONS, ResilienceOptions, as_policy
@@ -33,7 +36,31 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
             f"a resilient task has both timeout={options['timeout']!r} and "
             f"timeout_seconds={options['timeout_seconds']!r}: write only timeout=, which bounds each attempt"
         )
+    effect = durable.Effect.of(options["effect"]) if options.get("effect") is not None else None
+    if effect is not None and effect.external and options.get("cache_policy") not in NO_CACHES:
+        raise _cached("a resilient task", "cache_policy")
     return split_options("task", options, OPTIONS, [*TaskOptions.__annotations__, *more])
+
+
+NO_CACHES: tuple[Any, ...] = (None, NotSet, NO_CACHE)
+
+
+def refuse_cache(task: Task[Any, Any]) -> None:
+    """Raise ConfigurationError if Prefect could answer a call of this task with the result of another call.
+
+    The task has an external effect.
+    """
+    if task.cache_policy not in (*NO_CACHES, DEFAULT):
+        raise _cached(f"task {task.name!r}", "cache_policy or cache_key_fn")
+    if task.cache_policy is None and task.result_storage_key is not None:
+        raise _cached(f"task {task.name!r}", "result_storage_key")
+
+
+def _cached(what: str, option: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{what} has both an external effect and {option}, with which Prefect could return the result of "
+        f"another effect: leave {option} out, since the ledger replays what is done"
+    )
 
 
 def split_options(

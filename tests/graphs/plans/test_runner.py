@@ -15,6 +15,7 @@ import httpx
 import pytest
 from prefect import flow, task
 from prefect.artifacts import Artifact
+from prefect.cache_policies import INPUTS
 from pydantic import BaseModel
 
 from prefect_resilience import (
@@ -396,6 +397,8 @@ def test_what_a_form_is_made_of() -> None:
 
 def test_a_wrong_plan_is_refused_whole() -> None:
     ran_anyway: list[int] = []
+    pay = resilient_task(effect="external")(echo)
+    kept = task(cache_policy=INPUTS)(echo)
     plan = {
         "tasks": [
             node("a", "note"),
@@ -404,10 +407,14 @@ def test_a_wrong_plan_is_refused_whole() -> None:
             node("d", "echo", circuit={"name": "d", "open_four": 1}),
             node("e", "echo", circuit="e-{provider}"),
             node("f", "echo", effect={"kind": "external", "key": "{order}"}),
+            node("g", "echo", effect="external", cache=True),
+            node("h", "pay", cache=True),
+            node("i", "kept", effect="external"),
+            node("j", "echo", effect="conditional", cache=True),
         ]
     }
     with pytest.raises(PlanError) as caught:
-        run_plan(plan, actions={"note": lambda: ran_anyway.append(1), "echo": echo})
+        run_plan(plan, actions={"note": lambda: ran_anyway.append(1), "echo": echo, "pay": pay, "kept": kept})
     places = [mistake.place for mistake in caught.value.mistakes]
     assert places == [
         "tasks[1].depends_on",
@@ -416,7 +423,12 @@ def test_a_wrong_plan_is_refused_whole() -> None:
         "tasks[3].circuit.open_four",
         "tasks[4].circuit",
         "tasks[5].effect",
+        "tasks[6].effect",
+        "tasks[7]",
+        "tasks[8].effect",
     ]
+    assert str(caught.value).count("the ledger replays") == 3
+    assert "tasks[7]: the ledger replays" in str(caught.value)
     assert "{provider} is not an input of 'echo'" in str(caught.value)
     assert ran_anyway == []
 

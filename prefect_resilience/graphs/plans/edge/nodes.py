@@ -145,9 +145,13 @@ class TaskFactory:
             made = copy(cast("AnyTask", target.with_options(**options) if options else target))
         else:
             made = cast("AnyTask", cast(Any, ResilientTask).wrap(target, **options))
-        cast("ResilientTask[..., Any]", made).action_id = node.type
+        resilient = cast("ResilientTask[..., Any]", made)
+        resilient.action_id = node.type
         if made.cache_policy is DEFAULT:
             made.cache_policy = NodeKey()
+        effect = resilient.guard.effect
+        if node.cache and effect is not None and effect.external:
+            raise ConfigurationError("the ledger replays an external effect: leave `cache` out")
         if node.cache:
             made.persist_result = True
             if isinstance(node.cache, Cache) and node.cache.ttl is not None:
