@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
+from uuid import UUID
 
 from prefect import Flow, Task
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
@@ -18,6 +20,7 @@ from prefect.logging.loggers import flow_run_logger, task_run_logger
 from prefect.utilities.engine import resolve_inputs_sync
 
 from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.snapshots import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_of, named_in
 from prefect_resilience.durable.letters.codec import encode_parameters
@@ -50,6 +53,7 @@ __all__ = [
     "run_summary",
 ]
 
+MOST_GIVEN = 1_000
 Log = logging.LoggerAdapter[Any]
 
 
@@ -72,6 +76,7 @@ def dead_letter(
         settle_for_flow(made, run) if completed else capture_for_flow(made, run, cast("State[Any]", state))
     elif not completed:
         capture_for_task(subject, run, state)
+        _given.pop(run.id, None)
 
 
 def keep_dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> None:
@@ -202,7 +207,7 @@ def settle_for_task(task_run: TaskRun) -> None:
     if starts is None or context is None or not run_again(starts) or context.task_run.id != task_run.id:
         return
     task = context.task
-    if enabled() and any(hook in task.on_failure_hooks for hook in (dead_letter, keep_dead_letter)):
+    if enabled() and _leaves_letters(task):
         log = task_run_logger(task_run=task_run, task=task)
         given = partial(_parameters_of, task_run)
         _settle(log, starts, task, task.task_key, _batch_of(task_run), given, str(task_run.id))
@@ -279,6 +284,8 @@ def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
     context = TaskRunContext.get()
     if context is None or context.task_run.id != task_run.id:
         raise LookupError("the parameters of a task run are known only in that run")
+    if (given := _given.get(task_run.id)) is not None:
+        return given
     return resolve_inputs_sync(context.parameters, return_data=True)
 
 
@@ -287,8 +294,15 @@ def _parameters_of_flow(flow_run: FlowRun) -> dict[str, Any]:
     context = FlowRunContext.get()
     here = context is not None and context.flow_run is not None and context.flow_run.id == flow_run.id
     if flow_run.deployment_id is None and here and context is not None and context.parameters is not None:
-        return dict(context.parameters)
+        begun, now = flow_run.parameters, cast("Any", context.flow).serialize_parameters(context.parameters)
+        changed = {name for name, value in now.items() if _is_changed(value, begun.get(name, value))}
+        return {name: begun[name] if name in changed else it for name, it in context.parameters.items()}
     return dict(flow_run.parameters)
+
+
+def _is_changed(now: Any, begun: Any) -> bool:
+    """Whether the flow has changed an argument: then the JSON with which its run began counts."""
+    return isinstance(begun, dict | list) and now != begun
 
 
 def _flow_run() -> FlowRun | None:
@@ -312,9 +326,30 @@ def _batch_of_flow(flow_run: FlowRun) -> str:
     return _batch_of(stand_in) or str(flow_run.id)
 
 
-def _settle_if_completed(task_run: TaskRun, state: State[Any]) -> None:
-    if state.is_completed():
+def _leaves_letters(task: Task[..., Any]) -> bool:
+    return any(hook in task.on_failure_hooks for hook in (dead_letter, keep_dead_letter))
+
+
+_given: OrderedDict[UUID, dict[str, Any]] = OrderedDict()
+"""The arguments of current task runs that may leave a letter, as they were before the functions began."""
+
+
+def _watch_task_run(task_run: TaskRun, state: State[Any]) -> None:
+    if state.is_running() and task_run.id not in _given:
+        _take_parameters(task_run)
+    elif state.is_completed():
         settle_for_task(task_run)
+        _given.pop(task_run.id, None)
 
 
-on_task_run_state(_settle_if_completed)
+def _take_parameters(task_run: TaskRun) -> None:
+    context = TaskRunContext.get()
+    if context is None or context.task_run.id != task_run.id or not _leaves_letters(context.task):
+        return
+    if not all(map(is_fixed, context.parameters.values())):
+        _given[task_run.id] = snapshot(_parameters_of(task_run))
+    while len(_given) > MOST_GIVEN:
+        _given.popitem(last=False)
+
+
+on_task_run_state(_watch_task_run)

@@ -13,7 +13,7 @@ import pytest
 from prefect import flow, task
 from pydantic import SecretStr
 
-from prefect_resilience import ErrorCategory, Retry, dead_letters, resilient_task
+from prefect_resilience import ErrorCategory, NotSent, Retry, batch_status, dead_letters, resilient_task
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.letters.edge.known import queue_of, spool_of
 from prefect_resilience.guards.retries.backoff import Backoff
@@ -279,3 +279,69 @@ def test_switched_off_it_does_nothing(receiver: Receiver, monkeypatch: pytest.Mo
     monkeypatch.setenv("RESILIENCE_ENABLED", "false")
     campaign("a", return_state=True)
     assert dead_letters.list() == []
+
+
+@resilient_task(effect="external", retry=2, dead_letter=True)
+def charge(order: dict[str, Any], lines: list[int], fails: bool = True) -> str:
+    order["status"] = "charged"
+    lines.clear()
+    if FAILING and fails:
+        raise NotSent("no")
+    return "charged"
+
+
+@resilient_task(retry=None, dead_letter=True)
+async def pack(order: shop.Order, box: dict[str, Any]) -> None:
+    order.items.append("pen")
+    box["order"] = order
+    raise RuntimeError("full")
+
+
+@task(on_failure=[dead_letter])
+def pick(orders: list[dict[str, Any]], client: Any = None) -> None:
+    orders.pop()["picked"] = True
+    raise RuntimeError("gone")
+
+
+FAILING = [True]
+
+
+def test_parameters_are_those_before_the_call_changed_them() -> None:
+    @flow(on_failure=[dead_letter])
+    def day(orders: list[dict[str, Any]], when: datetime) -> None:
+        charge({"id": 1}, [1, 2], return_state=True)
+        asyncio.run(pack(shop.Order(id=1, items=[], placed=WHEN), {}, return_state=True))
+        pick.submit([{"id": 1}, {"id": 2}], object()).wait()
+        orders.clear()
+        raise RuntimeError("over")
+
+    day([{"id": 1}], WHEN, return_state=True)
+    letters = {letter.name: letter.parameters for letter in dead_letters.list()}
+    assert letters["charge"] == {"order": {"id": 1}, "lines": [1, 2], "fails": True}
+    assert letters["pack"] == {"order": shop.Order(id=1, items=[], placed=WHEN), "box": {}}
+    assert letters["pick"]["orders"] == [{"id": 1}, {"id": 2}]
+    assert letters["day"] == {"orders": [{"id": 1}], "when": WHEN}
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_replay_finds_the_effect_although_the_call_changed_its_parameters(before: bool) -> None:
+    """The run is retried and makes the call, before the letter is replayed or not at all."""
+    FAILING[:] = [True]
+
+    @flow
+    def bill(order: dict[str, Any], lines: list[int]) -> Any:
+        return charge(order, lines, return_state=True)
+
+    order, lines = {"id": 1}, [1, 2]
+    with batch(f"bill-{before}"):
+        bill(order, lines, return_state=True)
+    FAILING.clear()
+    try:
+        if before:
+            with batch(f"bill-{before}"):
+                assert bill(order, lines).name == "Completed"
+        report = dead_letters.replay()
+        assert [one.message for one in report.outcomes] == ["Replayed" if before else "Completed"]
+        assert [effect.state for effect in batch_status(f"bill-{before}").effects] == ["done"]
+    finally:
+        FAILING[:] = [True]
