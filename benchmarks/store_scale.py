@@ -39,8 +39,8 @@ from benchmarks import store_scale_fill as filling
 from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
-from prefect_resilience.durable.batches.edge.flow_runs import effects_seen, snapshot_with
 from prefect_resilience.durable.batches.edge.known import pruning
+from prefect_resilience.durable.batches.edge.snapshots import effects_seen, snapshot_with
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import open_batch

@@ -50,7 +50,9 @@ class AuditEntry(BaseModel):
     """One action on a batch, or an attempt at one.
 
     `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is the request: "auto", a
-    strategy, "prune" or "settle". `why` is the reason of the package, `reason` the one that the caller gave.
+    strategy, "prune" or "settle"; `force`: with force. `by` is the user and host, or the flow run and the
+    automation that created it; `acting_run` the id of that flow run. `why` is the reason of the package,
+    `reason` the one that the caller gave.
     `ended`: the state of the run at the next recovery. `state_id`: the state that reschedules the flow run.
     """
 
@@ -68,6 +70,8 @@ class AuditEntry(BaseModel):
     next_at: float | None = None
     ended: str | None = None
     state_id: str | None = None
+    force: bool = False
+    acting_run: str | None = None
 
 
 def said(text: str | None) -> str | None:
@@ -95,9 +99,9 @@ class Audit:
 
     # -- claiming
 
-    def claim(self, by: str, asked: str, reason: str | None) -> AuditEntry | None:
+    def claim(self, by: str, asked: str, reason: str | None, **more: Any) -> AuditEntry | None:
         """Begin a recovery; None while another recovery runs. Both outcomes are recorded."""
-        entry = self.entry(by, asked, reason)
+        entry = self.entry(by, asked, reason, **more)
         owner = self.ledger.owner.hold(entry.id)
         try:
             taken = self._change(lambda document: self._claimed(document, entry, owner))
@@ -109,9 +113,14 @@ class Audit:
             return None
         return entry
 
+    def is_claimed(self, document: dict[str, Any]) -> bool:
+        """Whether a recovery is in progress."""
+        claim = document["claim"]
+        return claim is not None and self.ledger.owner.lives(claim["owner"], claim["name"])
+
     def _claimed(self, document: dict[str, Any], entry: AuditEntry, owner: str) -> dict[str, Any]:
         claim = document["claim"]
-        if claim is not None and self.ledger.owner.lives(claim["owner"], claim["name"]):
+        if self.is_claimed(document):
             who = f"{claim['by']} is recovering it"
             return _with(document, entry.model_copy(update={"outcome": "refused", "why": who}))
         if claim is not None:

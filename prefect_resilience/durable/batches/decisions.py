@@ -22,7 +22,7 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.durable.sagas.report import NotUndone, Outline
+from prefect_resilience.durable.sagas.report import NotUndone, Outline, named_some
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
@@ -75,6 +75,12 @@ class BatchSnapshot:
     """When the newest of its effects was last begun."""
     archived: ArchivedEffects | None = None
     """The archived effects, if the ledger has none of the batch any more."""
+    not_recorded: str | None = None
+    """Why the ledger does not have all records that Prefect has of the batch."""
+    beat: float | None = None
+    """The last heartbeat of a run with effects in doubt that seems to be running."""
+    busy_in: str = ""
+    """The process of the first effect in progress, and how old its last heartbeat is."""
 
     @property
     def trail(self) -> RecoveryTrail:
@@ -145,11 +151,28 @@ def rolled_back(report: RecoveryReport, outline: Outline, *, planned: bool = Fal
 def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryHint | None:
     """How to recover the batch by the policy."""
     run = seen.run
+    if seen.not_recorded is not None and not asked.force:
+        return RecoveryHint(strategy="manual_only", why=seen.not_recorded)
     ended = run.ended if run is not None else None
     if asked.force and ended is not None and ended.state not in ENDED_BADLY:
         ended = RunEnd("CRASHED")
     policy = asked.policy or (run.policy if run is not None else None) or RecoveryPolicy()
-    return recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
+    hint = recovery_hint(seen.effects, ended, seen.trail, policy, seen.now, chance)
+    return _doubts_in_run(seen, run) if hint is None and run is not None else hint
+
+
+def _doubts_in_run(seen: BatchSnapshot, run: BatchRun) -> RecoveryHint | None:
+    """The hint for effects in doubt of a run that seems to be running: a process of it is gone."""
+    doubts = tuple(effect.key for effect in seen.effects if effect.state == "unknown")
+    if not doubts or run.type == "COMPLETED":
+        return None
+    beat = "no heartbeat" if seen.beat is None else f"its last heartbeat {seen.now - seen.beat:.0f} s ago"
+    why = (
+        f"its flow run {run.name!r} is {run.state} and sent {beat}, but the process that began "
+        f"{named_some([*map(repr, doubts)])} is gone: if the run's process is gone too, settle each with "
+        f"`prefect-resilience batches settle`, then recover with force; else wait for its end"
+    )
+    return RecoveryHint(strategy="manual_only", why=why, waiting=doubts, resume_from=doubts[0])
 
 
 def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
@@ -175,7 +198,7 @@ def decide(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Recove
 
 def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | None:
     if seen.busy:
-        return decided(seen, None, "refused", f"its effect {seen.busy[0]!r} is in progress")
+        return decided(seen, None, "refused", f"its effect {seen.busy[0]!r} is in progress{seen.busy_in}")
     run = seen.run
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None

@@ -13,8 +13,9 @@ of a process that is known to be dead expires at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -30,7 +31,7 @@ from prefect_resilience.durable.letters.model import (
     Status,
 )
 from prefect_resilience.durable.letters.report import may_be_same
-from prefect_resilience.stores import Document, Store
+from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import scan_all
 
 SETTLED = "its call succeeded when its flow run was run again"
@@ -165,6 +166,9 @@ def may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
 ENTRY = "dead-letter:"
 CONTENTS = "dead-letter-contents:"
 SAME_WORK = "dead-letter-same:"
+BEGUN = "dead-letter-begun:"
+OF_RUN = "dead-letter-of-run:"
+BEGIN_SECONDS = 60.0
 
 _ALL = (1 << 128) - 1
 
@@ -197,24 +201,66 @@ def note(store: Store, letter: DeadLetter) -> None:
 
 def forget(store: Store, letter: DeadLetter) -> None:
     """Remove the documents beside the entry of a letter that is gone."""
-    for key in (contents_key(letter.id), _key(letter.identity, letter.id)):
+    runs = {letter.task_run_id, *(one.task_run_id for one in letter.passes), run_of(letter)}
+    of_runs = (OF_RUN + run for run in runs if run)
+    for key in (contents_key(letter.id), _key(letter.identity, letter.id), *of_runs):
         if (found := store.load(key)) is not None:
             store.delete(key, found.version)
 
 
+def of_run(store: Store, run: str | None) -> str | None:
+    """The id of the letter that a run left before: Dask runs a task run again if its worker died."""
+    found = store.load(OF_RUN + run) if run else None
+    return None if found is None else found.value["id"]
+
+
+def begin_run(store: Store, letter: DeadLetter, letter_id: str) -> str:
+    """Record the letter of a run. Returns its id, which is another one if another process was faster."""
+    if (run := run_of(letter)) is None or store.swap(OF_RUN + run, 0, {"id": letter_id}):
+        return letter_id
+    return of_run(store, run) or letter_id
+
+
+def run_of(letter: DeadLetter) -> str | None:
+    """The id of the run whose failure a letter records."""
+    return letter.flow_run_id if letter.kind == "flow" else letter.task_run_id
+
+
+def count(store: Store, identity: str) -> int:
+    """The number of letters of one call."""
+    return sum(1 for _ in scan_all(store, same_work_prefix(identity)))
+
+
+def begin(store: Store, letter: DeadLetter, begun: int, now: datetime) -> bool:
+    """Begin a new letter of a call that has so many. False if another process has begun one meanwhile: that
+    one is then among them."""
+    places = _value(one.starts for one in letter.passes)
+    value, key = {"id": letter.id, **places}, f"{BEGUN}{letter.identity}:{begun}"
+    if store.swap(key, 0, value, now.timestamp() + BEGIN_SECONDS):
+        return True
+    if (found := store.load(key)) is not None:
+        store.swap(_key(letter.identity, found.value["id"]), 0, {"passes": found.value["passes"]})
+    return False
+
+
 def of_call(
     store: Store, identity: str, starts: Starts, *, in_replay: bool = False
-) -> Iterator[tuple[str, Document]]:
-    """The letters that may belong to this call, the oldest first: ids, and documents for `take`."""
+) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """The letters that may belong to this call, the oldest first: ids, each with a function that takes the
+    letter for this pass; it returns False when an equal call of the pass was faster."""
     for key, document in scan_all(store, same_work_prefix(identity)):
         if may_be_same(_places(document.value), starts, in_replay=in_replay):
-            yield key.rpartition(":")[2], document
+            yield key.rpartition(":")[2], partial(_take, store, key, starts, in_replay)
 
 
-def take(store: Store, identity: str, letter_id: str, document: Document, starts: Starts) -> bool:
-    """Take the letter for this pass; False when another process was faster."""
-    known = [*_places(document.value), starts][-PASSES_KEPT:]
-    return bool(store.swap(_key(identity, letter_id), document.version, _value(known)))
+def _take(store: Store, key: str, starts: Starts, in_replay: bool) -> bool:
+    while (document := store.load(key)) is not None:
+        places = _places(document.value)
+        if not may_be_same(places, starts, in_replay=in_replay):
+            return False
+        if store.swap(key, document.version, _value([*places, starts][-PASSES_KEPT:])):
+            return True
+    return False
 
 
 def in_batch(store: Store, batch: str) -> set[str]:

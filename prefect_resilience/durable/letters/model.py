@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, get_args
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from prefect_resilience.base.naming import is_of_process
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.letters.codec import LARGEST, LeftOut, Reader, encode_parameters
 from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 Status = Literal["waiting", "replaying", "in_doubt", "replayed", "settled"]
@@ -218,6 +221,27 @@ def from_stored(
     letter = DeadLetter.model_validate(value)
     letter._contents = contents  # pyright: ignore[reportPrivateUsage]
     return letter
+
+
+def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
+    """The given statuses; None for all. Raises ConfigurationError for one that does not exist."""
+    if status is None:
+        return None
+    wanted = {status} if isinstance(status, str) else set(status)
+    for one in wanted:
+        if one not in STATUSES:
+            raise ConfigurationError(f"unknown status {one!r} of a dead letter{nearest(one, STATUSES)}")
+    return wanted or None
+
+
+def archive_to(path: Path, letters: Iterable[DeadLetter]) -> None:
+    """Add letters to a file, each as a line of JSON, and sync it to the disk."""
+    with path.open("a", encoding="utf-8") as file:
+        for letter in letters:
+            line = {**letter.model_dump(mode="json"), "contents": letter.contents.model_dump(mode="json")}
+            file.write(json.dumps(line) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 # -- ids

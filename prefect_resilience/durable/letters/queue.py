@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import gc
-import json
 import os
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
@@ -20,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.owner import is_gone, this_process
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
@@ -32,13 +30,15 @@ from prefect_resilience.durable.letters.model import (
     Outcome,
     Pass,
     Starts,
+    archive_to,
     as_stored,
+    check_statuses,
     first_id_at,
     from_stored,
     is_id,
     new_id,
 )
-from prefect_resilience.durable.letters.report import run_again
+from prefect_resilience.durable.letters.report import is_elsewhere, run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 from prefect_resilience.stores.base import scan_all
@@ -71,33 +71,52 @@ class DeadLetterQueue:
     def put(self, letter: DeadLetter, contents: Contents, *, in_replay: bool = False) -> DeadLetter:
         """Store a letter. A letter without an id gets an id and the current time.
 
-        If another pass of the same flow run left a letter of the same call, that letter is updated instead;
-        with `in_replay` also a letter of another run of the batch.
+        A task run has one letter, also if it is run twice, and so has a call of a batch: if another pass left
+        it, that letter is updated instead. `in_replay`: also a letter of another run.
         """
-        may_be_known = letter.identity and (in_replay or run_again(claims.latest_starts(letter)))
-        if may_be_known and (known := self._failed_again(letter, contents, in_replay)) is not None:
-            return known
-        if not letter.id:
-            now = self.now()  # in whole microseconds, so that the id and the time agree
-            dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
-            letter = with_id(letter, now).model_copy(update={"passes": dated})
-        # A letter with an id may be in the store already; then these writes change nothing.
-        self.store.swap(contents_key(letter.id), 0, contents.model_dump(mode="json"))
+        new = letter if letter.id else self._dated(letter)
+        known = claims.of_run(self.store, claims.run_of(letter)) or self._of_earlier_pass(new, in_replay)
+        known = claims.begin_run(self.store, letter, known or new.id)
+        if known != new.id:
+            return self._added(known, letter, contents)
+        self.store.swap(contents_key(known), 0, contents.model_dump(mode="json"))
         if letter.identity:
-            claims.note(self.store, letter)
-        self.store.swap(entry_key(letter.id), 0, as_stored(letter))
-        return letter.holding(contents)
+            claims.note(self.store, new)
+        if self.store.swap(entry_key(known), 0, as_stored(new)) or letter.id:
+            return new.holding(contents)
+        return self._added(known, letter, contents)  # another pass was faster
 
-    def _failed_again(self, letter: DeadLetter, contents: Contents, in_replay: bool) -> DeadLetter | None:
-        """The updated letter of the same call; None if there is none."""
-        for known in self._of_call(letter.identity, claims.latest_starts(letter), STATUSES, in_replay):
-            changed = self._change(known, lambda old: report.failed(old, letter, self.now()))
-            if changed is not None:
-                key = contents_key(known)
-                body = self.store.load(key)
-                self.store.swap(key, body.version if body else 0, contents.model_dump(mode="json"))
-                return changed.holding(contents)
-        return None
+    def _dated(self, letter: DeadLetter) -> DeadLetter:
+        now = self.now()  # in whole microseconds, so that the id and the time agree
+        dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
+        return with_id(letter, now).model_copy(update={"passes": dated})
+
+    def _of_earlier_pass(self, new: DeadLetter, in_replay: bool) -> str | None:
+        """The letter that another pass left of the same call, taken for this pass; None if there is none."""
+        starts = claims.latest_starts(new)
+        elsewhere = in_replay or is_elsewhere(starts, new.batch_id)
+        if not new.identity or not (elsewhere or run_again(starts)):
+            return None
+        for _ in range(MOST_SWAPS):
+            begun = claims.count(self.store, new.identity)
+            for known in self._of_call(new.identity, starts, STATUSES, elsewhere):
+                return known
+            if claims.begin(self.store, new, begun, self.now()):
+                return None
+        raise StoreUnavailable(f"too many concurrent failures of the call of {new.name!r}: try again")
+
+    def _added(self, known: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
+        """The letter with this id after its call failed in another pass."""
+        while (changed := self._change(known, lambda old: report.failed(old, letter, self.now()))) is None:
+            # The process that began it has not written it yet, or died.
+            anew = self._dated(letter).model_copy(update={"id": known})
+            if self.store.swap(entry_key(known), 0, as_stored(anew)):
+                changed = anew
+                break
+        key = contents_key(known)
+        body = self.store.load(key)
+        self.store.swap(key, body.version if body else 0, contents.model_dump(mode="json"))
+        return changed.holding(contents)
 
     def _of_call(
         self, identity: str, starts: Starts, statuses: Collection[str], in_replay: bool = False
@@ -105,16 +124,17 @@ class DeadLetterQueue:
         """The letters of one call, each taken for this pass. Waiting letters come first: of several equal
         calls, those have not succeeded yet."""
         for waiting in (True, False):
-            for known, document in claims.of_call(self.store, identity, starts, in_replay=in_replay):
+            for known, take in claims.of_call(self.store, identity, starts, in_replay=in_replay):
                 found = self.store.load(entry_key(known))
-                status = None if found is None else self._read(found).status
+                status = "waiting" if found is None else self._read(found).status
                 fits = status in statuses and (status == "waiting") is waiting
-                if fits and claims.take(self.store, identity, known, document, starts):
+                if fits and take():
                     yield known
 
-    def call_succeeded(self, identity: str, one: Pass) -> DeadLetter | None:
+    def call_succeeded(self, identity: str, one: Pass, batch_id: str | None = None) -> DeadLetter | None:
         """Record that a call succeeded in a later pass. Returns its letter if that is settled, else None."""
-        for known in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt")):
+        elsewhere = is_elsewhere(one.starts, batch_id)
+        for known in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt"), elsewhere):
             if (changed := self.made_by_run(known, one)) is not None:
                 return changed if changed.status == "settled" else None
         return None
@@ -329,7 +349,7 @@ class DeadLetterQueue:
         )
         while page := [*islice(old, PAGE)]:
             if archive is not None and not dry_run:
-                _archive(Path(archive), page)
+                archive_to(Path(archive), page)
             for letter in page:
                 if dry_run or self._remove(letter, before, include_waiting):
                     yield letter
@@ -369,26 +389,6 @@ def _no_collecting() -> Generator[None, None, None]:
 def with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
     fresh = {"id": new_id(now.timestamp(), random.getrandbits(64)), "created_at": now}
     return letter.model_copy(update=fresh)
-
-
-def _archive(path: Path, letters: Iterable[DeadLetter]) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        for letter in letters:
-            line = {**letter.model_dump(mode="json"), "contents": letter.contents.model_dump(mode="json")}
-            file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
-    """The given statuses; None for all. Raises ConfigurationError for one that does not exist."""
-    if status is None:
-        return None
-    wanted = {status} if isinstance(status, str) else set(status)
-    for one in wanted:
-        if one not in STATUSES:
-            raise ConfigurationError(f"unknown status {one!r} of a dead letter{nearest(one, STATUSES)}")
-    return wanted or None
 
 
 def is_of(letter: DeadLetter, task: str) -> bool:

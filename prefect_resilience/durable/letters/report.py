@@ -127,11 +127,17 @@ def run_again(starts: Starts) -> bool:
     return any(count > 1 for _, count in starts)
 
 
+def is_elsewhere(starts: Starts, batch_id: str | None) -> bool:
+    """Whether the batch of a call is not its root flow run: other flow runs may make the same call of it."""
+    return bool(starts) and starts[0][0] != batch_id
+
+
 def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = False) -> bool:
     """Whether a letter that is known from these places may belong to an equal call in this place.
 
     Equal calls in one pass are different calls, so a letter belongs to one call per pass. `in_replay`: a
-    letter that is known only from other runs fits, too, since a replay creates a run of its own.
+    letter that is known only from other runs fits, too: a replay, or another pass of a batch with a name, has
+    a run of its own.
     """
     near = [place for place in known if place and starts and place[0][0] == starts[0][0]]
     if not near:

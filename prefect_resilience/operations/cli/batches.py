@@ -149,7 +149,7 @@ def recover(
         work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=how.force, store=url)
         asks: tuple[str, ...] = ("compensated",)
     else:
-        work = partial(recovery.recover, batch, strategy, force=how.force, store=url)
+        work = partial(recovery.recover, batch, strategy, force=how.force, progress=look.say, store=url)
         asks = tuple(tables.ACTIONS) if how.force else ("compensated", "abandoned")
     return _carried_out(work, asks, url, how)
 
@@ -295,9 +295,10 @@ def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
 def _why_nothing(batch: str, url: str) -> str:
     """Why there is no hint, from the state of the run and its effects."""
     try:
-        return recovery.recover(batch, dry_run=True, store=url).why
+        report = recovery.recover(batch, dry_run=True, store=url)
     except ApiUnavailable as error:
-        return f"no effect is missing or in doubt; {error}"
+        return f"nothing to do: no effect is missing or in doubt; {error}"
+    return f"{'nothing to do' if report.action == 'nothing' else 'not now'}: {report.why}"
 
 
 def _carried_out(
@@ -313,7 +314,7 @@ def _carried_out(
             report = work(reason=how.reason)
     look.answer(report, *tables.report_lines(report), json=how.json)
     left = any(one.how != "skipped" for one in report.not_undone)
-    return 0 if report.dry_run or (report.action in DONE and not left) else 1
+    return 0 if report.action in DONE and not left else 1
 
 
 def _agreed(plan: RecoveryReport) -> bool:

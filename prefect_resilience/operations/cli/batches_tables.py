@@ -18,8 +18,9 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.audit import AuditEntry
 from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, hint_of
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
 from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
+from prefect_resilience.durable.batches.edge.snapshots import hint_of
 from prefect_resilience.durable.batches.edge.status import Archived, BatchStatus, BatchSummary, EffectStatus
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -100,7 +101,7 @@ def _card_rows(status: BatchStatus, hint: RecoveryHint | str | None, now: float)
 
 def _hint_rows(hint: RecoveryHint | str | None, now: float) -> Iterator[tuple[str, str]]:
     if not isinstance(hint, RecoveryHint):
-        yield "hint", f"nothing to do: {hint}" if hint else "nothing to do"
+        yield "hint", hint or "nothing to do"
         return
     yield "hint", hint.strategy + ("" if hint.automatic else ", not automatic")
     yield "why", hint.why
@@ -159,7 +160,7 @@ def audit_table(entries: Iterable[AuditEntry]) -> Table:
         (
             look.clock(entry.at),
             entry.by,
-            entry.asked,
+            entry.asked + (", forced" if entry.force else ""),
             OUTCOMES.get(entry.outcome, entry.outcome.replace("_", " "))
             + ("" if entry.ended is None else f", then {entry.ended}"),
             safe(entry.why if entry.reason is None else f"{entry.why} ({entry.reason})"),

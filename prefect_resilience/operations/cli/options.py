@@ -15,7 +15,7 @@ from pydantic_settings import SettingsError
 from prefect_resilience.base.durations import LONGEST, seconds_of
 from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
 from prefect_resilience.base.text import one_line
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import parse_url
 
@@ -143,6 +143,8 @@ def explained(url: str) -> Generator[None, None, None]:
     """Re-raise StoreUnavailable with the store's URL, the cause, and what to check."""
     try:
         yield
+    except NotRecorded:
+        raise
     except StoreUnavailable as error:
         cause: BaseException = error
         while cause.__cause__ is not None:

@@ -15,8 +15,9 @@ from typing import Any
 import anyio
 from prefect.settings import PREFECT_API_URL
 
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs, run_id_of
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
 from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance, in_order
+from prefect_resilience.durable.batches.edge.marks import run_id_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import ended, queue_of
 from prefect_resilience.errors.secrets.redact import redact

@@ -5,21 +5,24 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from itertools import product
+from itertools import islice, product
 from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.events.actions import RunDeployment
 from prefect.events.schemas.automations import Automation
 from prefect.events.schemas.events import Event, Resource
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
-from prefect_resilience.base.text import one_line, plural
+from prefect_resilience.base.text import one_line, plural, utc_text
+from prefect_resilience.durable.batches.edge.workers import stranded_runs
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
@@ -32,6 +35,8 @@ STALE = (
     ("created", "is missing", "are missing"),
     ("changed", "is of another version", "are of another version"),
 )
+RUNS_SHOWN = 20
+PENDING = timedelta(hours=1)
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
@@ -189,6 +194,25 @@ def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[Dia
                 yield wrong("automations", automation.name, says, mend)
 
 
+def stranded(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+    """Flow runs that wait for a retry in a process that is gone, and runs that stay Pending."""
+    for run in islice(stranded_runs(client), RUNS_SHOWN):
+        says = f"the flow run {run.name} waits for a retry in a process that is gone: nothing will run it"
+        mend = f"Run `prefect-resilience batches recover {run.id}`."
+        yield wrong("runs", str(run.id), says, mend)
+    before = (datetime.now(UTC) - PENDING).isoformat()
+    asked = {"state": {"type": {"any_": ["PENDING"]}}, "expected_start_time": {"before_": before}}
+    found = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(asked), limit=RUNS_SHOWN)
+    for run in found:
+        if run.state is not None and run.state.timestamp < datetime.now(UTC) - PENDING:
+            says = f"the flow run {run.name} is Pending since {utc_text(run.state.timestamp.timestamp())}"
+            mend = (
+                "If its worker is gone, run "
+                f"`prefect-resilience batches recover {run.id} --strategy restart --force`."
+            )
+            yield note("runs", str(run.id), says, mend)
+
+
 CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {
     "server": versions,
     "clocks": clock,
@@ -197,4 +221,5 @@ CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {
     "workers": pools,
     "installation": installed,
     "automations": automations,
+    "runs": stranded,
 }

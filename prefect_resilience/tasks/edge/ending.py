@@ -24,7 +24,8 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, hint_of, label_of_error
+from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
+from prefect_resilience.durable.batches.edge.snapshots import hint_of
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import open_ledger

@@ -22,9 +22,10 @@ from prefect.utilities.engine import resolve_inputs_sync
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.snapshots import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
-from prefect_resilience.durable.batches.edge.tags import batch_of, named_in
+from prefect_resilience.durable.batches.edge.tags import batch_of, named_in, tagged_batch
 from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.known import (
+    block_starts,
     queue_of,
     settle_call,
     spool_of,
@@ -117,7 +118,7 @@ def capture_for_task(
             flow_run_id=str(task_run.flow_run_id) if task_run.flow_run_id else None,
             task_run_id=str(task_run.id),
             run_count=flow_run.run_count if flow_run is not None else 1,
-            starts=starts_of(flow_run) if flow_run is not None else (),
+            starts=starts_of(flow_run) if flow_run is not None else block_starts(),
             attempts=max(error.attempt if error else 1, task_run.run_count, 1),
         )
 
@@ -200,17 +201,22 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
 def settle_for_task(task_run: TaskRun) -> None:
     """Settle the letter that an earlier pass of the flow run left for a call that has just succeeded.
 
-    It costs nothing in a first pass. Never raises.
+    It costs nothing in a first pass, except in a batch with a name. Never raises.
     """
-    starts = starts_here()
+    starts = starts_here() or block_starts()
     context = TaskRunContext.get()
-    if starts is None or context is None or not run_again(starts) or context.task_run.id != task_run.id:
+    named = explicit_batch() is not None or tagged_batch() is not None
+    # Dask and Ray run a task run again if its worker died.
+    twice = getattr(FlowRunContext.get(), "detached", False)
+    if not (twice or (named and starts) or run_again(starts)) or context is None:
+        return
+    if context.task_run.id != task_run.id:
         return
     task = context.task
     if enabled() and _leaves_letters(task):
         log = task_run_logger(task_run=task_run, task=task)
         given = partial(_parameters_of, task_run)
-        _settle(log, starts, task, task.task_key, _batch_of(task_run), given, str(task_run.id))
+        _settle(log, starts, task, task.task_key, _batch_of(task_run), given, str(task_run.id), twice)
 
 
 def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
@@ -232,6 +238,7 @@ def _settle(
     batch_id: str | None,
     given: Callable[[], dict[str, Any]],
     task_run_id: str | None,
+    twice: bool = False,
 ) -> None:
     if in_replay():
         return
@@ -245,7 +252,7 @@ def _settle(
         return identity_of(batch_id, kind, called.name, source_of(called), key, encoded)
 
     try:
-        letter = settle_call(starts, batch_id, identity, task_run_id)
+        letter = settle_call(starts, batch_id, identity, task_run_id, twice)
     except Exception as failure:  # noqa: BLE001 - the call has succeeded; a replay finds that out too
         log.warning("Whether this call has a dead letter is unknown: %s", redact(repr(failure)))
         return

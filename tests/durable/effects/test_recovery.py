@@ -33,7 +33,7 @@ from prefect_resilience.durable import (
     settle,
 )
 from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
-from prefect_resilience.durable.batches.edge import operations, recovery
+from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import unknown
 from prefect_resilience.durable.batches.edge.operations import (
@@ -609,13 +609,6 @@ def test_an_abandoned_batch_is_left_alone_until_somebody_names_a_strategy(deploy
     set_state(run_id, Crashed())
     assert batch_status(run_id).hint.strategy == "restart_from_last_external", "it is no longer abandoned"
     assert recover(run_id).action == "rescheduled"
-
-
-def test_an_automation_waits_until_the_worker_is_done_with_a_failed_run(deployed, monkeypatch):
-    monkeypatch.setattr(operations, "WORKER_LETS_GO", 1.5)
-    run_id = deployed(Failed())
-    operations._let_go(run_id)
-    assert time.time() - run_of(run_id).state.timestamp.timestamp() >= 1.5
 
 
 def test_abandon_is_refused_while_it_goes_on(deployed):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,7 @@ def made(name: str = "send", **fields: Any) -> tuple[DeadLetter, Contents]:
         {"n": 1, "when": NOW},
         error,
         now=NOW,
-        kind="task",
+        kind=fields.pop("kind", "task"),
         name=name,
         key=f"{name}-1",
         source=source,
@@ -134,6 +136,85 @@ def test_purging(queue: DeadLetterQueue, tmp_path: Path) -> None:
     assert len(queue.store.scan("dead-letter", limit=100)) == 3
 
 
+def story(letter: DeadLetter) -> list[tuple[str, str]]:
+    return [(one.starts[-1][0], one.outcome) for one in letter.passes]
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_another_run_of_a_batch_with_a_name_makes_no_second_letters(
+    queue: DeadLetterQueue, calls: int
+) -> None:
+    """Equal calls of one pass are letters of their own; the next pass takes each of them once."""
+    for run in ("f", "g", "h"):
+        letters = bury(queue, *["a"] * calls, batch_id="invoices", flow_run_id=run)
+        assert len({one.id for one in letters}) == calls
+    assert len(queue.list()) == calls
+    assert [story(one) for one in queue.list()] == [[(run, "failed") for run in "fgh"]] * calls
+    bury(queue, "a", batch_id="receipts", flow_run_id="g")
+    assert len(queue.list()) == calls + 1, "another batch is another call"
+
+
+@pytest.mark.parametrize("status", ["waiting", "replaying", "in_doubt", "replayed", "purged"])
+@pytest.mark.parametrize("run", [{"task_run_id": "t"}, {"flow_run_id": "f", "kind": "flow"}])
+def test_a_run_that_was_run_twice_has_one_letter(
+    queue: DeadLetterQueue, status: str, run: dict[str, Any]
+) -> None:
+    """Dask runs a task run again if its worker died; here with parameters that look different there."""
+    fields = {"batch_id": "f", "flow_run_id": "f", **run}
+    (first,) = bury(queue, "a", **fields)
+    lease = 60 if status == "replaying" else 0
+    if status != "waiting":
+        taken, _ = queue.claim(first.id, "me", lease, run_id=None, despite_doubt=True)
+        if status in ("replayed", "purged"):
+            queue.settle(first.id, taken.claim.token, "replayed")
+    if status == "purged":
+        queue.purge(datetime.now(UTC) + timedelta(days=1))
+    letter, contents = made("a", **fields)
+    again = queue.put(letter.model_copy(update={"identity": "another"}), contents)
+    (listed,) = queue.list()
+    assert listed.id == again.id
+    if status == "purged":
+        assert (listed.status, listed.failures) == ("waiting", 1)
+        return
+    assert again.id == first.id
+    assert listed.status == ("waiting" if status == "replayed" else status)
+    assert [one.outcome for one in listed.passes] == ["failed", "failed"]
+    assert queue.get(first.id).contents.parameters == contents.parameters
+
+
+@pytest.mark.parametrize("how", ["one run", "two runs of a batch", "equal calls of two runs"])
+def test_two_writers_at_once_leave_the_same_letters(queue: DeadLetterQueue, how: str) -> None:
+    start = threading.Barrier(4)
+
+    def fail(number: int) -> None:
+        fields: dict[str, Any] = {"batch_id": "invoices", "flow_run_id": f"f{number % 2}"}
+        if how == "one run":
+            fields = {"batch_id": "f", "flow_run_id": "f", "task_run_id": "t"}
+        if how == "two runs of a batch":
+            fields["flow_run_id"] = f"f{number}"
+        letter, contents = made("a", **fields)
+        start.wait(60)
+        queue.put(letter, contents)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(fail, range(4)))
+    letters = queue.list()
+    assert len(letters) == (2 if how == "equal calls of two runs" else 1)
+    assert sum(len(one.passes) for one in letters) == 4
+    for one in letters:
+        assert how == "one run" or len({story[0] for story in story(one)}) == len(one.passes)
+
+
+def test_letters_of_0_2_are_taken_by_their_next_pass(queue: DeadLetterQueue) -> None:
+    """They have an id and an index, and no note of their run."""
+    (old,) = bury(queue, "a", batch_id="f", flow_run_id="f", task_run_id="t")
+    note = queue.store.load("dead-letter-of-run:t")
+    assert note is not None
+    queue.store.delete("dead-letter-of-run:t", note.version)
+    (again,) = bury(queue, "a", batch_id="f", flow_run_id="f", run_count=2, task_run_id="t2")
+    assert (again.id, again.failures) == (old.id, 2)
+
+
 def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetterQueue) -> None:
     first, second = bury(queue, "a", "a", batch_id="b", flow_run_id="f", run_count=1)
     again = bury(queue, "a", batch_id="b", flow_run_id="f", run_count=2, task_run_id="new")[0]
@@ -142,9 +223,9 @@ def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetter
     other = bury(queue, "a", batch_id="b", flow_run_id="f", run_count=2)[0]
     assert {again.id, other.id} == {first.id, second.id}
     assert len(queue.list()) == 2
-    # A third call that fails in the same start, and one of another run, are others.
+    # A third call that fails in the same start, and one of another batch, are others.
     bury(queue, "a", batch_id="b", flow_run_id="f", run_count=2)
-    bury(queue, "a", batch_id="b", flow_run_id="g", run_count=2)
+    bury(queue, "a", batch_id="other", flow_run_id="g", run_count=2)
     assert len(queue.list()) == 4
     letter, contents = made("a", batch_id="b", flow_run_id="of the replay")
     assert queue.put(letter, contents, in_replay=True).failures >= 2

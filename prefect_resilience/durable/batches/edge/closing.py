@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State, StateType, TaskRun
+from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
@@ -21,6 +21,7 @@ from prefect.types._datetime import parse_datetime
 from prefect_resilience.base.drive import answers
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.edge.marks import PAGE, pages
+from prefect_resilience.durable.batches.edge.workers import retries_in_process, retry_at, stranded_runs
 from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
     SETTLES,
@@ -223,15 +224,25 @@ def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> di
 
 @dataclass(frozen=True, slots=True)
 class SilentRun:
-    """A flow run whose heartbeats stopped; `beat` is the last one, in seconds since the epoch."""
+    """A flow run without a process; `beat` is its last heartbeat, in seconds since the epoch.
+
+    `stranded`: it waits in its process for a retry; `beat` is the time of that retry.
+    """
 
     id: UUID
     name: str
     beat: float
+    stranded: bool = False
+
+    def __str__(self) -> str:
+        if self.stranded:
+            return f"It waits since {utc_text(self.beat)} for a retry in its process, which is gone."
+        ended = "The machine, the worker or the process is gone."
+        return f"Its heartbeats stopped at {utc_text(self.beat)}. {ended}"
 
 
 def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[SilentRun]:
-    """Running flow runs whose last heartbeat is at least `silent_for` ago.
+    """Running flow runs whose last heartbeat is at least `silent_for` ago, and stranded ones.
 
     Runs that never sent one are left out: heartbeats may be switched off. Raises errors of the API.
     """
@@ -239,7 +250,9 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
     found = _found(client, "/flow_runs/filter", running, sys.maxsize)
     runs = [FlowRun.model_validate(one) for one in found]
     pages = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
-    return [one for page in pages for one in _silent_of(client, page, silent_for)]
+    silent = [one for page in pages for one in _silent_of(client, page, silent_for)]
+    stranded = stranded_runs(client, silent_for)
+    return silent + [SilentRun(run.id, run.name, retry_at(run).timestamp(), True) for run in stranded]
 
 
 def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[SilentRun]:
@@ -283,13 +296,16 @@ def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[
     }
 
 
+def last_beat(run_id: UUID, since: float) -> float | None:
+    """When a flow run sent its last heartbeat since then. Raises errors of the API."""
+    with get_client(sync_client=True) as client:
+        return _last_beats(client, {run_id: datetime.fromtimestamp(since, UTC)}).get(run_id)
+
+
 def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:
-    state = client.read_flow_run(one.id).state
-    if state is None or state.type is not StateType.RUNNING:
+    run = client.read_flow_run(one.id)
+    if run.state is None or not (retries_in_process(run) if one.stranded else run.state.is_running()):
         return False
-    message = (
-        f"Its heartbeats stopped at {utc_text(one.beat)}. The machine, the worker or the process is gone."
-    )
     # Without force: a final state that was set meanwhile stays.
-    answer = client.set_flow_run_state(one.id, Crashed(message=message))
+    answer = client.set_flow_run_state(one.id, Crashed(message=str(one)))
     return answer.status is SetStateStatus.ACCEPT

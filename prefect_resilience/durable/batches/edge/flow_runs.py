@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from operator import itemgetter
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -20,20 +20,19 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
-from prefect.states import AwaitingRetry, Pending
+from prefect.settings import get_current_settings
+from prefect.states import AwaitingRetry, Crashed, Pending
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.audit import Audit, archived_effects
-from prefect_resilience.durable.batches.decisions import (
-    ArchivedEffects,
-    BatchSnapshot,
-    RecoveryRequest,
-    hint_for,
+from prefect_resilience.durable.batches.edge.marks import (
+    PAGE,
+    flow_run_of_name,
+    pages,
+    run_id_of,
 )
-from prefect_resilience.durable.batches.edge.marks import PAGE, pages
-from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, RunEnd, SeenEffect
-from prefect_resilience.durable.effects.ledger import Ledger
-from prefect_resilience.durable.effects.model import EffectDocument, EffectState
+from prefect_resilience.durable.batches.edge.workers import is_stranded, retries_in_process, stranded_runs
+from prefect_resilience.durable.batches.strategies import ENDED_BADLY, RecoveryPolicy, RunEnd
+from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
@@ -72,33 +71,37 @@ class BatchRun:
     """The recovery policy of its flow, if it has one."""
     inner: bool = False
     """Whether it is a subflow run."""
+    labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pool: str | None = None
+    """Its work pool."""
+    stranded: bool = False
+    """Whether it waits for a retry in a process that is gone; then `type` is CRASHED."""
+
+    @property
+    def ended_badly(self) -> bool:
+        """Whether it failed, crashed or was cancelled."""
+        return self.type in ENDED_BADLY
 
 
-def run_id_of(batch_id: str) -> UUID | None:
-    """The flow run id that a batch id may be; None for a name."""
-    try:
-        found = UUID(batch_id)
-    except ValueError:
-        return None
-    return found if str(found) == batch_id else None
-
-
-def find_run(batch_id: str, effects: Iterable[EffectDocument]) -> BatchRun | None:
-    """The root flow run of a batch; for a batch with a name, that of its last intended effect.
+def find_run(batch_id: str, effects: Iterable[EffectDocument], *, by_name: bool = False) -> BatchRun | None:
+    """The root flow run of a batch; for a batch with a name, that of its last intended effect. `by_name`:
+    without effects, any flow run that Prefect has of the name.
 
     None if the Prefect API knows none. Raises ApiUnavailable.
     """
-    asked = run_id_of(batch_id)
-    last = max(effects, key=lambda one: one["intended_at"], default=None)
-    if asked is None and (last is None or last.get("flow_run_id") is None):
+    run_id = run_id_of(batch_id)
+    if run_id is None:
+        last = max(effects, key=lambda one: one["intended_at"], default=None)
+        if last is not None and last.get("flow_run_id") is not None:
+            run_id = UUID(last["flow_run_id"])
+        elif last is None and by_name and get_current_settings().api.url is not None:
+            with suppress(ApiUnavailable), _asking() as client:
+                run_id = flow_run_of_name(client, batch_id)
+    if run_id is None:
         return None
-    with _asking() as client:
-        for run_id in (asked, None if last is None or asked else UUID(last["flow_run_id"])):
-            try:
-                if run_id is not None:
-                    return _seen(_root(client, client.read_flow_run(run_id)))
-            except ObjectNotFound:
-                continue
+    with _asking() as client, suppress(ObjectNotFound):
+        root = _root(client, client.read_flow_run(run_id))
+        return _seen(root, stranded=is_stranded(client, root))
     return None
 
 
@@ -115,7 +118,8 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
 
 
 def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
-    """Flow runs that failed or crashed after `since`; at most `most`, the latest first.
+    """Flow runs that are stranded, and those that failed or crashed after `since`, the latest first; at most
+    `most`.
 
     Raises ApiUnavailable.
     """
@@ -123,7 +127,9 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
     wanted = FlowRunFilter.model_validate(asked)
     with _asking() as client:
         read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
-        return [_seen(run) for run in pages(read, most)]
+        stranded = islice(stranded_runs(client), most)
+        ended = [_seen(run, stranded=True) for run in stranded] + [_seen(run) for run in pages(read, most)]
+        return ended[:most]
 
 
 def asks_for_recovery(batch_id: str) -> bool:
@@ -149,6 +155,9 @@ def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str
     """
     moment = None if at is None else datetime.fromtimestamp(at, UTC)
     with _asking() as client:
+        if retries_in_process(client.read_flow_run(run_id)):
+            # Workers take it only after a final state.
+            client.set_flow_run_state(run_id, Crashed(message="Its process is gone."))
         answer = client.set_flow_run_state(run_id, AwaitingRetry(scheduled_time=moment, message=redact(why)))
     if answer.status is SetStateStatus.ACCEPT:
         return None, None if answer.state is None else str(answer.state.id)
@@ -177,9 +186,9 @@ def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
     return run
 
 
-def _seen(run: FlowRun) -> BatchRun:
+def _seen(run: FlowRun, *, stranded: bool = False) -> BatchRun:
     state = run.state or Pending(timestamp=_EPOCH)
-    kind = state.type.value
+    kind = "CRASHED" if stranded else state.type.value
     error = _error_on(run) or classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None
     scheduled = state.state_details.scheduled_time if kind == "SCHEDULED" else None
     return BatchRun(
@@ -193,6 +202,9 @@ def _seen(run: FlowRun) -> BatchRun:
         ended=RunEnd(kind, error),
         policy=_policy_on(run),
         inner=run.parent_task_run_id is not None,
+        labels=run.labels,
+        pool=run.work_pool_name,
+        stranded=stranded,
     )
 
 
@@ -227,112 +239,20 @@ def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
         return None
 
 
-# The state of a batch: its effects, its run and its earlier recoveries.
-
-_UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown"
-
-
-def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
-    """The state of a batch. `run`: its flow run, if the caller has it."""
-    found = effects_seen(ledger, batch_id)
-    newest = () if found.newest is None else (found.newest,)
-    run = run or find_run(batch_id, newest)
-    if run is not None and not newest and run_id_of(batch_id) and str(run.id) != batch_id:
-        # A subflow run: its effects belong to its root.
-        return look(ledger, str(run.id))
-    return snapshot_with(ledger, batch_id, found, run)
+def acting_run() -> str | None:
+    """The id of the flow run that calls."""
+    run = _calling()
+    return None if run is None else str(run.id)
 
 
-def hint_of(
-    ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
-) -> RecoveryHint | None:
-    """How to recover a batch. While the Prefect API is unavailable, the effects alone decide.
-
-    `run`: its flow run, if the caller has it.
-    """
-    asked = RecoveryRequest(policy=policy)
-    try:
-        return hint_for(look(ledger, batch_id, run), asked, 0.5)
-    except ApiUnavailable:
-        hint = hint_for(snapshot_with(ledger, batch_id, effects_seen(ledger, batch_id), None), asked, 0.5)
-        return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
-
-
-def run_of(ledger: Ledger, batch_id: str) -> BatchRun | None:
-    """The flow run of a batch; None if there is none, or the Prefect API is unavailable."""
-    try:
-        return find_run(batch_id, (document for document, _ in ledger.each_effect(batch_id)))
-    except ApiUnavailable:
-        return None
-
-
-class _EffectsSeen(NamedTuple):
-    """What a recovery needs to know of the effects of a batch, without their documents."""
-
-    effects: tuple[SeenEffect, ...]
-    busy: tuple[str, ...]
-    begun_at: float | None
-    newest: EffectDocument | None
-
-
-def effects_seen(ledger: Ledger, batch_id: str) -> _EffectsSeen:
-    effects: list[tuple[float, str, SeenEffect]] = []
-    busy: list[tuple[float, str]] = []
-    newest: EffectDocument | None = None
-    begun_at: float | None = None
-    for document, alive in ledger.each_effect(batch_id):
-        undoes, place = "compensates" in document, (document["first_at"], document["key"])
-        # Compensations count only if they are in doubt.
-        if not undoes or state_of(document, alive) == "unknown":
-            effects.append((*place, _counted(document, alive)))
-        if alive:
-            busy.append(place)
-        if not undoes and (begun_at is None or document["intended_at"] > begun_at):
-            begun_at = document["intended_at"]
-        if newest is None or document["intended_at"] > newest["intended_at"]:
-            newest = document
-    effects.sort(key=itemgetter(0, 1))
-    seen = tuple(one for _, _, one in effects)
-    return _EffectsSeen(seen, tuple(key for _, key in sorted(busy)), begun_at, newest)
-
-
-def snapshot_with(ledger: Ledger, batch_id: str, found: _EffectsSeen, run: BatchRun | None) -> BatchSnapshot:
-    done = [] if found.newest is not None else archived_effects(ledger, batch_id)
-    done = [one for one in done if one["effect"]["state"] == "done"]
-    return BatchSnapshot(
-        batch_id,
-        effects=found.effects,
-        busy=found.busy,
-        run=run,
-        named_after_run=run_id_of(batch_id) is not None,
-        log=Audit(ledger, batch_id).document(),
-        now=ledger.store.now(),
-        begun_at=found.begun_at,
-        archived=ArchivedEffects(len(done), done[-1]["archived_at"]) if done else None,
-    )
-
-
-def _counted(document: EffectDocument, alive: bool) -> SeenEffect:
-    undo: dict[str, Any] = document.get("compensation") or {}
-    return SeenEffect(
-        key=document["key"],
-        kind=document["kind"],
-        state=state_of(document, alive),
-        verify=bool(document.get("verify") or undo.get("verify")),
-        compensate=bool(undo) and not undo.get("given_up"),
-        stuck=document["state"] == "compensating" and undo.get("error") is not None,
-    )
-
-
-def state_of(document: EffectDocument, busy: bool) -> EffectState:
-    """The state to show: an intent of a dead owner is unknown."""
-    return "unknown" if document["state"] == "intended" and not busy else document["state"]
+def _calling() -> FlowRun | None:
+    context = FlowRunContext.get()
+    return context.flow_run if context is not None else None
 
 
 def who() -> str:
     """The caller: the current flow run, else the user of this host."""
-    context = FlowRunContext.get()
-    run = context.flow_run if context is not None else None
+    run = _calling()
     if run is not None:
         creator = run.created_by.display_value if run.created_by else None
         if creator and run.created_by and run.created_by.type == "AUTOMATION":

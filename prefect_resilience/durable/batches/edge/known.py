@@ -14,6 +14,7 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.edge.flow_runs import (
     ApiUnavailable,
     BatchRun,
+    acting_run,
     find_run,
     runs_that_ended_badly,
     who,
@@ -28,6 +29,7 @@ from prefect_resilience.durable.batches.edge.listing import (
     in_order,
     open_batches,
 )
+from prefect_resilience.durable.batches.edge.snapshots import check_recorded
 from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopened_batch
@@ -49,13 +51,20 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
     if in_ledger(ledger, batch_id):
         return
     try:
-        run = find_run(batch_id, ())
+        run = find_run(batch_id, (), by_name=True)
     except ApiUnavailable as error:
         raise ApiUnavailable(
             f"The ledger has no batch {batch_id!r}. Whether a flow run has that id is unknown: {error}"
         ) from error
     if run is None:
         raise ConfigurationError(unknown(batch_id, sorted(set(batch_ids(ledger)))))
+
+
+def check_here(ledger: Ledger, batch_id: str) -> None:
+    """`check_known`, and raise NotRecorded if another store has the records of the batch."""
+    if not in_ledger(ledger, batch_id):
+        check_known(ledger, batch_id)
+        check_recorded(ledger, batch_id)
 
 
 _PLACES = {PREFIX: None, AUDITS: None, SAGAS: None, ARCHIVES: "effect", SAGA_ARCHIVES: "saga"}
@@ -245,7 +254,15 @@ def pruning(
         if not dry_run:
             audit = Audit(ledger, one.batch_id)
             removed = remove(ledger, one.batch_id, why="it is old", by=person)
-            audit.note(audit.entry(person, "prune", outcome="pruned", why=f"{removed} effects were archived"))
+            audit.note(
+                audit.entry(
+                    person,
+                    "prune",
+                    outcome="pruned",
+                    why=f"{removed} effects were archived",
+                    acting_run=acting_run(),
+                )
+            )
         yield one
     if not dry_run:
         for batch_id in _old_without_effects(ledger, before):
@@ -312,7 +329,9 @@ def reopen(
     change_batch(ledger, batch_id, lambda document: reopened_batch(document, batch_id, known, now))
     audit = Audit(ledger, batch_id)
     why = f"only the {known} effects in the ledger count from now on"
-    entry = audit.entry(said(by) or who(), "reopen", reason, outcome="settled", why=why)
+    entry = audit.entry(
+        said(by) or who(), "reopen", reason, outcome="settled", why=why, acting_run=acting_run()
+    )
     audit.settled(entry)
     emit("batch.reopened", "batch", batch_id, {"effects": known, "by": entry.by, "reason": entry.reason})
     return batch_status(batch_id, store=ledger.store)

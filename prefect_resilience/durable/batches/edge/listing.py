@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit
-from prefect_resilience.durable.batches.edge.flow_runs import state_of
+from prefect_resilience.durable.batches.edge.snapshots import state_of
 from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState

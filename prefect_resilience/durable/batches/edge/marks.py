@@ -7,9 +7,9 @@ of the name. The same label on a task run names the store in which its effect wa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -17,14 +17,18 @@ from uuid import UUID
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import TaskRun
+from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.batches.edge.tags import TAG, named_in
+from prefect_resilience.durable.effects.opening import batch_place, is_counted, lost, missing
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+
+    from prefect_resilience.durable.effects.ledger import Ledger
 
 EXTERNAL_TAG = "external-effect"
 """On every task run that began an external effect; the UI can filter by it."""
@@ -33,6 +37,15 @@ LABEL = "prefect-resilience.ledger"
 PAGE = 200
 DEEPEST = 20
 T = TypeVar("T")
+
+
+def run_id_of(batch_id: str) -> UUID | None:
+    """The flow run id that a batch id may be; None for a name."""
+    try:
+        found = UUID(batch_id)
+    except ValueError:
+        return None
+    return found if str(found) == batch_id else None
 
 
 @lru_cache(maxsize=100)
@@ -57,8 +70,10 @@ class PrefectMarks:
         self.batch_id = batch_id
         self.store = store
         """The store's `store_name`."""
-        self.root: UUID | None = None if root is None else UUID(root[0])
-        self._count: int = 0 if root is None else root[1]
+        self._around: UUID | None = None if root is None else UUID(root[0])
+        # A replay runs outside of the flow run that carries the mark of its batch.
+        self.root: UUID | None = run_id_of(batch_id) or self._around
+        self._begins: bool = root is not None and root[0] == batch_id and root[1] <= 1
 
     @property
     def _own(self) -> bool:
@@ -67,17 +82,24 @@ class PrefectMarks:
 
     @property
     def begins(self) -> bool:
-        return self._own and self._count <= 1
+        return self._begins
 
-    @cached_property
+    @property
     def _label(self) -> str:
         return LABEL if self._own else f"{LABEL}.{digest(self.batch_id)}"
 
     def token(self) -> str | None:
-        if self.root is None:
-            return None
         with _asking("the mark of the batch on its flow run") as client:
-            token = client.read_flow_run(self.root).labels.get(self._label)
+            while self.root is not None:
+                try:
+                    return self.token_in(client.read_flow_run(self.root).labels)
+                except ObjectNotFound:  # its id is that of a task run without a flow
+                    self.root = self._around if self._own else None
+        return None
+
+    def token_in(self, labels: Mapping[str, Any]) -> str | None:
+        """The token of the batch among a flow run's labels."""
+        token = labels.get(self._label)
         return None if token is None else str(token)
 
     def leave(self, token: str) -> None:
@@ -90,18 +112,57 @@ class PrefectMarks:
         with _asking("the task runs of the batch") as client:
             return {str(run.id): _ended_at(run) for run in self._runs(client)}
 
+    def missing_from(self, ledger: Ledger) -> str | None:
+        """Why the ledger does not have all records that Prefect has of the batch; None: it has them."""
+        if (why := lost(document := document_of(ledger, self.batch_id), self.token())) is not None:
+            return why
+        effects: list[Any] = [
+            {name: one.get(name) or () for name in ("runs", "counted")}
+            for one, _ in ledger.each_effect(self.batch_id)
+        ]
+        completed = self.completed()
+        if document is not None:
+            return missing(document, [one for one in effects if is_counted(one)], {}, completed)
+        if not completed or effects:
+            return None
+        return f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
+
+    def named_inside(self) -> set[str]:
+        """The batches with a name in which the flow run began external effects."""
+        with _asking("the task runs of the batch") as client:
+            wanted = {
+                "tags": {"all_": [EXTERNAL_TAG]},
+                "flow_run_id": {"any_": _flow_runs(client, self.root)},
+            }
+            return {name for run in _found(client, wanted) if (name := named_in(run.tags)) is not None}
+
     def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
         """Task runs whose function returned; replays, fallbacks and cached results have other state names."""
         tags = [EXTERNAL_TAG] if self._own else [EXTERNAL_TAG, TAG + self.batch_id]
         asked: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
         if self._own:
             asked["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
-        wanted = TaskRunFilter.model_validate(asked)
-        for run in pages(partial(client.read_task_runs, task_run_filter=wanted)):
+        for run in _found(client, asked):
             # A batch with a name may be spread over several stores.
             elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
             if not elsewhere and (named_in(run.tags) or self.batch_id) == self.batch_id:
                 yield run
+
+
+def flow_run_of_name(client: SyncPrefectClient, batch_id: str) -> UUID | None:
+    """A flow run that began external effects in the batch of this name."""
+    found = _found(client, {"tags": {"all_": [EXTERNAL_TAG, TAG + batch_id]}})
+    return next((run.flow_run_id for run in found if run.flow_run_id is not None), None)
+
+
+def _found(client: SyncPrefectClient, wanted: dict[str, Any]) -> Iterator[TaskRun]:
+    chosen = TaskRunFilter.model_validate(wanted)
+    return pages(partial(client.read_task_runs, task_run_filter=chosen))
+
+
+def document_of(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
+    found = ledger.store.load(batch_place(batch_id))
+    return None if found is None else found.value
 
 
 def _ended_at(run: TaskRun) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -11,17 +10,11 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from prefect_resilience.durable.batches.edge import closing, known, recovery, settling
-from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery, run_of
+from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
-from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 BatchId = Annotated[str, Field(min_length=1)]
-
-
-WORKER_LETS_GO = 15.0
-"""Seconds from the end of a failed run until its process, which writes its summary, is gone. Until then its
-worker keeps a slot for it. A worker with --limit fails if the run is rescheduled meanwhile."""
 
 
 @flow(name="recover-batch", flow_run_name="recover {batch_id}")
@@ -55,21 +48,18 @@ def recover_batch(
         )
         get_run_logger().info("Batch %r: nothing: %s", batch_id, why)
         return {"batch_id": batch_id, "action": "nothing", "why": why}
-    if only_if_asked:
-        _let_go(batch_id)
     report = recovery.recover(
-        batch_id, strategy, reason=reason, to=to, dry_run=dry_run, force=force, policy=policy
+        batch_id,
+        strategy,
+        reason=reason,
+        to=to,
+        dry_run=dry_run,
+        force=force,
+        policy=policy,
+        progress=get_run_logger().info,
     )
     _told(report)
     return report.model_dump(mode="json")
-
-
-def _let_go(batch_id: str) -> None:
-    """Wait until the worker of a run that has just failed has released it."""
-    run = run_of(open_ledger(), batch_id)
-    if run is not None and run.type == "FAILED":
-        age = max(0.0, time.time() - run.since)
-        time.sleep(max(0.0, WORKER_LETS_GO - age))
 
 
 @flow(name="abandon-batch", flow_run_name="abandon {batch_id}")
@@ -158,19 +148,20 @@ def close_task_runs(
 
 @flow(name="crash-silent-runs")
 def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_run: bool = False) -> int:
-    """Set flow runs to Crashed that are Running but stopped sending heartbeats. Returns how many.
+    """Set flow runs to Crashed that are Running but stopped sending heartbeats, or that wait for a retry in a
+    process that is gone. Returns how many.
 
     A worker that died with its runs reports nothing. Once the runs are Crashed, they are recovered like after
     any other crash. A run that never sent a heartbeat is left as it is.
 
     Args:
-        silent_minutes: How long ago the last heartbeat must be. Prefect sends one every three minutes
-            (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): use more than twice that.
+        silent_minutes: How long ago the last heartbeat, or the time of the retry, must be. Prefect sends a
+            heartbeat every three minutes (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): use more than twice that.
         dry_run: Only report how many there are.
     """
     found = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
     for one in found:
-        get_run_logger().warning("Flow run %r (%s) stopped sending heartbeats", one.name, one.id)
+        get_run_logger().warning("Flow run %r (%s): %s", one.name, one.id, one)
     return len(found)
 
 

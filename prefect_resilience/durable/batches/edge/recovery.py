@@ -9,8 +9,10 @@ for a worker is not scheduled a second time.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 from prefect_resilience.base.policy import nearest
@@ -25,6 +27,7 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
     AUTO,
+    RESTART,
     BatchSnapshot,
     RecoveryReport,
     RecoveryRequest,
@@ -33,10 +36,16 @@ from prefect_resilience.durable.batches.decisions import (
     rolled_back,
 )
 from prefect_resilience.durable.batches.edge.closing import close_after_recovery
-from prefect_resilience.durable.batches.edge.flow_runs import FAILED_OR_CRASHED, look, run_again, who
+from prefect_resilience.durable.batches.edge.flow_runs import (
+    acting_run,
+    run_again,
+    who,
+)
 from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.snapshots import look, not_recorded
+from prefect_resilience.durable.batches.edge.workers import wait_for_worker
 from prefect_resilience.durable.batches.run_passes import RECOVERED
-from prefect_resilience.durable.batches.strategies import RecoveryPolicy
+from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS, QUIET_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
@@ -46,16 +55,19 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 
+logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
+
 CRASH_SETTLES = 20.0
-"""A crash must be this old, in seconds, before its run is rescheduled. Prefect's process worker reports a
-crash twice, and the second report would end the new schedule. The worker sends it after it has written the
-run's summary, for which it waits up to 15 s. Until then it keeps the run's slot."""
+"""A crash must be this old, in seconds, before its run is rescheduled, unless its worker has told that it
+released the run. Prefect's process worker reports a crash twice, and the second report would end the new
+schedule. The worker sends it after it has written the run's summary, for which it waits up to 15 s."""
 
 OWNER_SETTLES = LEASE_SECONDS + QUIET_SECONDS + 5.0
 """The seconds after a failure or crash of its run in which an effect may be, or seem, in progress. A crash on
 another machine is noticed only when the lease expires, and an overdue call runs until its process ends."""
 
 BUSY_PAUSE = 0.5
+CLAIMED = "another recovery of it is in progress"
 
 
 def recover(
@@ -68,6 +80,7 @@ def recover(
     force: bool = False,
     by: str | None = None,
     policy: RecoveryPolicy | None = None,
+    progress: Callable[[str], None] | None = None,
     store: Store | str | None = None,
 ) -> RecoveryReport:
     """Continue a batch whose run ended badly: the same flow run runs again, without repeating done effects.
@@ -80,18 +93,24 @@ def recover(
         dry_run: Only report the action; nothing is written anywhere.
         to: With "compensate": the savepoint, or the other batch, after which everything is rolled back;
             default: everything.
-        force: Recover even if the run seems to be running (its process is certainly gone), or waits for its
-            scheduled time (it must run at once). Even if that is wrong, no effect is repeated.
+        force: Recover even if the run seems to be running (its process is certainly gone), waits for its
+            scheduled time (it must run at once), or if the store does not have its records (the worker has
+            another one). The audit log says so.
         by: Who recovers it; default: the user and host, or the flow run.
         policy: The limits of "auto"; default: those of the run's flow (`recovery=`), else the default policy.
+        progress: Called with a sentence before a wait.
 
-    A run without a deployment cannot be run again from here; `why` then explains what to do. Without `force`,
-    it waits until a crash is 20 seconds old; while an effect seems to be in progress, until a crash or a
-    failure is 125 seconds old. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid
-    arguments, such as an unknown batch; then nothing is written.
+    A run without a deployment cannot be run again from here; `why` then explains what to do. A restart waits
+    until the worker of the run has released it, at most 5 minutes after its end; if no worker tells, until a
+    crash is 20 seconds old. Without `force`, it waits while an effect seems to be in progress, until a crash
+    or a failure is 125 seconds old.
+
+    Raises NotRecorded if Prefect has records of the batch that the store does not have: the run uses another
+    store. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid arguments, such as an
+    unknown batch; then nothing is written.
     """
     asked = RecoveryRequest(_known(strategy), to, force, policy=policy)
-    return _recover(batch_id, asked, reason, dry_run, by, store)
+    return _recover(batch_id, asked, reason, dry_run, by, store, progress)
 
 
 READY = "; another run of the batch does the effects that are missing"
@@ -127,24 +146,31 @@ def _recover(
     dry_run: bool,
     by: str | None,
     store: Store | str | None,
+    progress: Callable[[str], None] | None = None,
 ) -> RecoveryReport:
     ledger = open_ledger(store)
     seen = look(ledger, check_batch_id(batch_id))
     if not seen.effects and seen.run is None:
         check_known(ledger, batch_id)
+    if seen.not_recorded is not None and not asked.force:
+        raise not_recorded(seen)
+    audit = Audit(ledger, seen.batch_id)
     if dry_run:
         report = decide(seen, asked, random.random())
+        if audit.is_claimed(seen.log):
+            return _final(decided(seen, None, "refused", CLAIMED), entries_of(seen.log), dry_run=True)
         if report.action == "compensated":
             report = rolled_back(report, planned_rollback(ledger, seen.batch_id, asked.to), planned=True)
         return _final(report, entries_of(seen.log), dry_run=True)
-    audit = Audit(ledger, seen.batch_id)
-    entry = audit.claim(by or who(), asked.strategy, reason)
+    entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force, acting_run=acting_run())
     if entry is None:
-        why = "another recovery of it is in progress"
-        return _final(decided(seen, None, "refused", why), audit.entries())
+        return _final(decided(seen, None, "refused", CLAIMED), audit.entries())
     try:
-        seen = _settled(ledger, seen.batch_id, asked)
+        seen, waited = _settled(ledger, seen.batch_id, asked, progress or logger.info)
         report, state_id = _carry_out(ledger, audit, entry, seen, asked)
+        if waited:
+            why = f"{report.why}; waited {waited:.0f} s until its worker had released it"
+            report = report.model_copy(update={"why": why})
     except BaseException as error:
         why = said(f"{type(error).__name__}: {error}") or ""
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
@@ -188,26 +214,34 @@ def _carry_out(
     return report, None
 
 
-def _settled(ledger: Ledger, batch_id: str, asked: RecoveryRequest) -> BatchSnapshot:
-    """The state of the batch, after waiting until a crash is not reported again and no effect seems to be in
-    progress. To refuse instead would leave the batch unrecovered, because its end is not reported again."""
+def _settled(
+    ledger: Ledger, batch_id: str, asked: RecoveryRequest, say: Callable[[str], None]
+) -> tuple[BatchSnapshot, float]:
+    """The state of the batch, after waiting until its worker has released the run and no effect seems to be
+    in progress; and the seconds waited for the worker. To refuse instead would leave the batch unrecovered,
+    because its end is not reported again."""
     seen = look(ledger, batch_id)
-    if asked.force or not _ended_badly(seen):
-        return seen
-    assert seen.run is not None
+    run, waited = seen.run, 0.0
+    if run is None or not (run.ended_badly or asked.force):
+        return seen, waited
     # The time waited is added, because the API's clock may differ from this machine's.
-    age = max(0.0, time.time() - seen.run.since)
-    if seen.run.type == "CRASHED" and age < CRASH_SETTLES:
-        time.sleep(CRASH_SETTLES - age)
-        age, seen = CRASH_SETTLES, look(ledger, batch_id)
-    while seen.busy and age < OWNER_SETTLES and _ended_badly(seen):
+    age = max(0.0, time.time() - run.since)
+    if run.deployed and asked.strategy in (AUTO, RESTART, *RESTARTS):
+        hold, waited = wait_for_worker(run, say)
+        left = CRASH_SETTLES - age - waited
+        if hold == "unknown" and (run.type == "CRASHED" or run.pool) and left > 0 and not asked.force:
+            say(f"Waiting {left:.0f} s: the worker may report the end of flow run {run.name!r} again")
+            time.sleep(left)
+            waited += left + wait_for_worker(run, say)[1]
+        age, seen = age + waited, look(ledger, batch_id) if waited else seen
+    while seen.busy and age < OWNER_SETTLES and not asked.force and _ended_badly(seen):
         time.sleep(BUSY_PAUSE)
         age, seen = age + BUSY_PAUSE, look(ledger, batch_id)
-    return seen
+    return seen, waited
 
 
 def _ended_badly(seen: BatchSnapshot) -> bool:
-    return seen.run is not None and seen.run.type in FAILED_OR_CRASHED
+    return seen.run is not None and seen.run.ended_badly
 
 
 # -- reporting

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.audit import Audit, said
 from prefect_resilience.durable.batches.batch import check_batch_id
-from prefect_resilience.durable.batches.edge.flow_runs import who
-from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.flow_runs import acting_run, who
+from prefect_resilience.durable.batches.edge.known import check_here
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
 from prefect_resilience.durable.effects.aliases import key_of_alias
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
@@ -93,7 +93,11 @@ def settle(
         _end_doubt(log, effect, given, person, force)
     audit = Audit(ledger, batch_id)
     why = said(f"{key!r} {ANSWERS[answer]}") or ""
-    audit.settled(audit.entry(person, "settle", reason, outcome="settled", why=why))
+    audit.settled(
+        audit.entry(
+            person, "settle", reason, outcome="settled", why=why, force=force, acting_run=acting_run()
+        )
+    )
     told = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
     emit("effect.settled", "effect", key, {**told, "by": person, "reason": said(reason)})
     return next(one for one in batch_status(batch_id, store=ledger.store).effects if one.key == key)
@@ -198,7 +202,7 @@ def _nothing_to_settle(log: SagaLog, key: str) -> str:
 def _no_such(ledger: Ledger, batch_id: str, key: str) -> str:
     keys = [document["key"] for document, _ in ledger.effects(batch_id)]
     if not keys:
-        check_known(ledger, batch_id)
+        check_here(ledger, batch_id)
         gone = batch_status(batch_id, archived=True, store=ledger.store).archived
         return f"batch {batch_id!r} has no effects" + (" in the ledger: it was archived" if gone else "")
     close = difflib.get_close_matches(key, keys, n=1) or sorted(keys)[:KEYS_SHOWN]

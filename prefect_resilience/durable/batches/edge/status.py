@@ -18,10 +18,8 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.edge.flow_runs import (
     FAILED_OR_CRASHED,
     BatchRun,
-    hint_of,
-    run_of,
-    state_of,
 )
+from prefect_resilience.durable.batches.edge.snapshots import hint_of, run_of, state_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState

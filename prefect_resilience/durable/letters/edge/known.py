@@ -26,6 +26,7 @@ from prefect.settings import PREFECT_HOME, get_current_settings
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
+from prefect_resilience.durable.batches.batch import batch_block
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
@@ -259,19 +260,23 @@ def _has_run(task: str) -> bool | None:
 
 
 def settle_call(
-    starts: Starts, batch_id: str | None, identity: Callable[[], str], task_run_id: str | None
+    starts: Starts, batch_id: str | None, identity: Callable[[], str], task_run_id: str | None, twice: bool
 ) -> DeadLetter | None:
     """Settle the letter that an earlier pass left for a call that has now succeeded.
 
-    The store is read once per pass, and `identity` is called only if the batch has letters. May raise
-    StoreUnavailable.
+    `twice`: the same run may have left it. Else the store is read once per pass, and `identity` is called
+    only if the batch has letters. May raise StoreUnavailable.
     """
-    letters = letters_before(starts, batch_digest(batch_id))
-    if not letters or (call := identity()) not in letters:
-        return None
     one = Pass(at=datetime.now(UTC), outcome="succeeded", starts=starts, task_run_id=task_run_id)
-    letter = queue_of().call_succeeded(call, one)
-    if letter is not None:
+    own = claims.of_run(queue_of().store, task_run_id) if twice else None
+    if own is not None:
+        letter = queue_of().made_by_run(own, one)
+    else:
+        letters = letters_before(starts, batch_digest(batch_id))
+        if not letters or (call := identity()) not in letters:
+            return None
+        letter = queue_of().call_succeeded(call, one, batch_id)
+    if letter is not None and letter.status == "settled":
         tell_settled(letter)
     return letter
 
@@ -294,6 +299,12 @@ def starts_here() -> Starts | None:
     if not runs or runs[-1].parent_task_run_id is not None:
         return None
     return tuple((str(run.id), run.run_count) for run in reversed(runs))
+
+
+def block_starts() -> Starts:
+    """The `with batch(...)` around a call outside of flows: its pass of the batch."""
+    block = batch_block()
+    return () if block is None else ((block, 1),)
 
 
 def starts_of(flow_run: FlowRun) -> Starts:

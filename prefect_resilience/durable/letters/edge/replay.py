@@ -36,7 +36,10 @@ from pydantic_core import to_jsonable_python
 
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.durable.batches.batch import batch
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.edge.snapshots import check_recorded
 from prefect_resilience.durable.batches.edge.tags import TAG, untagged
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run
@@ -52,7 +55,7 @@ from prefect_resilience.durable.letters.report import (
 )
 from prefect_resilience.durable.sources import Finder
 from prefect_resilience.errors.context import error_context
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact, register_secret
 from prefect_resilience.telemetry.edge.events import emit
 
@@ -104,9 +107,21 @@ class Replaying:
         self.owner: str = f"{socket.gethostname()}:{os.getpid()}"
         self.finder: Finder = Finder(load_script_as_module)
         self.next_at: float = self.clock()
+        self._recorded: dict[str, str | None] = {}
         for value in self.values.values():
             if isinstance(value, str):
                 register_secret(value)
+
+    def not_recorded(self, batch_id: str) -> str | None:
+        """Why the ledger of this process does not have the records of a batch; None: it has them."""
+        if batch_id not in self._recorded:
+            try:
+                self._recorded[batch_id] = check_recorded(open_ledger(), batch_id)
+            except NotRecorded as error:
+                self._recorded[batch_id] = str(error)
+            except ApiUnavailable:
+                return None  # the effect itself asks again
+        return self._recorded[batch_id]
 
 
 def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bool = False) -> ReplayReport:
@@ -166,7 +181,12 @@ def _checked(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> Le
     if left is not None and left.reason != "unclear":
         return left
     call = _prepared(how, letter)
-    return call if left is None or call.effect else left
+    if left is not None and not call.effect:
+        return left
+    local = letter.deployment_id is None and (call.effect or letter.kind == "flow")
+    if local and letter.batch_id is not None and (why := how.not_recorded(letter.batch_id)) is not None:
+        return outcome_of(letter, "skipped", why)
+    return call
 
 
 def _not_free(how: Replaying, letter: DeadLetter, why: str | None = None) -> LetterOutcome:

@@ -21,7 +21,7 @@ from uuid import uuid4
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
-from prefect_resilience.durable.batches.edge.known import check_known
+from prefect_resilience.durable.batches.edge.known import check_here
 from prefect_resilience.durable.effects.current import in_progress
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument
@@ -169,7 +169,7 @@ class _Rollback:
     def carried_out(self) -> Steps[RollbackReport]:
         ledger = yield Blocking(open_ledger, (self.store,))
         if self.named:
-            yield Blocking(check_known, (ledger, self.batch_id))
+            yield Blocking(check_here, (ledger, self.batch_id))
         log = SagaLog(ledger, self.batch_id)
         until = monotonic() + self.max_wait
         since = yield from self._begun(log, until)

@@ -1,0 +1,314 @@
+"""Runs whose process is gone: what their workers and their retries tell, and what a recovery makes of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.events import emit_event
+from prefect.events.worker import EventsWorker
+from prefect.states import AwaitingRetry, Crashed, Failed, Pending, Running
+
+from prefect_resilience.durable import batch_status, recover
+from prefect_resilience.durable.batches.audit import Audit
+from prefect_resilience.durable.batches.edge import closing, recovery, workers
+from prefect_resilience.durable.batches.edge.closing import crash_silent, silent_runs
+from prefect_resilience.durable.batches.edge.flow_runs import runs_that_ended_badly
+from prefect_resilience.durable.batches.edge.known import find_batches
+from prefect_resilience.durable.batches.edge.operations import recover_batch
+from prefect_resilience.durable.batches.edge.workers import EXECUTED, SUBMITTED, hold_on, is_stranded
+from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.operations.diagnosis import server as checks
+from tests.durable.effects.test_recovery import put
+from tests.prefect_runs import until
+
+pytestmark = pytest.mark.api
+
+NOW = timedelta(0)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def client() -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as made:
+        yield made
+
+
+@pytest.fixture
+def pool(client: SyncPrefectClient) -> str:
+    """A work pool with a worker that is online."""
+    name = f"pool-{uuid4().hex[:8]}"
+    client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+    beats = {"name": "worker-1", "heartbeat_interval_seconds": 30}
+    client.request("POST", f"/work_pools/{name}/workers/heartbeat", json=beats).raise_for_status()
+    return name
+
+
+@pytest.fixture
+def run_in(client: SyncPrefectClient) -> Callable[..., UUID]:
+    """A run of a deployed flow in this state; with `in_process`, after a failure with a retry left."""
+
+    @flow
+    def nothing() -> None:
+        return None
+
+    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
+
+    def make(state: Any, retry_type: str | None = None) -> UUID:
+        run = client.create_flow_run_from_deployment(deployment_id)
+        policy = {"empirical_policy": {"retries": 1, "retry_type": retry_type}}
+        client.request("PATCH", f"/flow_runs/{run.id}", json=policy).raise_for_status()
+        client.set_flow_run_state(run.id, state, force=True)
+        return run.id
+
+    return make
+
+
+def waiting(late: timedelta) -> Any:
+    return AwaitingRetry(scheduled_time=datetime.now(UTC) - late)
+
+
+def tell(client: SyncPrefectClient, pool: str, run_id: UUID, name: str, follows: Any = None) -> Any:
+    """An event of the worker of this pool, when the API has it."""
+    worker = {"prefect.resource.id": "prefect.worker.process.worker-1", "prefect.resource.name": "worker-1"}
+    related = [
+        {"prefect.resource.id": f"prefect.flow-run.{run_id}", "prefect.resource.role": "flow-run"},
+        {
+            "prefect.resource.id": f"prefect.work-pool.{pool}",
+            "prefect.resource.role": "work-pool",
+            "prefect.resource.name": pool,
+        },
+    ]
+    event: Any = emit_event(name, worker, related=related, follows=follows)
+    EventsWorker.instance().wait_until_empty()
+    asked = {"filter": {"id": {"id": [str(event.id)]}}}
+    until(lambda: client.request("POST", "/events/filter", json=asked).json()["events"])
+    return event
+
+
+@pytest.mark.parametrize(
+    ("late", "retry_type", "worker", "stranded"),
+    [
+        (HOUR, "in_process", "none", True),
+        (NOW, "in_process", "none", False),
+        (-HOUR, "in_process", "none", False),
+        (HOUR, "reschedule", "none", False),
+        (HOUR, None, "none", False),
+        (HOUR, "in_process", "holds it", False),
+        (HOUR, "in_process", "is gone", True),
+        (-HOUR, "in_process", "released it", True),
+    ],
+)
+def test_which_runs_are_stranded(
+    client: SyncPrefectClient,
+    run_in: Any,
+    pool: str,
+    late: timedelta,
+    retry_type: str | None,
+    worker: str,
+    stranded: bool,
+) -> None:
+    """A run that waits for its retry is left to its process for as long as that may live."""
+    run_id = run_in(waiting(late), retry_type)
+    if worker != "none":
+        begun = tell(client, pool, run_id, SUBMITTED)
+        if worker == "released it":
+            tell(client, pool, run_id, EXECUTED, begun)
+        if worker == "is gone":
+            client.request("DELETE", f"/work_pools/{pool}/workers/worker-1").raise_for_status()
+    run = client.read_flow_run(run_id)
+    assert is_stranded(client, run) is stranded
+    found = [one.id for one in runs_that_ended_badly(datetime.now(UTC), 1_000)]
+    # The list asks for retries that are overdue; a worker's word alone is found by the run's id.
+    assert (run_id in found) is (stranded and late == HOUR)
+    report = recover(str(run_id), dry_run=True)
+    assert report.action == ("rescheduled" if stranded else "refused")
+
+
+def test_a_stranded_run_is_seen_and_mended(client: SyncPrefectClient, run_in: Any) -> None:
+    run_id = run_in(waiting(HOUR), "in_process")
+    put(str(run_id), a="done")
+    (listed,) = (one for one in find_batches(since=datetime.now(UTC)).batches if one.batch_id == str(run_id))
+    assert (listed.open, listed.ended) == (True, "AwaitingRetry")
+    found = [one for one in checks.stranded(client) if one.where == str(run_id)]
+    assert [one.level for one in found] == ["wrong"]
+    assert f"batches recover {run_id}" in found[0].mend
+    report = recover(str(run_id))
+    assert (report.action, report.strategy) == ("rescheduled", "restart_from_last_external")
+    run = client.read_flow_run(run_id)
+    assert run.state is not None
+    assert (run.state.name, run.empirical_policy.retry_type) == ("AwaitingRetry", "reschedule")
+    assert not is_stranded(client, run)
+
+
+def test_the_operation_crashes_stranded_runs(
+    client: SyncPrefectClient, run_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = {run_in(waiting(HOUR), "in_process"): True, run_in(waiting(NOW), "in_process"): False}
+    monkeypatch.setattr(
+        closing, "silent_runs", lambda *given: [one for one in silent_runs(*given) if one.id in mine]
+    )
+    crashed = crash_silent(timedelta(minutes=10))
+    assert [one.id for one in crashed] == [run_id for run_id, stranded in mine.items() if stranded]
+    state = client.read_flow_run(crashed[0].id).state
+    assert state is not None
+    assert state.is_crashed()
+    assert "for a retry in its process, which is gone" in str(state.message)
+
+
+def test_a_run_that_was_forced_is_taken_by_workers(client: SyncPrefectClient, run_in: Any) -> None:
+    """Its retry is not due yet, and a person knows that its process is gone."""
+    run_id = run_in(waiting(-HOUR), "in_process")
+    assert recover(str(run_id)).action == "refused"
+    assert recover(str(run_id), "restart", force=True).action == "rescheduled"
+    assert client.read_flow_run(run_id).empirical_policy.retry_type == "reschedule"
+
+
+def test_doctor_names_runs_that_stay_pending(
+    client: SyncPrefectClient, run_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "RUNS_SHOWN", 200)
+    run_id = run_in(Pending())
+    assert not [one for one in checks.stranded(client) if one.where == str(run_id)]
+    monkeypatch.setattr(checks, "PENDING", timedelta(hours=-2))
+    found = [one for one in checks.stranded(client) if one.where == str(run_id)]
+    assert found
+    assert "--force" in found[0].mend
+
+
+# -- the worker's slot
+
+
+@pytest.mark.parametrize("state", [Crashed(), Failed(message="ConnectionError: reset")])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_recovery_waits_until_the_worker_has_released_the_run(
+    client: SyncPrefectClient,
+    run_in: Any,
+    pool: str,
+    state: Any,
+    force: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker with --limit ends if it gets a run whose slot it still holds."""
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 600.0)  # its word counts, not the time
+    run_id = run_in(Running())
+    begun = tell(client, pool, run_id, SUBMITTED)
+    client.set_flow_run_state(run_id, state, force=True)
+    said: list[str] = []
+    waits = threading.Event()
+
+    def progress(sentence: str) -> None:
+        said.append(sentence)
+        waits.set()
+
+    reports: list[Any] = []
+    recovering = threading.Thread(
+        target=lambda: reports.append(recover(str(run_id), force=force, progress=progress))
+    )
+    recovering.start()
+    assert waits.wait(60)
+    recovering.join(2)
+    assert reports == []
+    assert client.read_flow_run(run_id).state_name != "AwaitingRetry"
+    tell(client, pool, run_id, EXECUTED, begun)
+    recovering.join(60)
+    (report,) = reports
+    assert report.action == "rescheduled"
+    assert "until its worker had released it" in report.why
+    assert said == [f"Waiting until the worker has released flow run {client.read_flow_run(run_id).name!r}"]
+    assert client.read_flow_run(run_id).state_name == "AwaitingRetry"
+
+
+def test_what_is_known_of_the_worker(client: SyncPrefectClient, run_in: Any, pool: str) -> None:
+    run_id = run_in(Running())
+    since = datetime.now(UTC).timestamp()
+    assert hold_on(client, run_id, since) == "unknown"
+    begun = tell(client, pool, run_id, SUBMITTED)
+    assert hold_on(client, run_id, since) == "held"
+    tell(client, pool, run_id, EXECUTED, begun)
+    assert hold_on(client, run_id, since) == "released"
+    assert hold_on(client, run_id, since + 3_600) == "unknown", "it told that of an earlier process"
+    again = tell(client, pool, run_id, SUBMITTED)
+    assert hold_on(client, run_id, since) == "held"
+    assert again.id != begun.id
+    client.request("DELETE", f"/work_pools/{pool}/workers/worker-1").raise_for_status()
+    assert hold_on(client, run_id, since) == "unknown", "the worker is gone, and its slot with it"
+
+
+def test_a_worker_that_never_releases_it_is_not_waited_for_for_ever(
+    client: SyncPrefectClient, run_in: Any, pool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "LETS_GO", 0.5)
+    monkeypatch.setattr(workers, "PAUSE", 0.1)
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+    run_id = run_in(Running())
+    tell(client, pool, run_id, SUBMITTED)
+    client.set_flow_run_state(run_id, Crashed(), force=True)
+    assert recover(str(run_id)).action == "rescheduled"
+
+
+# -- who did it, and what is known of a process
+
+
+def test_the_audit_has_the_actor_and_force(run_in: Any) -> None:
+    run_id = str(run_in(Running()))
+    assert recover(run_id, "restart", dry_run=True).action == "refused"
+    state = recover_batch(run_id, "restart", force=True, return_state=True)
+    recover(run_id, by="ada")
+    forced, later = batch_status(run_id).audit
+    assert (forced.asked, forced.force, forced.outcome) == ("restart", True, "rescheduled")
+    assert forced.acting_run == str(state.state_details.flow_run_id)
+    assert forced.by.startswith("flow run 'recover ")
+    assert (later.by, later.force, later.acting_run) == ("ada", False, None)
+
+
+def test_a_dry_run_sees_another_recovery(run_in: Any) -> None:
+    run_id = str(run_in(Failed()))
+    audit = Audit(open_ledger(), run_id)
+    entry = audit.claim("ada", "auto", None)
+    assert entry is not None
+    planned, done = (recover(run_id, dry_run=dry) for dry in (True, False))
+    assert planned.action == done.action == "refused"
+    assert planned.why == done.why == "another recovery of it is in progress"
+
+
+@pytest.mark.parametrize("state", [Running(), Pending()])
+def test_a_doubt_in_a_run_that_seems_to_run_has_a_hint(run_in: Any, state: Any) -> None:
+    """The process that began the effect is dead, and nothing has told the run's state."""
+    run_id = str(run_in(state))
+    put(run_id, a="done", b="intended", c="unknown")
+    hint = batch_status(run_id).hint
+    assert hint is not None
+    assert (hint.strategy, hint.automatic, hint.waiting) == ("manual_only", False, ("b", "c"))
+    assert "no heartbeat" in hint.why
+    assert "prefect-resilience batches settle" in hint.why
+    assert recover(run_id).action == "refused", "the run may still go on"
+
+
+def test_a_doubt_in_a_run_says_how_old_its_last_heartbeat_is(run_in: Any) -> None:
+    run_id = run_in(Running())
+    put(str(run_id), a="unknown")
+    name = f"prefect.flow-run.{run_id}"
+    emit_event("prefect.flow-run.heartbeat", {"prefect.resource.id": name, "prefect.resource.name": "r"})
+    EventsWorker.instance().wait_until_empty()
+    hint = until(lambda: found if "last heartbeat" in (found := batch_status(str(run_id)).hint).why else None)
+    assert " s ago" in hint.why
+
+
+def test_an_effect_in_progress_says_where(run_in: Any) -> None:
+    run_id = str(run_in(Running()))
+    ledger = open_ledger()
+    ledger.intend(place_of(run_id, "a"), "c-where", "external", {"key": "a", "batch": run_id})
+    why = recover(run_id, dry_run=True).why
+    assert f"its effect 'a' is in progress in process {os.getpid()} on {socket.gethostname()}" in why
+    assert "sent its last heartbeat" in why
+    ledger.owner.drop("c-where")
