@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import collect_secrets, is_secret_name
 
 LONGEST = 200
 MAIN = frozenset({"__main__", "__mp_main__"})
@@ -54,9 +55,28 @@ def template_fields(name: str, what: str) -> tuple[str, ...]:
 def fill(name: str, parameters: Mapping[str, Any], what: str) -> str:
     """`name` with its fields filled in, at most LONGEST characters (a longer one ends in a digest).
 
-    Raises ConfigurationError when a parameter is missing or has no such attribute or item.
+    A secret in a field is replaced by a digest. Raises ConfigurationError when a parameter is missing or has
+    no such attribute or item.
     """
-    return shorten(filled_with(string.Formatter(), name, parameters, what))
+    return shorten(filled_with(_SafeFormatter(), name, parameters, what))
+
+
+class _SafeFormatter(string.Formatter):
+    """Names are visible everywhere: a secret in a field becomes a digest, the same in every process."""
+
+    def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
+        found: tuple[Any, Any] = super().get_field(field_name, args, kwargs)
+        value, first = found
+        secrets = collect_secrets(value) if callable(getattr(value, "get_secret_value", None)) else []
+        if isinstance(value, str) and any(map(is_secret_name, re.split(r"[.\[\]]+", field_name))):
+            secrets.append(value)
+        if not secrets:
+            return value, first
+        key = b"prefect_resilience: a secret in a name"
+        return (
+            f"hidden-{hashlib.blake2b(secrets[0].encode(errors='replace'), key=key).hexdigest()[:16]}",
+            first,
+        )
 
 
 def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str, Any], what: str) -> str:

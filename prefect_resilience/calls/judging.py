@@ -19,7 +19,8 @@ from prefect_resilience.errors.context import (
 )
 from prefect_resilience.errors.exceptions import InDoubt, add_note
 from prefect_resilience.errors.requests import subtask_request, with_inner
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import redact_beginning
+from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
@@ -149,7 +150,7 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
         f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures
     ]
     for note in notes:
-        add_note(error, redact(note))
+        add_note(error, redact_beginning(note, MESSAGE_LIMIT))
 
 
 def caused_by(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:

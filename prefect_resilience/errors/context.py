@@ -181,13 +181,14 @@ def _partial_output(error: BaseException) -> PartialOutput | None:
     kept = read(error, "partial_output")
     if kept is None or isinstance(kept, PartialOutput):
         return kept
-    content = redact_data(kept)
+    content = redact_data(kept, PARTIAL_LIMIT)
     # A round trip through text: a context must be JSON, and an exception may hold any object.
     text = json.dumps(content, default=_shown, skipkeys=True, ensure_ascii=False)
-    if len(text) <= PARTIAL_LIMIT:
+    size = len(json.dumps(kept, ensure_ascii=False)) if isinstance(kept, str) else len(text)
+    if max(size, len(text)) <= PARTIAL_LIMIT:
         return PartialOutput(content=json.loads(text))
     shown = content if isinstance(content, str) else text
-    return PartialOutput(content=shown[:PARTIAL_LIMIT], truncated=True, original_size=len(text))
+    return PartialOutput(content=shown[:PARTIAL_LIMIT], truncated=True, original_size=size)
 
 
 def _shown(value: object) -> str:

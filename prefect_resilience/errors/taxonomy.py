@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from prefect_resilience.errors.classify.shapes import as_number, read, read_text
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import EDGE, redact_beginning, redact_data
 
 
 class ErrorKind(StrEnum):
@@ -183,12 +183,12 @@ class ErrorInfo(BaseModel):
     @field_validator("message", mode="after")
     @classmethod
     def _safe_message(cls, value: str) -> str:
-        return bounded(redact(value))
+        return bounded(redact_beginning(value, MESSAGE_LIMIT))
 
     @field_validator("details", mode="after")
     @classmethod
     def _safe_details(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return redact_data(value)
+        return redact_data(value, EDGE)
 
     @classmethod
     def of(cls, category: ErrorCategory, code: str | None = None, **fields: Any) -> ErrorInfo:

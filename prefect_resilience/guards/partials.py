@@ -20,7 +20,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.errors.classify.shapes import read
 from prefect_resilience.errors.context import ErrorContext, PartialOutput
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import EDGE, redact, redact_data
 from prefect_resilience.errors.taxonomy import FailureReason
 
 LIMIT = 64_000
@@ -38,8 +38,7 @@ def partial_output(value: Any, limit: int = LIMIT) -> PartialOutput | None:
     """
     if value is None:
         return None
-    content, cut = _safe(value, limit)
-    size = _size(content)
+    content, cut, size = _safe(value, limit)
     if size <= limit:
         return PartialOutput(content=content, truncated=cut, original_size=size if cut else None)
     kept = _first(cast("list[Any]", content), limit) if isinstance(content, list) else []
@@ -58,8 +57,7 @@ def partial_results(
     kept: list[dict[str, Any]] = []
     left = limit
     for name, value in results:
-        content, cut = _safe(value, max(left, 1))
-        size = _size(content)
+        content, cut, size = _safe(value, max(left, 1))
         if size > left:
             content, cut = _text(content)[:left], True
         left = max(left - size, 0)
@@ -67,10 +65,12 @@ def partial_results(
     return kept
 
 
-def _safe(value: Any, limit: int) -> tuple[Any, bool]:
-    """Plain data without secrets, and whether anything was left out of it."""
+def _safe(value: Any, limit: int) -> tuple[Any, bool, int]:
+    """Plain data without secrets, whether anything was left out of it, and its size before a text was cut."""
     content, cut = plain_or_cut(value, depth=_DEPTH, items=min(limit, _ITEMS))
-    return redact_data(content), cut
+    size = _size(content)
+    redacted = redact_data(content, limit)
+    return redacted, cut, size if size > limit + EDGE else _size(redacted)
 
 
 def _first(items: list[Any], limit: int) -> list[Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pickle
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
-from pydantic import Field
+from pydantic import Field, SecretStr
 
-from prefect_resilience import Bulkhead
-from prefect_resilience.base.naming import UNSET
+from prefect_resilience import Bulkhead, CircuitBreaker
+from prefect_resilience.base.naming import UNSET, fill
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.text import code_cell, utc_text
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -62,3 +63,32 @@ def test_delays_are_skipped_within_a_block() -> None:
     with backoff.skipped():
         assert backoff.pause(5) == 0
     assert backoff.pause(5) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llm:{api_key}", {"api_key": "sk-one"}),
+        ("llm:{key}", {"key": SecretStr("sk-one")}),
+        ("llm:{config.token}", {"config": SimpleNamespace(token="sk-one")}),
+        ("llm:{config[client_secret]}", {"config": {"client_secret": "sk-one"}}),
+        ("llm:{config.key}", {"config": SimpleNamespace(key=SecretStr("sk-one"))}),
+        ("llm:{password!r:>3}", {"password": "sk-one"}),
+    ],
+)
+def test_a_secret_in_a_name_is_a_digest_that_is_the_same_in_every_process(name, parameters) -> None:
+    assert fill(name, parameters, "circuit").replace("'", "") == "llm:hidden-237315f4f2b49be1"
+
+
+def test_names_of_two_secrets_differ_and_other_names_stay() -> None:
+    names = [fill("llm:{token}:{region}", {"token": t, "region": "eu"}, "circuit") for t in ("a", "b", "a")]
+    assert names[0] == names[2] != names[1]
+    assert all(name.endswith(":eu") for name in names)
+    for parameters in ({"provider": "sk-one"}, {"provider": 3}, {"provider": None}):
+        assert fill("llm:{provider}", parameters, "circuit") == f"llm:{parameters['provider']}"
+
+
+def test_a_circuit_and_a_limit_show_no_secret() -> None:
+    for guard in (CircuitBreaker("llm:{api_key}"), Bulkhead(3, name="llm:{api_key}")):
+        assert "sk-one" not in repr(guard.bind({"api_key": "sk-one"}))
+        assert guard.bind({"api_key": "sk-one"}).name == guard.bind({"api_key": SecretStr("sk-one")}).name

@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from prefect_resilience.errors import (
     ConfigurationError,
+    classify,
     collect_secrets,
+    error_context,
     redact,
     redact_data,
     register_secret,
@@ -27,7 +29,15 @@ from prefect_resilience.errors import (
     unregister_secret,
     unregister_secret_pattern,
 )
-from prefect_resilience.errors.secrets.redact import MAXIMUM_PATTERNS, MAXIMUM_VALUES, known_forms
+from prefect_resilience.errors.secrets.pairs import MASK
+from prefect_resilience.errors.secrets.redact import (
+    MAXIMUM_PATTERNS,
+    MAXIMUM_VALUES,
+    known_forms,
+    redact_beginning,
+)
+from prefect_resilience.errors.secrets.scrub import scrub_exception
+from prefect_resilience.guards.partials import partial_output
 
 
 @pytest.fixture
@@ -467,3 +477,130 @@ def test_a_token_that_is_missing_does_not_take_the_next_key_for_it(text: str, ma
     """The mask of a key would leave its value behind, unknown."""
     assert redact(text) == masked
     assert redact(masked) == masked
+
+
+SECRET = "s3cretPw9x"
+SENTENCES = {
+    "a refresh token of Google": "refresh 1//0gAbCdEf_ghIJKlmnopQRSTUVwxyz-0123456 done",
+    "a key of Mailgun": "key-3ax6xnjp29jd6fds4gc373sgvjxteol0",
+    "a key of Mailgun in capitals": "api key-0123456789ABCDEF0123456789ABCDEF failed",
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_tokens_with_a_prefix(name: str) -> None:
+    kept = [word for word in SENTENCES[name].split() if not re.search(r"1//0|key-", word)]
+    assert redact(SENTENCES[name]).replace(MASK, "").split() == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "bindpw=@",
+            "bind_pw: @",
+            "rootpw=@",
+            "ldap://host/?bindpw=@",
+            "LDAP_BINDPW='@'",
+            "DB_PASS=@",
+            "pwd: @",
+        ),
+        *("password%3D@%26user%3Dada", "u=password%3d@", "token%253D@", "client_secret%3A@", "pwd: @"),
+        *("q=%22password%22%3A%22@%22", "args=('--token', '@')", "--db-password=@", "password: |\n  @\n"),
+        *("['mysql', '-p', '@']", '["-p","@"]', '{\\"args\\": [\\"-p\\", \\"@\\"]}'),
+        '{\\"client_secret\\": \\"@\\"}',
+    ],
+)
+def test_secrets_beside_their_names(text: str) -> None:
+    text = text.replace("@", SECRET)
+    assert SECRET not in redact(text)
+    assert redact(redact(text)) == redact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("otp: 123456", "OTP=123456", "OTP 123456", "your otp is 123456", "totp: '123456'", "pin: 4711"),
+        *('{"pin": "4711"}', "user_pin=4711", "2fa code: 482910", "mfa_code=482910", "cvv: 123"),
+        "verification code: 482910",
+    ],
+)
+def test_short_codes_beside_digits(text: str) -> None:
+    assert not any(letter.isdigit() for letter in redact(text).replace("2fa", ""))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("pin: 3 of 4", "spin: 4711", "pinned: 120", "otp: enabled", "shipping: 123456", "exit_code=137"),
+        *("status_code: 503", "zip code: 10115", "opinion: 5500", "['mkdir', '-p', './build']"),
+        *("['-p', '8080:80']", "key-value-store-with-a-long-name-01", "https://host/1//0", "input=3"),
+    ],
+)
+def test_what_only_looks_like_a_code(text: str) -> None:
+    assert redact(text) is text
+
+
+@pytest.mark.parametrize(
+    ("items", "masked"),
+    [
+        (["--token", SECRET, "x"], ["--token", MASK, "x"]),
+        (("run", "-p", SECRET), ("run", "-p", MASK)),
+        (["a", ["--db-password", SECRET]], ["a", ["--db-password", MASK]]),
+        (["--api-key", SECRET, "--verbose"], ["--api-key", MASK, "--verbose"]),
+        ([f"--token={SECRET}"], [f"--token={MASK}"]),
+        (["-p", "8080", "-p", "80:80"], None),
+        (["mkdir", "-p", "build"], None),
+        (["--token", "--verbose"], None),
+        (["--tokens", "4000"], None),
+        (["token", "word"], None),
+    ],
+)
+def test_lists_of_arguments(items, masked) -> None:
+    assert redact_data(items) == (items if masked is None else masked)
+    assert redact_data({"args": items}) == {"args": items if masked is None else masked}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("otp", "482910"), ("pin", 4711), ("user_pin", "4711"), ("cvv", 123)]
+)
+def test_short_codes_in_structures(name, value) -> None:
+    assert redact_data({name: value, "shipping": value}) == {name: MASK, "shipping": value}
+    assert redact_data({name: "enabled", "x": True}) == {name: "enabled", "x": True}
+
+
+ROW = '{"id": 17, "url": "https://example.com/a?b=c", "name": "an ordinary row", "value": 3.14}\n'
+
+
+@pytest.mark.parametrize("limit", [100, 2_000, 64_000])
+def test_the_beginning_of_a_text(limit: int) -> None:
+    short = ROW * 10
+    assert redact_beginning(short, limit) is short
+    text = f"token={SECRET} " + ROW * 10_000
+    masked = redact_beginning(text, limit)
+    assert masked == redact(text[: limit + 1_000])[:limit] + "…"
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 40_000))
+def test_no_half_of_a_secret_remains(before: int) -> None:
+    """Wherever the cut is, and however much the masks shorten the text."""
+    secret = "sk-" + "Invented0" * 30
+    for word in (f"{secret} ", f"{'a' * 40} "):
+        text = "x" * before + " " + word * 3_000 + secret * 2_000
+        assert "Invented0" not in redact_beginning(text, 2_000)
+
+
+def test_fifty_million_characters_take_no_time() -> None:
+    text = ROW * (50_000_000 // len(ROW))
+    error = RuntimeError(text)
+    error.body = text.encode()
+    began = time.process_time()
+    clean = scrub_exception(error)
+    assert classify(clean).message
+    assert error_context(clean) is not None
+    assert partial_output(text).truncated
+    assert partial_output({"pages": [text]}).original_size > 50_000_000
+    assert classify(text).message
+    assert time.process_time() - began < 30  # it took minutes
+    assert len(str(clean)) < 1_000_000

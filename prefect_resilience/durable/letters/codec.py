@@ -40,6 +40,7 @@ from prefect_resilience.durable.letters.kinds import (
     scalar_of,
 )
 from prefect_resilience.errors.classify.shapes import read
+from prefect_resilience.errors.secrets.redact import argument_names
 
 KIND = "$kind"
 LEFT_OUT = "left-out"
@@ -187,7 +188,8 @@ class _Encoder:
             if isinstance(value, container):
                 # Sets are sorted, so that the same call makes the same letter whatever the hash seed.
                 items = sorted(value, key=_sortable) if "set" in kind else list(value)
-                encoded = [self.value(item, f"{path}.{place}") for place, item in enumerate(items)]
+                named = zip(items, argument_names(items), strict=True)
+                encoded = [self.value(item, f"{path}.{n}", name) for n, (item, name) in enumerate(named)]
                 return encoded if kind == "list" else {KIND: kind, "value": encoded}
         raise _Unknown
 

@@ -21,14 +21,16 @@ def words(text: str) -> tuple[str, ...]:
 _I = re.IGNORECASE
 
 KEY = (
-    r"(?:pass(?:word|wd|phrase|code)?|passwort|pwd|secret|token|credentials?|client[_\-]?assertion|code[_\-]?verifier|identified\s{1,8}by"
+    r"(?:pass(?:word|wd|phrase|code)?|passwort|(?:bind|root|admin|user|ldap|db)[_\-]?pw(?!d)|pwd|secret|token|credentials?|client[_\-]?assertion|code[_\-]?verifier|identified\s{1,8}by"
     r"|(?:api|access|private|account|secret|signing|encryption|subscription|master|auth|storage|function|client)"
     r"[\s_\-]{0,2}key(?:[_\-](?:base|data|material))?|sharedaccess(?:key|signature)|connection[\s_\-]{0,2}string)"
 )
 TAIL = r"(?:(?<!token)(?<!secret)s|[_\-]?(?:confirm(?:ed|ation)?|again|repeat(?:ed)?|value|hash|\d{1,2}))?"
 """Suffixes of a key's name: `password_confirm`, `api_keys`. Not "tokens" (a count) or "secrets" (names)."""
+SHORT_CODE = r"(?:t?otp|pin|cv[vc]2?|(?:pin|otp|mfa|2fa|sms|security|verification)[ _\-]?code)"
+"""The name of a secret that counts only beside digits."""
 KEY_TRIGGERS = words(
-    "pass pwd secret token credential key sharedaccess connection identified assertion verifier"
+    "pass pwd pw secret token credential key sharedaccess connection identified assertion verifier"
 )
 
 # A quoted value ends at its own quote, or at the end of the line when that is missing. Inside a string that

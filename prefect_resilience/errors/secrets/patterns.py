@@ -21,6 +21,7 @@ from prefect_resilience.errors.secrets.pairs import (
     KEY_TRIGGERS,
     MASK,
     PLACEHOLDER,
+    SHORT_CODE,
     TAIL,
     mask_pairs,
     words,
@@ -66,6 +67,7 @@ _PREFIXED = (
     r"gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent)-[A-Za-z0-9_\-.]{10,256}",  # GitLab
     r"xox[a-z]-[A-Za-z0-9\-]{8,256}|xapp-[A-Za-z0-9\-]{8,256}",  # Slack
     r"AIza[A-Za-z0-9_\-]{20,64}|ya29\.[A-Za-z0-9_\-.]{8,2048}|GOCSPX-[A-Za-z0-9_\-]{16,64}",  # Google
+    r"1//0[A-Za-z0-9_\-]{20,512}",  # a refresh token of Google
     r"pn[ub]_[A-Za-z0-9]{16,256}",  # Prefect
     r"hf_[A-Za-z0-9]{16,128}|r8_[A-Za-z0-9]{20,128}|gsk_[A-Za-z0-9]{20,128}|xai-[A-Za-z0-9]{20,256}",
     r"pplx-[A-Za-z0-9]{20,128}|nvapi-[A-Za-z0-9_\-]{20,256}|lsv2_[A-Za-z0-9_]{20,256}",
@@ -75,7 +77,7 @@ _PREFIXED = (
     r"dop_v1_[0-9a-f]{32,128}|dapi[0-9a-f]{32}(?:-\d)?|shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}",
     r"hv[sb]\.[A-Za-z0-9_\-]{20,256}|AT(?:ATT|CTT)3[A-Za-z0-9_\-=]{20,512}|lin_(?:api|oauth)_[A-Za-z0-9]{20,128}",
     r"figd_[A-Za-z0-9_\-]{20,128}|AGE-SECRET-KEY-1[A-Z0-9]{20,128}|EAA[A-Za-z0-9]{24,512}",  # Meta, Square
-    r"sq0(?:csp|atp|idp)-[A-Za-z0-9_\-]{20,128}|key-[0-9a-f]{32}(?![0-9A-Za-z])|pcsk_[A-Za-z0-9_]{20,128}",
+    r"sq0(?:csp|atp|idp)-[A-Za-z0-9_\-]{20,128}|key-(?=[a-z]{0,31}\d)[0-9a-zA-Z]{32}(?![0-9A-Za-z])|pcsk_[A-Za-z0-9_]{20,128}",
     r"(?:ntn_|secret_)[A-Za-z0-9]{30,64}|PMAK-[0-9a-f\-]{20,128}|glsa_[A-Za-z0-9_]{20,128}|NRAK-[A-Z0-9]{20,64}",
     r"sbp_[0-9a-f]{32,64}|pscale_(?:tkn|pw|oauth)_[A-Za-z0-9_\-.=]{20,128}|dp\.(?:pt|st|ct|sa)\.[A-Za-z0-9_.]{20,128}",
     r"sntry[su]_[A-Za-z0-9_=+/]{20,512}|tgp_v1_[A-Za-z0-9_\-]{20,128}|CCIPAT_[A-Za-z0-9_]{20,128}|bkua_[0-9a-f]{32,64}",
@@ -88,7 +90,7 @@ _PREFIXES = words("""
     sk- sk_ rk_ whsec_ AKIA ASIA ABIA ACCA AROA AIDA ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ gl xox xapp- AIza
     ya29. GOCSPX- pnu_ pnb_ hf_ r8_ gsk_ xai- pplx- nvapi- lsv2_ npm_ pypi- dckr_pat_ SG. SK dop_v1_ dapi shp
     hvs. hvb. ATATT3 ATCTT3 lin_ figd_ AGE-SECRET EAA sq0 key- pcsk_ ntn_ secret_ PMAK- glsa_ NRAK- sbp_
-    pscale_ dp. sntry tgp_v1_ CCIPAT_ bkua_ rzp_ pat access- pul- rubygems_ shippo_ .atlasv1. LTAI HRKU-
+    pscale_ dp. sntry tgp_v1_ CCIPAT_ bkua_ rzp_ pat access- pul- rubygems_ shippo_ .atlasv1. LTAI HRKU- 1//0
 """)
 
 # Not before the key of another secret: if the key were masked, its value would remain readable.
@@ -269,7 +271,16 @@ RULES: tuple[SecretRule, ...] = (
     _rule("redis-cli", find=rf"\bredis-cli\b[^\n|;]{{0,200}}?{_GAP}-a{_GAP}(?P<secret>[^\s\"',\]]{{1,256}})"),
     _rule("pass:", find=r"-pass(?:in|out)?[\s\"',=]{1,6}pass:(?P<secret>[^\s\"']{1,256})"),
     _rule("login", find=r"\blogin\s{1,8}\S{1,100}\s{1,8}password\s{1,8}(?P<secret>\S{1,256})"),
+    _rule(
+        *("'-p", '"-p'),
+        find=r"""["']-p\\{0,8}["']\s{0,4},\s{0,4}\\{0,8}["'](?P<secret>(?![\d:.]{1,21}\\{0,8}["']|[./~\-])[^\s"'\\]{1,256})""",
+    ),
     # connections and URLs
+    _rule(
+        *("%3d", "%3a", "%253"),
+        find=rf"{KEY}{TAIL}(?:%(?:25){{0,4}}22)?%(?:25){{0,4}}3[ad](?:%(?:25){{0,4}}2[02]){{0,4}}"
+        r"(?P<secret>(?:(?!%(?:25){0,4}(?:2[0267c]|7d))[^\s&\"'<>\#]){1,8192})",
+    ),
     _rule(
         *("={", "= {"),
         find=rf"\b(?:pwd|password)\s{{0,4}}=\s{{0,4}}(?!\{{[\w.]{{0,40}}{KEY}\}}|\{{\}})(?P<secret>\{{(?:[^}}\n]|\}}\}}){{1,512}}\}})",
@@ -302,7 +313,12 @@ RULES: tuple[SecretRule, ...] = (
         find=r"""(?<![\w\-])(basic\s{1,8}|auth["']\s{0,4}:\s{0,4}["'])([A-Za-z0-9+/]{8,1024}={0,2})(?![A-Za-z0-9+/=])""",
         mask=_mask_basic,
     ),
-    # prose and protocols
+    # prose and protocols; short codes count only as digits
+    _rule(
+        *("otp", "pin", "cvv", "cvc", "code"),
+        find=rf"(?<![A-Za-z0-9]){SHORT_CODE}"
+        r"(?:\\{0,8}[\"'])?\s{0,4}(?:[:=]|is\s|\s(?=\d{6}))\s{0,4}(?:\\{0,8}[\"'])?(?P<secret>\d{3,10})(?![\w.])",
+    ),
     _rule(
         *(" is ", " was ", " set to ", " changed to "),
         find=r"\b(?:password|passphrase|secret|token|api key)\s(?:is|was|set to|changed to)\s[\"']?"

@@ -14,9 +14,10 @@ import base64
 import dataclasses
 import json
 import re
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, quote_plus
 
@@ -26,14 +27,14 @@ from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import read
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, TAIL
+from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, SHORT_CODE, TAIL
 from prefect_resilience.errors.secrets.patterns import RULES, mask_secret
 
 _ROUNDS = 5
 _DEPTH = 12
 _ITEMS = 10_000
 _SECRET_KEY = Regex(
-    r"(?:pass(?:word|wd|phrase|code)?|pwd|secret|token|credentials?|(?:proxy-)?authorization|(?:set-)?cookie"
+    r"(?:pass(?:word|wd|phrase|code)?|(?:bind|root|admin|user|ldap|db)[_\-]?pw|pwd|secret|token|credentials?|(?:proxy-)?authorization|(?:set-)?cookie"
     r"|(?:api|access|private|account|secret|signing|encryption|subscription|master|auth)[\s_\-]?key"
     rf"|connection[\s_\-]?string){TAIL}$",
     re.IGNORECASE,
@@ -72,18 +73,35 @@ def _once(text: str) -> str:
     return text
 
 
-def redact_data(value: T) -> T:
+EDGE = 64_000
+"""How much of a text is masked beyond the part that is kept, so that no half of a secret remains."""
+
+
+def redact_beginning(text: str, limit: int) -> str:
+    """At least the first `limit` characters of a text, redacted; of a very long text only the beginning.
+
+    Masking takes some 0.4 s for a million characters.
+    """
+    if len(text) <= limit + EDGE:
+        return redact(text)
+    masked = redact(text[: limit + EDGE])
+    # A secret at the end was cut, and may not be recognized: what is near the end is dropped.
+    return masked[: max(0, min(limit, len(masked) - EDGE // 4))] + "…"
+
+
+def redact_data(value: T, longest: int | None = None) -> T:
     """A JSON-like structure with every text redacted, and every text under a secret's name masked.
 
     Dicts, lists and tuples are copied, to a depth of 12 and 10,000 items. Deeper ones become `***`, further
-    items are left out. Other objects are kept as they are.
+    items are left out. Other objects are kept as they are. Of a text that is much longer than `longest` only
+    that many characters are kept.
     """
-    return cast("T", _walk(value, _DEPTH, [_ITEMS]))
+    return cast("T", _walk(value, _DEPTH, [_ITEMS, sys.maxsize if longest is None else longest]))
 
 
 def _walk(value: Any, depth: int, left: list[int]) -> Any:
     if isinstance(value, str):
-        return redact(value)
+        return redact_beginning(value, left[1])
     if not isinstance(value, dict | list | tuple):
         return value
     if depth == 0:
@@ -95,14 +113,33 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
             for key, item in pairs.items()
             if _is_room(left)
         }
-    items = [_walk(item, depth - 1, left) for item in cast("list[Any]", value) if _is_room(left)]
+    named = zip(cast("list[Any]", value), argument_names(cast("list[Any]", value)), strict=True)
+    items = [_under(name, item, depth, left) for item, name in named if _is_room(left)]
     return items if isinstance(value, list) else tuple(items)
 
 
 def _under(key: Any, item: Any, depth: int, left: list[int]) -> Any:
-    if isinstance(key, str) and isinstance(item, str) and item and is_secret_name(key):
-        return MASK
+    if isinstance(key, str):
+        digits = isinstance(item, str | int) and not isinstance(item, bool) and str(item).isdecimal()
+        if (isinstance(item, str) and item and is_secret_name(key)) or (digits and _SHORT_CODE.search(key)):
+            return MASK
     return _walk(item, depth - 1, left)
+
+
+_SHORT_CODE = Regex(rf"(?:\A|[_\-]){SHORT_CODE}\Z", re.IGNORECASE)
+_NO_PASSWORD = Regex(r"[\d:.]*|[./~\-].*")
+
+
+def argument_names(items: Sequence[Any]) -> Iterator[str | None]:
+    """For each item of a command's arguments the name of the secret that the option before it gives it."""
+    option = ""
+    for item in items:
+        given = option if isinstance(item, str) and not item.startswith("--") else ""
+        if given == "-p" and not _NO_PASSWORD.fullmatch(item) and "mkdir" not in items:
+            yield "password"
+        else:
+            yield given.lstrip("-") if given.startswith("--") and is_secret_name(given) else None
+        option = item if isinstance(item, str) and item.startswith("-") and "=" not in item else ""
 
 
 def is_secret_name(name: str) -> bool:

@@ -16,12 +16,17 @@ from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.errors.secrets.pairs import MASK
 from prefect_resilience.errors.secrets.patterns import names_a_secret
 from prefect_resilience.errors.secrets.redact import (
+    EDGE,
     collect_secrets,
     is_secret_name,
     redact,
+    redact_beginning,
     redact_data,
     register_secret,
 )
+
+LONGEST = 100_000
+"""Texts of an exception that are much longer are cut: masking 50 million characters would take 20 s."""
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -45,7 +50,7 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
 def _said(form: Callable[[object], str], value: object, instead: str) -> str:
     """The `str` or `repr` of a value, redacted."""
     try:
-        return redact(form(value))
+        return redact_beginning(form(value), LONGEST)
     except Exception:  # noqa: BLE001 - __str__ and __repr__ may raise anything
         return instead.format(type(value).__name__)
 
@@ -227,7 +232,7 @@ def leaks(node: BaseException) -> bool:
 
 
 def _changes(text: str) -> bool:
-    return redact(text) != text
+    return len(text) > LONGEST + EDGE or redact(text) != text
 
 
 def _clean_args(node: BaseException) -> None:
@@ -240,13 +245,13 @@ def _clean_args(node: BaseException) -> None:
 def clean(value: Any) -> Any:
     """A value without secrets: the same object if it had none."""
     if isinstance(value, str):
-        return redact(value)
+        return redact_beginning(value, LONGEST)
     if isinstance(value, bytes):
         text = value.decode("latin-1")
-        masked = redact(text)
+        masked = redact_beginning(text, LONGEST)
         return value if masked == text else masked.encode("latin-1", "replace")
     if isinstance(value, dict | list | tuple):
-        masked = redact_data(cast("Any", value))
+        masked = redact_data(cast("Any", value), LONGEST)
         return cast("Any", value) if masked == value else masked
     if isinstance(value, BaseException | int | float | None):
         return value

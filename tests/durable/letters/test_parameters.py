@@ -560,3 +560,20 @@ def test_left_outs_can_travel() -> None:
     one = LeftOut(path="a", why="secret")
     assert pickle.loads(pickle.dumps(one)) == one
     assert len({one, LeftOut(path="a", why="secret")}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "places"),
+    [
+        (["--token", "s3cretPw9"], ["value.1"]),
+        (("mysql", "-p", "s3cretPw9"), ["value.2"]),
+        (["run", ["--db-password", "s3cretPw9"], "x"], ["value.1.1"]),
+        (["--token=s3cretPw9"], ["value.0"]),
+        (["-p", "8080", "--verbose", "--tokens", "4000"], []),
+        (["mkdir", "-p", "build"], []),
+    ],
+)
+def test_secrets_in_lists_of_arguments(arguments, places) -> None:
+    encoded = encode_parameters({"value": arguments})
+    assert [one.path for one in encoded.left_out] == places
+    assert "s3cretPw9" not in json.dumps(encoded.parameters)
