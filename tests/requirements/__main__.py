@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -73,6 +74,7 @@ def run_breaks(asked: list[str], jobs: int, *, everything: bool, again: bool) ->
     # Imported late: it needs Prefect.
     from tests.requirements.running import Outcome, Work, outcomes
 
+    signal.signal(signal.SIGTERM, _stop)
     if again:
         JOURNAL.unlink(missing_ok=True)
     lines = JOURNAL.read_text().splitlines() if JOURNAL.exists() else []
@@ -87,6 +89,10 @@ def run_breaks(asked: list[str], jobs: int, *, everything: bool, again: bool) ->
         found = f"{number}/{len(waiting)} {each.row.id} {each.broken.takes_out}: {outcome.word}"
         print(found, *map(str, outcome.red.items()), sep="\n    ", file=sys.stderr, flush=True)
     return report([(each, done[each.digest]) for each in work])
+
+
+def _stop(number: int, frame: object) -> None:
+    sys.exit(1)
 
 
 def report(done: Sequence[tuple[Work, Outcome]]) -> int:

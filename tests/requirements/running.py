@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
@@ -28,10 +28,10 @@ from typing import Any
 import pytest
 
 from tests.prefect_server import end_server
-from tests.requirements.breaking import Break
+from tests.requirements.breaking import PACKAGE, Break
 from tests.requirements.table import ROOT, Row
 
-AT_MOST = 600
+AT_MOST = 1200
 """Seconds for the tests of one row."""
 IMPORTED_BEFORE = (
     *("hypothesis", "httpx", "prefect.server.api.server", "prefect.events.worker", "prefect.main"),
@@ -74,31 +74,69 @@ class Work:
         return hashlib.sha256(repr(self).encode()).hexdigest()
 
 
+@dataclass
+class _Run:
+    """A forked run; `originals` are the files that its break has changed."""
+
+    work: Work
+    copy: Path
+    originals: dict[Path, bytes]
+    process: BaseProcess
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_overdue(self) -> bool:
+        return time.monotonic() - self.began > AT_MOST
+
+
 def outcomes(work: Sequence[Work], jobs: int) -> Iterator[tuple[Work, Outcome]]:
     """The outcomes, as they come. At most `jobs` run at a time, each in a copy of its own."""
     for name in IMPORTED_BEFORE:
         importlib.import_module(name)
-    context = multiprocessing.get_context("fork")
-    waiting = list(reversed(work))
+    waiting, running = list(reversed(work)), list[_Run]()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place, shared_folder() as shared:
         free = [copied(Path(place) / str(number)) for number in range(min(jobs, len(work)))]
-        running: dict[int, tuple[BaseProcess, Work, Path, float]] = {}
-        while waiting or running:
-            while waiting and free:
-                each, copy = waiting.pop(), free.pop()
-                process = context.Process(target=_run, args=(each, copy, shared))
-                process.start()
-                running[process.sentinel] = process, each, copy, time.monotonic()
-            wait(list(running), timeout=1)
-            for sentinel, (process, each, copy, began) in list(running.items()):
-                over = time.monotonic() - began > AT_MOST
-                if process.is_alive() and not over:
-                    continue
-                _end(process)
-                del running[sentinel]
-                free.append(copy)
-                _restore(each.broken, copy)
-                yield each, Outcome(problem="the tests hung") if over else _read(copy)
+        try:
+            while waiting or running:
+                while waiting and free:
+                    running.append(_begun(waiting.pop(), free.pop(), shared))
+                wait([run.process.sentinel for run in running], timeout=1)
+                for run in [run for run in running if not run.process.is_alive() or run.is_overdue]:
+                    running.remove(run)
+                    overdue = run.process.is_alive()
+                    _end(run)
+                    free.append(run.copy)
+                    yield run.work, Outcome(problem="the tests hung") if overdue else _read(run.copy)
+        finally:
+            for run in running:
+                _end(run)
+
+
+def _begun(work: Work, copy: Path, shared: Path) -> _Run:
+    """Break the copy, and run the row's tests there in a fork of this process."""
+    paths = {copy / PACKAGE / replacement.file for replacement in work.broken.replacements}
+    originals = {path: path.read_bytes() for path in paths}
+    for replacement in work.broken.replacements:
+        replacement.apply(copy)
+    _forget_compiled(paths)
+    process = multiprocessing.get_context("fork").Process(target=_run, args=(work, copy, shared))
+    process.start()
+    return _Run(work, copy, originals, process)
+
+
+def _end(run: _Run) -> None:
+    """End a run and the processes that its tests left, and mend the copy."""
+    with suppress(ProcessLookupError):
+        os.killpg(run.process.pid or 0, signal.SIGKILL)
+    run.process.join()
+    for path, content in run.originals.items():
+        path.write_bytes(content)
+    _forget_compiled(run.originals)
+
+
+def _forget_compiled(paths: Iterable[Path]) -> None:
+    for path in paths:
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -132,20 +170,6 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def _restore(broken: Break, copy: Path) -> None:
-    for replacement in broken.replacements:
-        path = copy / "prefect_resilience" / replacement.file
-        shutil.copy2(ROOT / "prefect_resilience" / replacement.file, path)
-        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
-
-
-def _end(process: BaseProcess) -> None:
-    """End a run and the processes that its tests left."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid or 0, signal.SIGKILL)
-    process.join()
-
-
 def _read(copy: Path) -> Outcome:
     file = copy / "outcome.json"
     if not file.exists():
@@ -158,7 +182,7 @@ def _last_line(file: Path) -> str:
 
 
 def _run(work: Work, copy: Path, shared: Path) -> None:
-    """In the forked process: break the copy and run the row's tests there."""
+    """In the forked process: run the row's tests in the copy."""
     os.setpgid(0, 0)
     result = copy / "outcome.json"
     result.unlink(missing_ok=True)
@@ -171,12 +195,19 @@ def _run(work: Work, copy: Path, shared: Path) -> None:
     for name in list(sys.modules):
         if name.partition(".")[0] in OF_THE_TREE:
             del sys.modules[name]
-    for replacement in work.broken.replacements:
-        replacement.apply(copy)
-        cached = importlib.util.cache_from_source(str(copy / "prefect_resilience" / replacement.file))
-        Path(cached).unlink(missing_ok=True)
     plugin = _Plugin(work, shared)
-    options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-q", "--no-header", "-m", "not long"]
+    options = [
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "--no-header",
+        "-m",
+        "not long",
+        "-o",
+        "timeout=400",
+    ]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home:
         os.environ |= {"PREFECT_HOME": home, "HYPOTHESIS_PROFILE": "ci"}

@@ -44,7 +44,9 @@ def test_they_exclude_each_other(fn, effect, cache):
         lambda: resilient_task(**cache)(fn).with_options(retry=2).with_options(effect=effect, name="pay"),
     ]
     for way in ways:
-        with pytest.raises(ConfigurationError, match=r"has both an external effect and .*: leave .* out") as no:
+        with pytest.raises(
+            ConfigurationError, match=r"has both an external effect and .*: leave .* out"
+        ) as no:
             way()
         assert next(iter(cache)) in str(no.value)
 

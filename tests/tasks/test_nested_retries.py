@@ -99,6 +99,9 @@ NESTS: Mapping[str, tuple[list[Wrap], list[int]]] = {
     "a policy in a policy": ([POLICY, POLICY], [2, 1]),
     "a policy that says so": ([POLICY, TRIES_AGAIN], [4, 2]),
     "a policy's number changed": ([POLICY, later_than_policy(2)], [2, 1]),
+    "a policy, a flow, a policy": ([POLICY, flow, POLICY], [2, 1, 1]),
+    "a policy, a resilient flow, a policy": ([POLICY, resilient_flow, POLICY], [2, 1, 1]),
+    "retries, a resilient flow, retries": ([own(1), resilient_flow, own(1)], [4, 2, 2]),
     "a policy, retries, a policy": ([POLICY, own(1), POLICY], [4, 2, 1]),
 }
 

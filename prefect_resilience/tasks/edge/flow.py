@@ -26,7 +26,7 @@ from prefect_resilience.durable.batches.batch import batch as batch_named
 from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
 from prefect_resilience.durable.batches.edge.tags import TAG
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
-from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
+from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context, exhausted_since
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import (
     SubtaskRequest,
@@ -102,6 +102,7 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
             node_id=context.flow.name if context.flow is not None else None,
             flow_run_id=str(flow_run.id),
             attempt=max(flow_run.run_count, 1),
+            exhausted=exhausted_since(clean, 0.0) is not None,
         )
         known = attached_context(clean)
         if known is None or subflow or is_sub_step(known, own):
