@@ -8,6 +8,7 @@ events and result storage come from the `RunContext`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -102,7 +103,17 @@ def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
     """Acquire the circuit, then the limits. `held` has the acquired ones, also when one of them raises."""
     for each in guard.entered_in_order:
         bound = each.bind(run.parameters) if each.fields else each
-        held.append((bound, (yield from bound.entered())))
+        patient = each is guard.circuit and guard.retrying.most_retries > 0
+        entering = cast("CircuitBreaker", bound).entered(patience(guard, run)) if patient else bound.entered()
+        held.append((bound, (yield from entering)))
+
+
+def patience(guard: Guard, run: RunContext) -> float:
+    """Seconds that the call may wait for another call's probe: until `max_elapsed`, if it is retried."""
+    limit, record = guard.retrying.max_elapsed, run.known()
+    if limit is None:
+        return math.inf
+    return limit if record is None else record.started + limit - time.monotonic()
 
 
 def is_plain(guard: Guard) -> bool:

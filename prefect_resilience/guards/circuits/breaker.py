@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
@@ -11,8 +10,8 @@ from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Steps
-from prefect_resilience.base.durations import Duration, seconds_of
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, waited_for
+from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.naming import LONGEST, fill, storable, template_fields
 from prefect_resilience.base.policy import in_one_sentence
 from prefect_resilience.base.wrapping import Guarding
@@ -30,11 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BOUND_KEPT = 1024
-LAST_MOMENT = 253_370_764_800.0
-"""The beginning of the year 9999: every time zone can show it."""
-UNTIL_FORMS = (
-    'write a future datetime, a span as text or a timedelta, as in "10m", or seconds since the epoch'
-)
 _TEXTS = frozenset({str})
 
 
@@ -206,11 +200,22 @@ class CircuitBreaker(Guarding):
     def _around(self, invoke: Invoke) -> Steps[Any]:
         return super()._around(faults.around(invoke, inspect.iscoroutinefunction(invoke.fn), self.name))
 
-    def entered(self) -> Steps[tuple[Permit, float]]:
+    def entered(self, patience: float = 0.0) -> Steps[tuple[Permit, float]]:
         """Enter a block, for the drivers: the permit, and the `monotonic()` time when it was granted.
 
-        If the caller is cancelled while a thread asks the store, that thread gives back a lease that it gets.
+        With patience, in seconds, a call waits while another call probes. An open circuit rejects it at once.
         """
+        until = monotonic() + patience
+        while True:
+            try:
+                return (yield from self._entered())
+            except CircuitOpenError:
+                if (wait := self._current().probed(until)) is None:
+                    raise
+            yield from waited_for(wait)
+
+    def _entered(self) -> Steps[tuple[Permit, float]]:
+        # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.
         permit = self.admit()
         if permit is None:
             pending = PendingAdmission(self)
@@ -342,9 +347,7 @@ class CircuitBreaker(Guarding):
         StoreUnavailable, and changes nothing, when the store cannot be written; so do the other commands.
         """
         circuit = self._current()
-        if until is not None:
-            circuit.refresh()  # the store's clock decides
-        circuit.command(machine.Force("forced_open", redact(reason), _moment(until, circuit.link.now())))
+        circuit.command(machine.Force("forced_open", redact(reason), circuit.moment(until)))
 
     def force_closed(self, reason: str = "closed manually") -> None:
         """Close the circuit for the fleet and empty its windows; it can open again as usual."""
@@ -378,8 +381,7 @@ def remake(
     return breaker._set_up(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
 
 
-_remake = remake
-"""Older pickles use this name."""
+_remake = remake  # the name in older pickles
 
 
 def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
@@ -394,21 +396,3 @@ def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
 def _described(error: BaseException | None, info: ErrorInfo) -> str:
     kind = type(error).__name__ if error is not None else str(info.code)
     return f"{kind}: {info.message}" if info.message and info.message != kind else kind
-
-
-def _moment(until: float | str | datetime | timedelta | None, now: float) -> float | None:
-    """`until` in seconds since the epoch. A datetime without an offset is in this host's zone."""
-    if until is None:
-        return None
-    try:
-        found = until.timestamp() if isinstance(until, datetime) else seconds_of(until)
-    except (OverflowError, ValueError, OSError):  # too far away for a time in seconds
-        found = math.inf
-    if found is None:
-        raise ConfigurationError(f"until={until!r} is not a time: {UNTIL_FORMS}")
-    moment = now + found if isinstance(until, str | timedelta) else found
-    if not now < moment <= LAST_MOMENT:
-        raise ConfigurationError(
-            f"until={until!r} is {'in the past' if moment <= now else 'too far away'}: {UNTIL_FORMS}"
-        )
-    return moment

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
 from time import monotonic
 
+from prefect_resilience.base.drive import SLICE_SECONDS, Wait
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.exchange import UNSEEN, Synchronizer
 from prefect_resilience.guards.circuits.listeners import logger, tell
-from prefect_resilience.guards.circuits.model import CircuitSnapshot
+from prefect_resilience.guards.circuits.machine import PASSING
+from prefect_resilience.guards.circuits.model import CircuitSnapshot, moment_of
 from prefect_resilience.guards.circuits.pending import Epoch, Permit
 from prefect_resilience.guards.circuits.view import NEVER, View, snapshot_of
 from prefect_resilience.guards.circuits.window import Outcome
+from prefect_resilience.guards.timeouts.threads import abandoned
 
 PATIENCE = 1.0
 """Seconds that a caller waits for another thread's exchange with the store before it continues without."""
+
+JITTER = 0.05
+"""Seconds within which the callers that wait for a probe look at the store."""
 
 SOON = 1.0
 """`retry_in` of a call that is rejected because another one probes."""
@@ -40,6 +50,7 @@ class Circuit(Synchronizer):
         nothing = Permit(Epoch(UNSEEN))
         self.fresh: Fresh = (NEVER, nothing.epoch.successes, nothing)
         self._talking = threading.Lock()
+        self._waiting: set[Callable[[], object]] = set()
         super().begin()
 
     def _on_view(self) -> None:
@@ -49,6 +60,8 @@ class Circuit(Synchronizer):
             self.fresh = (NEVER, *self.fresh[1:])
         else:
             self.fresh = (view.until, permit.epoch.successes, permit)
+        for wake in self._waiting:
+            wake()
 
     # -- before a call
 
@@ -115,6 +128,42 @@ class Circuit(Synchronizer):
         why = view.document["reason" if view.document["state"] == "forced_open" else "last_error"]
         return CircuitOpenError(self.name, retry_in, why)
 
+    def probed(self, until: float) -> Wait[None] | None:
+        """A wait for the end of a probe that is on its way, at most until then; None if there is none.
+
+        It ends with each new view, and when the present one is too old. `until` is a time of `monotonic()`.
+        """
+        seen = self.view
+        if seen.document["state"] not in {"half_open", *PASSING} or monotonic() >= until or abandoned():
+            return None
+        # Not all at once: the first one to ask the store has the answer for the others.
+        until = min(until, seen.until + random.uniform(0, JITTER))
+
+        def block() -> None:
+            woken = threading.Event()
+            with self._woken(woken.set):
+                while self.view is seen and (left := until - monotonic()) > 0 and not abandoned():
+                    woken.wait(min(left, SLICE_SECONDS))
+
+        async def start() -> None:
+            loop, woken = asyncio.get_running_loop(), asyncio.Event()
+            with self._woken(lambda: loop.call_soon_threadsafe(woken.set)), suppress(TimeoutError):
+                if self.view is seen:
+                    await asyncio.wait_for(woken.wait(), max(0.0, until - monotonic()))
+
+        return Wait(block, start)
+
+    @contextmanager
+    def _woken(self, wake: Callable[[], object]) -> Generator[None]:
+        """Call `wake` with each new view."""
+        with self._lock:
+            self._waiting.add(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(wake)
+
     # -- after a call
 
     def succeeded(self, permit: Permit, slow: bool = False) -> bool:
@@ -166,6 +215,12 @@ class Circuit(Synchronizer):
         self._tell()
 
     # -- commands and state
+
+    def moment(self, until: float | str | datetime | timedelta | None) -> float | None:
+        """The end of a forced opening, by the store's clock. Raises ConfigurationError."""
+        if until is not None:
+            self.refresh()
+        return moment_of(until, self.link.now())
 
     def command(self, event: machine.Force | machine.Reset) -> None:
         """Change the circuit for the whole fleet, or raise StoreUnavailable and change nothing."""

@@ -8,8 +8,18 @@ from typing import Annotated, Any, cast
 from annotated_types import Predicate
 from pydantic import Field, ValidationError
 
+from prefect_resilience.guards.circuits import window as windows
 from prefect_resilience.guards.circuits.model import CircuitState
-from prefect_resilience.guards.circuits.window import Count, StoredFields, StoredWindow
+from prefect_resilience.guards.circuits.window import (
+    Count,
+    Run,
+    StoredCalls,
+    StoredFields,
+    StoredSpan,
+    StoredWindow,
+    WindowDocument,
+    size_of,
+)
 
 # The usual failure rate of a service, learnt from its calls, and the test for a significant rise over it.
 #
@@ -138,6 +148,19 @@ class _StoredBaseline(StoredFields):
     at: float
 
 
+class _MoreCalls(StoredCalls):
+    generation: Count
+    used: float
+
+
+class _MoreSpan(StoredSpan):
+    generation: Count
+    used: float
+
+
+StoredMore = Annotated[_MoreCalls, Predicate(lambda w: len(w.recent) == w.calls)] | _MoreSpan
+
+
 class _StoredDemand(StoredFields):
     sum: float = Field(ge=0)
     at: float
@@ -158,6 +181,9 @@ class StoredCircuit(StoredFields):
     probe_failures: Count = 0
     unanswered: Count = 0
     window: StoredWindow | None = None
+    windows: list[StoredMore] = Field(default_factory=list[Any])
+    """The windows of other policies, each with its generation and the last time when its policy counted. A
+    document has this field only if there are any."""
     baseline: Annotated[_StoredBaseline, Predicate(lambda b: b.failures <= b.calls)] | None = None
     opened_at: float | None = None
     retry_at: float | None = None
@@ -175,7 +201,56 @@ class StoredCircuit(StoredFields):
 
 def new() -> CircuitDocument:
     """The document of a circuit that has had no calls."""
-    return StoredCircuit().model_dump()
+    return StoredCircuit().model_dump(exclude={"windows"})
+
+
+MOST_WINDOWS = 6
+"""A document has the windows of this many policies; the others that counted longest ago are dropped."""
+
+IN_USE = 600.0
+"""Seconds for which a window counts as in use after its policy last counted."""
+
+
+def windows_of(document: CircuitDocument) -> list[WindowDocument]:
+    """The windows of all policies, `window` first.
+
+    Version 0.2.0 knows only `window`. It keeps the others when the circuit closes: they have a generation.
+    """
+    more = [one for one in document.get("windows", ()) if one["generation"] == document["generation"]]
+    return [document["window"], *more] if document["window"] else more
+
+
+def window_of(document: CircuitDocument, size: int | float) -> WindowDocument | None:
+    """The window of this size, if there is one."""
+    return next((one for one in windows_of(document) if windows.fits(one, size)), None)
+
+
+def count(document: CircuitDocument, size: int | float, run: Run, now: float) -> None:
+    """Add a run to every window, also to the one of this size, which is made if there is none."""
+    own, first = window_of(document, size), document["window"]
+    mine = windows.record(own, size, (run,), now)
+    rest = [
+        {**one, **windows.record(one, size_of(one), (run,), now)}
+        for one in windows_of(document)
+        if one is not own
+    ]
+    if own is not first and first is not None:
+        more = {**mine, "generation": document["generation"], "used": now}
+        mine, *rest = [rest[0], more, *rest[1:]][:MOST_WINDOWS]
+    document["window"] = mine
+    if rest:
+        document["windows"] = rest
+    else:
+        document.pop("windows", None)
+
+
+def other_sizes(document: CircuitDocument, size: int | float, now: float) -> list[int | float]:
+    """The sizes of other windows that are in use."""
+    return [
+        size_of(one)
+        for one in windows_of(document)
+        if not windows.fits(one, size) and now - one.get("used", now) < IN_USE
+    ]
 
 
 def remember(document: CircuitDocument, now: float) -> None:
@@ -207,7 +282,8 @@ def read(value: object) -> CircuitDocument:
     try:
         StoredCircuit.model_validate(document)
     except ValidationError as error:
-        if {found["loc"][:1] for found in error.errors()} == {("history",)}:
-            return read({**document, "history": []})
+        wrong = {str(found["loc"][0]) for found in error.errors()}
+        if wrong <= {"history", "windows"}:
+            return read({name: part for name, part in document.items() if name not in wrong})
         return new()
     return new() if document["state"] == "open" and document["retry_at"] is None else document

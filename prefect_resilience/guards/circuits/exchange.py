@@ -11,8 +11,9 @@ from time import monotonic
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.circuits import machine, sharing
+from prefect_resilience.guards.circuits.document import other_sizes
 from prefect_resilience.guards.circuits.link import PREFIX, StoreLink, drained
-from prefect_resilience.guards.circuits.listeners import Transition
+from prefect_resilience.guards.circuits.listeners import Transition, warn_of_windows
 from prefect_resilience.guards.circuits.machine import Acquire, CircuitDocument, Event, Record, Release, new
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.pending import Epoch, Pending, Permit
@@ -84,6 +85,7 @@ class Synchronizer:
         self._follows = False
         self._weighed_at = NEVER
         self._failures = FailureBudget()
+        self._warned = False
 
     @property
     def _is_ignorant(self) -> bool:
@@ -338,6 +340,9 @@ class Synchronizer:
         is_news: bool = False,
     ) -> None:
         at = monotonic()
+        if not self._warned and (others := other_sizes(document, self.policy.window_size, now)):
+            self._warned = True
+            warn_of_windows(self.name, self.policy.window_size, others)
         is_new = new_epoch or document["generation"] != self.epoch.generation
         if is_new:
             self.epoch = Epoch(document["generation"])

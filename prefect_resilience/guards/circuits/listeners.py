@@ -106,6 +106,20 @@ def tell(news: Iterable[Transition | StoreNotice]) -> None:
             _store_listeners.tell(item)
 
 
+def warn_of_windows(name: str, own: int | float, others: Iterable[int | float]) -> None:
+    """Log that policies with other windows use the circuit, too."""
+    here, *elsewhere = (
+        f"{size} calls" if isinstance(size, int) else f"{size:g} s" for size in (own, *others)
+    )
+    logger.warning(
+        "circuit %r has a window of %s here and of %s in other policies: each policy judges the calls of all "
+        "processes by its own window, so the strictest one opens the circuit",
+        name,
+        here,
+        ", ".join(elsewhere),
+    )
+
+
 def _log_transition(item: Transition) -> None:
     worse = item.after in {"open", "forced_open"}
     error = f"; last error: {item.last_error}" if worse and item.last_error else ""

@@ -222,7 +222,7 @@ class _Step:
         if self.policy.adaptive and usual is None:
             # Otherwise a service that usually fails more often than the fixed thresholds allow would never
             # get a baseline.
-            self._learn(*window.sums(doc["window"])[:2])
+            self._learn(*window.sums(self._window)[:2])
         self._open(why)
 
     def _usual(self) -> float | None:
@@ -231,7 +231,7 @@ class _Step:
 
     def _why_open(self, usual: float | None) -> str | None:
         doc, policy = self.doc, self.policy
-        seen = window.totals(doc["window"], self.now)
+        seen = window.totals(self._window, self.now)
         in_row = doc["failures_in_row"] >= document.row_needed(policy.failure_threshold, usual)
         # There was at least one call, even if a clock that was set back emptied the window.
         if in_row and max(seen.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
@@ -248,14 +248,17 @@ class _Step:
             return f"{seen.slow} of {seen.calls} calls were slow"
         return None
 
+    @property
+    def _window(self) -> window.WindowDocument | None:
+        return document.window_of(self.doc, self.policy.window_size)
+
     def _count(self, run: window.Run) -> None:
-        """Add a run to the window. An adaptive circuit learns from the calls that leave the window."""
-        doc, policy = self.doc, self.policy
-        before = window.sums(doc["window"]) if window.fits(doc["window"], policy.window_size) else (0, 0, 0)
-        doc["window"] = window.record(doc["window"], policy.window_size, (run,), self.now)
-        if policy.adaptive:
+        """Add a run to the windows. An adaptive circuit learns from the calls that leave its window."""
+        before = window.sums(self._window)
+        document.count(self.doc, self.policy.window_size, run, self.now)
+        if self.policy.adaptive:
             outcome, number = run
-            after = window.sums(doc["window"])
+            after = window.sums(self._window)
             failures = number if outcome in "fF" else 0
             self._learn(before[0] + number - after[0], before[1] + failures - after[1])
 
@@ -326,6 +329,7 @@ class _Step:
     def _close(self, reason: str) -> None:
         self.doc.update(failures_in_row=0, successes=0, slow_successes=0, probe_failures=0, unanswered=0)
         self.doc.update(window=None, retry_at=None, hold_until=None)
+        self.doc.pop("windows", None)
         self._move("closed", reason)
 
     def _force(self, event: Force) -> None:

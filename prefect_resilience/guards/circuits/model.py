@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from prefect_resilience.base.durations import Seconds
+from prefect_resilience.base.durations import Seconds, seconds_of
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.reach import error_name, is_class_name, names_of
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits.window import canonical_window, parse_window
 from prefect_resilience.guards.limits.guarding import LimitRefused
@@ -219,3 +222,28 @@ class CircuitSnapshot(BaseModel):
     usual_failure_rate: float | None = None
     history: tuple[CircuitEntered, ...] = ()
     share_counted: float = 1.0
+
+
+LAST_MOMENT = 253_370_764_800.0
+"""The beginning of the year 9999: every time zone can show it."""
+UNTIL_FORMS = (
+    'write a future datetime, a span as text or a timedelta, as in "10m", or seconds since the epoch'
+)
+
+
+def moment_of(until: float | str | datetime | timedelta | None, now: float) -> float | None:
+    """`until` in seconds since the epoch. A datetime without an offset is in this host's zone."""
+    if until is None:
+        return None
+    try:
+        found = until.timestamp() if isinstance(until, datetime) else seconds_of(until)
+    except (OverflowError, ValueError, OSError):  # too far away for a time in seconds
+        found = math.inf
+    if found is None:
+        raise ConfigurationError(f"until={until!r} is not a time: {UNTIL_FORMS}")
+    moment = now + found if isinstance(until, str | timedelta) else found
+    if not now < moment <= LAST_MOMENT:
+        raise ConfigurationError(
+            f"until={until!r} is {'in the past' if moment <= now else 'too far away'}: {UNTIL_FORMS}"
+        )
+    return moment

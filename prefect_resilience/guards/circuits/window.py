@@ -127,6 +127,11 @@ def fits(document: WindowDocument | None, size: int | float) -> bool:
     return bool(document) and document.get("last" if isinstance(size, int) else "seconds") == size
 
 
+def size_of(document: WindowDocument) -> int | float:
+    """The size of a window document."""
+    return document["last"] if "last" in document else document["seconds"]
+
+
 class StoredFields(BaseModel):
     """The fields that a store's JSON must have, with the right types."""
 
@@ -142,17 +147,21 @@ class _StoredSums(StoredFields):
     slow: Count
 
 
-class _StoredCalls(_StoredSums):
+class StoredCalls(_StoredSums):
+    """A window over a number of calls."""
+
     last: Count
     recent: str
 
 
-class _StoredSpan(_StoredSums):
+class StoredSpan(_StoredSums):
+    """A window over a span of time."""
+
     seconds: float = Field(gt=0)
     buckets: list[Annotated[list[int], Field(min_length=4, max_length=4)]]
 
 
-StoredWindow = Annotated[_StoredCalls, Predicate(lambda w: len(w.recent) == w.calls)] | _StoredSpan
+StoredWindow = Annotated[StoredCalls, Predicate(lambda w: len(w.recent) == w.calls)] | StoredSpan
 
 
 def _record_last(document: WindowDocument | None, size: int, runs: Iterable[Run]) -> WindowDocument:

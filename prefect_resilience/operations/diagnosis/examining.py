@@ -42,6 +42,7 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
     if subjects:
         examined.by("timeouts", lambda: project.timeouts(subjects))
         examined.by("results", lambda: project.results(subjects))
+        examined.by("circuits", lambda: project.circuits(subjects))
     _ask_server(examined, subjects, [one for file in files for one in project.named_policies(file)])
     return Diagnosis(checks=tuple(examined.checks), findings=tuple(examined.findings))
 

@@ -14,9 +14,10 @@ from prefect.results import get_default_persist_setting, get_default_persist_set
 
 from prefect_resilience.base.text import one_line
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.classify.classify import classify
+from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, wrong
 from prefect_resilience.operations.sources import imported, is_constant, origin_of
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
@@ -147,6 +148,22 @@ def results(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
             )
             mend = "Leave persist_result out, so that results that are needed later are persisted."
             yield wrong("results", _where(task), says, mend)
+
+
+def circuits(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
+    """Tasks that fail while their circuit is open: they have no fallback, and their retries do not wait."""
+    rejected = CircuitOpenError("")
+    info = classify(rejected)
+    for task in subjects:
+        guard = getattr(task, "guard", None)
+        if not isinstance(task, Task) or not isinstance(guard, Guard):
+            continue
+        retry = guard.retrying
+        waits = retry.rule_for(info).attempts > 1 and retry.refusal(info, rejected) is None
+        if guard.circuit is not None and not guard.fallbacks and not waits:
+            says = f"{task.name!r} fails at once while its circuit {guard.circuit.name!r} is open"
+            mend = 'Add fallback=, or let it wait: Retry(by_category={"circuit_open": Retry(attempts=100)}).'
+            yield note("circuits", _where(task), says, mend)
 
 
 def _recovers(flow: Any) -> bool:

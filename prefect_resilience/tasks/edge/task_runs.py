@@ -26,7 +26,7 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.judging import replaced_message, retry_told
+from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import CallStart, Replayed
@@ -210,8 +210,7 @@ class TaskSurroundings:
         run_recovered(self.task.name, self.identity, record.history, after, circuit=self._circuit())
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
-        attempts = "1 attempt" if context.attempt == 1 else f"{context.attempt} attempts"
-        said = f"Giving up after {attempts} ({verdict.why}): {context.summary()}"
+        said = gave_up_told(context, verdict)
         log_failure(self.logger, said, error, answered=is_expected(self.task_run.id))
         run_failed(self.task.name, context, verdict, circuit=self._circuit())
 
