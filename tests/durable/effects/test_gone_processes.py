@@ -127,7 +127,7 @@ def test_which_runs_are_stranded(
             client.request("DELETE", f"/work_pools/{pool}/workers/worker-1").raise_for_status()
     run = client.read_flow_run(run_id)
     assert is_stranded(client, run) is stranded
-    found = [one.id for one in runs_that_ended_badly(datetime.now(UTC), 1_000)]
+    found = [one.id for one in runs_that_ended_badly(datetime.now(UTC) - 2 * HOUR, 1_000)]
     # The list asks for retries that are overdue; a worker's word alone is found by the run's id.
     assert (run_id in found) is (stranded and late == HOUR)
     report = recover(str(run_id), dry_run=True)
@@ -137,7 +137,9 @@ def test_which_runs_are_stranded(
 def test_a_stranded_run_is_seen_and_mended(client: SyncPrefectClient, run_in: Any) -> None:
     run_id = run_in(waiting(HOUR), "in_process")
     put(str(run_id), a="done")
-    (listed,) = (one for one in find_batches(since=datetime.now(UTC)).batches if one.batch_id == str(run_id))
+    (listed,) = (
+        one for one in find_batches(since=datetime.now(UTC) - 2 * HOUR).batches if one.batch_id == str(run_id)
+    )
     assert (listed.open, listed.ended) == (True, "AwaitingRetry")
     found = [one for one in checks.stranded(client) if one.where == str(run_id)]
     assert [one.level for one in found] == ["wrong"]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.context import FlowRunContext
 from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry
+from prefect.task_engine import run_task
 
-from prefect_resilience import dead_letters
+from prefect_resilience import batch, dead_letters
 from prefect_resilience.durable.letters.edge import known
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
@@ -186,3 +189,61 @@ def test_the_retry_button_in_another_process(broken: Receiver) -> None:
     (letter,) = dead_letters.list()
     assert (letter.status, story(letter)) == ("settled", ["failed", "failed", "succeeded"])
     assert broken.got == ["same"]
+
+
+@pytest.mark.parametrize("way", ["in a flow", "in a subflow", "in a script", "submitted"])
+def test_another_run_of_a_batch_with_a_name_is_a_later_pass(broken: Receiver, way: str) -> None:
+    """One letter for each of its calls, whatever flow run makes it; settled when a later run makes it."""
+
+    def calls(order: str) -> None:
+        for _ in range(2):
+            shop.notify(f"equal {way}", return_state=True)
+        shop.notify(order, return_state=True)
+        if way == "submitted":
+            shop.notify.submit("more").wait()
+
+    inner = flow(name="inner")(calls)
+
+    def work() -> None:
+        with batch(f"day {way}"):
+            (inner if way == "in a subflow" else calls)("third")
+
+    run = work if way == "in a script" else flow(name="work")(work)
+    count = 4 if way == "submitted" else 3
+    for number in (1, 2, 3):
+        run()
+        letters = [one for one in dead_letters.list() if one.batch_id == f"day {way}"]
+        assert [story(one) for one in letters] == [["failed"] * number] * count
+    broken.broken = False
+    run()
+    letters = [one for one in dead_letters.list() if one.batch_id == f"day {way}"]
+    assert [(one.status, story(one)[-1]) for one in letters] == [("settled", "succeeded")] * count
+    assert all(one.reason == "settled" for one in dead_letters.replay([one.id for one in letters]).outcomes)
+    assert len(broken.got) == count
+
+
+@pytest.mark.parametrize("ends", ["failed", "succeeded"])
+def test_a_task_run_that_dask_runs_again_has_one_letter(broken: Receiver, ends: str) -> None:
+    """After a worker died, another one gets the same task run, with the same id, in the same pass."""
+    task_run_id = uuid4()
+
+    @flow
+    def fan_out() -> None:
+        around = FlowRunContext.get()
+        assert around is not None
+        with around.model_copy(update={"detached": True}):
+            for number in (1, 2):
+                broken.broken = number == 1 or ends == "failed"
+                given = {"message": f"again {ends}"}
+                run_task(shop.notify, task_run_id=task_run_id, parameters=given, return_type="state")
+
+    fan_out(return_state=True)
+    (letter,) = [one for one in dead_letters.list() if one.task_run_id == str(task_run_id)]
+    assert (letter.status, story(letter)) == (
+        "waiting" if ends == "failed" else "settled",
+        ["failed", ends],
+    )
+    broken.broken = False
+    report = dead_letters.replay(letter.id)
+    assert report.outcomes[0].result == ("replayed" if ends == "failed" else "skipped")
+    assert len(broken.got) == 1

@@ -1,6 +1,6 @@
 """Runs that are killed beside a worker with --limit 1, recovered at once by hand and by the automation.
 
-python -m tests.operations.installation.worker_limit 20 [--at-once]
+python -m tests.operations.installation.worker_limit 20 [--by-hand] [--automation] [--at-once]
 
 A worker with --limit ends with an error if a run is scheduled again while it still holds the run's slot.
 `--at-once` shows that: it schedules the run as soon as it has crashed, as the Retry button of Prefect's UI
@@ -136,7 +136,7 @@ def has_crashed(client: SyncPrefectClient, run_id: UUID) -> bool:
     return any(one.is_crashed() for one in client.read_flow_run_states(run_id))
 
 
-def main(number: int, *, at_once: bool) -> None:
+def main(number: int, ways: list[str]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="worker-limit-"))
     programs, port = Programs(folder), free_port()
     server = {
@@ -152,21 +152,20 @@ def main(number: int, *, at_once: bool) -> None:
         wait_for(lambda: answers(f"{server['PREFECT_API_URL']}/health"), 600)
         with temporary_settings({PREFECT_API_URL: server["PREFECT_API_URL"], PREFECT_HOME: folder / "home"}):
             limited = Limited(folder, programs, server, "limited")
-            began = time.monotonic()
-            if at_once:
-                print(f"at once: {limited.campaign(number, 'at once')}", flush=True)
-                return
-            print(f"by hand: {limited.campaign(number, 'by hand')}", flush=True)
-            install()
-            programs.start(
-                "worker", "start", "--type", "process", "--pool", "resilience", **server, **limited.quick
-            )
-            print(f"by the automation: {limited.campaign(number, 'by the automation')}", flush=True)
-            print(f"{time.monotonic() - began:.0f} s", flush=True)
+            for how in ways:
+                if how == "by the automation":
+                    install()
+                    words = ("worker", "start", "--type", "process", "--pool", "resilience")
+                    programs.start(*words, **server, **limited.quick)
+                began = time.monotonic()
+                found = limited.campaign(number, how)
+                print(f"{how}: {found}; {time.monotonic() - began:.0f} s", flush=True)
     finally:
         programs.end()
 
 
 if __name__ == "__main__":
-    words = [one for one in sys.argv[1:] if one != "--at-once"]
-    main(int(words[0]) if words else 20, at_once="--at-once" in sys.argv)
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    known = {"--by-hand": "by hand", "--automation": "by the automation", "--at-once": "at once"}
+    wanted = [known[word] for word in sys.argv[1:] if word in known]
+    main(*numbers[:1] or [20], wanted or ["by hand", "by the automation"])

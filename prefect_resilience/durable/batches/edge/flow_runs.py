@@ -118,7 +118,7 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
 
 
 def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
-    """Flow runs that are stranded, and those that failed or crashed after `since`, the latest first; at most
+    """Flow runs that failed or crashed after `since`, or are stranded since then, the latest first; at most
     `most`.
 
     Raises ApiUnavailable.
@@ -127,7 +127,7 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
     wanted = FlowRunFilter.model_validate(asked)
     with _asking() as client:
         read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
-        stranded = islice(stranded_runs(client), most)
+        stranded = islice(stranded_runs(client, since=since), most)
         ended = [_seen(run, stranded=True) for run in stranded] + [_seen(run) for run in pages(read, most)]
         return ended[:most]
 

@@ -106,11 +106,14 @@ def _hold(run: BatchRun) -> Hold:
         return "unknown"
 
 
-def stranded_runs(client: SyncPrefectClient, overdue: timedelta = OVERDUE) -> Iterator[FlowRun]:
-    """The stranded flow runs with a retry that is `overdue`. Raises errors of the API."""
-    before = (datetime.now(UTC) - overdue).isoformat()
+def stranded_runs(
+    client: SyncPrefectClient, overdue: timedelta = OVERDUE, since: datetime | None = None
+) -> Iterator[FlowRun]:
+    """The stranded flow runs with a retry that is `overdue`, and was due after `since`. Raises errors of the
+    API."""
+    due = {"before_": datetime.now(UTC) - overdue, "after_": since}
     wanted = FlowRunFilter.model_validate(
-        {"state": {"name": {"any_": ["AwaitingRetry"]}}, "next_scheduled_start_time": {"before_": before}}
+        {"state": {"name": {"any_": ["AwaitingRetry"]}}, "next_scheduled_start_time": due}
     )
     for run in pages(partial(client.read_flow_runs, flow_run_filter=wanted)):
         if is_stranded(client, run, overdue):
