@@ -106,7 +106,7 @@ class Audit:
         try:
             taken = self._change(lambda document: self._claimed(document, entry, owner))
         except BaseException:
-            self.ledger.owner.drop(entry.id)
+            self.ledger.owner.give_up(entry.id)
             raise
         if not _holds(taken, entry):
             self.ledger.owner.drop(entry.id)

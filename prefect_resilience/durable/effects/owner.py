@@ -87,6 +87,7 @@ suspended, and another process may have settled the effect."""
 
 RENEW_SECONDS = 10.0
 TICK_SECONDS = 0.5
+MOST_GIVEN_UP = 100
 PREFIX = "effect-owners/"
 
 
@@ -128,11 +129,14 @@ class Owner:
         self._renew_at = float("-inf")
         self._offset: float | None = None
         self._held: set[str] = set()
+        self._given_up: deque[str] = deque(maxlen=MOST_GIVEN_UP)
         self._reports: deque[Callable[[], object]] = deque()
         self._renewing = threading.Lock()
 
     def hold(self, claim: str) -> str:
         """Hold a claim, ensure a valid lease, and return the owner's id. Raises StoreUnavailable."""
+        if claim in self._given_up:
+            return self.id  # by a thread that outlives its caller
         self._held.add(claim)
         try:
             with self._renewing:
@@ -151,6 +155,13 @@ class Owner:
     def drop(self, claim: str) -> None:
         self._held.discard(claim)
 
+    def give_up(self, claim: str) -> None:
+        """Drop a claim that a document may still name, and tell so in the lease. Does not block."""
+        self._given_up.append(claim)
+        self.drop(claim)
+        self._renew_at = float("-inf")
+        _ensure_thread()
+
     def lives(self, owner: str, claim: str) -> bool:
         """Whether the owner of a claim still works on it. Raises StoreUnavailable."""
         return self.sign_of(owner, claim).alive
@@ -163,9 +174,11 @@ class Owner:
         process = process_of(owner)
         if process is not None and process == process_of(self.id):
             return OwnerSign(any(claim in one._held for one in _owners))
-        if is_here(process):
-            return OwnerSign(not is_gone(process))
+        if is_here(process) and is_gone(process):
+            return OwnerSign(False)
         lease = self.store.load(PREFIX + owner)
+        if is_here(process):
+            return OwnerSign(lease is None or claim not in lease.value["given_up"])
         if lease is None:
             return OwnerSign(False, LEASE_SECONDS + (QUIET_SECONDS if process is not None else 0.0))
         return OwnerSign(not is_gone(lease.value["process"]))
@@ -195,14 +208,14 @@ class Owner:
 
     @property
     def busy(self) -> bool:
-        return bool(self._held or self._reports)
+        return bool(self._held or self._reports or self._given_up)
 
     def tick(self) -> None:
         """Make the reports and renew the lease; called by the thread. Never raises."""
         try:
             self._make_reports()
             with self._renewing:
-                if self._held and ticking() >= self._renew_at:
+                if (self._held or self._given_up) and ticking() >= self._renew_at:
                     self._renew()
         except StoreUnavailable:
             return
@@ -246,6 +259,7 @@ class Owner:
     def _prolonged(self) -> bool:
         now = self.store.now()
         value: dict[str, Any] = {"process": this_process(), "host": socket.gethostname(), "pid": os.getpid()}
+        value["given_up"] = [*self._given_up]
         self._offset = now - ticking()
         ends = now + LEASE_SECONDS + QUIET_SECONDS
         version = self.store.swap(PREFIX + self.id, self._version, {**value, "renewed_at": now}, ends)

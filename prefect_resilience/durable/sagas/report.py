@@ -169,7 +169,6 @@ class SagaLog:
         """
         ended = self._end_of(to)
         owner = self.ledger.owner.hold(claim)
-        decision: Any = None
         try:
             decision = self._changed(
                 self.place,
@@ -177,9 +176,11 @@ class SagaLog:
                     saga, self.batch_id, claim, owner, self._busy(saga), to, now, ended
                 ),
             )
-        finally:
-            if not isinstance(decision, undo.Begun):
-                self.drop(claim)
+        except BaseException:
+            self.give_up(claim)
+            raise
+        if not isinstance(decision, undo.Begun):
+            self.ledger.owner.drop(claim)
         return decision
 
     def planned(self, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
@@ -206,11 +207,11 @@ class SagaLog:
             return undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}), None
 
         self._changed(self.place, ended)
-        self.drop(claim)
-
-    def drop(self, claim: str) -> None:
-        """Release the claim. Does not block."""
         self.ledger.owner.drop(claim)
+
+    def give_up(self, claim: str) -> None:
+        """The rollback was interrupted: another one may finish it. Does not block."""
+        self.ledger.owner.give_up(claim)
 
     def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:
         return self._changed(

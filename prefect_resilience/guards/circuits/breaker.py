@@ -21,7 +21,7 @@ from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, judge
-from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flush_aside
+from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flushed
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.taxonomy import ErrorInfo
@@ -237,16 +237,7 @@ class CircuitBreaker(Guarding):
         """Leave a block, for the drivers; counts the outcome."""
         permit, began = ticket
         if self.settle(permit, error, info, monotonic() - began if took is None else took):
-            interrupted = error is not None and not isinstance(error, Exception)
-            try:
-                if not interrupted:
-                    yield Blocking(self.flush)
-            except BaseException:
-                interrupted = True
-                raise
-            finally:
-                if interrupted:
-                    flush_aside(self)
+            yield from flushed(self, error)
 
     def enter_at_once(self) -> tuple[Permit, float] | None:
         """As `entered`, if the circuit is closed and this process has just seen it; None if it is not so."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.guards.circuits.machine import Event, Record, Release
 from prefect_resilience.guards.circuits.window import Outcome, Run
@@ -142,6 +143,20 @@ class PendingAdmission:
         self._abandoned = True
         if self._permit is not None and self._breaker.release(self._permit):
             flush_aside(self._breaker)
+
+
+def flushed(breaker: CircuitBreaker, error: BaseException | None) -> Steps[None]:
+    """Flush after a call that raised `error`; in a thread if the caller is cancelled, now or meanwhile."""
+    interrupted = error is not None and not isinstance(error, Exception)
+    try:
+        if not interrupted:
+            yield Blocking(breaker.flush)
+    except BaseException:
+        interrupted = True
+        raise
+    finally:
+        if interrupted:
+            flush_aside(breaker)
 
 
 def flush_aside(breaker: CircuitBreaker) -> None:

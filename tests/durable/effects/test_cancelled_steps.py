@@ -1,4 +1,4 @@
-"""Calls with every guard that are cancelled at each step, or interrupted at any line: nothing stays busy."""
+"""Calls with every guard that are cancelled at each step: nothing stays busy."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import time
 import types
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
-import prefect_resilience
 from prefect_resilience import (
     Bulkhead,
     CircuitBreaker,
@@ -24,13 +23,13 @@ from prefect_resilience import (
     batch,
     resilient,
 )
+from prefect_resilience.durable import arollback, rollback
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.guards.limits.line import held_and_waiting
 from prefect_resilience.stores import open_store
 
 STEPS = 60
-OURS = str(Path(prefect_resilience.__file__).parent)
 
 
 @dataclass
@@ -197,3 +196,31 @@ def test_cancelled_at_each_turn_of_the_loop(shared, outcome):
         world = World(shared, f"turn-{outcome}-{turns}", outcome)
         asyncio.run(main(world.asynchronous(), turns))
         world.comes_to_rest()
+
+
+refunded: list[int] = []
+
+
+def refund(order: int) -> None:
+    refunded.append(order)
+
+
+def test_a_rollback_cancelled_at_each_step_is_finished_by_the_next(shared):
+    @resilient(effect=Effect(key="book:{order}", compensate=refund))
+    def book(order: int) -> int:
+        return order
+
+    for step in range(1, STEPS + 1):
+        name = f"rollback-{step}"
+        with batch(name):
+            book(step)
+        met = run_cancelled(partial(arollback, name), step, "waiting")
+        until = time.monotonic() + 20
+        while any(one._held or one._reports for one in owner._owners) and time.monotonic() < until:
+            time.sleep(0.01)
+        report = rollback(name, max_wait=20)
+        assert report.complete or report.in_doubt, report
+        assert refunded.count(step) <= 1
+        if not met:
+            break
+    assert step > 5

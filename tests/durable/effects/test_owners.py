@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -223,3 +224,32 @@ def test_two_stores_of_one_process_see_each_others_claims(shared, tmp_path):
     assert other.look(place) == InProgress()
     one.owner.drop("c-two-stores")
     assert isinstance(other.look(place), Ask)
+
+
+def test_a_claim_that_its_process_gave_up_is_free_for_others(shared):
+    """Such as that of a rollback that was interrupted in a notebook, whose process goes on."""
+    store = open_store(shared)
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        stat = owner._stat(process.pid)
+        machine = owner._machine()
+        assert stat is not None
+        assert machine is not None
+        other = owner.Owner(store)
+        other.id = "/".join(
+            [f"{other.id.partition('@')[0]}@{machine[0]}", machine[1], str(process.pid), stat[1]]
+        )
+        other.hold("kept")
+        other.hold("given up")
+        here = Ledger(store).owner
+        assert here.lives(other.id, "kept")
+        assert here.lives(other.id, "given up")
+        other.give_up("given up")
+        until(lambda: not here.lives(other.id, "given up"))
+        assert here.lives(other.id, "kept")
+        assert other.hold("given up") == other.id, "a thread that comes late holds nothing"
+        assert not here.lives(other.id, "given up")
+    finally:
+        process.kill()
+        process.wait()
+        other.forget()

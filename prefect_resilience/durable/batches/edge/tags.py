@@ -17,6 +17,7 @@ from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch
+from prefect_resilience.durable.batches.run_passes import RunState, passes_of
 from prefect_resilience.durable.effects.model import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -134,12 +135,12 @@ def batch_of_flow_run(flow_run: FlowRun) -> str:
 
 def pass_of(task_run: TaskRun) -> Pass:
     """The pass of a task run: the flow runs above it and the task runs that called it, the outermost first,
-    each with its run count. Raises StoreUnavailable while the API is unavailable."""
+    each with the number of its pass. Raises StoreUnavailable while the API is unavailable."""
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
         flow_run = context.flow_run
-        above = _asked(partial(_passes_above, flow_run))
-        return (*above, (str(flow_run.id), flow_run.run_count), *outer_tasks.get())
+        above = _asked(partial(_passes_of, flow_run))
+        return (*above, *outer_tasks.get())
     if task_run.flow_run_id is not None:
         flow_run_id = task_run.flow_run_id
         return (*_asked(partial(_passes_to, flow_run_id)), *outer_tasks.get())
@@ -159,8 +160,8 @@ def pass_here() -> Pass:
         around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
         return around if run in around else (*around, run)
     if flow_run is not None:
-        above = _asked(partial(_passes_above, flow_run))
-        return (*above, (str(flow_run.id), flow_run.run_count), *outer_tasks.get())
+        above = _asked(partial(_passes_of, flow_run))
+        return (*above, *outer_tasks.get())
     block = batch_block()
     return () if block is None else ((block, 1),)
 
@@ -192,7 +193,7 @@ _passes: OrderedDict[tuple[UUID, int], Pass] = OrderedDict()
 def _passes_above(flow_run: FlowRun) -> Pass:
     if flow_run.parent_task_run_id is None:
         return ()
-    key = (flow_run.id, flow_run.run_count)
+    key = (flow_run.id, _pass_number(flow_run))
     if key not in _passes:
         with get_client(sync_client=True) as client:
             _passes[key] = _climbed(client, flow_run)
@@ -204,7 +205,35 @@ def _passes_above(flow_run: FlowRun) -> Pass:
 def _passes_to(flow_run_id: UUID) -> Pass:
     with get_client(sync_client=True) as client:
         flow_run = client.read_flow_run(flow_run_id)
-    return (*_passes_above(flow_run), (str(flow_run.id), flow_run.run_count))
+    return _passes_of(flow_run)
+
+
+def _passes_of(flow_run: FlowRun) -> Pass:
+    return (*_passes_above(flow_run), (str(flow_run.id), _pass_number(flow_run)))
+
+
+def _pass_number(flow_run: FlowRun) -> int:
+    """The number of the pass that the flow run is in. Its run count, which a suspended run keeps when it is
+    resumed, is too small then: its states show how often it began."""
+    state, first = flow_run.state, flow_run.start_time
+    if state is None or not state.is_running() or first is None or state.timestamp <= first:
+        return flow_run.run_count
+    if state.id not in _numbers:
+        with get_client(sync_client=True) as client:
+            states = client.read_flow_run_states(flow_run.id)
+        read = [
+            RunState(one.type.value, one.name or "", one.timestamp.timestamp())
+            for one in states
+            if one.timestamp <= state.timestamp
+        ]
+        _numbers[state.id] = len(passes_of(read))
+        while len(_numbers) > MOST_ROOTS:
+            _numbers.popitem(last=False)
+    return max(flow_run.run_count, _numbers[state.id])
+
+
+_numbers: OrderedDict[UUID, int] = OrderedDict()
+"""The number of the pass that a state of a flow run belongs to."""
 
 
 def _climbed(client: SyncPrefectClient, flow_run: FlowRun) -> Pass:
@@ -214,7 +243,7 @@ def _climbed(client: SyncPrefectClient, flow_run: FlowRun) -> Pass:
         if parent is None:
             break
         flow_run = client.read_flow_run(parent)
-        found.insert(0, (str(flow_run.id), flow_run.run_count))
+        found.insert(0, (str(flow_run.id), _pass_number(flow_run)))
     return tuple(found)
 
 

@@ -171,9 +171,10 @@ class _Rollback:
         if self.named:
             yield Blocking(check_here, (ledger, self.batch_id))
         log = SagaLog(ledger, self.batch_id)
-        until = monotonic() + self.max_wait
-        since = yield from self._begun(log, until)
+        until, begun = monotonic() + self.max_wait, False
         try:
+            since = yield from self._begun(log, until)
+            begun = True
             compensating = Compensating(log, self.asynchronous)
             yield from self._settled(compensating, since, until)
             yield from self._undone(compensating, since)
@@ -181,8 +182,10 @@ class _Rollback:
                 self.batch_id, self.to, **{how: tuple(found) for how, found in self.found.items()}
             )
             yield Blocking(log.end, (self.claim, report))
-        finally:
-            log.drop(self.claim)
+        except BaseException as error:
+            if begun or not isinstance(error, Exception):
+                log.give_up(self.claim)
+            raise
         _tell_of(report)
         return report
 
