@@ -56,7 +56,7 @@ def send_by_default_key(item):
 @flow
 def billing(name):
     for place in range(effects):
-        item = (place * (1 + 2 * (number % 2)) + number) % effects
+        item = (number - place if number % 2 else number + place) % effects
         for task, kind in ((send, "key"), (send_by_default_key, "default")):
             try:
                 with batch(name):
