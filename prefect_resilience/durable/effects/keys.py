@@ -256,19 +256,20 @@ def effect_key(
     *,
     fn: Callable[..., Any] | None = None,
     hasher: Hasher,
+    digests: bool = True,
 ) -> MadeKey:
     """The key of one effect: printable ASCII without spaces at its ends, fit for an HTTP header.
 
     Without a template it is a digest of the task's dotted name and of the arguments with their types;
     arguments that equal their defaults do not count. `task` is the dotted name of the function; the signature
-    of `fn` has the defaults. Raises ConfigurationError when a field cannot be filled in, or when an argument
-    has no comparable value and there is no template.
+    of `fn` has the defaults. Without `digests` the recipe has none. Raises ConfigurationError when a field
+    cannot be filled in, or when an argument has no comparable value and there is no template.
     """
     names = list(inspect.signature(fn).parameters) if fn is not None else list(parameters)
     defaults = _defaults(fn)
     fields = frozenset(effect.fields)
     args = {
-        name: _argument(value, name in fields, hasher)
+        name: (_argument(value, name in fields, hasher) if digests else {})
         | ({"default": True} if name in defaults and _is(value, defaults[name], hasher) else {})
         for name, value in parameters.items()
     }
@@ -286,7 +287,7 @@ def effect_key(
         filled = filled_with(formatter, effect.key, given, "effect key")
         recipe["fields"] = {
             name: args[name] if name in args else _argument(value, True, hasher)
-            for name, value in formatter.values.items()
+            for name, value in (formatter.values.items() if digests else ())
         }
         return MadeKey(shorten(_printable(filled)), recipe)
     return MadeKey(_digest_key(effect, task, parameters, batch_id, args, hasher), recipe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -239,6 +240,42 @@ def _claim_in(document: EffectDocument) -> dict[str, Any] | None:
     undoing = document["state"] == "compensating"
     held: dict[str, Any] = document["compensation"] if undoing else document
     return held if held["owner"] and (undoing or document["state"] == "intended") else None
+
+
+# -- a store in trouble
+
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+_URL = "PREFECT_RESILIENCE_STORE_URL"
+_WRITABLE = f"give this program write access, or set another store in {_URL}"
+
+# The first match counts, so the order matters: the later patterns also match other errors.
+_REMEDIES = (
+    ("root flow run|found out", "start the Prefect API, or name the batch: `with batch(...)`"),
+    ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or free some"),
+    (
+        "is full|no space left|could not (extend file|write)|quota|too large|disk i/o error|misconf",
+        "its disk is full, over its quota or failing: free some space",
+    ),
+    ("read[- ]?only|permission denied|insufficient privilege", f"it is read-only: {_WRITABLE}"),
+    ("noreplicas", "wait until its replicas have caught up (min-replicas-to-write)"),
+    ("is locked|lock timeout", "another program holds its lock: wait until it is released"),
+    ("password|noauth|wrongpass|noperm|authentication", f"set the user and the password in {_URL}"),
+    ("unable to open|file exists|not a directory|not a database|no such file", _WRITABLE),
+    (
+        r"\brefused|time(out|d out)|connect|closed|reset|shutting down|starting up|no route|service|resolve",
+        f"start it, or correct its address in {_URL}",
+    ),
+)
+
+
+def remedy(said: str) -> str:
+    """How to repair a store, in a few words. `said` is its error."""
+    # URLs and paths may match any of the patterns.
+    said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
+    for signs, words in _REMEDIES:
+        if re.search(signs, said):
+            return words
+    return f"repair it, or set another store in {_URL}"
 
 
 # -- the configured ledger

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from prefect_resilience.durable.effects.current import (
     sent_key,
 )
 from prefect_resilience.durable.effects.keys import MadeKey, effect_key
-from prefect_resilience.durable.effects.ledger import Ledger, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, place_of, remedy
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
@@ -60,40 +59,6 @@ from prefect_resilience.errors.exceptions import (
 from prefect_resilience.errors.secrets.redact import redact
 
 _INTENDING = "the intent could not be recorded"
-
-
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
-_URL = "PREFECT_RESILIENCE_STORE_URL"
-_WRITABLE = f"give this program write access, or set another store in {_URL}"
-
-# The first match counts, so the order matters: the later patterns also match other errors.
-_REMEDIES = (
-    ("root flow run|found out", "start the Prefect API, or name the batch: `with batch(...)`"),
-    ("oom command|out of memory|maxmemory", "give Redis more memory (maxmemory), or free some"),
-    (
-        "is full|no space left|could not (extend file|write)|quota|too large|disk i/o error|misconf",
-        "its disk is full, over its quota or failing: free some space",
-    ),
-    ("read[- ]?only|permission denied|insufficient privilege", f"it is read-only: {_WRITABLE}"),
-    ("noreplicas", "wait until its replicas have caught up (min-replicas-to-write)"),
-    ("is locked|lock timeout", "another program holds its lock: wait until it is released"),
-    ("password|noauth|wrongpass|noperm|authentication", f"set the user and the password in {_URL}"),
-    ("unable to open|file exists|not a directory|not a database|no such file", _WRITABLE),
-    (
-        r"\brefused|time(out|d out)|connect|closed|reset|shutting down|starting up|no route|service|resolve",
-        f"start it, or correct its address in {_URL}",
-    ),
-)
-
-
-def remedy(said: str) -> str:
-    """How to repair a store, in a few words. `said` is its error."""
-    # URLs and paths may match any of the patterns.
-    said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
-    for signs, words in _REMEDIES:
-        if re.search(signs, said):
-            return words
-    return f"repair it, or set another store in {_URL}"
 
 
 @dataclass(slots=True)
@@ -205,12 +170,12 @@ class LedgerSequences:
             start.key = self._live_key(ledger)
         return start.key
 
-    def _live_key(self, ledger: Ledger) -> MadeKey:
+    def _live_key(self, ledger: Ledger, digests: bool = True) -> MadeKey:
         """The key of the arguments as they are now."""
         fn = self.fn if self.effect.compensates is None else None
         given = self.here.parameters
-        hasher = ledger.keyed_hash
-        return effect_key(self.effect, self.source.name, given, self.batch_id, fn=fn, hasher=hasher)
+        more: Any = {"fn": fn, "hasher": ledger.keyed_hash, "digests": digests}
+        return effect_key(self.effect, self.source.name, given, self.batch_id, **more)
 
     def _follow(self, ledger: Ledger) -> None:
         """If the key is only an alias of an effect, continue with that effect."""
@@ -231,7 +196,7 @@ class LedgerSequences:
         if self._start.fixed or taken is None or not self.recorded or self._aliases is None:
             return
         try:
-            alias = self._live_key(self._ledger).key
+            alias = self._live_key(self._ledger, digests=False).key
         except Exception:  # noqa: BLE001 - without a key, a later pass cannot send them either
             return
         if alias not in (taken.key, self.key):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.durable.effects.sequences import remedy
+from prefect_resilience.durable.effects.ledger import remedy
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,17 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, PrivateAttr
 
 from prefect_resilience import (
+    AttemptTimeout,
     Done,
     Effect,
     EffectKeyReused,
@@ -29,9 +31,10 @@ from prefect_resilience import (
     settle,
 )
 from prefect_resilience.durable.effects.aliases import ALIASES
-from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger
 from prefect_resilience.effects import list_batches, prune
 from prefect_resilience.stores.base import scan_all
+from tests.prefect_runs import until
 
 
 @pytest.fixture(autouse=True)
@@ -308,3 +311,62 @@ def test_plain_arguments_have_no_alias():
 
     passes(lambda: send(1, "b", (1, "c")))
     assert aliases() == []
+
+
+def test_a_call_that_outlives_its_attempt():
+    go_on = threading.Event()
+
+    @resilient(effect=Effect(scope="charge", max_wait=0.2), timeout=0.2, retry=None)
+    def charge(it: dict) -> str:
+        it["status"] = "charged"
+        SENT.append(it)
+        go_on.wait(60)
+        it["ended"] = True
+        return "charged"
+
+    order = {"id": 1}
+    assert passes(charge, order, number=2) == [AttemptTimeout, InDoubt]
+    go_on.set()
+    until(lambda: [one.state for one in batch_status("b").effects] == ["done"])
+    assert passes(charge, order) == ["charged"] * 3
+    assert len(SENT) == 1
+    assert len(aliases()) == 2
+
+
+def test_a_coroutine_that_is_cancelled():
+    async def cancelled(order: dict) -> None:
+        begun = asyncio.Event()
+
+        @resilient(effect=Effect(scope="charge"), retry=None)
+        async def charge(it: dict) -> str:
+            it["status"] = "charged"
+            SENT.append(it)
+            begun.set()
+            await asyncio.sleep(60)
+            return "charged"
+
+        with batch("b"):
+            running = asyncio.create_task(charge(order))
+            await begun.wait()
+            running.cancel()
+            await asyncio.wait([running])
+        with batch("b"), pytest.raises(InDoubt):
+            await charge(order)
+
+    asyncio.run(cancelled({"id": 1}))
+    assert len(SENT) == 1
+
+
+def test_an_effect_of_another_version_is_in_doubt_where_its_key_differs():
+    """0.2 gave both readings of a clock that was set back the key that the first one has."""
+    when = datetime(2026, 10, 25, 2, 30)
+    call = charging(lambda it: None)
+    assert passes(call, when, number=1) == ["charged"]
+    ledger = open_ledger()
+    ((place, document),) = scan_all(ledger.store, PREFIX)
+    old = {name: part for name, part in document.value["recipe"].items() if name != "digest"}
+    assert ledger.store.swap(place, document.version, {**document.value, "recipe": old})
+    assert passes(call, when, number=1) == ["charged"], "where the keys agree it is replayed"
+    with batch("b"), pytest.raises(InDoubt, match="another version of prefect-resilience made its key"):
+        call(when.replace(fold=1))
+    assert len(SENT) == 1
