@@ -109,7 +109,9 @@ class World:
         for key in (f"bulkhead:{self.name}", f"rate:{self.name}-rate"):
             if held_and_waiting(key) != (0, 0):
                 found.append(f"{key}: {held_and_waiting(key)}")
-        found += [f"claim {claim}" for one in owner._owners for claim in one._held]
+        found += [
+            f"claim {claim}" for one in owner._owners for claim in one._held if one.store.url == self.url
+        ]
         return found
 
     def comes_to_rest(self) -> None:

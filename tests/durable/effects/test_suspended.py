@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -58,13 +59,14 @@ def state_of(run_id: UUID) -> str:
     return "" if state is None else str(state.name)
 
 
-def execute(run_id: UUID, url: str) -> str:
+def execute(run_id: UUID, url: str, folder: Path) -> str:
     """Run a scheduled flow run in a process of its own, as a worker does; the name of its state then."""
     environment = {**os.environ, "PREFECT_API_URL": str(PREFECT_API_URL.value())}
     environment["PREFECT_RESILIENCE_STORE_URL"] = url
     done = subprocess.run(
         [sys.executable, "-m", "prefect.engine", str(run_id)],
         env=environment,
+        cwd=folder,  # the flow's source is copied to it
         capture_output=True,
         text=True,
         timeout=240,
@@ -81,10 +83,11 @@ def test_a_run_that_is_suspended_and_resumed_replays(prefect_api, tmp_path, shar
     deployment = deployed.to_deployment(name="suspended").apply()
     with get_client(sync_client=True) as client:
         run = client.create_flow_run_from_deployment(deployment, parameters={"folder": str(tmp_path)})
+    (folder := tmp_path / "process").mkdir()
     for _ in range(2):
-        assert execute(run.id, shared) == "Suspended"
+        assert execute(run.id, shared, folder) == "Suspended"
         resume_flow_run(run.id)
-    assert execute(run.id, shared) == "Completed"
+    assert execute(run.id, shared, folder) == "Completed"
     assert (tmp_path / "sent").read_text().split() == ["task:1", "call:1", "task:2", "task:3"]
     assert {one.state for one in batch_status(str(run.id)).effects} == {"done"}
 
