@@ -290,6 +290,25 @@ def test_a_rollback_says_what_stays_done(batches: str, cli: Any) -> None:
     assert again["not_undone"] == [{"key": "postcard", "how": "skipped", "why": "it has no compensation"}]
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("recover", "in-doubt"), 1),
+        (("recover", "in-doubt", "--strategy", "restart"), 1),
+        (("recover", "all-done"), 0),
+        (("rollback", "in-doubt"), 1),
+        (("rollback", "all-done"), 0),
+        (("abandon", "in-doubt"), 0),
+        (("recover", "nobody"), 1),
+    ],
+)
+def test_a_dry_run_has_the_exit_code_of_the_real_call(
+    batches: str, cli: Any, words: tuple[str, ...], code: int
+) -> None:
+    assert cli("batches", *words, "--dry-run").code == code
+    assert cli("batches", *words, "--yes").code == code
+
+
 def test_a_rollback_that_undoes_nothing_does_not_say_that_it_did(batches: str, cli: Any) -> None:
     with batch("posted"):
         for name in ("a", "b", "c", "d"):
