@@ -7,7 +7,6 @@ flows). The same generator then runs in a plain function and in a coroutine.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import threading
 import time
@@ -17,6 +16,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from prefect_resilience.base.outcomes import PLAIN, UnawaitedResult, is_awaitable
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.secrets.redact import redact
 
@@ -34,7 +34,7 @@ class Blocking:
 
 @dataclass(eq=False, slots=True)
 class Invoke:
-    """A user's function: called in place. `adrive` awaits its result if that is an awaitable."""
+    """A user's function: called in place. `adrive` awaits an awaitable result, and `drive` refuses it."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -52,6 +52,8 @@ def drive(sequence: Steps[T]) -> T:
         while True:
             try:
                 outcome = command.fn(*command.args, **command.kwargs)
+                if type(outcome) not in PLAIN and is_awaitable(outcome) and not isinstance(outcome, Wait):
+                    raise UnawaitedResult(outcome, command.fn).close()
             except BaseException as error:  # noqa: BLE001 - the sequence handles every exception
                 command = sequence.throw(error)
             else:
@@ -70,8 +72,8 @@ async def adrive(sequence: Steps[T]) -> T:
                     outcome = await asyncio.to_thread(command.fn, *command.args, **command.kwargs)
                 else:
                     outcome = command.fn(*command.args, **command.kwargs)
-                    if inspect.isawaitable(outcome):
-                        outcome = await outcome
+                while type(outcome) not in PLAIN and is_awaitable(outcome):
+                    outcome = await outcome
             except BaseException as error:  # noqa: BLE001 - the sequence handles every exception
                 command = sequence.throw(error)
             else:

@@ -12,10 +12,20 @@ from abc import abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
-from types import CoroutineType, TracebackType
+from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, overload
 
 from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
+from prefect_resilience.base.outcomes import (
+    UnawaitedResult,
+    completed,
+    is_async_generator_function,
+    is_coroutine_function,
+    is_generator_function,
+    returned_by,
+    settled,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -95,12 +105,14 @@ class Guarding:
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call `fn(*args, **kwargs)`, guarded. For an async function use `acall`."""
-        if inspect.iscoroutinefunction(fn):
+        if is_coroutine_function(fn):
             raise self._is_async(fn)
-        result = drive(self._around(Invoke(fn, args, kwargs)))
-        if type(result) is CoroutineType:
-            raise self._is_async(fn, result)
-        return result
+        try:
+            return drive(self._around(Invoke(partial(_completed, fn), args, kwargs)))
+        except UnawaitedResult as error:
+            if error.fn is not fn:
+                raise
+            return self._unsettled(error, None, fn, args, kwargs)
 
     @overload
     async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
@@ -112,17 +124,33 @@ class Guarding:
 
     def _around(self, invoke: Invoke) -> Steps[Any]:
         ticket = yield from self.entered()
+        result: Any = None
         try:
             result = yield invoke
+            settled(result, invoke.fn)
         except BaseException as error:
             yield from self.left(ticket, error)
+            if result is not None and returned_by(invoke.fn, error) is not None:
+                return result  # a failed state, for the caller
             raise
         yield from self.left(ticket)
         return result
 
-    def _is_async(self, fn: Callable[..., Any], coroutine: Any = None) -> ConfigurationError:
-        if coroutine is not None:
-            coroutine.close()
+    def _unsettled(
+        self, error: Exception, result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A failed state for the caller, or the call of a plain function that returned an awaitable, to be
+        awaited on the running event loop. Without one it is refused."""
+        if not isinstance(error, UnawaitedResult):
+            returned_by(fn, error)
+            return result
+        if error.can_go_on and not is_coroutine_function(error.fn):
+            return self.acall(error.going_on(), *args, **kwargs)
+        refusal = self._is_async(error.fn) if error.is_of_awaitable else error
+        error.close()
+        raise refusal from None
+
+    def _is_async(self, fn: Callable[..., Any]) -> ConfigurationError:
         name = getattr(fn, "__qualname__", repr(fn))
         return ConfigurationError(f"{name} is async: write `await {self._kind}.acall(...)`")
 
@@ -134,11 +162,11 @@ class Guarding:
         The arguments of each call fill the name's fields. A generator is one call from its first item to its
         end.
         """
-        if inspect.isasyncgenfunction(fn):
+        if is_async_generator_function(fn):
             wrapper = _async_generator(self._bound_by(fn), fn)
-        elif inspect.iscoroutinefunction(fn):
+        elif is_coroutine_function(fn):
             wrapper = _async(self._bound_by(fn), fn)
-        elif inspect.isgeneratorfunction(fn):
+        elif is_generator_function(fn):
             wrapper = _generator(self._bound_by(fn), fn)
         else:
             wrapper = _plain(self._bound_by(fn), fn)
@@ -159,6 +187,10 @@ class Guarding:
 
 
 Bind = Callable[[tuple[Any, ...], dict[str, Any]], Guarding]
+
+
+def _completed(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return completed(fn(*args, **kwargs), fn)
 
 
 def _plain(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:

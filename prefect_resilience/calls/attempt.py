@@ -17,6 +17,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
+from prefect_resilience.base.outcomes import (
+    UnawaitedResult,
+    is_state,
+    masked,
+    recorded,
+    returned_by,
+    settling,
+)
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.calls.decomposing import decomposed
 from prefect_resilience.calls.judging import annotate, caused_by, judged, replaced_message
@@ -64,8 +72,12 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
             value = yield from claim.once(partial(attempt, guard, run, args, kwargs, claim))
         if guard.expect is not None:
             value = yield from as_promised(guard.expect, value)
+    except UnawaitedResult as error:  # a mistake in the code, which no fallback may hide
+        if not run.may_go_on:
+            error.close()
+        raise
     except Exception as error:
-        outcome = yield from failed(guard, run, began, error, claim)
+        outcome = yield from ended_badly(guard, run, began, error, claim)
         if not isinstance(outcome, BaseException):
             return outcome
         if outcome is error:
@@ -175,10 +187,13 @@ def the_call(
     call, timeout = Invoke(guard.fn, args, kwargs), guard.timeout
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
         begun = None if running is None else running.in_child()
-        return process.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
+        call = process.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
+        call.fn = settling(call.fn, guard.isasync, guard.fn)
+        return call
     if faults.active:
         names = [each.bind(run.parameters).name for each in (guard.circuit,) if each is not None]
         call = faults.around(call, guard.isasync, str(run.identity["node_id"]), *names)
+    call.fn = settling(call.fn, guard.isasync, guard.fn)
     if running is not None:
         call.fn = running.watched(call.fn, isasync=guard.isasync)
     if guard.hedge is not None:
@@ -199,7 +214,24 @@ def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
     if guard.error_budget is not None:
         yield from counted(guard.error_budget, run, good=True)
     if guard.remembers and not isinstance(value, Replayed):
-        yield Blocking(run.remember, (value,))
+        yield Blocking(run.remember, (recorded(value),))
+
+
+def ended_badly(
+    guard: Guard, run: RunContext, began: float, error: Exception, claim: EffectClaim | None = None
+) -> Steps[Any]:
+    """As `failed`, but a failed state that the function returned is returned in the end, not raised."""
+    state = returned_by(guard.fn, error)
+    outcome = yield from failed(guard, run, began, error, claim)
+    if state is None or not isinstance(outcome, BaseException) or will_retry(run, outcome):
+        return outcome
+    return outcome if isinstance(outcome, InDoubt) and outcome is not error else masked(state, error, outcome)
+
+
+def will_retry(run: RunContext, error: BaseException) -> bool:
+    """Whether the error ended one attempt, and another one follows."""
+    record = run.known()
+    return record is not None and record.error is error and bool(record.verdict and record.verdict.retry)
 
 
 def failed(
@@ -257,6 +289,9 @@ def failed(
 
 def as_promised(expect: Expect, value: Any) -> Steps[Any]:
     """The checked value. A finished effect stays finished even if its result is malformed."""
+    if is_state(value):
+        yield from expect.checked(recorded(value))
+        return value
     if not isinstance(value, Replayed):
         return (yield from expect.checked(value))
     return replace(value, value=(yield from expect.checked(value.value)))

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
+from prefect_resilience.base.outcomes import settling
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import add_note
@@ -227,7 +228,8 @@ def _run(plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasy
     reset = _in_turns.set(turns)
     try:
         calls = [
-            here.part(changes, f"{number}/{len(parts)}", limited) for number, changes in enumerate(parts, 1)
+            settling(here.part(changes, f"{number}/{len(parts)}", limited), isasync)
+            for number, changes in enumerate(parts, 1)
         ]
         if isasync:
             return (yield Invoke(atogether, (calls, 1 if turns else plan.parallel or TOGETHER)))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from prefect_resilience.base.drive import Steps
+from prefect_resilience.base.outcomes import not_repeated
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.context import (
@@ -41,6 +42,8 @@ def judged(
         bucket_of(retry.budget, now).earn()
     info = classify(error, rules=guard.rules)
     verdict = verdict_of(retry, record, info, error, now)
+    if verdict.retry and (why := not_repeated(error)) is not None:
+        verdict = Verdict(False, 0.0, why)
     if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
         verdict = Verdict(False, 0.0, why)
     inner = attached_context(error)

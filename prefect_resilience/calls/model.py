@@ -95,6 +95,9 @@ class RunRecord:
 class RunContext(Memory, EffectSurroundings, Protocol):
     """The context of a guarded call. None of the methods may raise."""
 
+    may_go_on: bool
+    """Whether its caller can make a call of a plain function again, to be awaited."""
+
     @property
     def parameters(self) -> Mapping[str, Any]:
         """The call's arguments by name; those of a `**kwargs` are on the same level."""

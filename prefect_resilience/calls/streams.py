@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.calls.attempt import Held, enter, failed, leave, succeeded
+from prefect_resilience.base.outcomes import settled
+from prefect_resilience.calls.attempt import Held, ended_badly, enter, failed, leave, succeeded
 from prefect_resilience.calls.judging import annotate, replaced_message
 from prefect_resilience.calls.model import NO_RETRY, Guard, RunContext, Substitute
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
@@ -89,15 +90,15 @@ class Stream:
         yield from self.ended(None)
         yield from succeeded(self.guard, self.here, None)
 
-    def broke(self, error: Exception) -> Steps[Substitute | BaseException]:
-        """The substitute to continue with, or the error to raise."""
+    def broke(self, error: Exception) -> Steps[Any]:
+        """The substitute to continue with, the error to raise, or the failed state to return."""
         yield from self.ended(error)
         guard = self.guard
         if self.handed_on and not guard.restart_stream:
             guard = replace(guard, retry=NO_RETRY, fallbacks=())
             add_note(error, _NOT_RESTARTED)
-        outcome = cast("Substitute | BaseException", (yield from failed(guard, self.here, self.began, error)))
-        if not isinstance(outcome, Substitute):
+        outcome = yield from ended_badly(guard, self.here, self.began, error)
+        if isinstance(outcome, BaseException):
             self._tell_partial(outcome)
         return outcome
 
@@ -192,6 +193,7 @@ def one_attempt(
     try:
         drive(attempt.opened())
         result = yield from attempt.counted(attempt.source(args, kwargs))
+        settled(result, attempt.guard.fn)
     except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
         return (yield from _instead(attempt, error, answered))
     except BaseException as error:
@@ -216,6 +218,8 @@ def _instead(
             return answered(outcome)
         except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
             outcome = drive(attempt.substitute_broke(outcome, chunks, failure, primary))
+    if not isinstance(outcome, BaseException):
+        return outcome
     if outcome is primary:
         raise outcome
     raise outcome from outcome.__cause__

@@ -12,6 +12,14 @@ from typing import Any, Protocol, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
+from prefect_resilience.base.outcomes import (
+    generates,
+    is_async_generator_function,
+    is_coroutine_function,
+    recorded,
+    returned_by,
+    settled,
+)
 from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
@@ -122,7 +130,7 @@ class Fallback:
                 f"fallback {self.name!r} is async but {_name_of(primary)!r} is not: "
                 f"write the task as `async def`, or use a plain function as its fallback"
             )
-        if self.recalls and (inspect.isgeneratorfunction(primary) or inspect.isasyncgenfunction(primary)):
+        if self.recalls and generates(primary):
             raise ConfigurationError(
                 f"Fallback.last_known_good() needs a call with one result, but {_name_of(primary)!r} is a "
                 f"generator: its chunks are not kept"
@@ -195,8 +203,7 @@ def is_async(target: Any) -> bool:
     """Whether a call of this function, task, agent chain or callable object is awaited."""
     if isinstance(getattr(target, "isasync", None), bool):
         return target.isasync
-    asked = (target, getattr(target, "__call__", None))  # noqa: B004 the method itself is checked
-    return any(inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one) for one in asked)
+    return is_coroutine_function(target) or is_async_generator_function(target)
 
 
 def _name_of(target: Any) -> str:
@@ -287,8 +294,11 @@ class Chain:
                 if fallback.applies(context, error):
                     with answered_for():
                         value = yield self._ask(fallback, parameters, context, memory)
-                    return _answer(value, fallback)
+                    if not generates(self.primary):
+                        settled(value, fallback.to)
+                    return _answer(recorded(value), fallback)
             except Exception as failure:  # noqa: BLE001 - any error leads to the next step
+                returned_by(fallback.to, failure)
                 self.failures.append((fallback.name, failure))
             finally:
                 _handling.reset(reset)

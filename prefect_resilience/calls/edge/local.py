@@ -22,7 +22,7 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept_unless
 from prefect_resilience.base.process import setting
-from prefect_resilience.calls.attempt import Held, failed, guarded, leave
+from prefect_resilience.calls.attempt import Held, ended_badly, guarded, leave
 from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.edge.seldom import log_here, run_here, say
 from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
@@ -61,6 +61,8 @@ class LocalRun(OutsideRuns):
         *("name", "guard", "args", "kwargs", "memories", "around"),
         *("_record", "_given", "_carried", "_asker", "_totals", "_start"),
     )
+
+    may_go_on = True
 
     def __init__(
         self,
@@ -309,7 +311,7 @@ def gone_on(run: LocalRun, began: float, error: Exception, held: Held) -> Steps[
     """Continue after a first attempt that failed outside of `guarded`, with the guards that it holds."""
     with _with_notes(run):
         yield from leave(run.guard, held, error)
-        outcome = yield from failed(run.guard, run, began, error)
+        outcome = yield from ended_badly(run.guard, run, began, error)
     if not isinstance(outcome, BaseException):
         return value_of(outcome)
     delay = delay_after(run, outcome)

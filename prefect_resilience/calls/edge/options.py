@@ -12,6 +12,7 @@ from typing_extensions import TypedDict
 from prefect_resilience import durable
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.naming import UNSET
+from prefect_resilience.base.outcomes import generates
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.model import NO_RETRY, Guard
 from prefect_resilience.durable.effects.recipes import source_of
@@ -231,11 +232,6 @@ def yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name}={value!r} is not a boolean: write True or False")
     return value
-
-
-def generates(fn: Callable[..., Any]) -> bool:
-    """Whether a function is a generator, plain or async."""
-    return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 def _restart_stream(value: Any, fn: Callable[..., Any]) -> bool:

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from typing_extensions import Unpack
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.outcomes import (
+    PLAIN,
+    UnawaitedResult,
+    awaiting,
+    has_loop,
+    is_async_generator_function,
+    is_coroutine_function,
+    is_generator_function,
+    last,
+    settled,
+)
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.attempt import entered_at_once, is_plain, leave, left_at_once
 from prefect_resilience.calls.edge.blocks import AsyncBlock, Block, attempts, attempts_async, check_block
@@ -141,13 +152,13 @@ def _decorated(fn: Any, options: Mapping[str, Any], name: str | None) -> Any:
         raise ConfigurationError(
             f"{getattr(fn, 'name', fn)!r} is already a resilient task: pass the options to @resilient_task"
         )
-    isasync = inspect.iscoroutinefunction(fn) or inspect.isasyncgenfunction(fn)
+    isasync = is_coroutine_function(fn) or is_async_generator_function(fn)
     guard = make_guard(fn, isasync, _retry_of(options), options)
     written: str = getattr(fn, "__qualname__", type(fn).__qualname__)
     name = name or written.rpartition("<locals>.")[2]
-    if inspect.isgeneratorfunction(fn):
+    if is_generator_function(fn):
         wrapper = _generator(guard, name)
-    elif inspect.isasyncgenfunction(fn):
+    elif is_async_generator_function(fn):
         wrapper = _async_generator(guard, name)
     else:
         wrapper = _async(guard, name) if isasync else _sync(guard, name)
@@ -160,18 +171,35 @@ def _memories(guard: Guard) -> Memories | None:
 
 def _sync(guard: Guard, name: str) -> Callable[..., Any]:
     fn, plain, memories = guard.fn, is_plain(guard), _memories(guard)
+    awaited: Callable[..., Any] | None = None
+
+    def unawaited(error: UnawaitedResult, run: LocalRun) -> Any:
+        """The call again, to be awaited on the running event loop. Without one it is refused."""
+        nonlocal awaited
+        if error.fn is not fn or not error.can_go_on:
+            raise error.close() from None
+        awaited = _async(replace(guard, fn=awaiting(fn), isasync=True), name, memories)
+        again = _async(replace(guard, fn=error.going_on(), isasync=True), name, memories)
+        return again(*run.args, **run.kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not enabled():
             return fn(*args, **kwargs)
+        if awaited is not None and has_loop():
+            return awaited(*args, **kwargs)
         run = LocalRun(name, guard, args, kwargs, memories)
         began = time.monotonic()
         held = entered_at_once(guard, run) if plain else None
         if held is None:
-            return drive(called(run))
+            try:
+                return drive(called(run))
+            except UnawaitedResult as error:
+                return unawaited(error, run)
         around = set_current(run)
         try:
             value = fn(*args, **kwargs)
+            if type(value) not in PLAIN:
+                settled(value, fn)
         except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
             failure = error
         except BaseException as error:
@@ -184,13 +212,16 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
             return value
         finally:
             reset_current(around)
+        if isinstance(failure, UnawaitedResult):
+            drive(leave(guard, held, failure))
+            return unawaited(failure, run)
         return drive(gone_on(run, began, failure, held))
 
     return call
 
 
-def _async(guard: Guard, name: str) -> Callable[..., Any]:
-    fn, plain, memories = guard.fn, is_plain(guard), _memories(guard)
+def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callable[..., Any]:
+    fn, plain, memories = guard.fn, is_plain(guard), memories or _memories(guard)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         if not enabled():
@@ -203,6 +234,8 @@ def _async(guard: Guard, name: str) -> Callable[..., Any]:
         around = set_current(run)
         try:
             value = await fn(*args, **kwargs)
+            if type(value) not in PLAIN:
+                value = settled(await last(value), fn)
         except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
             failure = error
         except BaseException as error:
@@ -215,6 +248,9 @@ def _async(guard: Guard, name: str) -> Callable[..., Any]:
             return value
         finally:
             reset_current(around)
+        if isinstance(failure, UnawaitedResult):
+            await adrive(leave(guard, held, failure))
+            raise failure.close()
         return await adrive(gone_on(run, began, failure, held))
 
     return call

@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, slept
+from prefect_resilience.base.outcomes import UnawaitedResult, is_state, recorded
 from prefect_resilience.durable.effects.current import (
     CallOutcome,
     EffectInProgress,
@@ -191,9 +192,10 @@ class EffectClaim(LedgerSequences):
 
     def ended(self, value: Any) -> Steps[Any]:
         """Record the call's result, then return it."""
-        done = value if isinstance(value, Done) else Done(value)
+        done = _as_done(value)
+        result = value if is_state(value) else done.result
         if not self.recorded:
-            return done.result
+            return result
         try:
             yield from self._succeeded(done)
         except StoreUnavailable as error:
@@ -203,7 +205,7 @@ class EffectClaim(LedgerSequences):
                     redact(f"it was done, but its outcome could not be recorded: {error}")
                 ) from None
             self.here.unrecorded(str(error))
-        return done.result
+        return result
 
     def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
         """The attempt failed: record the outcome of its call, now or when the call has ended."""
@@ -239,6 +241,8 @@ class EffectClaim(LedgerSequences):
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
         proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
+        if isinstance(error, UnawaitedResult):
+            proven = not (error.has_begun or witness.requests or witness.others)
         self.clear = proven
         self.ambiguous = not proven
         said = None if info is None else {"code": info.code, "message": _brief(info.message)}
@@ -292,8 +296,7 @@ class EffectClaim(LedgerSequences):
     def _late(self, outcome: CallOutcome) -> Steps[str]:
         self.note_changes()
         if outcome.error is None:
-            value = outcome.value
-            yield from self._succeeded(value if isinstance(value, Done) else Done(value))
+            yield from self._succeeded(_as_done(outcome.value))
             return f"the effect {self.key!r} was done after its attempt was over; its result is recorded"
         event = self._known_of(outcome.error)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
@@ -333,6 +336,11 @@ class EffectClaim(LedgerSequences):
     def bars_fallbacks(self) -> bool:
         """Whether a fallback might do the effect a second time."""
         return self.effect.external and not self.clear
+
+
+def _as_done(value: Any) -> Done:
+    value = recorded(value)
+    return value if isinstance(value, Done) else Done(value)
 
 
 def _brief(message: str) -> str:

@@ -139,6 +139,14 @@ def _task_failure(error: object, now: float) -> Opinion:
     return Opinion(_BY_REASON[reason.value], reason.value, details=details, retryable=again, reason=reason)
 
 
+def _returned_state(error: object, now: float) -> Opinion:
+    from prefect_resilience.errors.classify.classify import classify
+
+    info = classify(read(error, "state"), now=now)
+    about = info.model_dump(include={"retry_after", "details", "kind", "retryable", "reason"})
+    return Opinion(info.category, info.code, **about)
+
+
 def _subtask_error(error: object, now: float) -> Opinion:
     request = {"type": "step", "name": read(error, "name"), "inputs": as_dict(read(error, "inputs"))}
     step = read(error, "failed_step")
@@ -180,6 +188,7 @@ _TABLE: tuple[tuple[str, _Looks], ...] = (
     ),
     ("prefect_resilience.ProcessDied", _by_exit_code("exit_code", C.AGENT_CRASH)),
     ("prefect_resilience.CircuitOpenError", _circuit_open),
+    ("prefect_resilience.StateReturned", _returned_state),
     ("prefect_resilience.ConfigurationError", Opinion(C.INVALID)),
     ("prefect_resilience.ResourceExhausted", _resource_exhausted),
     ("prefect_resilience.TaskFailure", _task_failure),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from time import monotonic
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, waited_for
 from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.naming import LONGEST, fill, storable, template_fields
+from prefect_resilience.base.outcomes import PLAIN, is_coroutine_function, settled
 from prefect_resilience.base.policy import in_one_sentence
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
@@ -190,15 +189,20 @@ class CircuitBreaker(Guarding):
                 if self.settle(permit, error):
                     self.flush()
                 raise
-            next(successes)
         else:
             return super().call(fn, *args, **kwargs)
-        if type(result) is CoroutineType:
-            raise self._is_async(fn, result)
+        if type(result) not in PLAIN:
+            try:
+                settled(result, fn)
+            except Exception as error:  # noqa: BLE001 - an awaitable, or a failed state
+                if self.settle(permit, error):
+                    self.flush()
+                return self._unsettled(error, result, fn, args, kwargs)
+        next(successes)
         return result
 
     def _around(self, invoke: Invoke) -> Steps[Any]:
-        return super()._around(faults.around(invoke, inspect.iscoroutinefunction(invoke.fn), self.name))
+        return super()._around(faults.around(invoke, is_coroutine_function(invoke.fn), self.name))
 
     def entered(self, patience: float = 0.0) -> Steps[tuple[Permit, float]]:
         """Enter a block, for the drivers: the permit, and the `monotonic()` time when it was granted.

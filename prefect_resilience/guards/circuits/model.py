@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from prefect_resilience.base.durations import Seconds, seconds_of
+from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.reach import error_name, is_class_name, names_of
@@ -170,7 +171,9 @@ def judge(
     """
     if error is None and info is None:
         return "success", None
-    if error is not None and (isinstance(error, LimitRefused) or not isinstance(error, Exception)):
+    if error is not None and (
+        isinstance(error, LimitRefused | UnawaitedResult) or not isinstance(error, Exception)
+    ):
         return "neither", None
     if info is None:
         assert error is not None

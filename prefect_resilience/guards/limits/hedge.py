@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field
 
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.durations import LONGEST, Duration, as_seconds
+from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, add_note
@@ -238,6 +239,8 @@ class _Race:
                 for outcome in (yield from runners.ended(after if may else None)):
                     if outcome.error is None:
                         return outcome.value
+                    if isinstance(outcome.error, UnawaitedResult):
+                        raise outcome.error
                     first = first and outcome.number != 1
                     if outcome.number == 1 or not isinstance(outcome.error, LimitRefused):
                         self._errors.append(outcome)  # a rejected call was not made

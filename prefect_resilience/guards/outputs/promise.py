@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
+from prefect_resilience.base.outcomes import generates, is_coroutine_function
 from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.guards.outputs.shapes import Broken, Predicate, Shape, shape_of
@@ -65,11 +66,11 @@ class Expect:
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a function with outputs that cannot be checked."""
         name = getattr(fn, "__name__", repr(fn))
-        if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        if generates(fn):
             raise ConfigurationError(
                 f"expect= needs a call with one result, but {name!r} is a generator: check the chunks in it"
             )
-        if isinstance(self.shape, Predicate) and inspect.iscoroutinefunction(self.shape.asks) and not isasync:
+        if isinstance(self.shape, Predicate) and is_coroutine_function(self.shape.asks) and not isasync:
             raise ConfigurationError(
                 f"expect={self.shape.name} is async but {name!r} is not: write the task as `async def`, "
                 f"or a plain function"

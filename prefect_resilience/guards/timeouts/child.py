@@ -9,7 +9,6 @@ any number of `told`, and `result`, `error` or `unpicklable`.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import pickle
 import signal
@@ -28,6 +27,7 @@ from typing import Any, BinaryIO, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
+from prefect_resilience.base.outcomes import UnawaitedResult, completed, is_awaitable, last
 from prefect_resilience.errors.classify.classify import CLASSIFIED, ErrorInfo, classify
 from prefect_resilience.errors.classify.reach import NAMES, members_of, names_of
 from prefect_resilience.errors.classify.shapes import put, read
@@ -302,13 +302,12 @@ def _left_something(before: set[threading.Thread]) -> bool:
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     outcome = fn(*args, **kwargs)
-    if not inspect.isawaitable(outcome):
-        return outcome
-
-    async def finish() -> Any:
-        return await outcome
-
-    return asyncio.run(finish())
+    if is_awaitable(outcome):
+        outcome = asyncio.run(last(outcome))
+    try:
+        return completed(outcome, fn)
+    except UnawaitedResult as error:
+        raise error.close() from None
 
 
 def _packed(value: Any, what: str) -> tuple[str, Any]:

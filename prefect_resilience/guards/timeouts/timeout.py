@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from prefect_resilience.base.drive import Invoke
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, LONGEST, Duration, seconds_of
+from prefect_resilience.base.outcomes import generates
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
@@ -209,7 +209,7 @@ class Timeout(Policy):
     def check_for(self, fn: Callable[..., Any]) -> None:
         """Raise `ConfigurationError` if this timeout cannot be enforced for `fn`."""
         name = getattr(fn, "__name__", None) or type(fn).__name__
-        streams = _is_generator_function(fn)
+        streams = generates(fn)
         if self.idle is not None and not streams:
             raise ConfigurationError(
                 f"{name} is not a generator, so idle={self.idle:g} has no effect: write Timeout(total=...)"
@@ -248,8 +248,3 @@ def _operation(name: str, operations: Mapping[str, float]) -> float:
         f"unknown operation {name!r} for a timeout{nearest(name, operations).rstrip('?')}, "
         'or a duration such as "30s"'
     )
-
-
-def _is_generator_function(fn: Callable[..., Any]) -> bool:
-    made_by = (fn, getattr(fn, "__call__", None))  # noqa: B004 the method itself is checked
-    return any(inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one) for one in made_by)

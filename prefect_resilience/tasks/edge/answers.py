@@ -15,9 +15,11 @@ from prefect.context import TagsContext
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Completed
 from prefect.tasks import Task
+from prefect.transactions import get_transaction
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from pydantic import PrivateAttr
 
+from prefect_resilience.base.outcomes import is_failed, is_state
 from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.model import Substitute
 from prefect_resilience.durable.effects.current import Replayed
@@ -25,6 +27,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import Decomposed
+from prefect_resilience.tasks.edge.logs import told_of_state
 
 if TYPE_CHECKING:
     from prefect_resilience.tasks.edge.task_runs import TaskSurroundings
@@ -77,7 +80,22 @@ def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
         state = Completed(cls=ReplacedState, name=name, message=message, data=data)
         cast(ReplacedState, state)._error_context = outcome.context  # pyright: ignore[reportPrivateUsage]
         return state
+    if is_failed(outcome):
+        # Prefect would keep it as a result, and a later pass of the flow would find a completed one.
+        if (transaction := get_transaction()) is not None:
+            transaction.write_on_commit = False
+        told_of_state(outcome)
+        if here.guard.dead_letter and is_state(outcome) and outcome.is_crashed():
+            _letter_of_crash(outcome, here)
     return outcome
+
+
+def _letter_of_crash(state: State[Any], here: TaskSurroundings) -> None:
+    """Keep a dead letter of a run that ends in its own `Crashed` state: Prefect calls no hook for it."""
+    from prefect_resilience.tasks.edge.hooks import keep_dead_letter  # imported late: it is large
+
+    if not (state.state_details.task_run_id or state.state_details.flow_run_id):
+        keep_dead_letter(here.task, here.task_run, state)
 
 
 def value_of(outcome: Any) -> Any:

@@ -89,6 +89,10 @@ def told_of_state(state: object) -> None:
     _told_state.set(state)
 
 
+def is_told_of(state: object) -> bool:
+    return _told_state.get() is state
+
+
 def _is_told(record: logging.LogRecord, task_run: Any) -> bool:
     """Whether this package has judged, and so logged, the attempt that the engine is about to end."""
     state = _told_state.get()

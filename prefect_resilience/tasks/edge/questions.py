@@ -21,7 +21,7 @@ from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.calls.judging import judged
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
-from prefect_resilience.tasks.edge.logs import told_of_state
+from prefect_resilience.tasks.edge.logs import is_told_of, told_of_state
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
     if not enabled():
         return _as_without_us(task, task_run, state)
     record = record_of(task_run.id)
+    if is_told_of(state):
+        return False
     if record is not None and record.error is state.data:
         return record.verdict is not None and record.verdict.retry
     context = attached_context(state.data)

@@ -19,6 +19,7 @@ from typing_extensions import ParamSpec, Unpack
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
+from prefect_resilience.base.outcomes import as_coroutine_function
 from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.model import Guard
@@ -82,7 +83,7 @@ class ResilientTask(Task[P, R]):
     def __init__(self, fn: Callable[P, R], **options: Unpack[ResilientTaskOptions]) -> None:
         ours, theirs = split(options)
         # As in Prefect's decorator: None leaves the logging of prints to the flow or the setting.
-        super().__init__(fn, **cast(TaskOptions, {"log_prints": None, **theirs}))
+        super().__init__(as_coroutine_function(fn), **cast(TaskOptions, {"log_prints": None, **theirs}))
         policy = written_policy(self, ours, theirs)
         ours = restarting(self, ours, asked=self.retries > 0)
         self._guard_with(make_guard(self.fn, self.isasync, policy, ours), ours)
@@ -289,8 +290,7 @@ def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     """The hook that keeps a call that failed for good, if the task asks for dead letters."""
     if not guard.dead_letter:
         return []
-    # Imported late: it is a large part of the package.
-    from prefect_resilience.tasks.edge.hooks import keep_dead_letter
+    from prefect_resilience.tasks.edge.hooks import keep_dead_letter  # imported late: it is large
 
     return [keep_dead_letter]
 

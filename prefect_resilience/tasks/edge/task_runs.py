@@ -96,6 +96,7 @@ class TaskSurroundings:
     context: TaskRunContext
     carried: Carried | None = None
     """The notes of the child process that makes the call."""
+    may_go_on: bool = False
 
     @property
     def task(self) -> ResilientTask[..., Any]:

@@ -15,6 +15,7 @@ from prefect.tasks import Task
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import MAIN
+from prefect_resilience.base.outcomes import generates, returned_by, settled
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.local import LocalRun, outcome_of
 from prefect_resilience.calls.model import Substitute
@@ -67,7 +68,7 @@ class Agent:
                 f"the {self.kind} {self.name!r} must be a function or a task, not {self.target!r}"
             )
         function = getattr(self.target, "fn", self.target)
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        if generates(function):
             raise ConfigurationError(
                 f"the {self.kind} {self.name!r} is a generator, but a chain returns one value: "
                 f"use a streaming task with fallback= instead of a chain"
@@ -266,8 +267,9 @@ class AgentStep:
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
         try:
             run = LocalRun(self.name, self.task.guard, args, kwargs, self._memories)
-            value = yield from outcome_of(run, threaded=True)
+            value = settled((yield from outcome_of(run, threaded=True)), self.function)
         except Exception as error:
+            returned_by(self.function, error)
             context = error_context(error)
             if context is not None:
                 self._failed(context)
