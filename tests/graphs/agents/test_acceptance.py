@@ -254,15 +254,19 @@ def test_retries_can_be_switched_off_for_debugging(mode, llm, claude, monkeypatc
 
 @pytest.mark.requirement("003.21")
 @pytest.mark.parametrize(("word", "wait"), [("429", 1.0), ("429-ms", 0.25)])
-def test_a_429_waits_as_the_provider_suggests(mode, llm, claude, word, wait):
+def test_a_429_waits_as_the_provider_suggests(mode, llm, claude, seen, word, wait):
     _, address = llm
     claude.says("anthropic", word)
-    seconds = []
     task = mode.task(ask_anthropic, retry=QUICK)
     began = time.monotonic()
-    assert mode.value(task, "hello", address) == "You said: hello"
-    seconds.append(time.monotonic() - began)
-    assert seconds[0] >= wait
+    state = mode.state(task, "hello", address)
+    assert time.monotonic() - began >= wait
+    assert state.result() == "You said: hello"
+    waiting = next(
+        each for each in seen.states(state.state_details.task_run_id) if each.name == "AwaitingRetry"
+    )
+    planned = (waiting.state_details.scheduled_time - waiting.timestamp).total_seconds()
+    assert planned == pytest.approx(wait, rel=0.3)
     assert claude.given["anthropic"] == [word, "ok"]
 
 
