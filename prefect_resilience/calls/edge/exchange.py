@@ -14,7 +14,8 @@ from prefect_resilience.calls.edge.local import LocalRun, called
 from prefect_resilience.calls.edge.options import as_policy, make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
-from prefect_resilience.durable.effects.evidence import attest_unsent, never_left
+from prefect_resilience.durable.effects.evidence import never_left
+from prefect_resilience.durable.effects.witness import attest_unsent
 from prefect_resilience.errors.classify.http import status_of
 from prefect_resilience.errors.context import ATTRIBUTE, ErrorContext
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError

@@ -52,7 +52,7 @@ from prefect_resilience.calls.edge.exchange import (
 from prefect_resilience.calls.edge.local import current_call, gone_on
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
-from prefect_resilience.durable.effects.evidence import attend
+from prefect_resilience.durable.effects.witness import attend
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, slept
 from prefect_resilience.base.outcomes import UnawaitedResult, is_state, recorded
+from prefect_resilience.durable.effects.channels import unwatched_channel
 from prefect_resilience.durable.effects.current import (
     CallOutcome,
     EffectInProgress,
@@ -28,12 +29,7 @@ from prefect_resilience.durable.effects.current import (
     next_turn,
     when_gone,
 )
-from prefect_resilience.durable.effects.evidence import (
-    Witness,
-    proves_not_done,
-    spared_by,
-    watch_other_traffic,
-)
+from prefect_resilience.durable.effects.evidence import proves_not_done, spared_by
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
@@ -50,6 +46,7 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.policy import Done
 from prefect_resilience.durable.effects.recipes import clash
 from prefect_resilience.durable.effects.sequences import LedgerSequences
+from prefect_resilience.durable.effects.witness import Witness, watch_other_traffic
 from prefect_resilience.errors.exceptions import (
     EffectBusy,
     EffectKeyReused,
@@ -240,9 +237,11 @@ class EffectClaim(LedgerSequences):
         """The event that the call's error proves."""
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
+        if witness.shows_nothing_taken() and not self.effect.one_request:
+            witness.saw_native(unwatched_channel(self.fn, *self.here.parameters.values()))
         proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
         if isinstance(error, UnawaitedResult):
-            proven = not (error.has_begun or witness.requests or witness.others)
+            proven = not (error.has_begun or witness.requests or witness.others or witness.beside())
         self.clear = proven
         self.ambiguous = not proven
         said = None if info is None else {"code": info.code, "message": _brief(info.message)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from prefect_resilience.durable.effects.evidence import Witness, attend
+from prefect_resilience.durable.effects.witness import Witness, attend
 from prefect_resilience.errors.exceptions import ConfigurationError, NotSent
 
 if TYPE_CHECKING:

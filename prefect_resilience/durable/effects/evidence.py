@@ -1,199 +1,27 @@
 """Whether an error proves that a call took no effect.
 
 An exception alone proves nothing, since the function may have made several requests. It is proof if the
-function was never entered, if it raised `NotSent`, if a witness saw all requests, or if the author promised
-one request (`one_request=True`) and the error does not contradict that.
+function was never entered, if it raised `NotSent`, if a witness saw all requests and nothing else can have
+left, or if the author promised one request (`one_request=True`) and the error does not contradict that.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Collection
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Collection
 from typing import Any, cast
 
 from prefect_resilience.durable.effects.policy import Effect
+from prefect_resilience.durable.effects.witness import Witness, is_refusal, names
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.http import status_of
 from prefect_resilience.errors.classify.shapes import as_status, class_names, read
 from prefect_resilience.errors.exceptions import NotRecorded, NotSent
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import ErrorInfo
 
-# The witness of a call records its requests and their answers.
-#
-# The httpx event hook `send_idempotency_key` passes every request to it. httpcore's `trace` extension reports
-# the requests on the wire, where transport retries and redirects are separate requests. Python's audit events
-# report traffic of other clients. The witness cannot see the requests of those clients.
-
-
-def _names(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-OPEN_STATUSES = frozenset({408, 409, 499})
-"""4xx that prove nothing: a timeout half-way, a conflict with an earlier request, a closed connection."""
-
-_CONNECTS = ("connect_tcp", "connect_unix_socket")
-_SENDS = _names(
-    """
-    http.client.send smtplib.send ftplib.sendcmd imaplib.send poplib.putline sqlite3.connect
-    socket.connect socket.sendto socket.sendmsg subprocess.Popen os.system os.posix_spawn
-    """
-)
-MOST_OTHERS = 5
-
-
-def is_refusal(status: int) -> bool:
-    """Whether an answer with this status proves that the request took no effect."""
-    return 400 <= status < 500 and status not in OPEN_STATUSES
-
-
-@dataclass(slots=True)
-class SeenRequest:
-    """One request. `statuses`: the status of each sending; None: no answer so far."""
-
-    method: str
-    url: str
-    tried: bool = False
-    """Whether a connection was requested; always False for a client with its own transport."""
-    statuses: list[int | None] = field(default_factory=list[int | None])
-
-    @property
-    def not_taken(self) -> bool:
-        """Whether it was never sent, or rejected each time."""
-        return self.tried and all(status is not None and is_refusal(status) for status in self.statuses)
-
-
-class Witness:
-    """The requests of one call, and other traffic during it. Safe across threads and tasks."""
-
-    def __init__(self) -> None:
-        self.requests: list[SeenRequest] = []
-        self.others: list[str] = []
-        self._connecting = 0
-        self._lock = threading.Lock()
-
-    def shows_nothing_taken(self) -> bool:
-        """Whether all requests were rejected, and there was no other traffic."""
-        return bool(self.requests) and not self.others and all(one.not_taken for one in self.requests)
-
-    def seen(self) -> tuple[list[SeenRequest], list[str]]:
-        """The record, for another process."""
-        return self.requests, self.others
-
-    def add(self, requests: list[SeenRequest], others: list[str]) -> None:
-        """Add the record of the same call's witness in another process."""
-        self.requests += requests
-        self.others += others
-
-    def saw_other(self, what: str) -> None:
-        """Record traffic of another client."""
-        own = what == "socket.connect" and self._connecting > 0
-        if not own and len(self.others) < MOST_OTHERS:
-            self.others.append(what)
-
-    def told(self, seen: SeenRequest, name: str, info: dict[str, Any]) -> None:
-        """One event of httpcore's trace."""
-        step, _, stage = name.rpartition(".")
-        step = step.rpartition(".")[2]
-        if step in _CONNECTS:
-            seen.tried = True
-            with self._lock:
-                self._connecting += 1 if stage == "started" else -1
-        elif step == "send_request_headers" and stage == "started" and not _is_tunnel(info):
-            seen.tried = True
-            seen.statuses.append(None)
-        elif step == "receive_response_headers" and stage == "complete" and seen.statuses:
-            seen.statuses[-1] = _status_in(info.get("return_value"))
-
-
-def _is_tunnel(info: dict[str, Any]) -> bool:
-    """Whether it is a CONNECT to a proxy, which carries no request."""
-    return getattr(info.get("request"), "method", None) == b"CONNECT"
-
-
-def _status_in(answer: object) -> int | None:
-    """The status in `(version, status, ...)` of HTTP/1.1, or in `(status, headers)` of HTTP/2."""
-    if not isinstance(answer, tuple):
-        return None
-    parts = cast("tuple[Any, ...]", answer)
-    return next((part for part in parts[:2] if isinstance(part, int) and not isinstance(part, bool)), None)
-
-
-class _Trace:
-    """httpcore's trace callback; the user's own callback is still called."""
-
-    def __init__(
-        self, witness: Witness, seen: SeenRequest, wrapped: Callable[..., Any] | None, of: int = 0
-    ) -> None:
-        self.witness = witness
-        self.seen = seen
-        self.wrapped = wrapped
-        self.of = of
-        """The `id` of its request: a redirect copies the extensions of the request before it."""
-
-    def __call__(self, name: str, info: dict[str, Any]) -> Any:
-        self.witness.told(self.seen, name, info)
-        return None if self.wrapped is None else self.wrapped(name, info)
-
-
-class _AsyncTrace(_Trace):
-    async def __call__(self, name: str, info: dict[str, Any]) -> None:
-        self.witness.told(self.seen, name, info)
-        if self.wrapped is not None:
-            await self.wrapped(name, info)
-
-
-def attend(witness: Witness, request: Any) -> Callable[[], None]:
-    """Let the witness see an httpx request of a `Client`. Call the returned function for an `AsyncClient`."""
-    before = request.extensions.get("trace")
-    if isinstance(before, _Trace) and before.witness is witness and before.of == id(request):
-        seen = before.seen  # by the event hook and then by the transport
-    else:
-        seen = SeenRequest(str(request.method), str(request.url))
-        witness.requests.append(seen)
-    while isinstance(before, _Trace):  # a redirect copies the extensions of its request
-        before = before.wrapped
-    request.extensions["trace"] = _Trace(witness, seen, before, id(request))
-
-    def become_async() -> None:
-        request.extensions["trace"] = _AsyncTrace(witness, seen, before, id(request))
-
-    return become_async
-
-
-def attest_unsent(witness: Witness, request: Any) -> None:
-    """Record that a guard rejected an httpx request before it was sent."""
-    attend(witness, request)
-    trace = cast("_Trace", request.extensions["trace"])
-    trace.seen.tried = True
-
-
-def _is_local(event: str, args: tuple[Any, ...]) -> bool:
-    """Whether the event is Python's `platform` module reading the processor, as in an SDK's first request."""
-    return event == "subprocess.Popen" and list(args[1]) == ["uname", "-p"]
-
-
-@cache
-def watch_other_traffic(current: ContextVar[Any]) -> None:
-    """Report traffic of other clients to the witness of the current call, `current.get().witness`.
-
-    Python cannot remove an audit hook, so it is added once per process, with the first call of an effect.
-    """
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event in _SENDS and (now := current.get(None)) is not None and not _is_local(event, args):
-            now.witness.saw_other(event)
-
-    sys.addaudithook(hook)
-
-
 # No connection was made, or the receiver refused the request.
-_NOT_DONE = _names(
+_NOT_DONE = names(
     """
     builtins.ConnectionRefusedError socket.gaierror socket.herror ssl.SSLCertVerificationError
     httpx.ConnectError httpx.ConnectTimeout httpx.PoolTimeout httpx.UnsupportedProtocol httpx.InvalidURL
@@ -209,7 +37,7 @@ _NOT_DONE = _names(
 )
 
 # The request was sent, and its outcome is unknown.
-_UNKNOWN = _names(
+_UNKNOWN = names(
     """
     prefect_resilience.AttemptTimeout prefect_resilience.ProcessDied
     builtins.ConnectionResetError builtins.ConnectionAbortedError builtins.BrokenPipeError
@@ -228,7 +56,7 @@ _UNKNOWN = _names(
 )
 
 _GRPC = frozenset({"grpc.RpcError", "grpclib.GRPCError"})
-_GRPC_REFUSALS = _names(
+_GRPC_REFUSALS = names(
     """
     INVALID_ARGUMENT NOT_FOUND PERMISSION_DENIED UNAUTHENTICATED FAILED_PRECONDITION OUT_OF_RANGE
     UNIMPLEMENTED RESOURCE_EXHAUSTED
@@ -250,7 +78,8 @@ def proves_not_done(
     if info is None:  # cancelled or interrupted
         return False
     if witness is not None and witness.requests:
-        return witness.shows_nothing_taken() and not _other_traffic(error)
+        alone = witness.shows_nothing_taken() or (effect.one_request and not witness.others)
+        return alone and witness.all_rejected() and not _other_traffic(error)
     return effect.one_request and speaks_for_itself(error, info)
 
 
@@ -381,10 +210,11 @@ def spared_by(error: BaseException, info: ErrorInfo | None, effect: Effect, witn
     """A hint how such an error could be proof next time; None if it could not be."""
     if info is None or not speaks_for_itself(error, info):
         return None
-    if witness.others:
-        return (
-            f"the HTTP client's hook did not see all traffic ({witness.others[0]}): if the function sends "
-            "nothing else, write Effect(one_request=True), or raise NotSent where that is certain"
+    if beside := [*witness.others, *witness.beside()]:
+        promise = "" if effect.one_request else "write Effect(one_request=True), or "
+        return redact(
+            f"the HTTP client's hook did not see all traffic ({beside[0]}): if the function sends "
+            f"nothing else, {promise}raise NotSent where that is certain"
         )
     if witness.requests or effect.one_request:
         return None

@@ -19,8 +19,9 @@ from prefect.logging.loggers import patch_print
 from prefect.plugins import load_prefect_collections
 
 from prefect_resilience.base.process import in_forked_child
+from prefect_resilience.durable.effects.channels import unwatched_channel
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
-from prefect_resilience.durable.effects.evidence import watch_other_traffic
+from prefect_resilience.durable.effects.witness import watch_other_traffic
 from prefect_resilience.guards.partials import Carried, Notes
 from prefect_resilience.guards.timeouts.child import prepare_children_with
 from prefect_resilience.guards.timeouts.process import Carriage
@@ -99,6 +100,9 @@ class InThisRun:
             in_progress.set(self.effect)
             try:
                 return call()
+            except BaseException:
+                self.effect.witness.saw_native(unwatched_channel(call))
+                raise
             finally:
                 send(_WITNESS, self.effect.witness.seen())
 

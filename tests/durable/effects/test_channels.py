@@ -1,0 +1,462 @@
+"""Which drivers and open connections a function reaches: by name, by object, and through a library."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import csv
+import ctypes
+import functools
+import importlib
+import logging
+import mmap
+import multiprocessing
+import socket
+import sqlite3
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import grpc
+import httpx
+import openai
+import pandas
+import psycopg
+import pydantic
+import pytest
+import requests
+import sqlalchemy
+from psycopg import sql as statements
+
+from prefect_resilience import CircuitBreaker, resilient, resilient_task
+from prefect_resilience.durable import idempotency_key, send_idempotency_key
+from prefect_resilience.durable.effects.channels import unwatched_channel
+from prefect_resilience.testing import ScriptedService
+
+
+def channel(*roots: object) -> str | None:
+    found = unwatched_channel(*roots)
+    return found and found.removeprefix("perhaps by ")
+
+
+HOOKS: dict[str, Any] = {"event_hooks": {"request": [send_idempotency_key]}, "trust_env": False}
+LIBRARY = ctypes.CDLL(None)
+LOG = logging.getLogger(__name__)
+BREAKER = CircuitBreaker("channels", store="redis://127.0.0.1:1/0")
+assert grpc
+
+
+def post() -> None:
+    with httpx.Client(**HOOKS) as client:
+        client.post("http://nowhere").raise_for_status()
+
+
+# By name.
+
+
+def by_module() -> None:
+    psycopg.connect("")
+    post()
+
+
+def by_member() -> None:
+    statements.SQL("insert into paid values (1)")
+
+
+def by_import() -> None:
+    import psycopg as driver
+
+    driver.connect("")
+
+
+def by_import_of_a_member() -> None:
+    from psycopg import rows
+
+    rows.dict_row  # noqa: B018
+
+
+def by_name_of_a_module() -> None:
+    importlib.import_module("psycopg").connect("")
+
+
+def by_helper() -> None:
+    by_import()
+
+
+def by_lambda() -> None:
+    for connect in (lambda: psycopg.connect(""),):
+        connect()
+
+
+@functools.wraps(by_module)
+def by_wrapper() -> None:
+    by_module()
+
+
+class Repository:
+    def save(self) -> None:
+        self._insert()
+
+    @staticmethod
+    def _insert() -> None:
+        psycopg.connect("")
+
+
+class Inherited(Repository):
+    pass
+
+
+def by_class() -> None:
+    Inherited().save()
+
+
+by_partial = functools.partial(by_module)
+by_method = Inherited().save
+by_singledispatch = functools.singledispatch(by_module)
+
+
+@resilient
+def by_guarded() -> None:
+    by_module()
+
+
+@resilient_task
+def task() -> None:
+    by_module()
+
+
+def by_task() -> None:
+    task()
+
+
+def by_c() -> None:
+    LIBRARY.getpid()
+
+
+def by_orm() -> None:
+    sqlalchemy.create_engine("sqlite://")
+
+
+def by_default(connect: Any = psycopg.connect) -> None:
+    connect("")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        by_module,
+        by_member,
+        by_import,
+        by_import_of_a_member,
+        by_name_of_a_module,
+        by_helper,
+        by_lambda,
+        by_wrapper,
+        by_class,
+        by_partial,
+        by_method,
+        by_singledispatch,
+        by_guarded,
+        by_task,
+        by_default,
+    ],
+    ids=str,
+)
+def test_a_driver_is_reached(function):
+    assert channel(function) == "psycopg"
+
+
+def test_other_drivers_are_reached():
+    assert channel(by_c) == "ctypes"
+    assert channel(by_orm) == "sqlalchemy"
+
+
+def test_the_user_s_own_modules_are_read_by_the_names_that_are_used(monkeypatch):
+    shop, tables = types.ModuleType("shop"), types.ModuleType("shop.tables")
+    tables.insert, tables.count = by_module, post
+    shop.tables = tables
+    monkeypatch.setitem(sys.modules, "shop", shop)
+    monkeypatch.setitem(sys.modules, "shop.tables", tables)
+    here: dict[str, Any] = {"shop": shop, "__name__": "orders", "__package__": "shop"}
+    code = """
+def inserts(): shop.tables.insert()
+def counts(): shop.tables.count()
+def imports(): from shop.tables import insert; insert()
+def imports_relatively(): from .tables import insert; insert()
+"""
+    exec(code, here)
+    assert channel(here["inserts"]) == "psycopg"
+    assert channel(here["imports"]) == "psycopg"
+    assert channel(here["imports_relatively"]) == "psycopg"
+    assert channel(here["counts"]) is None
+
+
+def test_a_library_is_read_by_what_it_imports():
+    from google.api_core import grpc_helpers
+
+    def send() -> None:
+        grpc_helpers.create_channel("nowhere")
+
+    assert channel(send) == "grpc (used by google.api_core.grpc_helpers)"
+
+
+# By object.
+
+
+@dataclass
+class Order:
+    number: int = 1
+    session: Any = None
+    parts: list[Any] = field(default_factory=list[Any])
+
+
+class Model(pydantic.BaseModel):
+    number: int = 1
+
+
+CURRENT: contextvars.ContextVar[Any] = contextvars.ContextVar("current")
+LOCAL = threading.local()
+
+
+def sqlite() -> Any:
+    return sqlite3.connect(":memory:")
+
+
+def pair() -> Any:
+    return socket.socketpair()
+
+
+def a_file() -> Any:
+    return tempfile.TemporaryFile("w")
+
+
+def a_writer() -> Any:
+    return csv.writer(tempfile.TemporaryFile("w"))
+
+
+def a_pipe() -> Any:
+    return multiprocessing.Pipe()
+
+
+def a_queue() -> Any:
+    return multiprocessing.get_context("spawn").Queue()
+
+
+def a_map() -> Any:
+    return mmap.mmap(-1, 10)
+
+
+def an_engine() -> Any:
+    engine = sqlalchemy.create_engine("postgresql+psycopg://nowhere")
+    return engine
+
+
+def a_session_of_an_engine() -> Any:
+    from sqlalchemy.orm import sessionmaker
+
+    return sessionmaker(an_engine())
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (sqlite, "sqlite3"),
+        (pair, "an open socket"),
+        (a_file, "an open file"),
+        (a_writer, "an open file"),
+        (a_pipe, "multiprocessing.connection"),
+        (a_queue, "multiprocessing.connection"),
+        (a_map, "mmap"),
+        (an_engine, "sqlalchemy"),
+        (a_session_of_an_engine, "sqlalchemy"),
+    ],
+    ids=str,
+)
+def test_an_open_connection_is_reached(make, named):
+    thing = make()
+
+    def by_closure() -> None:
+        thing.write("x")
+
+    def by_parameter(order: Order) -> None:
+        order.session.write("x")
+
+    assert channel(by_closure) == named
+    assert channel(by_parameter, Order(session=thing)) == named
+    assert channel(by_parameter, {"parts": [(1, [thing])]}) == named
+    assert channel(functools.partial(by_parameter, thing)) == named
+
+
+def test_what_is_kept_for_a_context_or_a_thread():
+    connection = sqlite()
+    LOCAL.connection = connection
+    CURRENT.set(connection)
+
+    def by_thread() -> None:
+        LOCAL.connection.execute("")
+
+    def by_context() -> None:
+        CURRENT.get().execute("")
+
+    assert channel(by_thread) == "sqlite3"
+    assert channel(by_context) == "sqlite3"
+
+
+def test_what_is_closed_sends_nothing():
+    one, other = pair()
+    file = a_file()
+    for thing in (one, other, file):
+        thing.close()
+    assert channel(post, one, other, file) is None
+
+
+@pytest.fixture
+def service() -> Iterator[ScriptedService]:
+    with ScriptedService(200) as service:
+        yield service
+
+
+def test_connections_that_clients_keep(service):
+    """An audit event shows each request of `requests`; nothing shows those of the other two."""
+    with requests.Session() as session, httpx.Client() as bare, httpx.Client(**HOOKS) as witnessed:
+        for client in (session, bare, witnessed):
+            client.get(service.url)
+        assert channel(post, session) is None
+        assert channel(post, witnessed) is None
+        assert channel(post, openai.OpenAI(api_key="x", http_client=witnessed)) is None
+        assert channel(post, bare) == "an open socket"
+    assert channel(post, bare) is None
+
+
+def test_a_hook_that_calls_ours(service):
+    def hook(request: httpx.Request) -> None:
+        send_idempotency_key(request)
+
+    with httpx.Client(event_hooks={"request": [hook]}, trust_env=False) as client:
+        client.get(service.url)
+        assert channel(post, client) is None
+
+
+async def test_a_connection_of_an_event_loop(service):
+    async with aiohttp.ClientSession() as session:
+        assert channel(post, session) is None
+        async with session.get(service.url) as answer:
+            await answer.read()
+        assert channel(post, session) == "an open connection of asyncio"
+    _, writer = await asyncio.open_connection("127.0.0.1", int(service.url.rpartition(":")[2]))
+    assert channel(post, writer) == "an open connection of asyncio"
+    writer.close()
+
+
+# What is not reached.
+
+
+def reads_the_log() -> None:
+    LOG.info("paying %s", idempotency_key())
+    post()
+
+
+def is_guarded() -> None:
+    BREAKER.call(post)
+
+
+def converts() -> None:
+    pandas.DataFrame({"a": [1]}).to_json()
+    post()
+
+
+@pytest.mark.parametrize("function", [post, reads_the_log, is_guarded, converts], ids=lambda fn: fn.__name__)
+def test_what_is_loaded_and_not_used(function):
+    """grpc and psycopg are imported by this module, and psycopg is used by others of its functions."""
+    assert channel(function) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Order(),
+        Model(),
+        pandas.DataFrame({"a": [1]}),
+        threading.Lock(),
+        LOG,
+        sys.stdout,
+        [{"number": n, "name": f"order {n}"} for n in range(20_000)],
+        BREAKER,
+        asyncio.Queue(),
+        httpx.Client(),
+        openai.OpenAI(api_key="x"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_parameters_that_send_nothing(value):
+    assert channel(post, value) is None
+
+
+def test_what_is_too_much_to_search():
+    assert (
+        unwatched_channel(post, [[[n]] for n in range(60_000)])
+        == "perhaps by more than 50000 objects that it may use"
+    )
+
+
+def test_what_cannot_be_searched_proves_nothing():
+    class Hostile:
+        @property
+        def event_hooks(self) -> Any:
+            raise RuntimeError
+
+    class Task(Hostile):
+        fn = Hostile.event_hooks
+
+    Task.__module__ = Hostile.__module__ = "prefect.tasks"
+    assert unwatched_channel(post, Task()) == "perhaps by objects that cannot be searched (RuntimeError)"
+
+
+def test_a_lazy_object_is_not_loaded():
+    class Lazy:
+        @property
+        def __class__(self) -> type:
+            raise AssertionError("it was loaded")
+
+        @__class__.setter
+        def __class__(self, value: type) -> None: ...
+
+    assert channel(post, Lazy()) is None
+
+
+def test_sockets_without_a_peer():
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as new:
+        assert unwatched_channel(post, server, new) is None
+
+
+class Shop:
+    """A service object of which the function names one attribute."""
+
+    def __init__(self) -> None:
+        self.url = "http://nowhere"
+        self.database = sqlite()
+
+    def count(self) -> None:
+        self.database.execute("")
+
+
+def test_members_count_when_code_names_them():
+    shop = Shop()
+
+    def reads_the_address() -> None:
+        httpx.post(shop.url)
+
+    def counts() -> None:
+        shop.count()
+
+    def chooses(name: str) -> None:
+        getattr(shop, name)
+
+    assert unwatched_channel(reads_the_address) is None
+    assert channel(counts) == "sqlite3"
+    assert channel(chooses) == "sqlite3"
