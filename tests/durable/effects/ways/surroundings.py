@@ -11,7 +11,7 @@ from uuid import uuid4
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.model import Guard, RunRecord
-from prefect_resilience.durable.effects.current import Replayed
+from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import Pass
 
@@ -32,6 +32,7 @@ class Here:
     """How many attempts asked for the ledger."""
     replays: int = 0
     doubts: int = 0
+    begins: dict[str, CallStart] = field(default_factory=dict[str, CallStart])
     records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
 
     @property
@@ -57,6 +58,9 @@ class Here:
         return self.identity["task_run_id"]
 
     # -- the ledger
+
+    def start(self) -> CallStart:
+        return self.begins.setdefault(self.run, CallStart())
 
     def batch_id(self) -> str:
         return self.batch
