@@ -19,7 +19,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import lru_cache
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType, TracebackType
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    ModuleType,
+    TracebackType,
+)
 from typing import Any, cast
 
 from prefect_resilience.durable.effects.current import send_idempotency_key
@@ -57,7 +66,21 @@ _ENTANGLED = names("asyncio threading opentelemetry sentry_sdk structlog loguru 
 """Modules of objects that are not searched, because they lead to what others use."""
 _APART = _WITNESSED | _ENTANGLED
 _NAMED = (ModuleType, type, FunctionType, BuiltinFunctionType)
-_ATOMS = (str, bytes, int, float, complex, bool, type(None), CodeType, FrameType, TracebackType)
+_VALUES = (str, bytes, int, float, complex, bool, type(None))
+_ATOMS = (*_VALUES, CodeType, FrameType, TracebackType, GetSetDescriptorType, MemberDescriptorType)
+    str,
+    bytes,
+    int,
+    float,
+    complex,
+    bool,
+    type(None),
+    CodeType,
+    FrameType,
+    TracebackType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+)
 _ANY_NAME = names("getattr vars __dict__ attrgetter methodcaller")
 _NO_NAMES, _MAKING = names(""), names("__init__ __new__ __post_init__")
 _PLAIN = frozenset(dir(object)) | _MAKING | names("__dataclass_fields__ __del__")
