@@ -68,19 +68,6 @@ _APART = _WITNESSED | _ENTANGLED
 _NAMED = (ModuleType, type, FunctionType, BuiltinFunctionType)
 _VALUES = (str, bytes, int, float, complex, bool, type(None))
 _ATOMS = (*_VALUES, CodeType, FrameType, TracebackType, GetSetDescriptorType, MemberDescriptorType)
-    str,
-    bytes,
-    int,
-    float,
-    complex,
-    bool,
-    type(None),
-    CodeType,
-    FrameType,
-    TracebackType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
-)
 _ANY_NAME = names("getattr vars __dict__ attrgetter methodcaller")
 _NO_NAMES, _MAKING = names(""), names("__init__ __new__ __post_init__")
 _PLAIN = frozenset(dir(object)) | _MAKING | names("__dataclass_fields__ __del__")
