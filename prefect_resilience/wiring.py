@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from prefect_resilience.base import places
 from prefect_resilience.base.edge import settings
-from prefect_resilience.base.moved import find_moved_modules
 from prefect_resilience.guards.circuits.listeners import Transition, add_transition_listener
 from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.edge import api
@@ -12,7 +11,6 @@ from prefect_resilience.telemetry.edge.events import announce_circuits, in_run
 
 
 def wire() -> None:
-    find_moved_modules()
     places.circuits = settings.circuit_store_url
     places.documents = settings.store_url
     shared.prefect_client = api.prefect_client

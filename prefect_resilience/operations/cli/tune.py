@@ -21,7 +21,6 @@ from prefect_resilience.operations.cli.options import Flag, Json, Yes
 from prefect_resilience.operations.tuning import tuning
 from prefect_resilience.operations.tuning.applying import ChangePlan, NotApplied, TuningChange
 from prefect_resilience.operations.tuning.changing import apply_changes, planned, restore
-from prefect_resilience.operations.tuning.checking import CheckedChange
 from prefect_resilience.operations.tuning.page import fits_of, headline_of, not_judged_of, page_of
 from prefect_resilience.operations.tuning.pictures import (
     Legend,
@@ -39,7 +38,6 @@ Goal = Annotated[
         help="What matters more than usual: recover (runs), latency or load (of a service in trouble)."
     ),
 ]
-OUTCOMES = {"came true": "done", "partly": "note", "did not": "wrong"}
 
 
 def tune_command(
@@ -49,7 +47,6 @@ def tune_command(
     goal: Goal = None,
     apply: Flag = False,
     restore_old: Annotated[Flag, Parameter(name="--undo")] = False,
-    check: Flag = False,
     advice: Path | None = None,
     markdown: Path | None = None,
     yes: Yes = False,
@@ -67,16 +64,12 @@ def tune_command(
         task: Only the advice for this task.
         apply: Write the advice to the ResiliencePolicy blocks of the tasks, after a question.
         restore_old: Give the blocks the values from before the latest --apply.
-        check: Compare the runs since the latest --apply with what was predicted.
         advice: A file with the advice, written by --json, instead of reading the runs: edit it, then --apply.
         markdown: A file to write the advice to, as markdown with pictures.
     """
-    _check_flags(apply=apply, restore_old=restore_old, check=check, yes=yes)
+    _check_flags(apply=apply, restore_old=restore_old, yes=yes)
     if restore_old:
         return _restore(json=json)
-    if check:
-        changes = tuning.check_applied()
-        return look.answer(changes, *_checked(changes), json=json)
     report = tuning.tune(options.since("--since", since), task, goal) if advice is None else _read(advice)
     if markdown is not None:
         _write(markdown, page_of(report))
@@ -85,9 +78,9 @@ def tune_command(
     return _apply(report, yes=yes, json=json)
 
 
-def _check_flags(*, apply: bool, restore_old: bool, check: bool, yes: bool) -> None:
-    if apply + restore_old + check > 1:
-        raise ConfigurationError("`--apply`, `--undo` and `--check` exclude each other: write one of them")
+def _check_flags(*, apply: bool, restore_old: bool, yes: bool) -> None:
+    if apply and restore_old:
+        raise ConfigurationError("`--apply` and `--undo` exclude each other: write one of them")
     if yes and not apply:
         raise ConfigurationError("--yes confirms --apply: add --apply, or leave --yes out")
 
@@ -165,44 +158,6 @@ def _restore(*, json: bool) -> int:
     said = f"{plural(len(back), 'change')} restored, of the advice that {printable(entry.by)} applied."
     look.answer({"restored": back, "left": left}, *_left(left, "stays"), said, json=json)
     return 1 if left else 0
-
-
-# -- checking
-
-
-def _checked(changes: Iterable[CheckedChange]) -> Iterator[RenderableType]:
-    told = list(changes)
-    if not told:
-        yield "There is nothing to check: no advice is applied."
-        return
-    columns = {
-        "task": WORD,
-        "option": WORD,
-        "before": TEXT,
-        "after": TEXT,
-        "runs since": FIGURES,
-        "outcome": TEXT,
-    }
-    rows = (
-        (
-            one.task,
-            one.option,
-            value_text(one.before),
-            value_text(one.after),
-            f"{one.runs:,.0f}",
-            look.state(OUTCOMES.get(one.outcome, ""), one.outcome),
-        )
-        for one in told
-    )
-    yield look.table(columns, rows)
-    for one in told:
-        if one.figures:
-            yield Text(f"{printable(one.task)}, {one.option}", style="bold")
-            rates = (
-                (f.name, *(f"{value:.3g}" for value in (f.before, f.predicted, f.since))) for f in one.figures
-            )
-            names = {"rate": TEXT, "before": FIGURES, "predicted": FIGURES, "since": FIGURES}
-            yield look.table(names, rates)
 
 
 # -- what if

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping
+from datetime import datetime, timedelta
 
 from prefect_resilience.base.durations import seconds
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.tuning.advising import advise, what_if
-from prefect_resilience.operations.tuning.applying import AppliedTuning
-from prefect_resilience.operations.tuning.calls import services_of
-from prefect_resilience.operations.tuning.changing import applied
-from prefect_resilience.operations.tuning.checking import CheckedChange, checked
-from prefect_resilience.operations.tuning.comparing import recorded_figures
 from prefect_resilience.operations.tuning.reading import read_evidence
 from prefect_resilience.operations.tuning.record import RecordedPeriod, RecordedTask
-from prefect_resilience.operations.tuning.report import Comparison, TuningFigures, TuningGoal, TuningReport
-from prefect_resilience.operations.tuning.service import fitted
+from prefect_resilience.operations.tuning.report import Comparison, TuningGoal, TuningReport
 
 Since = str | timedelta | datetime
 
@@ -66,31 +60,6 @@ def compared_with(task: str, options: Mapping[str, object], since: Since = "24h"
     """
     period = read_evidence(_moment(since))
     return what_if(_narrowed(period, task), task, options)
-
-
-def check_applied() -> tuple[CheckedChange, ...]:
-    """Compare the advice that was applied with the runs since then."""
-    entries = applied()
-    return checked(entries, {entry.id: _figures_since(entry, entries) for entry in entries})
-
-
-def _figures_since(entry: AppliedTuning, entries: Iterable[AppliedTuning]) -> dict[str, TuningFigures]:
-    """The figures of each task since the application, until the next one that changed the task."""
-    tasks = {one.task for one in entry.changes}
-    later = [
-        other.at
-        for other in entries
-        if other.at > entry.at and any(one.task in tasks for one in other.changes)
-    ]
-    until = datetime.fromtimestamp(min(later), UTC) if later else None
-    period = read_evidence(datetime.fromtimestamp(entry.at, UTC), until)
-    found: dict[str, TuningFigures] = {}
-    for record in services_of(period):
-        model = fitted(record, period.until)
-        for place, task in enumerate(record.tasks):
-            if task.name in tasks:
-                found[task.name] = recorded_figures(record, model, place)
-    return found
 
 
 def _moment(since: Since) -> timedelta | datetime:

@@ -18,7 +18,7 @@ from prefect_resilience.operations.cli.app import app
 from prefect_resilience.operations.tuning import changing
 from prefect_resilience.operations.tuning.latest import latest_advice
 from prefect_resilience.operations.tuning.report import TuningAdvice, TuningReport
-from prefect_resilience.operations.tuning.tuning import check_applied, compared_with
+from prefect_resilience.operations.tuning.tuning import compared_with
 from prefect_resilience.tasks.edge.configured import forget_options_told
 from tests.prefect_runs import until
 
@@ -229,14 +229,8 @@ class TestApply:
         assert code == 0
         assert [one["after"] for one in found["applied"]["changes"]] == [5, 3]
         assert [one["task"] for one in found["left"]] == ["fetch"]
-        code, checks = told(capsys, "tune", "--check", "--json")
-        assert {one["outcome"] for one in checks} == {"too early"}
-        assert app(["tune", "--check"], exit_on_error=False, result_action="return_value") == 0
-        assert "too early" in capsys.readouterr().out
         code, found = told(capsys, "tune", "--undo", "--json")
         assert (code, len(found["restored"]), found["left"]) == (0, 2, [])
-        assert app(["tune", "--check"], exit_on_error=False, result_action="return_value") == 0
-        assert "nothing to check" in capsys.readouterr().out
         with pytest.raises(ConfigurationError, match="add --yes"):
             app(["tune", "--apply", "--advice", saved], exit_on_error=False, result_action="return_value")
 
@@ -253,13 +247,6 @@ class TestApply:
             == 1
         )
         assert "Nothing was written" in capsys.readouterr().out
-
-    def test_checking_reads_the_runs_since(self, runs: datetime, shared_store: str) -> None:
-        report = report_of(ATTEMPTS)
-        changing.apply_changes(report, changing.planned(report))
-        (one,) = check_applied()
-        assert (one.task, one.before, one.after, one.runs, one.outcome) == ("label", 3, 5, 0, "too early")
-        changing.restore()
 
 
 def test_the_flow_leaves_an_artifact_and_a_list(runs: datetime, shared_store: str) -> None:
