@@ -79,13 +79,13 @@ MOST_OBJECTS, MOST_MODULES = 50_000, 3_000
 def unwatched_channel(*roots: object) -> str | None:
     """A driver or an open connection that the code of these objects may use; None if there is none."""
     try:
-        channel = _Search(roots).found()
+        channel = _ChannelSearch(roots).found()
     except Exception as error:  # noqa: BLE001 - raised by an object of the user
         channel = f"objects that cannot be searched ({type(error).__name__})"
     return None if channel is None else f"perhaps by {channel}"
 
 
-class _Search:
+class _ChannelSearch:
     def __init__(self, roots: tuple[object, ...]) -> None:
         self.waiting = deque(roots)
         streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
