@@ -76,13 +76,16 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
         if not run.may_go_on:
             error.close()
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - it is raised again
         outcome = yield from ended_badly(guard, run, began, error, claim)
         if not isinstance(outcome, BaseException):
             return outcome
-        if outcome is error:
-            raise
-        raise outcome from outcome.__cause__
+        try:
+            if outcome is error:
+                raise
+            raise outcome from outcome.__cause__
+        finally:
+            del outcome  # its traceback has this frame: with a name, both would wait for the collector
     yield from succeeded(guard, run, value)
     return value
 

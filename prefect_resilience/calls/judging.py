@@ -149,9 +149,7 @@ def _attempts(context: ErrorContext) -> str:
 def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:
     """Add notes (PEP 678) to the exception: the number of attempts, and the fallbacks that failed."""
     notes = [f"prefect-resilience: gave up after {_attempts(context)}: {verdict.why}"]
-    notes += [
-        f"prefect-resilience: fallback {name!r} failed: {failure!r}" for name, failure in chain.failures
-    ]
+    notes += [f"prefect-resilience: fallback {name!r} failed: {failure}" for name, failure in chain.failures]
     for note in notes:
         add_note(error, redact_beginning(note, MESSAGE_LIMIT))
 

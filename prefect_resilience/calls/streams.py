@@ -118,7 +118,7 @@ class Stream:
             self._tell_partial(error)
             return error
         chain = Chain(self._after(outcome.answer.fallback), self.guard.fn, self.guard.isasync)
-        chain.failures.append((name, failure))
+        chain.failures.append((name, repr(failure)))
         answer = yield from chain.answer(self.here.parameters, context, self.here, primary)
         if answer is not None:
             self.here.replaced(context, answer, failure)
@@ -207,22 +207,23 @@ def _instead(
     attempt: Stream, error: Exception, answered: Callable[[Substitute], Any]
 ) -> Generator[Any, Any, Any]:
     """The chunks of the fallbacks. Raises the error if no fallback answers."""
-    outcome = drive(attempt.broke(error))
-    primary = error
-    while isinstance(outcome, Substitute):
-        chunks = ChunksSoFar()
-        try:
-            for chunk in _chunks(outcome.answer.value):
-                chunks.add(chunk)
-                yield chunk
-            return answered(outcome)
-        except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
-            outcome = drive(attempt.substitute_broke(outcome, chunks, failure, primary))
-    if not isinstance(outcome, BaseException):
-        return outcome
-    if outcome is primary:
-        raise outcome
-    raise outcome from outcome.__cause__
+    outcome: Substitute | BaseException | None = None
+    try:
+        outcome = drive(attempt.broke(error))
+        while isinstance(outcome, Substitute):
+            chunks = ChunksSoFar()
+            try:
+                for chunk in _chunks(outcome.answer.value):
+                    chunks.add(chunk)
+                    yield chunk
+                return answered(outcome)
+            except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
+                outcome = drive(attempt.substitute_broke(outcome, chunks, failure, error))
+        if not isinstance(outcome, BaseException):
+            return outcome
+        raise outcome if outcome is error else _from_cause(outcome)
+    finally:
+        del error, outcome  # see `calls.attempt.guarded`
 
 
 async def aone_attempt(
@@ -253,20 +254,27 @@ async def aone_attempt(
 
 async def _ainstead(attempt: Stream, error: Exception) -> AsyncGenerator[Any, None]:
     """The async version of `_instead`."""
-    outcome = await adrive(attempt.broke(error))
-    primary = error
-    while isinstance(outcome, Substitute):
-        chunks = ChunksSoFar()
-        try:
-            async for chunk in _achunks(outcome.answer.value):
-                chunks.add(chunk)
-                yield chunk
-            return
-        except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
-            outcome = await adrive(attempt.substitute_broke(outcome, chunks, failure, primary))
-    if outcome is primary:
-        raise outcome
-    raise outcome from outcome.__cause__
+    outcome: Substitute | BaseException = error
+    try:
+        outcome = await adrive(attempt.broke(error))
+        while isinstance(outcome, Substitute):
+            chunks = ChunksSoFar()
+            try:
+                async for chunk in _achunks(outcome.answer.value):
+                    chunks.add(chunk)
+                    yield chunk
+                return
+            except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
+                outcome = await adrive(attempt.substitute_broke(outcome, chunks, failure, error))
+        raise outcome if outcome is error else _from_cause(outcome)
+    finally:
+        del error, outcome
+
+
+def _from_cause(error: BaseException) -> BaseException:
+    """The error as `raise error from error.__cause__` would raise it."""
+    error.__suppress_context__ = True
+    return error
 
 
 def _chunks(value: Any) -> Iterator[Any]:

@@ -278,7 +278,7 @@ class Chain:
     fallbacks: tuple[Fallback, ...]
     primary: Callable[..., Any]
     isasync: bool
-    failures: list[tuple[str, Exception]] = field(default_factory=list[tuple[str, Exception]])
+    failures: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
 
     def answer(
         self, parameters: Mapping[str, Any], context: ErrorContext, memory: Memory, error: BaseException
@@ -299,7 +299,7 @@ class Chain:
                     return _answer(recorded(value), fallback)
             except Exception as failure:  # noqa: BLE001 - any error leads to the next step
                 returned_by(fallback.to, failure)
-                self.failures.append((fallback.name, failure))
+                self.failures.append((fallback.name, repr(failure)))
             finally:
                 _handling.reset(reset)
         return None

@@ -282,9 +282,6 @@ class LocalRun(OutsideRuns):
         events.emit(happening, "effect", key, {"key": key, "batch_id": batch_id, **self.identity, **more})
 
 
-# The attempts of a call.
-
-
 def called(run: LocalRun) -> Steps[Any]:
     """Call with all guards, attempt after attempt; the value."""
     return value_of((yield from outcome_of(run)))
@@ -304,20 +301,27 @@ def outcome_of(run: LocalRun, *, threaded: bool = False) -> Steps[Any]:
             if (delay := delay_after(run, error)) is None:
                 raise
             failure = error
-        yield from paused(run, delay, failure)
+        try:
+            yield from paused(run, delay, failure)
+        finally:
+            del failure  # see `guarded`
 
 
 def gone_on(run: LocalRun, began: float, error: Exception, held: Held) -> Steps[Any]:
     """Continue after a first attempt that failed outside of `guarded`, with the guards that it holds."""
-    with _with_notes(run):
-        yield from leave(run.guard, held, error)
-        outcome = yield from ended_badly(run.guard, run, began, error)
-    if not isinstance(outcome, BaseException):
-        return value_of(outcome)
-    delay = delay_after(run, outcome)
-    if delay is None:
-        raise outcome from outcome.__cause__
-    yield from paused(run, delay, outcome)
+    outcome: Any = error
+    try:
+        with _with_notes(run):
+            yield from leave(run.guard, held, error)
+            outcome = yield from ended_badly(run.guard, run, began, error)
+        if not isinstance(outcome, BaseException):
+            return value_of(outcome)
+        delay = delay_after(run, outcome)
+        if delay is None:
+            raise outcome from outcome.__cause__
+        yield from paused(run, delay, outcome)
+    finally:
+        del error, outcome  # see `guarded`
     return (yield from called(run))
 
 

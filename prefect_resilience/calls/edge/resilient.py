@@ -215,7 +215,9 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
         if isinstance(failure, UnawaitedResult):
             drive(leave(guard, held, failure))
             return unawaited(failure, run)
-        return drive(gone_on(run, began, failure, held))
+        steps = gone_on(run, began, failure, held)
+        del failure  # see `calls.attempt.guarded`
+        return drive(steps)
 
     return call
 
@@ -251,7 +253,9 @@ def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callabl
         if isinstance(failure, UnawaitedResult):
             await adrive(leave(guard, held, failure))
             raise failure.close()
-        return await adrive(gone_on(run, began, failure, held))
+        steps = gone_on(run, began, failure, held)
+        del failure
+        return await adrive(steps)
 
     return call
 
@@ -270,7 +274,10 @@ def _generator(guard: Guard, name: str) -> Callable[..., Any]:
                 if (delay := delay_after(run, error)) is None:
                     raise
                 failure = error
-            drive(paused(run, delay, failure))
+            try:
+                drive(paused(run, delay, failure))
+            finally:
+                del failure
 
     return call
 
@@ -293,6 +300,9 @@ def _async_generator(guard: Guard, name: str) -> Callable[..., Any]:
                 if (delay := delay_after(run, error)) is None:
                     raise
                 failure = error
-            await adrive(paused(run, delay, failure))
+            try:
+                await adrive(paused(run, delay, failure))
+            finally:
+                del failure
 
     return call

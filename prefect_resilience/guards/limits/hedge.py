@@ -236,7 +236,9 @@ class _Race:
         try:
             while True:
                 may = runners.started < most and measured.allows(hedge)
-                for outcome in (yield from runners.ended(after if may else None)):
+                outcomes = yield from runners.ended(after if may else None)
+                while outcomes:
+                    outcome = outcomes.pop(0)
                     if outcome.error is None:
                         return outcome.value
                     if isinstance(outcome.error, UnawaitedResult):
@@ -244,12 +246,14 @@ class _Race:
                     first = first and outcome.number != 1
                     if outcome.number == 1 or not isinstance(outcome.error, LimitRefused):
                         self._errors.append(outcome)  # a rejected call was not made
+                    del outcome  # see `calls.attempt.guarded`
                 if runners.started < most and measured.allows(hedge):
                     measured.more += 1
                     runners.start()
                 elif not runners.running:
                     raise self._error()
         finally:
+            self._errors.clear()
             if first:
                 measured.ended(monotonic() - began)
 

@@ -114,8 +114,9 @@ class ThreadRunners:
         try:
             outcome = RunnerOutcome(number, (self._make if number == 1 else self._more)(), None)
         except BaseException as error:  # noqa: BLE001 it is raised again in the thread that waits
-            outcome = RunnerOutcome(number, None, error)
-        self._outcomes.put(outcome)
+            self._outcomes.put(RunnerOutcome(number, None, error))
+        else:
+            self._outcomes.put(outcome)
 
     def ended(self, patience: float | None) -> Steps[list[RunnerOutcome]]:
         yield from ()

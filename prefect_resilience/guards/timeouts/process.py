@@ -223,4 +223,7 @@ def _outcome(kind: str, body: Any, what: str) -> Any:
         came = f"value that {what} returned" if kind == RESULT else f"exception that {what} raised"
         raise UnpicklableError(f"the {came} cannot be unpickled here ({reason}): {_ADVICE}") from reason
     add_note(error, f"Raised in the child process of {what}:\n{text}")
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # its traceback has this frame: a name in it would keep both until the next collection
