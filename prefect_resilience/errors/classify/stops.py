@@ -92,7 +92,7 @@ def _failure(event: Any) -> tuple[Opinion, str] | None:
     return (Opinion(_BAD_STOPS[reasons[0]], reasons[0]), "") if reasons else None
 
 
-class _Reported(Exception):
+class _AnswerError(Exception):
     """The error in an answer, in the form in which SDKs raise it."""
 
     def __init__(self, error: Any) -> None:
@@ -103,7 +103,7 @@ class _Reported(Exception):
 
 
 def _of_error(error: Any) -> tuple[Opinion, str]:
-    reported = _Reported(error)
+    reported = _AnswerError(error)
     message = str(reported)
     found = http_finding(reported, time.time()) or text_finding(message)
     return found or Opinion(C.SERVER_ERROR, as_code(reported.code)), message
