@@ -34,7 +34,7 @@ class Blocking:
 
 @dataclass(eq=False, slots=True)
 class Invoke:
-    """A user's function: called in place. `adrive` awaits an awaitable result, and `drive` refuses it."""
+    """A user's function: called in place. `adrive` awaits an awaitable result, and `drive` rejects it."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...] = ()

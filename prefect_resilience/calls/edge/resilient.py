@@ -174,7 +174,7 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
     awaited: Callable[..., Any] | None = None
 
     def unawaited(error: UnawaitedResult, run: LocalRun) -> Any:
-        """The call again, to be awaited on the running event loop. Without one it is refused."""
+        """Repeat the call, to be awaited on the running event loop. Without a loop it is rejected."""
         nonlocal awaited
         if error.fn is not fn or not error.can_go_on:
             raise error.close() from None

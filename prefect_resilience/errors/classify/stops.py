@@ -28,8 +28,9 @@ STOPS = {
 _BAD_STOPS = coded(
     server_error="error ERROR OTHER failed incomplete",
     validation="MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL malformed_model_output malformed_tool_use",
-    invalid="""
-        content_filter content_filtered refusal guardrail_intervened ERROR_TOXIC SAFETY RECITATION BLOCKLIST
+    invalid="refusal"
+    + """
+        content_filter content_filtered guardrail_intervened ERROR_TOXIC SAFETY RECITATION BLOCKLIST
         PROHIBITED_CONTENT SPII LANGUAGE IMAGE_SAFETY
         """,
     overflow="ERROR_LIMIT",

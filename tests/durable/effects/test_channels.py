@@ -165,7 +165,6 @@ def by_default(connect: Any = psycopg.connect) -> None:
         by_task,
         by_default,
     ],
-    ids=str,
 )
 def test_a_driver_is_reached(function):
     assert channel(function) == "psycopg"
@@ -275,7 +274,6 @@ def a_session_of_an_engine() -> Any:
         (an_engine, "sqlalchemy"),
         (a_session_of_an_engine, "sqlalchemy"),
     ],
-    ids=str,
 )
 def test_an_open_connection_is_reached(make, named):
     thing = make()

@@ -299,7 +299,6 @@ PAST = datetime.now(UTC) - timedelta(hours=1)
         "2026-13-01",
         [1],
     ],
-    ids=repr,
 )
 def test_an_end_that_is_no_time_to_come_is_refused(breaker: CircuitBreaker, store: Any, until: Any) -> None:
     store.time = time.time()

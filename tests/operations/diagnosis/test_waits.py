@@ -26,7 +26,6 @@ WAITING = Retry(attempts=3, by_category={"circuit_open": Retry(attempts=100)})
         ({"circuit": "svc", "fallback": Fallback.value(1)}, False),
         ({"retry": 3}, False),
     ],
-    ids=str,
 )
 def test_a_task_with_neither_a_fallback_nor_a_wait(options: dict[str, Any], noted: bool) -> None:
     @resilient_task(**options)
