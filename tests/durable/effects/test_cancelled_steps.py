@@ -218,7 +218,8 @@ def test_a_rollback_cancelled_at_each_step_is_finished_by_the_next(shared):
             book(step)
         met = run_cancelled(partial(arollback, name), step, "waiting")
         until = time.monotonic() + 20
-        while any(one._held or one._reports for one in owner._owners) and time.monotonic() < until:
+        here = owner.owner_in(open_store(shared))
+        while (here._held or here._reports) and time.monotonic() < until:
             time.sleep(0.01)
         report = rollback(name, max_wait=20)
         assert report.complete or report.in_doubt, report
