@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import types
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -227,3 +229,34 @@ def test_a_rollback_cancelled_at_each_step_is_finished_by_the_next(shared):
         if not met:
             break
     assert step > 5
+
+
+@pytest.mark.parametrize("outcome", ["returns", "fails"])
+def test_cancelled_while_the_record_waits_for_a_thread(shared, outcome):
+    """All threads of the loop are busy as the function ends: none begins with what was cancelled."""
+    world = World(shared, f"no-thread-{outcome}", outcome)
+    free = threading.Event()
+
+    async def main() -> None:
+        pool = ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(pool)
+        send, loop, sent = world.send, asyncio.get_running_loop(), asyncio.Event()
+
+        def sending() -> str:
+            pool.submit(free.wait, 60)
+            loop.call_soon(sent.set)
+            return send()
+
+        world.send = sending
+        task = asyncio.ensure_future(world.asynchronous()())
+        await sent.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        free.set()
+
+    asyncio.run(main())
+    world.comes_to_rest()
+    states = {one["key"]: one["state"] for one, _ in open_ledger(shared).effects(world.name)}
+    assert states["pay:7"] == ("done" if outcome == "returns" else "unknown")

@@ -235,13 +235,12 @@ def test_a_claim_that_its_process_gave_up_is_free_for_others(shared):
         machine = owner._machine()
         assert stat is not None
         assert machine is not None
-        other = owner.Owner(store)
+        here, other = owner.owner_in(store), owner.Owner(store)
         other.id = "/".join(
             [f"{other.id.partition('@')[0]}@{machine[0]}", machine[1], str(process.pid), stat[1]]
         )
         other.hold("kept")
         other.hold("given up")
-        here = Ledger(store).owner
         assert here.lives(other.id, "kept")
         assert here.lives(other.id, "given up")
         other.give_up("given up")
