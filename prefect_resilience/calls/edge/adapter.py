@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import requests
@@ -63,19 +64,32 @@ class ResilientAdapter(HTTPAdapter):
     ) -> None:
         if "max_retries" in options:
             raise ConfigurationError("ResilientAdapter does not accept max_retries=: use retry=")
+        guards = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
+        guards |= {"deadline": deadline, "fallback": fallback, "classify": classify}
+        self._options: dict[str, Any] = {**guards, "allowed_methods": as_methods(allowed_methods)}
+        self._guard_with(**self._options)
+        super().__init__(**options)
+
+    __attrs__ = [*HTTPAdapter.__attrs__, "_options"]  # noqa: RUF012 - requests reads it
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._guard_with(**self._options)
+
+    def _guard_with(
+        self, *, timeout: Any, deadline: float | None, fallback: Any, allowed_methods: Any, **others: Any
+    ) -> None:
         bound = Timeout.of(timeout, current_settings().operations)
         if bound is not None and bound.idle is not None:
             raise ConfigurationError(
                 "ResilientAdapter does not support idle=: use the timeout of requests, as in "
                 "session.get(..., timeout=5)"
             )
-        ours = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": bound}
         steps = elsewhere(fallback, self._to, isasync=False, asked=lambda sending: sending.request)
-        others = {"deadline": deadline, "fallback": steps, "classify": classify}
-        self._guard: Guard = guard_of({**ours, **others}, self._once, isasync=False)
-        self._deadline = deadline
-        self._methods = as_methods(allowed_methods)
-        super().__init__(**options)
+        options = {**others, "timeout": bound, "deadline": deadline, "fallback": steps}
+        self._guard: Guard = guard_of(options, self._once, isasync=False)
+        self._deadline: float | None = deadline
+        self._methods: frozenset[str] = allowed_methods
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
         if not enabled():
@@ -90,7 +104,10 @@ class ResilientAdapter(HTTPAdapter):
             request.method or "GET",
             url.netloc.rpartition("@")[2],
             url.path or "/",
-            repeatable=request.body is None or isinstance(request.body, bytes | str),
+            # With a timeout, a call that was abandoned may still read the file.
+            repeatable=request.body is None
+            or isinstance(request.body, bytes | str)
+            or (sending.begins_at is not None and self._guard.timeout is None),
             has_key=HEADER in request.headers,
             methods=self._methods,
             close=_close,
@@ -105,6 +122,7 @@ class ResilientAdapter(HTTPAdapter):
             sending.request.headers[HEADER] = effect.sent_key
 
         def send(_: int) -> requests.Response:
+            sending.rewind()
             return super(ResilientAdapter, self).send(sending.request, *sending.args, **sending.kwargs)
 
         return drive(attempted(exchange, send, _judged, threaded=self._guard.timeout is not None))
@@ -112,6 +130,7 @@ class ResilientAdapter(HTTPAdapter):
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> requests.Response:
             sending: _Sending = exchange.request
+            sending.rewind()
             request = sending.request.copy()
             request.url = base.url_for(request.url or "")
             request.headers = type(request.headers)(base.headers_for(_texts(request.headers)))
@@ -130,6 +149,16 @@ class _Sending:
         self.request = request
         self.args = args
         self.kwargs = kwargs
+        body = request.body
+        self.begins_at: int | None = None
+        """Where a body that can be sent again, such as a file, begins."""
+        with suppress(Exception):  # reading the user's objects may raise anything
+            self.begins_at = cast("Any", body).tell() if cast("Any", body).seekable() else None
+
+    def rewind(self) -> None:
+        """Set the body back to its beginning."""
+        if self.begins_at is not None:
+            cast("Any", self.request.body).seek(self.begins_at)
 
 
 def _judged(response: requests.Response) -> Steps[requests.HTTPError | None]:

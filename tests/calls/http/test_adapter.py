@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import cloudpickle
 import pytest
 import requests
 
-from prefect_resilience import CircuitBreaker, Fallback
+from prefect_resilience import Bulkhead, CircuitBreaker, Fallback
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
@@ -101,6 +104,97 @@ def test_bodies_are_sent_again_whole_or_not_at_all(session, server):
     server.says(503, 200)
     assert session().put(server.url, data=iter([b"one", b"two"])).status_code == 503
     assert [one.body for one in server.seen] == [b"onetwo"]
+
+
+@pytest.mark.parametrize("begins", [0, 3])
+@pytest.mark.parametrize("fault", [Act(503), Act(429), Act(cut="after")])
+def test_a_file_is_sent_again_from_where_it_began(session, server, tmp_path, begins, fault):
+    (tmp_path / "a").write_bytes(b"0123456789" * 10_000)
+    for body in ((tmp_path / "a").open("rb"), io.BytesIO(b"0123456789" * 10_000)):
+        server.says(fault, 503, 200)
+        with body:
+            body.seek(begins)
+            assert session().put(server.url, data=body).status_code == 200
+        assert {one.body for one in server.seen[-3:]} == {(b"0123456789" * 10_000)[begins:]}
+        assert len(server.seen[-3:]) == 3
+
+
+def test_a_file_goes_to_another_server_whole(session, server):
+    server.says(429, 429, 429, 200)
+    there = session(fallback=BaseURL(server.url))
+    assert there.put(server.url, data=io.BytesIO(b"abc")).status_code == 200
+    assert [one.body for one in server.seen] == [b"abc"] * len(server.seen)
+
+
+class Pipe(io.RawIOBase):
+    """A file that cannot be rewound."""
+
+    def __init__(self) -> None:
+        self.rest = [b"", b"once"]
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self.rest.pop() if self.rest else b""
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+
+def test_a_body_that_cannot_be_rewound_is_sent_once(session, server):
+    server.says(503, 200)
+    assert session().put(server.url, data=Pipe()).status_code == 503
+    assert [one.body for one in server.seen] == [b"once"]
+
+
+def test_a_file_that_an_abandoned_call_may_still_read_is_sent_once(session, server):
+    server.says(503, 200)
+    assert session(timeout=30).put(server.url, data=io.BytesIO(b"abc")).status_code == 503
+    assert len(server.seen) == 1
+
+
+def at_home(request: Any) -> requests.Response:
+    answer = requests.Response()
+    answer.status_code = 203
+    answer.url = request.url
+    return answer
+
+
+COPIES: list[Callable[[Any], Any]] = [
+    lambda one: pickle.loads(pickle.dumps(one)),
+    lambda one: pickle.loads(cloudpickle.dumps(one)),
+    copy.copy,
+    copy.deepcopy,
+]
+
+
+@pytest.mark.parametrize("again", COPIES, ids=["pickle", "cloudpickle", "copy", "deepcopy"])
+@pytest.mark.parametrize(
+    ("options", "answers", "status"),
+    [
+        ({}, [503, 503, 200], 200),
+        ({"retry": None}, [503, 200], 503),
+        ({"allowed_methods": ["get"]}, [503, 200], 503),
+        ({"fallback": at_home, "retry": None}, [429], 203),
+        ({"timeout": 30, "deadline": 60, "limits": Bulkhead(3)}, [503, 200], 200),
+    ],
+)
+def test_a_copied_session_has_the_same_guards(session, server, again, options, answers, status):
+    server.says(*answers)
+    with again(session(**options)) as copied:
+        adapter = copied.get_adapter("http://")
+        assert adapter._pool_maxsize == ResilientAdapter()._pool_maxsize
+        assert copied.put(server.url, data=b"x").status_code == status
+
+
+def test_a_copied_session_shares_the_circuit(session, server):
+    own = session(circuit=CircuitBreaker("copied-{host}", failure_threshold=2), retry=None)
+    copied = pickle.loads(pickle.dumps(own))
+    server.says(503, 503)
+    assert [one.get(server.url).status_code for one in (own, copied)] == [503, 503]
+    for one in (own, copied):
+        with pytest.raises(CircuitOpenError):
+            one.get(server.url)
 
 
 @pytest.mark.parametrize("size", [0, 10, 99_999, 100_001, 400_000])
