@@ -8,7 +8,7 @@ the same calls. *Right* is what a person would set who knows the service at each
 it works on at a time, half of it during the minute. *Full* is the same number all the time. Figures are from
 the tenth second on, so that all limits have found their number from the same start.
 
-Also: other shapes, a fleet of processes with a limit each, and what a guarded call costs beside `Bulkhead`.
+Also: other shapes, and what a guarded call costs beside `Bulkhead`.
 With `--places` and `--seconds`, only services of that size: the capacity halves, halves twice, comes back
 slowly, or doubles.
 
@@ -33,7 +33,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.adaptive_limit_peers import Adaptive, FailsafeGo, Fixed, Fleet, Gradient2
+from benchmarks.adaptive_limit_peers import Adaptive, FailsafeGo, Fixed, Gradient2
 from benchmarks.adaptive_limit_service import Limiter, Outcome, Run, Shape
 from prefect_resilience import AdaptiveLimit, Bulkhead
 
@@ -165,7 +165,7 @@ def alone(job: tuple[Size, int]) -> list[Result]:
 
 def on(shape: Shape, seed: int, compared: dict[str, Limiter]) -> list[Result]:
     results = [
-        measured(shape, name, seed, Run(shape, [limiter], seed).go()[0]) for name, limiter in compared.items()
+        measured(shape, name, seed, Run(shape, limiter, seed).go()) for name, limiter in compared.items()
     ]
     for result in results:
         result.throughput = result.calls / results[0].calls
@@ -214,55 +214,6 @@ def table_of_sizes(results: Sequence[Result], console: Console) -> None:
     console.print(table)
 
 
-def fleets(console: Console) -> list[dict[str, Any]]:
-    """Processes that share a service and each have a limit, alone and with a look at each other: the sum of
-    their numbers, and Jain's index of fairness (1 is fair) over the calls of the last minute."""
-    table = Table(title="processes with a limit each, in parts of the right limit's")
-    headings = (
-        "shape",
-        "processes",
-        "shared",
-        "throughput",
-        "p99 latency",
-        "fairness",
-        "right",
-        "sum at the end",
-    )
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "shape" else "right")
-    rows: list[dict[str, Any]] = []
-    for shape in (HALVES, SHAPES[3]):
-        right = measured(shape, "right", 1, Run(shape, [Fixed(shape.right)], 1).go()[0])
-        for processes, shared in ((4, False), (4, True), (16, False), (16, True)):
-            row = fleet(shape, processes, shared, right)
-            rows.append(row)
-            cells = (f"{cell:.3f}" if isinstance(cell, float) else str(cell) for cell in row.values())
-            table.add_row(*cells)
-    console.print(table)
-    return rows
-
-
-def fleet(shape: Shape, processes: int, shared: bool, right: Result) -> dict[str, Any]:
-    outcomes = Fleet(shape, processes, 1, shared).go()
-    calls = [sum(ended >= RETURNS for ended in one.ended) for one in outcomes]
-    latency = sorted(
-        taken
-        for one in outcomes
-        for ended, taken in zip(one.ended, one.latency, strict=True)
-        if ended >= FROM
-    )
-    return {
-        "shape": shape.name,
-        "processes": processes,
-        "shared": shared,
-        "throughput": len(latency) / right.calls,
-        "p99": latency[int(0.99 * len(latency))] / right.p99_seconds,
-        "fairness": sum(calls) ** 2 / (processes * sum(one * one for one in calls)),
-        "right": shape.right(shape.seconds),
-        "sum": sum(one.limits[-1][1] for one in outcomes),
-    }
-
-
 def cost(console: Console, rounds: int = 41, calls: int = 1_000) -> float:
     """What `AdaptiveLimit.call` costs beside `Bulkhead.call`: the median of the ratios of the rounds."""
     limits = (Bulkhead(5), AdaptiveLimit(5))
@@ -288,7 +239,7 @@ def plot(path: Path, seed: int) -> None:
         for name, limiter in limiters(shape).items():
             if name in ("half", "double", "full"):
                 continue
-            limits = Run(shape, [limiter], seed).go()[0].limits
+            limits = Run(shape, limiter, seed).go().limits
             style = {"right": "k--", "AdaptiveLimit": "C0-", "failsafe-go": "C1-", "Gradient2": "C2-"}[name]
             axes.plot(*zip(*limits, strict=True), style, label=name, linewidth=1.5)
         axes.set(title=shape.name, ylabel="concurrent calls", ylim=(0, 205))
@@ -320,20 +271,11 @@ def main() -> None:
         of_sizes = [result for found in sizes for result in found]
     tables(results, console)
     table_of_sizes(of_sizes, console)
-    of_fleets = fleets(console)
     ratio = cost(console)
     if asked.plot is not None:
         plot(asked.plot, 1)
     if asked.json:
-        print(
-            json.dumps(
-                {
-                    "results": [asdict(one) for one in (*results, *of_sizes)],
-                    "fleets": of_fleets,
-                    "cost": ratio,
-                }
-            )
-        )
+        print(json.dumps({"results": [asdict(one) for one in (*results, *of_sizes)], "cost": ratio}))
     wanted = [one for one in results if (one.shape, one.limiter) == (HALVES.name, "AdaptiveLimit")]
     holds = all(one.throughput >= LEAST_THROUGHPUT and one.p99 <= MOST_LATENCY for one in wanted)
     console.print(f"{HALVES.name}: the requirement {'holds' if holds else 'does not hold'}")

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from random import Random
+from collections.abc import Callable
 from statistics import fmean, median, pstdev
 
-from benchmarks.adaptive_limit_service import Run, Shape
-from prefect_resilience.guards.limits import dividing, gradient
+from prefect_resilience.guards.limits import gradient
 from prefect_resilience.guards.limits.gradient import LimitBounds
-from prefect_resilience.guards.limits.sharing import INTERVAL, told
-from prefect_resilience.stores.memory import MemoryStore
 
 INITIAL, LEAST, MOST = 20, 1, 200
 
@@ -36,72 +32,16 @@ class Fixed:
 
 
 class Adaptive:
-    """The machine of `AdaptiveLimit` with its default options. It starts at `start` of the fleet's clock."""
+    """The machine of `AdaptiveLimit` with its default options."""
 
-    def __init__(self, start: float = 1_000_003.0) -> None:
-        self.bounds = LimitBounds(INITIAL, LEAST, MOST)
-        self._start = start
-        self.finding = gradient.Finding(self.bounds)
-
-    @property
-    def state(self) -> gradient.State:
-        return self.finding.state
+    def __init__(self) -> None:
+        self.finding = gradient.Finding(LimitBounds(INITIAL, LEAST, MOST))
 
     def limit(self, now: float) -> int:
-        return gradient.places(self.state)
+        return gradient.places(self.finding.state)
 
     def ended(self, now: float, latency: float, in_flight: int, refused: bool) -> None:
-        self.finding.ended(latency, in_flight >= self.limit(now), refused, self._start + now)
-
-
-class SimulatedStore(MemoryStore):
-    """A store in memory whose clock is that of a simulation."""
-
-    at: float = 0.0
-
-    def now(self) -> float:
-        return self.at
-
-
-class Fleet(Run):
-    """A service with the limits of a fleet. If `shared`, the processes exchange their numbers through a
-    store in memory, on the clock of the simulation, with the code of `guards/limits/sharing.py`. `lives`:
-    from when to when each process has callers; without it, all the time."""
-
-    def __init__(
-        self,
-        shape: Shape,
-        processes: int,
-        seed: int,
-        shared: bool,
-        lives: Sequence[tuple[float, float]] | None = None,
-    ) -> None:
-        self._mine = [Adaptive() for _ in range(processes)]
-        self._lives = lives or [(0.0, math.inf)] * processes
-        super().__init__(shape, self._mine, seed)
-        self._store = SimulatedStore(f"memory://fleet-{id(self)}")
-        ids = Random(seed)
-        self._own = {one: f"{ids.getrandbits(32):08x}" for one in self._mine}
-        for one, (begins, _) in zip(self._mine, self._lives, strict=True):
-            if shared:
-                self.plan(begins, self._looks, one)
-
-    def _arrives(self, who: int) -> None:
-        begins, ends = self._lives[who]
-        if self.at < begins:
-            self.plan(begins, self._arrives, who)
-        elif self.at < ends:
-            super()._arrives(who)
-
-    def _looks(self, one: Adaptive) -> None:
-        if self.at >= self._lives[self._mine.index(one)][1]:
-            return
-        self._store.at, state = self.at, one.state
-        own = {"number": gradient.share_of(state), "fleet": dividing.fleet_of(state), "base": state.base}
-        answer = told(self._store, "simulated", self._own[one], own, INTERVAL)
-        processes = round(answer.processes)
-        one.finding.become(dividing.met(state, answer.others, processes, answer.offset, one.bounds))
-        self.plan(self.at + INTERVAL * (0.5 + self._random.random()), self._looks, one)
+        self.finding.ended(latency, in_flight >= self.limit(now), refused, now)
 
 
 class Average:

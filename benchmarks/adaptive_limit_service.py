@@ -1,6 +1,6 @@
-"""A simulated service for `adaptive_limit.py`: servers with a queue in front, and callers behind limits.
+"""A simulated service for `adaptive_limit.py`: servers with a queue in front, and callers behind a limit.
 
-Discrete events. Calls arrive at random (Poisson) and wait in order of arrival for a place of their limit, for
+Discrete events. Calls arrive at random (Poisson) and wait in order of arrival for a place of the limit, for
 at most `max_wait` seconds; then they are lost. A call that has a place goes to the service, which has so many
 servers and one queue, or refuses what its servers cannot take. Its work is lognormal.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Protocol
@@ -57,7 +57,7 @@ class Shape:
 
 @dataclass
 class Outcome:
-    """What the callers of one limit saw: for each call that succeeded, when it ended, its seconds in the
+    """What the callers saw: for each call that succeeded, when it ended, its seconds in the
     service, and those with the wait for a place."""
 
     ended: list[float] = field(default_factory=list)
@@ -70,26 +70,25 @@ class Outcome:
 
 @dataclass(slots=True)
 class Call:
-    """A call on its way: whose it is, its work in parts of the mean, when it came and when it got a place."""
+    """A call on its way: its work in parts of the mean, when it came and when it got a place."""
 
-    who: int
     size: float
     came: float
     began: float = 0.0
 
 
 class Run:
-    """A service with one limit, or one for each process of a fleet. The same seed brings the same calls."""
+    """A service behind a limit. The same seed brings the same calls."""
 
-    def __init__(self, shape: Shape, limiters: Sequence[Limiter], seed: int) -> None:
-        self.shape, self.limiters = shape, limiters
+    def __init__(self, shape: Shape, limiter: Limiter, seed: int) -> None:
+        self.shape, self.limiter = shape, limiter
         self.at = 0.0
-        self.outcomes = [Outcome() for _ in limiters]
+        self.outcome = Outcome()
         self._random = random.Random(seed)
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._planned = count()
-        self._waiting: list[deque[Call]] = [deque() for _ in limiters]
-        self._in_flight = [0] * len(limiters)
+        self._waiting: deque[Call] = deque()
+        self._in_flight = 0
         self._queue: deque[Call] = deque()
         self._serving = 0
 
@@ -97,38 +96,33 @@ class Run:
         """Call `what(*args)` at this time."""
         heapq.heappush(self._heap, (at, next(self._planned), what, args))
 
-    def go(self) -> list[Outcome]:
-        for who in range(len(self.limiters)):
-            self.plan(0.0, self._arrives, who)
+    def go(self) -> Outcome:
+        self.plan(0.0, self._arrives)
         self.plan(0.0, self._look)
         while self._heap and self._heap[0][0] < self.shape.seconds:
             self.at, _, what, args = heapq.heappop(self._heap)
             what(*args)
-        return self.outcomes
+        return self.outcome
 
     def _look(self) -> None:
-        for limiter, outcome in zip(self.limiters, self.outcomes, strict=True):
-            outcome.limits.append((self.at, limiter.limit(self.at)))
-        for who in range(len(self.limiters)):
-            self._admit(who)  # a fixed limit may have grown, or servers may have come back
+        self.outcome.limits.append((self.at, self.limiter.limit(self.at)))
+        self._admit()  # a fixed limit may have grown, or servers may have come back
         self.plan(self.at + LOOK, self._look)
 
-    def _arrives(self, who: int) -> None:
+    def _arrives(self) -> None:
         varies = self.shape.varies
         size = self._random.lognormvariate(-(varies**2) / 2, varies)  # its mean is 1
-        self._waiting[who].append(Call(who, size, self.at))
-        self._admit(who)
-        rate = self.shape.rate / len(self.limiters)
-        self.plan(self.at + self._random.expovariate(rate), self._arrives, who)
+        self._waiting.append(Call(size, self.at))
+        self._admit()
+        self.plan(self.at + self._random.expovariate(self.shape.rate), self._arrives)
 
-    def _admit(self, who: int) -> None:
-        line, limiter = self._waiting[who], self.limiters[who]
-        while line and self._in_flight[who] < limiter.limit(self.at):
-            call = line.popleft()
+    def _admit(self) -> None:
+        while self._waiting and self._in_flight < self.limiter.limit(self.at):
+            call = self._waiting.popleft()
             if self.at - call.came > self.shape.max_wait:
-                self.outcomes[who].lost += 1
+                self.outcome.lost += 1
                 continue
-            self._in_flight[who] += 1
+            self._in_flight += 1
             call.began = self.at
             if self.shape.refuses and self._serving >= self.shape.servers(self.at):
                 self.plan(self.at + REFUSES_AFTER, self._ends, call, True)
@@ -149,14 +143,14 @@ class Run:
         self.plan(self.at + self.shape.delay(self.at), self._ends, call, False)
 
     def _ends(self, call: Call, refused: bool) -> None:
-        outcome, latency = self.outcomes[call.who], self.at - call.began
+        latency = self.at - call.began
         if refused:
-            outcome.refused += 1
+            self.outcome.refused += 1
         else:
-            outcome.ended.append(self.at)
-            outcome.latency.append(latency)
-            outcome.response.append(self.at - call.came)
-        before = self._in_flight[call.who]
-        self._in_flight[call.who] -= 1
-        self.limiters[call.who].ended(self.at, latency, before, refused)
-        self._admit(call.who)
+            self.outcome.ended.append(self.at)
+            self.outcome.latency.append(latency)
+            self.outcome.response.append(self.at - call.came)
+        before = self._in_flight
+        self._in_flight -= 1
+        self.limiter.ended(self.at, latency, before, refused)
+        self._admit()

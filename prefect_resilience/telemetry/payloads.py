@@ -160,14 +160,7 @@ EVENTS = (
     *("batch.recovered", "batch.rolled-back", "batch.reopened"),
     *("dead-letter.created", "dead-letter.failed-again", "dead-letter.replayed"),
     *("dead-letter.settled", "dead-letter.skipped"),
-    *(
-        "plan.branched",
-        "task.configured",
-        "calls.counted",
-        "budget.burned",
-        "limit.changed",
-        "store.unavailable",
-    ),
+    *("plan.branched", "task.configured", "calls.counted", "budget.burned", "store.unavailable"),
 )
 
 

@@ -19,12 +19,9 @@ from prefect_resilience import (
     Hedge,
     RateLimit,
     Retry,
-    on,
     resilient_task,
 )
-from prefect_resilience.guards.limits import adaptive
 from prefect_resilience.guards.limits.line import in_line
-from prefect_resilience.guards.limits.sharing import get_limits
 
 pytestmark = pytest.mark.api
 
@@ -163,33 +160,6 @@ def test_a_hedge_of_a_sync_task_and_an_adaptive_limit_around_both_calls():
     while in_line("adaptive:reads"):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-def test_an_adaptive_limit_with_a_name_is_seen_by_the_fleet():
-    limit, told = AdaptiveLimit(2, name="seen-by-all"), []
-    stop = on("limit.changed", told.append)
-
-    @resilient_task(retry=None, limits=limit)
-    def work():
-        finder = adaptive._found.by_key["seen-by-all"]
-        finder.shares_at = 0.0
-        finder.become(finder.state._replace(limit=9.0, center=9.0))
-
-    @flow
-    def scenario():
-        work()
-
-    scenario()
-    deadline = time.monotonic() + 20
-    while not told:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    stop()
-    assert [(one.name, one.payload["before"], one.payload["after"]) for one in told] == [
-        ("seen-by-all", 2, 9)
-    ]
-    shown = [one for one in get_limits() if one.name == "seen-by-all"]
-    assert [(one.number, one.processes) for one in shown] == [(9, 1)]
 
 
 def test_with_options_keeps_them():

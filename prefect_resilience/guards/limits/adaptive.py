@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from random import random
 from typing import TYPE_CHECKING, ClassVar, Self, cast
 
 from pydantic import Field, model_validator
@@ -14,26 +13,11 @@ from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.guards.limits import dividing, gradient
-from prefect_resilience.guards.limits.changes import LimitChange, change_listeners
+from prefect_resilience.guards.limits import gradient
 from prefect_resilience.guards.limits.gradient import Finding, LimitBounds, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
-from prefect_resilience.guards.limits.line import (
-    FOR_EVER,
-    HeldPlace,
-    held_and_waiting,
-    overdue_places,
-    stood_in_line,
-)
-from prefect_resilience.guards.limits.shared import run_going_on
-from prefect_resilience.guards.limits.sharing import (
-    INTERVAL,
-    exchanged,
-    interval_for,
-    worth_telling,
-)
+from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stood_in_line
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
-from prefect_resilience.guards.timeouts.threads import start_call
 
 OVERLOAD = frozenset({ErrorCategory.RATE_LIMIT, ErrorCategory.UNAVAILABLE, ErrorCategory.TIMEOUT})
 """Errors that say that the service has too much to do."""
@@ -68,10 +52,7 @@ class AdaptiveLimit(Limit):
         >>> limit.call(str.upper, "draft"), limit.current
         ('DRAFT', 5)
 
-    Each process has a limit of its own. In a flow or task run, and with a `name`, the processes of a fleet
-    find one number together, through the store of circuits, and each has an equal share of it; `initial` is
-    then that of the fleet, `minimum` and `maximum` those of a process. A process that is gone is forgotten
-    after 30 s.
+    Each process finds a number of its own. Limits of this process with the same `name` are one limit.
     Raises `ConfigurationError` for invalid options.
     """
 
@@ -83,7 +64,9 @@ class AdaptiveLimit(Limit):
     max_wait: Seconds | None = Field(
         default=None, description="The longest wait for a place, in seconds; null: no limit."
     )
-    name: str | None = Field(default=None, description="The name under which the fleet shares the limit.")
+    name: str | None = Field(
+        default=None, description="The name under which calls of this process share the limit."
+    )
 
     if TYPE_CHECKING:
 
@@ -142,23 +125,14 @@ class AdaptiveLimit(Limit):
         place, found, began = cast("AdaptiveTicket", ticket).parts
         now = time.monotonic()
         dropped = error is not None and overloaded(error, info)
-        if error is None or dropped:
-            if found.ended(now - began if took is None else took, place.full(), dropped, now):
-                place.allow(found.number)
-            if now >= found.shares_at:
-                self._share(found, now)
+        took = now - began if took is None else took
+        if (error is None or dropped) and found.ended(took, place.full(), dropped, now):
+            place.allow(found.number)
         if still_runs(ticket, error, place.leave):
             place.overdue()
         else:
             place.leave()
         yield from ()
-
-    def _share(self, found: LimitFinder, now: float) -> None:
-        """Exchange numbers with the fleet, in a thread, if the limit has a name and there is a run."""
-        found.shares_at = now + found.interval * (0.5 + random())
-        name = self.settled_name()
-        if name is not None and run_going_on() is not None:
-            start_call(found.share, name, f"adaptive:{self._key(name)}")
 
 
 def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
@@ -171,43 +145,13 @@ def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
 class LimitFinder(Finding):
     """What this process has found for one limit."""
 
-    __slots__ = ("_lock", "_published", "_told", "_told_at", "interval", "number", "shares_at")
+    __slots__ = ("_lock", "number")
 
     def __init__(self, bounds: LimitBounds) -> None:
         super().__init__(bounds)
         self.number: int = gradient.places(self.state)
-        self.interval: float = INTERVAL
-        self.shares_at: float = 0.0
-        """When this process next tells the fleet its number, by the monotonic clock: first of all at once."""
-        self._published: bool = False
-        self._told, self._told_at = self.number, -FOR_EVER
         # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
         self._lock = threading.RLock()
-
-    def share(self, name: str, line: str) -> None:
-        """Exchange numbers with the fleet (which may block)."""
-        taken, waiting = held_and_waiting(line)
-        number, base = gradient.share_of(self.state), self.state.base
-        own = {"number": number, "fleet": dividing.fleet_of(self.state), "base": base}
-        answer = exchanged(name, {**own, "in_flight": taken, "waiting": waiting}, self.interval)
-        if answer is None:
-            return
-        with self._lock:
-            self.interval = interval_for(answer.processes)
-            processes = max(round(answer.processes), 1)
-            if self._published and not answer.known:  # it could not be told: nor could that of the others
-                processes = max(processes, self.state.processes)
-            self._published = True
-            state = dividing.met(self.state, answer.others, processes, answer.offset, self.bounds)
-            if state != self.state:
-                self.become(state)
-            number = gradient.share_of(state)
-            before, since = self._told, time.monotonic() - self._told_at
-            if not worth_telling(before, number, since):
-                return
-            self._told, self._told_at = number, time.monotonic()
-        fleet = round(dividing.fleet_of(state))
-        change_listeners.tell(LimitChange(name, before, number, fleet, processes))
 
     def become(self, state: State) -> None:
         """Begin a new window in this state."""
@@ -224,16 +168,14 @@ class LimitFinder(Finding):
         """Count a call that has ended at `now`, by the monotonic clock. Returns whether the number may be
         another one."""
         with self._lock:
-            return super().ended(latency, full, dropped, now + _found.epoch)
+            return super().ended(latency, full, dropped, now)
 
 
 class _AllFound:
-    """What this process has found, by the limits' keys, and by how much the wall clock was ahead of the
-    monotonic one."""
+    """What this process has found, by the limits' keys."""
 
     def __init__(self) -> None:
         self.by_key: dict[str, LimitFinder] = {}
-        self.epoch: float = time.time() - time.monotonic()
         self._lock = threading.RLock()
 
     def of(self, key: str, bounds: LimitBounds) -> LimitFinder:

@@ -16,16 +16,13 @@ throughput.
 
 from __future__ import annotations
 
-from math import ceil, exp, floor, inf, log, log2, sqrt
+from math import ceil, exp, inf, log, sqrt
 from typing import NamedTuple
 
 from prefect_resilience.guards.limits.knee import Fit, Level, fitted
 
 SAMPLES = 30
 """The fewest calls for a decision. A decision takes at least one call for each place, too."""
-
-FEWEST = 10
-"""In a fleet, whose processes decide at the same time, a decision may take as few calls as this."""
 
 SECONDS = 0.5
 """A decision takes calls of at least this time."""
@@ -34,10 +31,10 @@ EXACT, MOST_CALLS = 0.1, 4
 """A decision takes calls until the standard error of their latency is at most this part of it, but at most
 this many times the fewest."""
 
-CONTRAST, LEAST_CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 7.0, 1.5, 0.1, 0.25, 0.4
+CONTRAST, LEAST_HIGH, MOST_HIGH, LOW = 7.0, 0.1, 0.25, 0.4
 """In use, the limit alternates between two parts of the number that is found: latency shows whether the
 number is still right. The high one is above it by so many standard errors of a latency, within these bounds;
-the low one by this share of that. Both are divided by the number of processes: a fleet has more calls."""
+the low one by this share of that."""
 
 GROWTH, FASTEST = 1.25, 1.5
 """The growth of a window while no call waits: the first time, and at most."""
@@ -141,8 +138,7 @@ class State(NamedTuple):
     service; 0 until it is known. levels: what was measured, the newest first. begins: when the next window
     begins; ends: and when it ends, at the earliest. ceiling: where the service turned calls away. pace:
     the next growth. high: whether this is the high part, which is above the center by the share `spread`.
-    confirmed: whether a lower limit has shown the base. Of `processes` with equal limits, each adds its own
-    `offset` before it rounds down, so that the sum is right.
+    confirmed: whether a lower limit has shown the base.
     """
 
     limit: float
@@ -157,8 +153,6 @@ class State(NamedTuple):
     high: bool = False
     spread: float = MOST_HIGH
     confirmed: bool = False
-    processes: int = 1
-    offset: float = 0.5
 
 
 def new(bounds: LimitBounds) -> State:
@@ -168,12 +162,7 @@ def new(bounds: LimitBounds) -> State:
 
 def places(state: State) -> int:
     """The number of concurrent calls."""
-    return max(1, floor(state.limit + state.offset))
-
-
-def share_of(state: State) -> int:
-    """The number of concurrent calls, without the alternation between high and low."""
-    return max(1, floor(state.center + state.offset))
+    return round(state.limit)
 
 
 def within(state: State, bounds: LimitBounds) -> State:
@@ -216,8 +205,8 @@ class Finding:
         self.longest: float = OUTLIER * state.base or inf
 
     def ended(self, latency: float, full: bool, dropped: bool, now: float) -> bool:
-        """Count a call that ended at `now`, in seconds of a clock that the fleet shares. `full`: all places
-        were taken. `dropped`: it failed with an overload. Returns whether the state is another one."""
+        """Count a call that ended at `now`, in seconds. `full`: all places were taken. `dropped`: it failed
+        with an overload. Returns whether the state is another one."""
         state = self.state
         if now < state.begins:
             return False
@@ -237,7 +226,7 @@ class Finding:
         self.calls += 1
         self.seconds += latency
         self.squares += latency * latency
-        if self.calls < self.due and not (state.processes > 1 and now >= state.ends and self.calls >= FEWEST):
+        if self.calls < self.due:
             return False
         after = decided(state, self.window, now, self.bounds)
         if after is None:
@@ -262,7 +251,7 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
     latency, error = window.latency, window.error
     expected = _expected(state)
     alarm = window.used and 0 < ALARM * expected * (1 + ERRORS * error) < latency
-    vague = error > EXACT and window.calls < MOST_CALLS * _due(state) and state.processes == 1
+    vague = error > EXACT and window.calls < MOST_CALLS * _due(state)
     if (now < state.ends or vague) and not alarm:
         return None
     if not window.used:
@@ -287,23 +276,13 @@ def decided(state: State, window: CallWindow, now: float, bounds: LimitBounds) -
         levels, weight = (*real, Level(-inf, log(state.base), hint)), min(weight, HINT)
         if state.limit <= bounds.minimum:
             levels = ()
-    elif -off > errors * (LOWER_ERRORS if expected > 1.05 * state.base and state.processes == 1 else ERRORS):
+    elif -off > errors * (LOWER_ERRORS if expected > 1.05 * state.base else ERRORS):
         base = state.base if latency > FASTER * state.base else latency
         levels, bias = (Level(-inf, log(base), SURE),), -inf
     levels = (Level(log(state.limit), log(latency), weight), *levels)
     fit = fitted(levels, bias)
-    contrast = max(CONTRAST / state.processes, LEAST_CONTRAST)
-    spread = min(max(contrast * error, LEAST_HIGH), MOST_HIGH)
-    return _moved(
-        state._replace(
-            levels=levels,
-            fit=fit,
-            spread=spread,
-            base=exp(fit.base),
-        ),
-        now,
-        bounds,
-    )
+    spread = min(max(CONTRAST * error, LEAST_HIGH), MOST_HIGH)
+    return _moved(state._replace(levels=levels, fit=fit, spread=spread, base=exp(fit.base)), now, bounds)
 
 
 def _expected(state: State) -> float:
@@ -313,64 +292,34 @@ def _expected(state: State) -> float:
 
 def _moved(state: State, now: float, bounds: LimitBounds) -> State:
     fit, real = state.fit, [one.limit for one in state.levels if one.limit > -inf]
-    one_place = 1 / state.processes
     if fit is None or fit.knee == inf:
         most = exp(max(real))
-        if state.processes > 1 and not _high_next(state, now):
-            return _goes(state._replace(center=within_bounds(bounds, most)), most, False, now, bounds)
-        limit = max(most * state.pace, most + one_place)
         pace = min(FASTEST, state.pace * GROWTH)
-        return _goes(state._replace(pace=pace, center=within_bounds(bounds, most)), limit, True, now, bounds)
+        grown = state._replace(pace=pace, center=within_bounds(bounds, most))
+        return _goes(grown, max(most * state.pace, most + 1), True, now, bounds)
     center = within_bounds(bounds, max(exp(fit.knee), state.limit * DEEPEST_CUT))
     state = state._replace(pace=GROWTH, center=center)
-    if not _high_next(state, now):
+    near = center * (1 + LOW * state.spread)
+    if state.high:
         below = sum(one.weight for one in state.levels if one.limit < fit.knee - NEAR)
-        state = state._replace(confirmed=state.processes == 1 and (state.confirmed or below >= KNOWN))
-        part = (
-            1 + LOW / state.processes * state.spread
-            if below >= KNOWN
-            else DEEP
-            if below >= 1 or state.confirmed
-            else DEEPEST_CUT
-        )
-        low = center * part if part > 1 else min(center * part, center - 0.6 * one_place)
+        state = state._replace(confirmed=state.confirmed or below >= KNOWN)
+        part = DEEP if below >= 1 or state.confirmed else DEEPEST_CUT
+        low = near if below >= KNOWN else min(center * part, center - 0.6)
         return _goes(state, low, False, now, bounds)
-    high = max(center * (1 + state.spread), center + 0.6 * one_place)
+    high = max(center * (1 + state.spread), center + 0.6)
     above = sum(one.weight for one in state.levels if one.limit > fit.knee + FAR)
     if above < KNOWN:
-        high = ceil(high * state.processes) * one_place
-    elif _whole(state, high) > STEEP * center:
-        high = center * (1 + LOW / state.processes * state.spread)
+        high = ceil(high)
+    elif round(high) > STEEP * center:
+        high = near
     return _goes(state, high, True, now, bounds)
 
 
-def _high_next(state: State, now: float) -> bool:
-    """The processes of a fleet have the same part at the same time: one among many sees no effect of its
-    own."""
-    if state.processes == 1:
-        return not state.high
-    return floor(now / _slot(state)) % 2 == 1
-
-
-def _slot(state: State) -> float:
-    """Seconds for a part, for all processes of a fleet: it is a power of two."""
-    takes = max(SECONDS, state.base, _due(state) * state.base / state.limit)
-    return 2.0 ** ceil(log2(SETTLE * state.base + 1.3 * takes))
-
-
-def _whole(state: State, limit: float) -> float:
-    """The limit for which all processes together have a whole number of places."""
-    return max(1.0, round(limit * state.processes)) / state.processes
-
-
 def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBounds) -> State:
-    wanted, limit = limit, within_bounds(bounds, _whole(state, min(limit, state.ceiling)))
+    wanted, limit = limit, within_bounds(bounds, round(min(limit, state.ceiling)))
     latency = exp(state.levels[0].latency) if state.levels else 0.0
     begins = now + (SETTLE * latency if limit != state.limit else 0.0)
     ends = begins + max(SECONDS, latency)
-    if state.processes > 1 and state.base:
-        slot = _slot(state)
-        ends = max(ends, (floor(now / slot) + 1) * slot)
     ceiling = state.ceiling * CEILING if wanted > state.ceiling else state.ceiling
     center = within_bounds(bounds, state.center)
     return state._replace(limit=limit, center=center, high=high, begins=begins, ends=ends, ceiling=ceiling)
@@ -379,7 +328,7 @@ def _goes(state: State, limit: float, high: bool, now: float, bounds: LimitBound
 def _dropped(state: State, window: CallWindow, latency: float, now: float, bounds: LimitBounds) -> State:
     taken = window.lost + window.seconds
     cut = state.limit * max(1 - window.lost / taken, DEEPEST_DROP) if taken else state.limit
-    limit = within_bounds(bounds, _whole(state, min(cut, state.limit - 1 / state.processes)))
+    limit = within_bounds(bounds, round(min(cut, state.limit - 1)))
     known = exp(state.levels[0].latency) if state.levels else 0.0
     return state._replace(
         limit=limit,

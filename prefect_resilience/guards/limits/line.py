@@ -295,13 +295,6 @@ def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPla
         raise
 
 
-def held_and_waiting(key: str) -> tuple[int, int]:
-    """How many places of the line are taken, and how many callers wait for one."""
-    with _lines.lock:
-        line = _lines.by_key.get(key)
-        return (0, 0) if line is None else (line.taken, len(line.waiting))
-
-
 def overdue_places(key: str) -> int:
     """How many places of the line are held by overdue calls."""
     with _lines.lock:

@@ -20,7 +20,6 @@ from prefect_resilience.operations.cli.batches import app as batches
 from prefect_resilience.operations.cli.circuits import app as circuits
 from prefect_resilience.operations.cli.dead_letters import app as dead_letters
 from prefect_resilience.operations.cli.fleet import dashboard, doctor, install, report_command
-from prefect_resilience.operations.cli.limits import app as limits
 from prefect_resilience.operations.cli.plan import app as plan
 from prefect_resilience.operations.cli.tune import tune_command, what_if_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal
@@ -37,7 +36,7 @@ app: App = App(
     # No --no-... or --empty-... options.
     default_parameter=Parameter(negative=""),
 )
-for _command in (adopt, batches, circuits, dashboard, dead_letters, doctor, install, limits, plan):
+for _command in (adopt, batches, circuits, dashboard, dead_letters, doctor, install, plan):
     app.command(_command)
 app.command(report_command, name="report")
 app.command(tune_command, name="tune")

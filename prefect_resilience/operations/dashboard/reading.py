@@ -24,7 +24,6 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import read_values
 from prefect_resilience.guards.circuits.registry import link_to
-from prefect_resilience.guards.limits.sharing import get_limits
 from prefect_resilience.operations.dashboard import rows
 from prefect_resilience.operations.dashboard.rows import Circuits, Row, Rows
 from prefect_resilience.operations.reports.api import Period, opened, ours
@@ -85,9 +84,6 @@ class Fleet:
 
     def read_budgets(self) -> rows.Parts:
         return rows.budgets(get_budgets(self.circuits))
-
-    def read_limits(self) -> rows.Parts:
-        return rows.limits(get_limits(self.circuits))
 
     def read_advice(self) -> rows.Parts:
         return rows.advice(latest_advice(self.store))
@@ -195,7 +191,6 @@ class Hub:
             PageSource("letters", fleet.read_letters, 2.0),
             PageSource("batches", fleet.read_batches, 2.0),
             PageSource("error budgets", fleet.read_budgets, 5.0),
-            PageSource("adaptive limits", fleet.read_limits, 5.0),
             PageSource("advice", fleet.read_advice, 30.0),
             PageSource("retries and fallbacks", fleet.read_minutes, 10.0),
         )

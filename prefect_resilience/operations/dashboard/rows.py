@@ -1,4 +1,4 @@
-"""Circuits, dead letters, batches, error budgets, limits and minutes: rows of the page of bounded size."""
+"""Circuits, dead letters, batches, error budgets and minutes: rows of the page of bounded size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
-from prefect_resilience.guards.limits.sharing import LimitSnapshot
 from prefect_resilience.operations.tuning.latest import LatestAdvice
 
 if TYPE_CHECKING:
@@ -137,16 +136,6 @@ def budgets(listed: Iterable[BudgetStatus]) -> Parts:
     }
     burning = sum(one.burned for one in ordered)
     return {"budgets": rows, "summary": {"budgets": {"total": len(ordered), "burning": burning}}}
-
-
-def limits(listed: Iterable[LimitSnapshot]) -> Parts:
-    """The part `limits`: every adaptive limit; those with callers that wait come first."""
-    ordered = sorted(listed, key=lambda one: (-one.waiting, one.name))
-    rows = {
-        one.name: {"place": place, **one.model_dump(exclude={"name"})}
-        for place, one in enumerate(ordered[:BUDGETS_SHOWN])
-    }
-    return {"limits": rows, "summary": {"limits": {"total": len(ordered)}}}
 
 
 def advice(latest: LatestAdvice | None) -> Parts:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
@@ -29,7 +29,6 @@ from prefect_resilience.guards.circuits.listeners import (
     add_store_listener,
     add_transition_listener,
 )
-from prefect_resilience.guards.limits.changes import change_listeners
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
@@ -39,7 +38,6 @@ from prefect_resilience.telemetry.recorded import recorded
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
     from prefect_resilience.guards.fallbacks import Fallback
-    from prefect_resilience.guards.limits.changes import LimitChange
     from prefect_resilience.guards.retries.policy import Verdict
 
 PREFIX = "prefect-resilience"
@@ -276,7 +274,6 @@ def announce_circuits() -> None:
     add_transition_listener(_circuit_changed)
     add_store_listener(_store_lost)
     add_burn_listener(_budget_burned)
-    change_listeners.add(_limit_changed)
 
 
 def _circuit_changed(change: Transition) -> None:
@@ -303,10 +300,6 @@ def _budget_burned(status: BudgetStatus) -> None:
     shown = None if since is None else f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}"
     payload = {**status.model_dump(mode="json"), "burning_since": shown}
     emit("budget.burned", "budget", status.name, payload)
-
-
-def _limit_changed(change: LimitChange) -> None:
-    emit("limit.changed", "limit", change.name, asdict(change))
 
 
 def _store_lost(notice: StoreNotice) -> None:

@@ -28,7 +28,7 @@ from prefect_resilience import (
 from prefect_resilience.durable import arollback, rollback
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.guards.limits.line import held_and_waiting
+from prefect_resilience.guards.limits.line import in_line
 from prefect_resilience.stores import open_store
 
 STEPS = 60
@@ -109,8 +109,8 @@ class World:
         assert document is not None
         found += [f"probe {lease}" for lease in document.value["leases"]]
         for key in (f"bulkhead:{self.name}", f"rate:{self.name}-rate"):
-            if held_and_waiting(key) != (0, 0):
-                found.append(f"{key}: {held_and_waiting(key)}")
+            if in_line(key):
+                found.append(f"{key}: {in_line(key)} in line")
         found += [
             f"claim {claim}" for one in owner._owners for claim in one._held if one.store.url == self.url
         ]

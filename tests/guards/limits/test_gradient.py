@@ -7,14 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.guards.limits import dividing, gradient
-from prefect_resilience.guards.limits.dividing import Share
+from prefect_resilience.guards.limits import gradient
 from prefect_resilience.guards.limits.gradient import (
     CallWindow,
     Finding,
     LimitBounds,
     places,
-    share_of,
 )
 from prefect_resilience.guards.limits.knee import Fit, Level, fitted
 
@@ -65,7 +63,7 @@ class Running:
 
     @property
     def number(self):
-        return share_of(self.state)
+        return round(self.state.center)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.4])
@@ -229,43 +227,6 @@ def test_a_better_explanation_must_be_better_by_the_bias():
     assert fitted(levels((10, 0.1), (20, 0.2)), -1.0).knee < math.inf
 
 
-def test_the_shares_of_a_fleet_add_up():
-    for processes in (1, 2, 7, 16):
-        for number in (processes, processes + 1, 3 * processes - 1, 40):
-            state = gradient.new(BOUNDS)._replace(limit=number / processes, processes=processes)
-            shares = [places(state._replace(offset=(n + 0.5) / processes)) for n in range(processes)]
-            assert sum(shares) == max(number, processes)
-            assert max(shares) - min(shares) <= 1
-
-
-def test_all_processes_of_a_fleet_have_the_high_part_at_the_same_time():
-    state = gradient.new(BOUNDS)._replace(processes=16, base=0.1, limit=2.5)
-    slot = gradient._slot(state)
-    assert math.log2(slot) == round(math.log2(slot))
-    assert [gradient._high_next(state, 1000 * slot + n * slot + 0.1) for n in range(3)] == [
-        False,
-        True,
-        False,
-    ]
-    alone = state._replace(processes=1)
-    assert gradient._high_next(alone, 0) != gradient._high_next(alone._replace(high=True), 0)
-
-
-def test_a_new_process_takes_its_share_and_the_base_of_the_others():
-    fleet = [Share(40.0, 0.1)] * 3
-    state = dividing.met(gradient.new(BOUNDS), fleet, 4, 0.1, BOUNDS)
-    assert (state.limit, state.center, state.base) == (10, 10, 0.1)
-    first = dividing.met(gradient.new(BOUNDS), [Share(20.0, 0.0)], 2, 0.1, BOUNDS)
-    assert (first.limit, first.base) == (10, 0)
-
-
-def test_the_share_of_a_process_that_is_gone_is_divided():
-    state = gradient.new(BOUNDS)._replace(limit=10.0, center=10.0, base=0.1, processes=4)
-    after = dividing.met(state, [Share(40.0, 0.1)] * 2, 3, 0.5, BOUNDS)
-    assert after.center == pytest.approx(40 / 3)
-    assert after.limit == pytest.approx(40 / 3, abs=0.34)
-
-
 def test_new_options_apply_at_once():
     state = gradient.new(BOUNDS)._replace(limit=120.0, center=120.0)
     assert gradient.within(state, LimitBounds(20, 1, 50)).limit == 50
@@ -278,23 +239,20 @@ samples = st.tuples(
 bounds = st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(0, 200)).map(
     lambda t: LimitBounds(t[0] + t[1], t[0], t[0] + t[1] + t[2])
 )
-fleets = st.lists(st.builds(Share, st.floats(0, 500), st.sampled_from([0.0, 0.1, 2.0])), max_size=5)
 
 
 @settings(max_examples=200, deadline=None)
-@given(bounds, st.lists(st.tuples(samples, st.integers(1, 60), st.floats(0, 30), fleets), max_size=40))
+@given(bounds, st.lists(st.tuples(samples, st.integers(1, 60), st.floats(0, 30)), max_size=40))
 def test_whatever_happens_the_limit_is_a_number_within_its_bounds(limits, happenings):
     finding, now = Finding(limits), START
-    for sample, times, passed, others in happenings:
-        if others:
-            finding.become(dividing.met(finding.state, others, len(others) + 1, 0.4, limits))
+    for sample, times, passed in happenings:
         for _ in range(times):
             now += passed / times
             finding.ended(*sample, now)
             state = finding.state
             assert limits.minimum <= state.limit <= limits.maximum
             assert limits.minimum <= places(state) <= limits.maximum
-            assert limits.minimum <= share_of(state) <= limits.maximum
+            assert limits.minimum <= state.center <= limits.maximum
             assert math.isfinite(state.base)
             assert state.base >= 0
 

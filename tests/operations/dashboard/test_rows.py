@@ -9,7 +9,6 @@ from prefect_resilience.durable.batches.edge.status import BatchSummary
 from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
-from prefect_resilience.guards.limits.sharing import LimitSnapshot
 from prefect_resilience.operations.dashboard import rows
 from prefect_resilience.operations.tuning.latest import AdviceLine, LatestAdvice
 
@@ -114,17 +113,6 @@ def test_so_many_batches_at_most():
     parts = parts_of([summary(f"b{n}", unknown=1) for n in range(500)], {})
     assert len(parts["batches"]) == rows.BATCHES_SHOWN
     assert parts["summary"]["batches"]["in_doubt"] == 500
-
-
-def test_limits_with_callers_that_wait_come_first():
-    figures = {"in_flight": 3, "processes": 2, "least": 4, "most": 6, "base": 0.1}
-    listed = [LimitSnapshot(name=name, number=10, waiting=n, **figures) for n, name in enumerate("abc")]
-    parts = rows.limits(listed)
-    assert list(parts["limits"]) == ["c", "b", "a"]
-    assert parts["limits"]["b"] == {"place": 1, "number": 10, "waiting": 1, **figures}
-    assert parts["summary"]["limits"] == {"total": 3}
-    many = [LimitSnapshot(name=f"{n}", number=1, waiting=0, **figures) for n in range(300)]
-    assert len(rows.limits(many)["limits"]) == rows.BUDGETS_SHOWN
 
 
 def test_budgets_that_burn_come_first():

@@ -8,7 +8,6 @@ import {
   fillAdvice,
   fillBatch,
   fillBudget,
-  fillLimit,
   fillCircuit,
   fillLetter,
   fillTask,
@@ -51,7 +50,6 @@ const lists = {
   tasks: new List(parts.tasks, $("tasks"), $("row"), (row, id) => order(-row.waiting, id), fillTask),
   letters: new List(parts.letters, $("letters"), $("row"), (row, id) => order(-row.at, id), fillLetter),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
-  limits: new List(parts.limits, $("limits"), $("row"), byPlace, fillLimit),
   advice: new List(parts.advice, $("advice"), $("row"), byPlace, fillAdvice),
 };
 
@@ -60,7 +58,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { circuits, letters, batches, budgets, limits, advice, minutes, replay } = Object.fromEntries(parts.summary);
+  const { circuits, letters, batches, budgets, advice, minutes, replay } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -84,7 +82,6 @@ function drawSummary() {
     tile("burning", number(budgets.burning), budgets.burning && "open");
     text($("budgets-says"), budgets.total ? count(budgets.total, "budget") : "none");
   }
-  if (limits) text($("limits-says"), limits.total ? count(limits.total, "limit") : "none");
   $("advice-section").hidden = !advice?.headline;
   if (advice?.headline) $("advice-says").replaceChildren(`${advice.headline}; of `, when(advice.at));
   if (minutes) drawMinutes(minutes);

@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
 export const READ_ONLY = meta("read-only") !== "";
 
-export const PARTS = ["circuits", "sparks", "letters", "tasks", "batches", "budgets", "limits", "advice", "summary", "trouble"];
+export const PARTS = ["circuits", "sparks", "letters", "tasks", "batches", "budgets", "advice", "summary", "trouble"];
 export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
 const STATES = {
   open: "open",
@@ -255,15 +255,4 @@ export function fillBudget(node, id, row) {
     `${left}: ${number(row.bad)} of ${count(row.runs, "run")} failed in ${rough(row.window)}; ${goal}`,
   );
   text(part(node, "why"), row.why);
-}
-
-export function fillLimit(node, id, row) {
-  node.dataset.level = row.waiting ? "probing" : "good";
-  text(part(node, "name"), id);
-  text(part(node, "badge"), `at most ${count(row.number, "call")}`);
-  const waiting = row.waiting ? `, ${number(row.waiting)} waiting` : "";
-  const each = row.least === row.most ? row.least : `${row.least} to ${row.most}`;
-  const latency = row.base ? `; a call that does not wait takes ${+row.base.toPrecision(3)} s` : "";
-  const processes = row.processes === 1 ? "1 process" : `${number(row.processes)} processes, ${each} in each`;
-  text(part(node, "figures"), `${number(row.in_flight)} in flight${waiting}; ${processes}${latency}`);
 }
