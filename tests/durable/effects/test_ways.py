@@ -13,7 +13,8 @@ import pytest
 from tests.durable.effects.ways import table
 from tests.durable.effects.ways.catalogue import ways
 from tests.durable.effects.ways.places import Places
-from tests.durable.effects.ways.running import Cell, Outcome, all_tried, cells
+from tests.durable.effects.ways.running import Cell, Outcome, cells
+from tests.durable.effects.ways.staged import all_tried
 
 # pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
 pytestmark = pytest.mark.timeout(method="thread")

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 
 from tests.durable.effects.ways.catalogue import ways
 from tests.durable.effects.ways.places import Places
-from tests.durable.effects.ways.running import all_tried, cells
+from tests.durable.effects.ways.running import cells
+from tests.durable.effects.ways.staged import all_tried
 from tests.durable.effects.ways.table import PAGE, page, told
 from tests.stores_servers import PostgresServer
 

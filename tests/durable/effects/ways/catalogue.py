@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.durable.effects.ways.mail import END, OPENING, QUIT
+from tests.durable.effects.ways.ordinary import ordinary_ways
 from tests.durable.effects.ways.steps import DEAD, FINE, NEXT, Answer, At, Busy, Cut, Hold, Refused, redirect
 from tests.durable.effects.ways.way import Promise, Proof, Way
 
@@ -65,6 +66,7 @@ def ways() -> list[Way]:
         *overdue(),
         *mails(),
         *databases(),
+        *ordinary_ways(),
     ]
 
 

@@ -49,5 +49,9 @@ class Places:
     def receiver_of(self, client: str) -> Receiver:
         return self.receiver(CLIENTS[client])
 
+    def folder(self) -> Path:
+        """A new one."""
+        return Path(tempfile.mkdtemp(dir=self._folder.name))
+
     def close(self) -> None:
         self._folder.cleanup()

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience import Backoff, InDoubt, Retry, Timeout
+from prefect_resilience import Backoff, ConfigurationError, InDoubt, Retry, Timeout
+from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
 from tests.durable.effects.ways import way as words
+from tests.durable.effects.ways.ordinary_shapes import CHANGES
 from tests.durable.effects.ways.places import CLIENTS, Places
 from tests.durable.effects.ways.receiver import PATIENCE, answer_to
-from tests.durable.effects.ways.shapes import GATES, MESSAGES, SHAPES, Gate, function
-from tests.durable.effects.ways.surroundings import Here, arun, run_either
+from tests.durable.effects.ways.shapes import GATES, MESSAGES, Gate, function
+from tests.durable.effects.ways.surroundings import Here, arun, run, run_either
 from tests.durable.effects.ways.way import COMBINATIONS, Combination, Way, applies, effect_options, expected
 from tests.durable.effects.ways.world import World
 
@@ -63,6 +64,8 @@ class Outcome:
 class Trial:
     """One way in one combination, with a world of its own."""
 
+    max_wait = MAX_WAIT
+
     def __init__(self, way: Way, given: Combination, places: Places, store: str = STORE) -> None:
         self.way, self.given, self.store = way, given, store
         self.make = CLIENTS[way.client]
@@ -72,10 +75,13 @@ class Trial:
             way.steps,
             witness=given.proof and self.make.witnessed,
             read_seconds=way.read_seconds,
+            folder=places.folder(),
         )
         gate = GATES.get(way.shape)
         self.gate = Gate({}, lambda: None) if gate is None else gate()
         self.batch = uuid4().hex
+        change = CHANGES.get(way.shape)
+        self.parameters: dict[str, Any] = {} if change is None else {"order": change.make()}
         self.looks = 0
         self.over = threading.Event()
 
@@ -83,7 +89,11 @@ class Trial:
     def effect(self) -> Effect:
         promised = effect_options(self.given, witnessed=self.make.witnessed)
         verify = self.world.verify if self.given.verify else None
-        return Effect(key=KEY, verify=verify, max_wait=MAX_WAIT, **promised)
+        change = CHANGES.get(self.way.shape)
+        key = KEY if change is None else change.key
+        # The scope stands for the name of a function at the top of a module.
+        named = {"key": key} if key else {"scope": "send"}
+        return Effect(**named, verify=verify, max_wait=self.max_wait, **promised)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -92,8 +102,8 @@ class Trial:
         return {"retry": RETRY, "effect": self.effect, "timeout": timeout, **self.gate.options}
 
     @property
-    def function(self) -> Callable[[], Any]:
-        return function(SHAPES[self.way.shape], self.world, self.make)
+    def function(self) -> Callable[..., Any]:
+        return function(self.way.shape, self.world, self.make)
 
     def tried(self) -> Outcome:
         try:
@@ -111,15 +121,20 @@ class Trial:
 
     def guard(self) -> Guard:
         fn = self.function
-        return Guard(fn, self.make.isasync, source=source_of(fn), **self.options)
+        isasync = self.make.isasync and self.way.has_loop is None
+        return Guard(fn, isasync, source=source_of(fn), **self.options)
 
     def here(self, number: int) -> Here:
-        return Here(self.batch, self.store, begun=number, on_look=self.on_look)
+        return Here(self.batch, self.store, parameters=self.parameters, begun=number, on_look=self.on_look)
 
     def passed(self, number: int) -> Pass:
         here = self.here(number)
         with self.recorded() as came:
-            came.value = run_either(self.guard(), here, self.gate.open)
+            if self.way.has_loop:
+                came.value = asyncio.run(on_a_loop(self.guard(), here))
+            else:
+                arguments = tuple(self.parameters.values())
+                came.value = run_either(self.guard(), here, self.gate.open, arguments)
         came.replays, came.attempts = here.replays, here.looks
         return came
 
@@ -182,6 +197,9 @@ class Trial:
             return [f"a later pass did not replay: {second}"]
         if self.way.cancelled and (first.error is None or isinstance(first.error, Exception)):
             return [f"the first pass was not cancelled: {first}"]
+        if self.ending(first) == words.REFUSED:
+            again = self.ending(second) == words.REFUSED
+            return [] if again else [f"a later pass was not refused: {second}"]
         in_doubt = first.error is not None and not self.way.cancelled and not self.given.verify
         if in_doubt and not isinstance(second.error, InDoubt):
             return [f"a later pass did not stop in doubt: {second}"]
@@ -195,6 +213,8 @@ class Trial:
                 return words.LATE
             again = came.entered > 1 or came.attempts > 1 or self.way.cancelled
             return words.RETRIED if again else words.SUCCEEDED
+        if isinstance(came.error, ConfigurationError) and self.way.refusal:
+            return words.REFUSED if self.way.refusal in str(came.error) else repr(came.error)
         if isinstance(came.error, InDoubt) or self.state() == "unknown":
             return words.IN_DOUBT
         if self.state() in (None, "failed"):
@@ -206,6 +226,18 @@ class Trial:
         for document, _ in open_ledger(self.store).effects(self.batch):
             return document["state"]
         return None
+
+
+async def on_a_loop(guard: Guard, here: Here) -> Any:
+    """As `@resilient` calls a plain function there: what it returns is awaited under the guards."""
+    here.may_go_on = True
+    try:
+        return run(guard, here)
+    except UnawaitedResult as error:
+        here.records.clear()
+        here.begins.clear()
+        here.looks = 0
+        return await arun(replace(guard, fn=error.going_on(), isasync=True), here)
 
 
 class Releasing:
@@ -238,24 +270,6 @@ class Releasing:
                 lambda: world.asked > asked or world.entered > entered or trial.over.is_set(), look
             )
         world.let_go()
-
-
-@contextmanager
-def all_tried(chosen: Sequence[Cell], places: Places) -> Generator[dict[Cell, Future[Outcome]], None, None]:
-    """All of them, several at a time; before these, here in the main thread, those that interrupt it."""
-    tried: dict[Cell, Future[Outcome]] = {}
-    for cell in chosen:
-        if cell[0].interrupts:
-            tried[cell] = Future()
-            tried[cell].set_result(Trial(*cell, places).tried())
-    pool = ThreadPoolExecutor(AT_A_TIME)
-    try:
-        for cell in chosen:
-            if not cell[0].interrupts:
-                tried[cell] = pool.submit(Trial(*cell, places).tried)
-        yield {cell: tried[cell] for cell in chosen}
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def cells(chosen: Iterable[Way]) -> list[Cell]:

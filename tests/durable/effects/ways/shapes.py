@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from prefect_resilience import Bulkhead, CircuitBreaker, NotSent, RateLimit
 from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
+from tests.durable.effects.ways import ordinary_shapes as ordinary
 from tests.durable.effects.ways.clients import Client
 from tests.durable.effects.ways.world import World
 
@@ -105,13 +107,13 @@ def bulkhead_gate() -> Gate:
     return Gate({"limits": (bulkhead,)}, lambda: drive(bulkhead.left(ticket)))
 
 
-def function(shape: Shape, world: World, make: type[Client]) -> Callable[[], Any]:
+def function(shape: str, world: World, make: type[Client]) -> Callable[..., Any]:
     """The function that a user decorates."""
 
     def whole() -> Steps[Any]:
         client = make(world)
         try:
-            return (yield from shape(world, client))
+            return (yield from SHAPES[shape](world, client))
         finally:
             yield Invoke(client.close)
 
@@ -125,7 +127,22 @@ def function(shape: Shape, world: World, make: type[Client]) -> Callable[[], Any
         with world.going_on():
             return drive(whole())
 
-    return send_async if make.isasync else send
+    made = send_async if make.isasync else send
+    if shape in ordinary.CHANGES:
+        return changing(ordinary.CHANGES[shape], made, make.isasync)
+    return ordinary.AWAITABLES[shape](made) if shape in ordinary.AWAITABLES else made
+
+
+def changing(change: ordinary.Change, send: Callable[[], Any], isasync: bool) -> Callable[..., Any]:
+    async def charge_async(order: Any) -> Any:
+        change.apply(order)
+        return await send()
+
+    def charge(order: Any) -> Any:
+        change.apply(order)
+        return send()
+
+    return charge_async if isasync else charge
 
 
 SHAPES: dict[str, Shape] = {
@@ -142,8 +159,14 @@ SHAPES: dict[str, Shape] = {
     "a bulkhead rejects before": one,
     "NotSent before": not_sent,
     "long work, then send": late_post,
+    "write a temporary file, then POST": ordinary.scratch_post,
+    "has a cache_policy": one,
+    "gets a cache_policy by with_options": one,
+    **dict.fromkeys((*ordinary.CHANGES, *ordinary.AWAITABLES), one),
+    **{shape: partial(ordinary.beside, leave) for shape, leave in ordinary.BESIDES.items()},
+    **{shape: partial(ordinary.returning, make) for shape, make in ordinary.STATES.items()},
 }
-MESSAGES = {"POST, then POST": ("a", "b")}
+MESSAGES = {"POST, then POST": ("a", "b"), **dict.fromkeys(ordinary.BESIDES, (ordinary.BESIDE, "a"))}
 GATES: dict[str, Callable[[], Gate]] = {
     "a circuit rejects before": circuit_gate,
     "a bulkhead rejects before": bulkhead_gate,

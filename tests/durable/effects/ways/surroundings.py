@@ -32,6 +32,7 @@ class Here:
     """How many attempts asked for the ledger."""
     replays: int = 0
     doubts: int = 0
+    may_go_on: bool = False
     begins: dict[str, CallStart] = field(default_factory=dict[str, CallStart])
     records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
 

@@ -16,7 +16,8 @@ HEAD = f"""# Every way to send
 
 Each row is one way in which an external effect can fail. The fault happens on the wire at the first attempt,
 in front of a real receiver on loopback; a later attempt, if one is made, succeeds. In every row the receiver
-takes a message at most once, and if the task succeeds, exactly once.
+takes a message at most once, and if the task succeeds, exactly once. The last rows are ordinary functions
+that change their argument, send something else, return a state or an awaitable, or outlast their lease.
 
 [Effects](effects.md) explains the terms. `{COMMAND}` tried {{count}} ways in {{cells}}
 runs and wrote this page.
@@ -38,6 +39,7 @@ A cell has how often the receiver took the message (`1+0`: two messages), and ho
 | `retried, succeeded` | the first attempt was proven not sent, and a retry succeeded |
 | `verify asked` | `verify` settled the first attempt; the task succeeded |
 | `InDoubt` | the outcome is unknown: nothing was sent again, and a person decides |
+| `refused` | a `ConfigurationError` before anything was sent |
 | `replayed late result` | the call ended after its deadline; its result was recorded and returned |
 
 """

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tests.durable.effects.ways.steps import Step
 
-Proof = Literal["always", "one request", "either", "never", "fine", "late", "late or doubt"]
+Proof = Literal["always", "one request", "either", "never", "fine", "late", "late or doubt", "refused"]
 """What can prove that the first attempt did nothing.
 
 always: nothing was sent, and we know it without looking: a guard refused, or the function raised `NotSent`.
@@ -18,6 +18,7 @@ never: nothing can.
 fine: nothing to prove, the call succeeds.
 late: the call goes on in a thread, and its result is waited for.
 late or doubt: the call goes on where nobody can wait for it, or somebody can.
+refused: the function, or its policy, is refused with a `ConfigurationError` before anything is sent.
 """
 Promise = Literal["kept", "refuted", "none"]
 """Whether `one_request=True` is true of the function; "refuted": it is not, and the error says so."""
@@ -28,6 +29,7 @@ VERIFIED = "verify asked"
 IN_DOUBT = "InDoubt"
 LATE = "replayed late result"
 NOT_SENT = "failed: proven not sent"
+REFUSED = "refused"
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,23 @@ class Way:
     cancelled: bool = False
     """Whether the task is cancelled from outside while its first call is held."""
     read_seconds: float = 5.0
+    staged: Literal["", "cached", "lease lapses"] = ""
+    """What is not one function in one process: see `staged.py`."""
+    has_loop: bool | None = None
+    """Whether there is an event loop; None: as the client needs."""
+    refusal: str = ""
+    """What the error says where it is refused."""
+    forks: bool = False
+    """Whether a child inherits the sockets of this process for a moment: nothing may run beside it."""
 
     @property
     def interrupts(self) -> bool:
         """Whether its deadline interrupts the thread of the call, which can only be the main thread."""
         return self.timeout is not None and self.mode == "auto" and "async" not in self.client
+
+    @property
+    def runs_alone(self) -> bool:
+        return self.interrupts or self.forks
 
     @property
     def name(self) -> str:
@@ -85,6 +99,8 @@ def expected(way: Way, given: Combination) -> set[str]:
             return {SUCCEEDED}
         case "late":
             return {LATE}
+        case "refused":
+            return {REFUSED}
         case "late or doubt":
             return {LATE, IN_DOUBT, VERIFIED}
         case "one request":

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tests.durable.effects.ways.receiver import PATIENCE
@@ -22,6 +23,8 @@ class World:
     steps: Sequence[Step]
     witness: bool
     read_seconds: float
+    folder: Path
+    """An empty folder, for functions that write files."""
     entered: int = 0
     asked: int = 0
     """How often `verify` was asked."""
