@@ -39,7 +39,7 @@ A cell has how often the receiver took the message (`1+0`: two messages), and ho
 | `retried, succeeded` | the first attempt was proven not sent, and a retry succeeded |
 | `verify asked` | `verify` settled the first attempt; the task succeeded |
 | `InDoubt` | the outcome is unknown: nothing was sent again, and a person decides |
-| `refused` | a `ConfigurationError` before anything was sent |
+| `rejected` | a `ConfigurationError` before anything was sent |
 | `replayed late result` | the call ended after its deadline; its result was recorded and returned |
 
 """

@@ -29,7 +29,7 @@ VERIFIED = "verify asked"
 IN_DOUBT = "InDoubt"
 LATE = "replayed late result"
 NOT_SENT = "failed: proven not sent"
-REFUSED = "refused"
+REFUSED = "rejected"
 
 
 @dataclass(frozen=True)
