@@ -4,7 +4,7 @@ A service that is dead, or that fails a share of its calls, does so at any load.
 many calls a second as it can; above that, the share of successes falls with the load L as (limit / L) **
 power. The power is 1 for a limit of calls, and 2 if calls that fail cost as much as others.
 Whether it has one is a question of likelihoods: the limit explains the failures of the whole record, or
-nothing. A limit that holds only in an outage is a quota, see `quotas`.
+nothing.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from prefect_resilience.operations.tuning.calls import ServiceCall, chance_of, quantile
 from prefect_resilience.operations.tuning.latencies import Latency
 from prefect_resilience.operations.tuning.loads import LoadLimit
-from prefect_resilience.operations.tuning.quotas import QuotaLevel
 from prefect_resilience.operations.tuning.scenario import ReplayedRun, Scenario
 from prefect_resilience.operations.tuning.service import ServiceModel
 
@@ -54,11 +53,6 @@ class Meetings:
         self.limit: LoadLimit | None = scenario.model.limit
         self._recent: deque[tuple[float, float]] = deque()
         self._load = 0.0
-        self._quotas: dict[int, QuotaLevel] = {
-            place: QuotaLevel(one.quota, one.quota.burst)
-            for place, one in enumerate(self.model.outages)
-            if one.quota is not None
-        }
         self._is_overloaded = False
 
     def meet(self, state: ReplayState, now: float, timeout: float | None) -> tuple[Met, int]:
@@ -85,11 +79,6 @@ class Meetings:
                 if chance_of(self.seed, run.place, nth, 1) >= answers:
                     return self._failure(state, outage, self.model.overload)
                 return self._success(state)
-        if outage in self._quotas:
-            one = self.model.outages[outage]
-            if self._quotas[outage].takes(now, run.count):
-                return self._success(state)
-            return self._failure(state, outage, one.categories, one.retry_after)
         if not self.blind and nth < len(run.met) and not (self.redrawn and outage >= 0):
             recorded, call = run.met[nth]
             if recorded == outage and not call.waited_in_line:

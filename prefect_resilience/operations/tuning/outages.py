@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from itertools import compress, pairwise
 
 from prefect_resilience.operations.tuning.calls import ServiceCall, quantile, shares
-from prefect_resilience.operations.tuning.quotas import Quota, quota_of
 
 ROUNDS = 4
 LEAST_RUNS = 3
@@ -46,7 +45,6 @@ class ServiceOutage:
     rate: the share of the calls in it that failed. censored: it still went on at the end of the record.
     seen: the calls that reached the service in it; runs: the runs that saw a failure.
     unseen: the longest time in it without a call, such as while the circuit was open.
-    quota: what lets some of the calls through, if it is not chance.
     """
 
     start_low: float
@@ -60,7 +58,6 @@ class ServiceOutage:
     runs: int
     unseen: float
     censored: bool = False
-    quota: Quota | None = None
 
     @property
     def start(self) -> float:
@@ -285,5 +282,4 @@ def _outage(calls: Sequence[ServiceCall], span: _Span, usual: float, until: floa
         runs=len({call.run for call in failures}),
         unseen=max(gaps, default=0.0),
         censored=after is None,
-        quota=quota_of(inside),
     )

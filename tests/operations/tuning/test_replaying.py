@@ -22,7 +22,6 @@ from tests.operations.tuning.worlds import (
     DAY,
     GOOD_RETRY,
     HOUR,
-    Trouble,
     TrueService,
     World,
     live,
@@ -85,20 +84,6 @@ def test_another_policy_gives_what_would_have_happened(ran: dict[str, Any], othe
     assert predicted.then.seconds == pytest.approx(truth.seconds, rel=0.15)
     assert predicted.fit is not None
     assert predicted.fit.recovered_off is not None
-
-
-def test_a_quota_lets_through_no_more_under_another_policy() -> None:
-    """Each success takes from what the others may have: more attempts recover few more runs."""
-    troubles = tuple(
-        Trouble(hour * HOUR, (hour + 1) * HOUR, "limit", per_second=0.04, retry_after=10.0)
-        for hour in (3, 9, 15, 20)
-    )
-    world = World("quota", TrueService(troubles=troubles), {"retry": {"attempts": 2}}, 10_000, DAY)
-    period, _ = live(world, 1)
-    predicted = what_if(period, "ask", {"retry": {"attempts": 5}})
-    _, truth = live(world, 1, {"retry": {"attempts": 5}})
-    assert predicted.then.recovered == pytest.approx(truth.recovered, rel=0.1)
-    assert predicted.then.waited == pytest.approx(truth.waited, rel=0.1)
 
 
 def test_a_limit_makes_runs_wait_and_fail() -> None:

@@ -16,10 +16,8 @@ from prefect_resilience.operations.tuning.service import RetryLuck, fitted
 from tests.operations.tuning.planted import WORSE
 from tests.operations.tuning.records import attempt, model_of, period_of, run, task_of
 from tests.operations.tuning.worlds import (
-    BEGINS,
     GOOD_RETRY,
     HOUR,
-    Trouble,
     TrueService,
     World,
     outages,
@@ -73,19 +71,6 @@ def test_a_limit_of_load_is_found() -> None:
     assert limit.per_second == pytest.approx(2.5, rel=0.15)
     assert limit.answers(1.0) == 1.0
     assert limit.answers(2 * limit.per_second) == 0.25
-
-
-def test_a_quota_is_found_in_its_hours() -> None:
-    troubles = tuple(
-        Trouble(hour * HOUR, (hour + 1) * HOUR, "limit", per_second=0.1, retry_after=10.0) for hour in (3, 9)
-    )
-    model = model_of(World("quota", TrueService(troubles=troubles), {"retry": GOOD_RETRY}, 10_000, 12 * HOUR))
-    assert model.limit is None
-    assert [round((one.start - BEGINS) / HOUR) for one in model.outages] == [3, 9]
-    for one in model.outages:
-        assert one.quota is not None
-        assert one.quota.per_second == pytest.approx(0.1, rel=0.1)
-    assert model.retry_after["rate_limit"] == 10.0
 
 
 def test_load_explains_nothing_where_a_service_is_dead() -> None:
