@@ -24,7 +24,6 @@ from prefect_resilience.durable.effects.recipes import (
     Recipe,
     Suspect,
     compared,
-    compared_with_0_1,
     is_gone,
 )
 from prefect_resilience.errors.exceptions import NotRecorded
@@ -41,15 +40,11 @@ class EarlierEffects:
     def __init__(self, effects: Iterable[EffectDocument] = ()) -> None:
         self._by_key: dict[str, EffectDocument] = {}
         self._by_call: dict[RecordedCall, set[str]] = {}
-        self._of_0_1: set[tuple[str, str]] = set()
         self._gone: dict[str, bool] = {}
         self._lock = threading.Lock()
         for effect in effects:
             self._by_key[effect["key"]] = effect
-            if "recipe" in effect:
-                self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
-            else:
-                self._of_0_1.add((effect.get("task", ""), effect["key"]))
+            self._by_call.setdefault(_call_of(effect["recipe"]), set()).add(effect["key"])
 
     def __bool__(self) -> bool:
         return bool(self._by_key)
@@ -61,18 +56,12 @@ class EarlierEffects:
         """Remove an effect: this pass has requested it."""
         with self._lock:
             effect = self._by_key.pop(key, None)
-            if effect is not None and "recipe" in effect:
+            if effect is not None:
                 self._by_call[_call_of(effect["recipe"])].discard(key)
-            elif effect is not None:
-                self._of_0_1.discard((effect.get("task", ""), key))
 
-    def compare(
-        self, recipe: Recipe, was: tuple[str, ...], source: CodeSource, key: str = ""
-    ) -> Continues | list[Suspect]:
+    def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
         """How a call with a key that is new to the ledger relates to them (see `recipes.compared`)."""
         with self._lock:
-            if self._of_0_1 and (found := compared_with_0_1(self._of_0_1, recipe, was, source, key)):
-                return found
             keys = self._candidates(recipe, was, source)
             found = [self._by_key[key] for key in keys]
         return compared(found, recipe, was, lambda recorded: self._is_gone(recorded["task"], source))
@@ -109,13 +98,13 @@ def earlier_effects(
         if effect["kind"] == "external"
         and effect["state"] in ("done", "unknown", "intended")
         and not effect.get("acknowledged")
-        and ("recipe" not in effect or _of_an_earlier_pass(effect, passed, run, name))
+        and _of_an_earlier_pass(effect, passed, run, name)
     )
 
 
 def _of_an_earlier_pass(effect: EffectDocument, passed: Pass, run: str | None, flow: str | None) -> bool:
     return (
-        effect["recipe"] is not None
+        effect.get("recipe") is not None
         and (effect.get("flow_run_id") == run or effect.get("flow") == flow)
         and not same_pass((effect.get("asked") or {"pass": ()})["pass"], passed)
     )
@@ -246,11 +235,9 @@ class OpenBatch:
     passed: Pass
     earlier: EarlierEffects
 
-    def compare(
-        self, recipe: Recipe, was: tuple[str, ...], source: CodeSource, key: str = ""
-    ) -> Continues | list[Suspect]:
+    def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
         """How a call with a key that is new to the ledger relates to the effects of earlier passes."""
-        found = self.earlier.compare(recipe, was, source, key)
+        found = self.earlier.compare(recipe, was, source)
         if isinstance(found, Continues):
             return found
         return [one for one in found if not self._asked_elsewhere(one.key)]
@@ -318,7 +305,6 @@ def _opened(
     unread = marks is None or (begins and document is not None)
     token = None if unread or marks is None else marks.token()
     effects: list[EffectDocument] = []
-    of_0_1: list[EffectDocument] = []
     if document is None and token is not None:
         # Another process may have opened the batch and left the mark since the ledger was read.
         document = _batch_document(ledger, batch_id)
@@ -330,11 +316,12 @@ def _opened(
         count.begin_life(document["life"])
     if why is None and not begins:
         recorded = [{k: one[k] for k in _READ & one.keys()} for one, _ in ledger.each_effect(batch_id)]
-        of_0_1 = [effect for effect in recorded if "recipe" not in effect]
         if document is not None:
             effects = [effect for effect in recorded if is_counted(effect)]
             why = missing(document, effects, {here.process: count.number}, completed)
-        elif completed and not of_0_1:
+        elif any("recipe" not in effect for effect in recorded):
+            why = "a version before 0.2 recorded its effects"
+        elif completed:
             why = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
     if why is not None:
         raise NotRecorded(lost_records(batch_id, why))
@@ -343,7 +330,7 @@ def _opened(
     if not unread and token != document["token"] and marks is not None:
         marks.leave(document["token"])
     count.number = max(count.number, document["created"].get(here.process, 0))
-    return OpenBatch(count, passed, earlier_effects([*effects, *of_0_1], passed, flow))
+    return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
 
 
 def _batch_document(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:

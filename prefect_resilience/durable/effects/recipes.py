@@ -260,22 +260,6 @@ def compared(
     return suspects
 
 
-def compared_with_0_1(
-    earlier: Iterable[tuple[str, str]], mine: Recipe, was: tuple[str, ...], source: CodeSource, key: str
-) -> Continues | list[Suspect]:
-    """How a call with a key that is new to the ledger relates to the effects of 0.1, given by task and key.
-
-    0.1 recorded no recipe, called a task by the name of its file, made other digests, and did not escape the
-    values in a template.
-    """
-    if mine["template"] is not None and "%" not in key:
-        return []
-    name = f"{PurePath(source.file).stem}.{source.name.removeprefix(f'{source.module}.')}"
-    why = "version 0.1 recorded it with a key of another form; finish this batch with 0.1"
-    found = [Suspect(its, task, why) for task, its in earlier if task == name]
-    return Continues(found[0].key) if len(found) == 1 and name in was else found
-
-
 def _of_one_task(recorded: Recipe, mine: Recipe) -> bool:
     """Whether both belong to one task, and not to two tasks that one function made with different keys."""
     templates = recorded["template"], mine["template"]

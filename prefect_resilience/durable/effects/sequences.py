@@ -126,7 +126,7 @@ class LedgerSequences:
         self._opened.earlier.asked(self.key)
         if isinstance(decision, Send) and not decision.known and self._opened.earlier:
             assert self._asker.recipe is not None
-            found = self._opened.compare(self._asker.recipe, self.effect.was, self.source, self.key)
+            found = self._opened.compare(self._asker.recipe, self.effect.was, self.source)
             if isinstance(found, Continues):
                 self.key, self._place = found.key, place_of(self.batch_id, found.key)
                 self._opened.earlier.asked(self.key)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import httpx
@@ -57,11 +56,6 @@ def bill(order: Order, file: Path, at: datetime, mark: UUID, more: dict[str, obj
     return order.number
 
 
-bill_of_0_1 = bill.with_options(
-    effect=Effect(**({"was": "jobs.bill"} if "was" in Effect.model_fields else {}))
-)
-
-
 def cancel(who: str) -> None:
     SENT.append(f"cancel {who}")
 
@@ -101,11 +95,6 @@ def day() -> None:
     bill(*ARGUMENTS)
     book("ada")
     unclear("bob", return_state=True)
-
-
-@resilient_flow(batch=BATCH)
-def bill_alone(task: Any) -> int:
-    return task(*ARGUMENTS)
 
 
 @resilient_flow(batch=BATCH)
