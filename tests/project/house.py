@@ -21,8 +21,8 @@ from pathlib import Path
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 50_367,
-    "files": 384,
+    "lines of code": 50_365,
+    "files": 373,
     "longest file, lines": 400,
     "arrows between rooms": 50,
     "arrows upward": 0,
