@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,15 @@ PLAIN = [
     "a~b",
 ]
 WORSE = "no answer \0 from \ud800 \x1b[2J"
+
+
+@pytest.fixture(autouse=True)
+def _no_captured_log() -> Iterator[None]:
+    """A worker of the tests cannot send a log with a lone surrogate to the others."""
+    before = logging.root.manager.disable
+    logging.disable()
+    yield
+    logging.disable(before)
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis", "memory"])
