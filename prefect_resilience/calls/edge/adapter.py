@@ -70,7 +70,7 @@ class ResilientAdapter(HTTPAdapter):
         self._guard_with(**self._options)
         super().__init__(**options)
 
-    __attrs__ = [*HTTPAdapter.__attrs__, "_options"]  # noqa: RUF012 - requests reads it
+    __attrs__: list[str] = [*HTTPAdapter.__attrs__, "_options"]  # noqa: RUF012 - requests reads it
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
