@@ -298,7 +298,8 @@ def test_what_is_no_answer_s_body_says_nothing() -> None:
             classify(made("shop.OrderError", "x", **{field: {"code": "rate_limited"}})).category
             is C.UNEXPECTED
         )
-    assert classify(made("shop.OrderError", "x", code="UNAVAILABLE")).category is C.UNEXPECTED
+    for code in ("UNAVAILABLE", "ABORTED", "SlowDown", "InternalError", "ServiceUnavailable"):
+        assert classify(made("shop.OrderError", "x", code=code)).category is C.UNEXPECTED
 
 
 def test_a_class_that_says_overflow_is_one_whatever_its_status() -> None:

@@ -46,6 +46,12 @@ def raised(error, cause=None, handling=None, hide=False):
         return found
 
 
+def with_(name, value):
+    error = Busy()
+    setattr(error, name, value)
+    return error
+
+
 def circular():
     error, cause = Busy("a"), ConnectionError("b")
     error.__cause__, cause.__cause__ = cause, error
@@ -65,6 +71,8 @@ REACHED = {
     "a cause of a group": raised(ExceptionGroup("all", [Busy()]), ConnectionError()),
     "an error that was being handled": raised(Busy(), handling=ConnectionError()),
     "causes in a circle": circular(),
+    "a reason, as urllib keeps it": with_("reason", ConnectionError()),
+    "a list of members, as in a library's own group": with_("exceptions", [Busy(), ConnectionError()]),
 }
 NOT_REACHED = {
     "another error": Busy(),
@@ -72,6 +80,8 @@ NOT_REACHED = {
     "the context of a known error": raised(TimeoutError(), handling=ConnectionError()),
     "the context of a mistake in the handler": raised(KeyError(), handling=ConnectionError()),
     "a group of others": ExceptionGroup("all", [Busy(), TimeoutError()]),
+    "a reason that is a text": with_("reason", "ConnectionError"),
+    "a list of names": with_("exceptions", ["ConnectionError"]),
 }
 SPELLINGS = [
     ConnectionError,

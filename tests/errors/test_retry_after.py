@@ -80,6 +80,12 @@ HEADERS: list[tuple[dict[str, str] | list[tuple[str, str]], int, float | None]] 
     ({"Retry-After": str(NOW - 40)}, 503, 0.0),
     ({"Retry-After": str(NOW + 10 * 86_400)}, 503, 86_400.0),
     ({"X-Retry-After": str(NOW + 40)}, 503, 40.0),
+    ({"retry-after-ms": str((NOW + 40) * 1000)}, 503, 40.0),
+    ({"x-ms-retry-after-ms": f"{(NOW + 40) * 1000:.0f}"}, 429, 40.0),
+    ({"x-amz-retry-after": str((NOW + 40) * 1000)}, 503, 40.0),
+    ({"x-ratelimit-reset-ms": str((NOW + 40) * 1000)}, 429, 40.0),
+    ({"RateLimit": f'"default";r=0;t={NOW + 40:.0f}'}, 429, 40.0),
+    ({"RateLimit": f"limit=9, remaining=0, reset={NOW + 40:.0f}"}, 429, 40.0),
     # never more than a day
     ({"Retry-After": "172800"}, 503, 86_400.0),
     ({"Retry-After": "99999999999999999999"}, 503, None),

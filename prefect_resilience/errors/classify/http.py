@@ -34,7 +34,7 @@ from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, category_of, coded
 
 DECISIVE = coded(
-    overflow="context_length_exceeded string_above_max_length request_too_large",
+    overflow="context_length_exceeded string_above_max_length request_too_large exceed_context_size_error",
     # dailyLimitExceeded is Google's, per day; REQUEST_LIMIT_EXCEEDED Salesforce's, of calls in 24 hours
     resource_exhausted="""
             insufficient_quota billing_hard_limit_reached billing_error usage_limit_reached dailyLimitExceeded
@@ -53,16 +53,13 @@ THROTTLED = frozenset(_THROTTLED.split())
 """Codes that make a 403 a rate limit."""
 
 STREAMED = coded(
-    rate_limit=f"{_THROTTLED} rate_limit_error throttling_error slow_down RESOURCE_EXHAUSTED",
-    unavailable="""
-            overloaded engine_overloaded server_is_overloaded service_unavailable SERVICE_UNAVAILABLE
-            UNAVAILABLE ABORTED
-            """,
+    rate_limit=f"{_THROTTLED} rate_limit_error throttling_error slow_down service_tier_capacity_exceeded",
+    unavailable="overloaded engine_overloaded server_is_overloaded service_unavailable SERVICE_UNAVAILABLE",
     server_error="""
             server_error internal_server_error api_error internal_error fatal_error INTERNAL_SERVER_ERROR
             INTERNAL
             """,
-    timeout="timeout_error request_timeout DEADLINE_EXCEEDED",
+    timeout="timeout_error request_timeout vector_store_timeout",
     auth="""
             authentication_error invalid_api_key permission_error invalid_auth not_authed token_expired
             token_revoked account_inactive missing_scope not_allowed_token_type UNAUTHENTICATED FORBIDDEN
@@ -70,12 +67,23 @@ STREAMED = coded(
             """,
     not_found="not_found_error model_not_found channel_not_found user_not_found NOT_FOUND",
     invalid="""
-            invalid_request_error invalid_prompt INVALID_ARGUMENT BAD_USER_INPUT GRAPHQL_VALIDATION_FAILED
-            GRAPHQL_PARSE_FAILED
+            invalid_request_error invalid_prompt BAD_USER_INPUT GRAPHQL_VALIDATION_FAILED
+            GRAPHQL_PARSE_FAILED content_filter invalid_image invalid_image_url image_parse_error
             """,
 )
 """Codes that count only if no status gives the category: for an error event in the middle of a stream, for
 Slack, which always answers 200, and for GraphQL servers (the codes of Apollo)."""
+GRPC = coded(
+    cancelled="CANCELLED",
+    invalid="INVALID_ARGUMENT OUT_OF_RANGE UNIMPLEMENTED",
+    timeout="DEADLINE_EXCEEDED",
+    not_found="NOT_FOUND",
+    conflict="ALREADY_EXISTS FAILED_PRECONDITION",
+    auth="PERMISSION_DENIED UNAUTHENTICATED",
+    rate_limit="RESOURCE_EXHAUSTED",
+    unavailable="UNAVAILABLE ABORTED",  # the gRPC guide: "the client may retry at a higher level"
+    server_error="UNKNOWN INTERNAL DATA_LOSS",
+)
 
 _AWS_CODES = coded(
     rate_limit="""
@@ -89,11 +97,12 @@ _AWS_CODES = coded(
         ServiceUnavailable ServiceUnavailableException ModelNotReadyException ResourceNotReadyException
         TransactionConflictException TransactionConflict ReplicatedWriteConflictException
         ConditionalRequestConflict OperationAborted DatabaseResumingException IDPCommunicationError
+        BadGatewayException
         """,
     timeout="RequestTimeout RequestTimeoutException ModelTimeoutException StatementTimeoutException",
     server_error="""
         InternalError InternalFailure InternalServerError InternalServerException ModelErrorException
-        ModelStreamErrorException
+        ModelStreamErrorException ModelStreamError InternalStreamFailure DependencyFailedException
         """,
     auth="""
         AccessDenied AccessDeniedException UnauthorizedOperation UnrecognizedClientException ExpiredToken
@@ -113,6 +122,7 @@ _AWS_CODES = coded(
 )
 # Event streams write their codes with a lower-case first letter: `throttlingException`.
 AWS = {code.lower(): category for code, category in _AWS_CODES.items()}
+_REPORTED = AWS | {code.lower(): category for code, category in GRPC.items()}
 
 OVERFLOW_CODE = "context_length_exceeded"
 _OVERFLOW = Regex(
@@ -238,8 +248,10 @@ def http_finding(error: object, now: float) -> Opinion | None:
     if decided is None and status is not None and status_category(status) is not None:
         decided = _by_status(status, text)
     if decided is None:
-        streamed = ((STREAMED.get(code) or AWS.get(code.lower()), code) for code in codes)
-        decided = next(((category, code) for category, code in streamed if category), None)
+        reported = provider_codes(None, objects)  # an application's own error may have such codes, too
+        decided = next(
+            ((found, code) for code in codes if (found := _streamed(code, code in reported))), None
+        )
     if decided is None:
         return None
     category, code = decided
@@ -252,6 +264,10 @@ def http_finding(error: object, now: float) -> Opinion | None:
     )
     wait = next((wait for wait in waits if wait is not None), None)
     return Opinion(category, code, wait, details, retryable=_told_to_retry(headers, category))
+
+
+def _streamed(code: str, is_reported: bool) -> C | None:
+    return STREAMED.get(code) or (_REPORTED.get(code.lower()) if is_reported else None)
 
 
 def _by_status(status: int, text: str) -> tuple[C, str] | None:

@@ -32,8 +32,7 @@ from prefect_resilience.errors.taxonomy import (
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 BY_NAME = coded(
-    timeout="""
-        builtins.TimeoutError asyncio.TimeoutError concurrent.TimeoutError socket.timeout
+    timeout="""builtins.TimeoutError asyncio.TimeoutError concurrent.TimeoutError socket.timeout
         multiprocessing.TimeoutError subprocess.TimeoutExpired httpx.TimeoutException httpx2.TimeoutException
         httpcore.TimeoutException httpcore2.TimeoutException requests.Timeout urllib3.TimeoutError
         aiohttp.ServerTimeoutError openai.APITimeoutError anthropic.APITimeoutError
@@ -44,10 +43,8 @@ BY_NAME = coded(
         pymongo.ExecutionTimeout pymongo.WTimeoutError pymongo.WaitQueueTimeoutError kafka.KafkaTimeoutError
         kafka.RequestTimedOutError pika.AMQPHeartbeatTimeout elastic_transport.ConnectionTimeout
         opensearchpy.ConnectionTimeout litellm.Timeout groq.APITimeoutError google.TimeoutError
-        snowflake.GatewayTimeoutError billiard.SoftTimeLimitExceeded billiard.TimeLimitExceeded
-        """,
-    network="""
-        builtins.ConnectionError ssl.SSLError socket.gaierror socket.herror http.HTTPException
+        snowflake.GatewayTimeoutError billiard.SoftTimeLimitExceeded billiard.TimeLimitExceeded""",
+    network="""builtins.ConnectionError ssl.SSLError socket.gaierror socket.herror http.HTTPException
         asyncio.IncompleteReadError urllib.URLError urllib.ContentTooShortError httpx.TransportError
         httpx2.TransportError httpcore.NetworkError httpcore.ProxyError httpcore.RemoteProtocolError
         httpcore2.NetworkError httpcore2.ProxyError httpcore2.RemoteProtocolError requests.ConnectionError
@@ -63,17 +60,13 @@ BY_NAME = coded(
         paramiko.NoValidConnectionsError groq.APIConnectionError aiosmtplib.SMTPServerDisconnected
         aiosmtplib.SMTPConnectError databricks.MaxRetryDurationError smtplib.SMTPServerDisconnected
         distributed.CommClosedError asyncpg.ConnectionDoesNotExistError imaplib.abort neo4j.SessionExpired
-        kazoo.ConnectionLoss kazoo.SessionExpiredError cassandra.NoHostAvailable
-        """,
-    unavailable="""
-        requests.RetryError redis.BusyLoadingError redis.MaxConnectionsError redis.ReadOnlyError
+        kazoo.ConnectionLoss kazoo.SessionExpiredError cassandra.NoHostAvailable""",
+    unavailable="""requests.RetryError redis.BusyLoadingError redis.MaxConnectionsError redis.ReadOnlyError
         redis.ClusterDownError redis.TryAgainError psycopg_pool.TooManyRequests pymongo.NotPrimaryError
         pika.ConnectionBlockedTimeout pika.NackError snowflake.OtherHTTPRetryableError
         snowflake.RequestExceedMaxRetryError hvac.VaultDown hvac.VaultNotInitialized
-        _duckdb.TransactionException
-        """,
-    auth="""
-        builtins.PermissionError ssl.SSLCertVerificationError ssl.CertificateError
+        _duckdb.TransactionException""",
+    auth="""builtins.PermissionError ssl.SSLCertVerificationError ssl.CertificateError
         aiohttp.ClientConnectorCertificateError aiohttp.ServerFingerprintMismatch anthropic.CredentialsError
         botocore.NoCredentialsError botocore.PartialCredentialsError botocore.CredentialRetrievalError
         botocore.NoAuthTokenError botocore.TokenRetrievalError botocore.LoginError botocore.SSOError
@@ -83,10 +76,8 @@ BY_NAME = coded(
         pika.ProbableAuthenticationError pika.ProbableAccessDeniedError kafka.AuthorizationError
         kafka.AuthenticationFailedError paramiko.AuthenticationException paramiko.BadHostKeyException
         snowflake.TokenExpiredError simple_salesforce.SalesforceAuthenticationFailed
-        elastic_transport.TlsError opensearchpy.SSLError
-        """,
-    invalid="""
-        builtins.IsADirectoryError builtins.NotADirectoryError pydantic_core.ValidationError
+        elastic_transport.TlsError opensearchpy.SSLError""",
+    invalid="""builtins.IsADirectoryError builtins.NotADirectoryError pydantic_core.ValidationError
         pydantic.ValidationError jsonschema.ValidationError httpx.UnsupportedProtocol httpx.LocalProtocolError
         httpx.TooManyRedirects httpx.InvalidURL httpx.CookieConflict httpx2.UnsupportedProtocol
         httpx2.LocalProtocolError httpx2.TooManyRedirects httpx2.InvalidURL httpcore.UnsupportedProtocol
@@ -101,65 +92,42 @@ BY_NAME = coded(
         pymongo.InvalidOperation bson.InvalidDocument pika.IncompatibleProtocolError paramiko.ConfigParseError
         paramiko.IncompatiblePeer prefect.ParameterTypeError prefect.ParameterBindError
         prefect.SignatureMismatchError prefect.SerializationError prefect.ReservedArgumentError
-        prefect.MappingLengthMismatch prefect.MappingMissingIterable
-        """,
-    not_found="""
-        builtins.FileNotFoundError builtins.ModuleNotFoundError builtins.ProcessLookupError
+        prefect.MappingLengthMismatch prefect.MappingMissingIterable""",
+    not_found="""builtins.FileNotFoundError builtins.ModuleNotFoundError builtins.ProcessLookupError
         sqlalchemy.NoResultFound prefect.ObjectNotFound prefect.MissingResult prefect.MissingFlowError
-        pika.UnroutableError hvac.InvalidPath docker.NotFound
-        """,
-    conflict="""
-        builtins.FileExistsError redis.WatchError redis.LockError prefect.ObjectAlreadyExists
-        prefect_resilience.InDoubt
-        """,
-    resource_exhausted="""
-        builtins.MemoryError openai.LengthFinishReasonError pydantic_ai.UsageLimitExceeded
-        redis.OutOfMemoryError litellm.BudgetExceededError
-        """,
-    overflow="""
-        pymongo.DocumentTooLarge pika.BodyTooLongError kafka.MessageSizeTooLargeError
-        kafka.RecordTooLargeError kafka.RecordListTooLargeError nats.MaxPayloadError
-        """,
-    validation="""
-        json.JSONDecodeError requests.JSONDecodeError httpx.DecodingError httpx2.DecodingError
+        pika.UnroutableError hvac.InvalidPath docker.NotFound""",
+    conflict="""builtins.FileExistsError redis.WatchError redis.LockError prefect.ObjectAlreadyExists
+        prefect_resilience.InDoubt""",
+    resource_exhausted="""builtins.MemoryError openai.LengthFinishReasonError pydantic_ai.UsageLimitExceeded
+        redis.OutOfMemoryError litellm.BudgetExceededError""",
+    overflow="""pymongo.DocumentTooLarge pika.BodyTooLongError kafka.MessageSizeTooLargeError
+        kafka.RecordTooLargeError kafka.RecordListTooLargeError nats.MaxPayloadError""",
+    validation="""json.JSONDecodeError requests.JSONDecodeError httpx.DecodingError httpx2.DecodingError
         requests.ContentDecodingError aiohttp.ContentTypeError openai.APIResponseValidationError
         anthropic.APIResponseValidationError langchain_core.OutputParserException
-        pydantic_ai.UnexpectedModelBehavior xml.ParseError redis.InvalidResponse
-        """,
-    tool_error="""
-        subprocess.CalledProcessError fastmcp.ToolError mcp.ToolError langchain_core.ToolException
-        docker.ContainerError
-        """,
-    agent_crash="""
-        concurrent.BrokenExecutor distributed.KilledWorker prefect.CrashedRun prefect.TerminationSignal
-        billiard.WorkerLostError prefect_resilience.ProcessDied
-        """,
+        pydantic_ai.UnexpectedModelBehavior xml.ParseError redis.InvalidResponse""",
+    tool_error="""subprocess.CalledProcessError fastmcp.ToolError mcp.ToolError langchain_core.ToolException
+        docker.ContainerError""",
+    agent_crash="""concurrent.BrokenExecutor distributed.KilledWorker prefect.CrashedRun
+        prefect.TerminationSignal billiard.WorkerLostError prefect_resilience.ProcessDied""",
     no_progress="prefect_resilience.NoProgress",
-    cancelled="""
-        asyncio.CancelledError concurrent.CancelledError builtins.KeyboardInterrupt builtins.SystemExit
-        builtins.GeneratorExit grpc.FutureCancelledError prefect.CancelledRun prefect.Abort
-        prefect.PrefectSignal databricks.Cancelled
-        """,
-    infrastructure="""
-        prefect.InfrastructureError prefect.InfrastructureNotFound prefect.InfrastructureNotAvailable
-        prefect.FlowRunWatchError prefect_resilience.StoreUnavailable
-        """,
+    cancelled="""asyncio.CancelledError concurrent.CancelledError builtins.KeyboardInterrupt
+        builtins.SystemExit builtins.GeneratorExit grpc.FutureCancelledError prefect.CancelledRun
+        prefect.Abort prefect.PrefectSignal databricks.Cancelled""",
+    infrastructure="""prefect.InfrastructureError prefect.InfrastructureNotFound
+        prefect.InfrastructureNotAvailable prefect.FlowRunWatchError prefect_resilience.StoreUnavailable""",
     subtask="prefect.FailedRun prefect.UpstreamTaskError prefect.UnfinishedRun prefect.PausedRun",
 )
 
 # Names that mean the same in every package, also in the user's own.
 BY_BARE_NAME = coded(
-    timeout="""
-        TimeoutError Timeout ReadTimeout ConnectTimeout TimeoutException RequestTimeoutError
-        GatewayTimeoutError
-        """,
+    timeout="""TimeoutError Timeout ReadTimeout ConnectTimeout TimeoutException RequestTimeoutError
+        GatewayTimeoutError""",
     rate_limit="RateLimitError RateLimitExceeded TooManyRequests TooManyRequestsError",
     unavailable="BadGatewayError ServiceUnavailable ServiceUnavailableError OverloadedError",
     server_error="InternalServerError",
-    network="""
-        ServerSelectionTimeoutError APIConnectionError ConnectError RemoteProtocolError
-        ServerDisconnectedError ClientConnectorError EndpointConnectionError NewConnectionError
-        """,
+    network="""ServerSelectionTimeoutError APIConnectionError ConnectError RemoteProtocolError
+        ServerDisconnectedError ClientConnectorError EndpointConnectionError NewConnectionError""",
     tool_error="ToolError ToolException",
     overflow="ContextWindowExceededError ContextLengthExceeded",
     resource_exhausted="MaxTurnsExceeded GraphRecursionError",

@@ -27,7 +27,7 @@ _OWN_MISTAKES = (
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
 )
 # Attributes in which SDKs keep the original exception, in place of raising from it.
-_KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig")
+_KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig", "reason")
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -50,9 +50,10 @@ def _context(link: BaseException) -> object:
 
 
 def members_of(error: BaseException) -> tuple[Any, ...]:
-    """The members of an exception group, () for any other exception."""
+    """The members of an exception group or of a library's own form of it, () for any other exception."""
     members = read(error, "exceptions")
-    return cast("tuple[Any, ...]", members) if isinstance(members, tuple) else ()
+    known = cast("list[Any]", members) if isinstance(members, tuple | list) else []
+    return tuple(each for each in known if isinstance(each, BaseException))
 
 
 def find(link: BaseException, now: float) -> Opinion | None:

@@ -61,7 +61,7 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     """
     base = _date(headers.get("date")) or now
     asks = [(name, match) for name in headers if (match := _ASKS.search(name)) is not None]
-    exact = [_thousandth(headers[name]) for name, match in asks if match["ms"] or name == _AWS]
+    exact = [_thousandth(headers[name], base) for name, match in asks if match["ms"] or name == _AWS]
     waits = (
         exact
         if any(wait is not None for wait in exact)
@@ -132,18 +132,18 @@ def _from_number(number: float | None, base: float) -> float | None:
     return _wait(number - base) if number >= _EPOCH else None
 
 
-def _thousandth(value: str) -> float | None:
+def _thousandth(value: str, base: float) -> float | None:
     numbers = [number for part in value.split(",") if (number := as_number(part.strip())) is not None]
-    return _wait(max(numbers) / 1000) if numbers else None
+    return _from_number(max(numbers) / 1000, base) if numbers else None
 
 
 def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
     """The longest reset of the used-up limits, else of those that do not say how much is left."""
-    limits = [*_ietf_limits(headers.get("ratelimit", ""))]
+    limits = [(left, _from_number(at, base)) for left, at in _ietf_limits(headers.get("ratelimit", ""))]
     for name, value in headers.items():
         if (match := _RESETS.search(name)) is not None:
             left = as_number(headers.get(re.sub("reset(-after)?", "remaining", name)))
-            limits.append((left, _thousandth(value) if match["ms"] else _asked(value, base)))
+            limits.append((left, _thousandth(value, base) if match["ms"] else _asked(value, base)))
     for least in (0.0, None):
         waits = [wait for left, wait in limits if left == least and wait is not None]
         if waits:
@@ -152,7 +152,7 @@ def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
 
 
 def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
-    """What is left, and the seconds to its reset, of each limit in a `RateLimit` field of the IETF's draft.
+    """What is left, and the reset, of each limit in a `RateLimit` field of the IETF's draft.
 
     The draft's forms are `"default";r=0;t=30` for each limit, and once `limit=100, remaining=0, reset=30`.
     """
@@ -162,7 +162,7 @@ def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
             part.partition("=")[0].strip(): part.partition("=")[2].strip() for part in re.split("[;,]", limit)
         }
         left, after = pairs.get("r", pairs.get("remaining")), pairs.get("t", pairs.get("reset"))
-        yield as_number(left), _wait(as_number(after))
+        yield as_number(left), as_number(after)
 
 
 def used_up(headers: Mapping[str, str]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, cast
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import (
     AWS,
+    GRPC,
     OVERFLOW_CODE,
     STATUSES,
     http_finding,
@@ -47,18 +48,6 @@ from prefect_resilience.errors.taxonomy import (
     by_words,
     coded,
     found_by_code,
-)
-
-GRPC = coded(
-    cancelled="CANCELLED",
-    invalid="INVALID_ARGUMENT OUT_OF_RANGE UNIMPLEMENTED",
-    timeout="DEADLINE_EXCEEDED",
-    not_found="NOT_FOUND",
-    conflict="ALREADY_EXISTS FAILED_PRECONDITION",
-    auth="PERMISSION_DENIED UNAUTHENTICATED",
-    rate_limit="RESOURCE_EXHAUSTED",
-    unavailable="UNAVAILABLE ABORTED",  # the gRPC guide: "the client may retry at a higher level"
-    server_error="UNKNOWN INTERNAL DATA_LOSS",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
@@ -11,33 +12,29 @@ from prefect_resilience.errors.classify.names import text_finding
 from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, read
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import Opinion, coded
+from prefect_resilience.errors.taxonomy import Opinion, found_by_words, worded
 
 T = TypeVar("T")
 
-STOPS = {
-    "max_tokens": "output",
-    "max_output_tokens": "output",
-    "length": "output",
-    "MAX_TOKENS": "output",
-    "model_context_window_exceeded": "context",
-}
-"""Stop reasons of Anthropic, OpenAI and Google for cut answers, and the resource that was used up."""
-
-
-_BAD_STOPS = coded(
-    server_error="error ERROR OTHER failed incomplete",
-    validation="MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL malformed_model_output malformed_tool_use",
-    invalid="refusal"
-    + """
-        content_filter content_filtered guardrail_intervened ERROR_TOXIC SAFETY RECITATION BLOCKLIST
-        PROHIBITED_CONTENT SPII LANGUAGE IMAGE_SAFETY
-        """,
-    overflow="ERROR_LIMIT",
-    timeout="TIMEOUT expired",
-    cancelled="cancelled canceled",
+_SPENT = (
+    ("context_window", "context"),
+    ("too_many|max_(?:turns|rounds)", "turns"),
+    ("max_|length", "output"),
 )
-"""Stop reasons and statuses of failed answers: of OpenAI, Anthropic, Google, Cohere, Mistral and Bedrock."""
+"""Words in the stop reasons of cut answers, and the resource that was used up."""
+
+_BAD_STOPS = worded("""
+    overflow - ^error_limit$
+    validation - malformed|unexpected_tool
+    timeout - timeout|expired
+    cancelled - cancel|abort
+    unavailable - insufficient_system|overload
+    invalid - refus|filter|guard|toxic|safety|recit|block|prohibit|spii|language|armor|missing_thought
+    server_error - error|fail|incomplete|other|no_image
+""")
+"""Words in the stop reasons and statuses of failed answers: of OpenAI, Anthropic, Google, Cohere, Mistral,
+Bedrock and compatible services. No other reason is a failure."""
+_BAD_STATUSES = frozenset(["failed", "incomplete", "cancelled", "canceled", "expired", "error"])
 
 
 def ensure_complete(response: T) -> T:
@@ -71,7 +68,10 @@ def ensure_complete(response: T) -> T:
 
 def _spent(answer: Any) -> str | None:
     """The exhausted resource that cut an answer; None if no limit did."""
-    return next((STOPS[one] for one in _named(answer, _REASONS) if one in STOPS), None)
+    found = (
+        spent for one in _named(answer, _REASONS) for words, spent in _SPENT if re.search(words, one, re.I)
+    )
+    return next(found, None)
 
 
 def _named(answer: Any, paths: list[list[str]]) -> list[str]:
@@ -82,15 +82,18 @@ def _failure(event: Any) -> tuple[Opinion, str] | None:
     """The failure that an answer or an event of a stream reports, and its message; None if there is none."""
     for error in (one for path in _ERRORS for one in _at(event, path) if one):
         return _of_error(error)
-    if "error" in _named(event, _KINDS):
+    if any(kind == "error" or kind.endswith(".error") for kind in _named(event, _KINDS)):
         return _of_error(event)
     for name, error in as_dict(event).items():
         if isinstance(name, str) and (category := AWS.get(name.lower())):
             return Opinion(category, name), str(_field(error, "message") or "")
     for reason in _named(event, _BLOCKED):
         return Opinion(C.INVALID, reason), ""
-    reasons = [one for one in _named(event, [*_REASONS, *_ANSWER_STATUSES]) if one in _BAD_STOPS]
-    return (Opinion(_BAD_STOPS[reasons[0]], reasons[0]), "") if reasons else None
+    statuses = (one for one in _named(event, _ANSWER_STATUSES) if one in _BAD_STATUSES)
+    for reason in (*_named(event, _REASONS), *statuses):
+        if (found := found_by_words(_BAD_STOPS, reason)) is not None:
+            return found._replace(code=reason), ""
+    return None
 
 
 class _AnswerError(Exception):
@@ -121,7 +124,7 @@ _WHOLE_TEXTS = _paths(
 )
 """Where a complete answer has its text."""
 
-_ERRORS = _paths("error response.error choices.error")
+_ERRORS = _paths("error response.error choices.error last_error response.status_details.error")
 _KINDS = _paths("type object")
 _BLOCKED = _paths("promptFeedback.blockReason prompt_feedback.block_reason")
 _ANSWER_STATUSES = _paths("status response.status")
@@ -131,13 +134,14 @@ End = str | Callable[[Any], bool]
 # Paths to fields of a chunk or an event: a stream ends if one of them is present.
 _ENDS = _paths("""
     choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
-    messageStop
+    messageStop stop_reason completionReason outputs.stop_reason
 """)
 # Fields with values that end a stream: Anthropic and Cohere, OpenAI Responses, Cohere version 1, Ollama.
 _END_VALUES: dict[str, tuple[object, ...]] = {
     "type": (
         *("message_stop", "message-end", "stream-end", "done"),
-        *("response.completed", "response.incomplete", "response.failed"),
+        *("response.completed", "response.incomplete", "response.failed", "response.done"),
+        "conversation.response.done",
     ),
     "event_type": ("stream-end",),
     "is_finished": (True,),
@@ -146,15 +150,20 @@ _END_VALUES: dict[str, tuple[object, ...]] = {
 _REASONS = _paths("""
     choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
     delta.stop_reason delta.finish_reason stop_reason finish_reason incomplete_details.reason
-    response.incomplete_details.reason messageStop.stopReason done_reason
+    response.incomplete_details.reason messageStop.stopReason done_reason stopReason completionReason
+    outputs.stop_reason response.finish_reason response.status_details.reason
 """)
 """Where a stream has its stop reason."""
 
 _TEXTS = _paths("""
     choices.delta.content data.choices.delta.content candidates.content.parts.text delta.text delta
-    delta.message.content.text contentBlockDelta.delta.text message.content response text
+    delta.message.content.text contentBlockDelta.delta.text message.content response text generation
+    outputText outputs.text
 """)
 """Where a chunk has its part of the text: the first of these that has a text counts."""
+
+_RAW = _paths("chunk.bytes PayloadPart.Bytes")
+"""Where an event of AWS has the bytes of a model's own event."""
 
 _FIELDS = ("data:", "event:", "id:", "retry:", ":")
 _DONE = "[DONE]"
@@ -244,6 +253,7 @@ class _Reader:
             chunk = chunk.decode("utf-8", "replace")
         if self._end is not None:
             self._ended |= self._end(chunk) if callable(self._end) else self._end in str(chunk)
+        chunk = next((one.decode("utf-8", "replace") for path in _RAW for one in _at(chunk, path)), chunk)
         if isinstance(chunk, str):
             if self._line and "\n" not in chunk and _is_line(self._line, chunk):
                 chunk = f"\n{chunk}"  # lines that were split already, such as those of `iter_lines`
@@ -272,7 +282,7 @@ class _Reader:
             self._ended |= self._end is None and rest.strip() in _END_EVENTS
         elif (data := _data(line)) == _DONE:
             self._ended |= self._end is None
-        elif (event := _parsed(data)) is not None:
+        elif (event := parsed(data)) is not None:
             self._take_event(event)
             self._reported = False
         elif self._reported and data:
@@ -295,16 +305,10 @@ def _data(line: str) -> str:
     return line.strip().removeprefix("data:").strip()
 
 
-def _parsed(data: str) -> dict[str, Any] | None:
-    """An event from its JSON; None for a text that is not the whole JSON of an object."""
-    found = parsed(data)
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else None
-
-
 def _is_line(line: str, after: str) -> bool:
     """Whether a text without its line break is a whole line, judged by it and by the text after it."""
     data = _data(line)
-    if data == _DONE or _parsed(data) is not None or not after:
+    if data == _DONE or parsed(data) is not None or not after:
         return True
     return line.startswith(("event:", "id:", "retry:", ":")) and after.startswith(_FIELDS)
 
