@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_resilience.errors.classify.classify import classify, wall_clock
 from prefect_resilience.errors.classify.shapes import as_dict, put, read, state_error, state_type
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import EDGE, redact, redact_beginning, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, FailureReason, bounded
 
 RESOURCE_EXHAUSTION = "RESOURCE_EXHAUSTION"
@@ -192,7 +192,7 @@ def _partial_output(error: BaseException) -> PartialOutput | None:
 
 
 def _shown(value: object) -> str:
-    return redact(repr(value))
+    return redact_beginning(repr(value), PARTIAL_LIMIT)
 
 
 def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext | None:
@@ -301,6 +301,7 @@ def _now() -> datetime:
 def _stack_trace(error: BaseException) -> str | None:
     try:
         lines = traceback.format_exception(type(error), error, error.__traceback__, limit=_FRAMES)
-        return redact("".join(lines)[-STACK_LIMIT:])
+        # A secret at the cut may not be recognized: what is near it is dropped.
+        return redact("".join(lines)[-STACK_LIMIT - EDGE // 4 :])[-STACK_LIMIT:]
     except Exception:  # noqa: BLE001 - printing runs the exception's own code
         return None

@@ -183,7 +183,7 @@ class ErrorInfo(BaseModel):
     @field_validator("message", mode="after")
     @classmethod
     def _safe_message(cls, value: str) -> str:
-        return bounded(redact_beginning(value, MESSAGE_LIMIT))
+        return bounded(redact_beginning(value, MESSAGE_LIMIT, EDGE // 4))
 
     @field_validator("details", mode="after")
     @classmethod

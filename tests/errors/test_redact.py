@@ -9,6 +9,7 @@ import time
 import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -29,6 +30,7 @@ from prefect_resilience.errors import (
     unregister_secret,
     unregister_secret_pattern,
 )
+from prefect_resilience.errors.context import STACK_LIMIT
 from prefect_resilience.errors.secrets.pairs import MASK
 from prefect_resilience.errors.secrets.redact import (
     MAXIMUM_PATTERNS,
@@ -37,6 +39,7 @@ from prefect_resilience.errors.secrets.redact import (
     redact_beginning,
 )
 from prefect_resilience.errors.secrets.scrub import scrub_exception
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.guards.partials import partial_output
 
 
@@ -507,6 +510,7 @@ def test_tokens_with_a_prefix(name: str) -> None:
         ),
         *("password%3D@%26user%3Dada", "u=password%3d@", "token%253D@", "client_secret%3A@", "pwd: @"),
         *("q=%22password%22%3A%22@%22", "args=('--token', '@')", "--db-password=@", "password: |\n  @\n"),
+        *('["--client-secret","@"]', "['run','--passwd','@']", r"{\"args\": [\"--token\",\"@\"]}"),
         *("['mysql', '-p', '@']", '["-p","@"]', '{\\"args\\": [\\"-p\\", \\"@\\"]}'),
         '{\\"client_secret\\": \\"@\\"}',
     ],
@@ -522,7 +526,7 @@ def test_secrets_beside_their_names(text: str) -> None:
     [
         *("otp: 123456", "OTP=123456", "OTP 123456", "your otp is 123456", "totp: '123456'", "pin: 4711"),
         *('{"pin": "4711"}', "user_pin=4711", "2fa code: 482910", "mfa_code=482910", "cvv: 123"),
-        "verification code: 482910",
+        *("verification code: 482910", "one-time code 482910", "login_code=482910"),
     ],
 )
 def test_short_codes_beside_digits(text: str) -> None:
@@ -589,6 +593,40 @@ def test_no_half_of_a_secret_remains(before: int) -> None:
     for word in (f"{secret} ", f"{'a' * 40} "):
         text = "x" * before + " " + word * 3_000 + secret * 2_000
         assert "Invented0" not in redact_beginning(text, 2_000)
+
+
+def raised_from(cause: Exception, error: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+TEXT = ROW * 600
+LARGE: dict[str, Callable[[], BaseException]] = {
+    "a list": lambda: ValueError([TEXT] * 1_000),
+    "a set": lambda: ValueError({f"{number} {TEXT}" for number in range(1_000)}),
+    "names": lambda: ValueError({f"{number} {TEXT}": number for number in range(1_000)}),
+    "bytes that change": lambda: ValueError(bytearray(TEXT * 1_000, "ascii")),
+    "members": lambda: ExceptionGroup("all", [ValueError(f"{number} {TEXT}") for number in range(1_000)]),
+    "causes": lambda: reduce(raised_from, [ValueError(f"{number} {TEXT}") for number in range(1_000)]),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_many_texts_take_no_time(name: str) -> None:
+    error = LARGE[name]()
+    began = time.process_time()
+    clean = scrub_exception(error)
+    assert classify(clean).category is C.UNEXPECTED
+    assert error_context(clean) is not None
+    assert time.process_time() - began < 30
+    assert len(repr(clean)) < 2_000_000
+    assert name != "causes" or str(clean) == f"999 {TEXT}"
+
+
+def test_a_stack_trace_begins_with_no_half_of_a_secret() -> None:
+    for after in range(STACK_LIMIT - 40, STACK_LIMIT - 10, 3):
+        context = error_context(ValueError(f"{'a ' * 2_000} password={SECRET} {'b' * after}"))
+        assert SECRET[3:] not in (context.stack_trace or "")
 
 
 def test_fifty_million_characters_take_no_time() -> None:

@@ -27,7 +27,9 @@ KEY = (
 )
 TAIL = r"(?:(?<!token)(?<!secret)s|[_\-]?(?:confirm(?:ed|ation)?|again|repeat(?:ed)?|value|hash|\d{1,2}))?"
 """Suffixes of a key's name: `password_confirm`, `api_keys`. Not "tokens" (a count) or "secrets" (names)."""
-SHORT_CODE = r"(?:t?otp|pin|cv[vc]2?|(?:pin|otp|mfa|2fa|sms|security|verification)[ _\-]?code)"
+SHORT_CODE = (
+    r"(?:t?otp|pin|cv[vc]2?|(?:pin|otp|mfa|2fa|sms|security|verification|login|one[ _\-]?time)[ _\-]?code)"
+)
 """The name of a secret that counts only beside digits."""
 KEY_TRIGGERS = words(
     "pass pwd pw secret token credential key sharedaccess connection identified assertion verifier"
@@ -46,6 +48,7 @@ _BARE = r"""(?:[^\s,;&"'`<>()\[\]{}|\\]|,(?![\s"']|[\w\-]{1,40}[=:]|$)|[)\]}](?=
 _GAP = (
     r""":\s{0,8}[A-Za-z_][\w.\[\]| ]{0,60}?\s{0,4}=\s{0,8}(?=b?["'])"""
     r"""|(?:\\{0,8}["'\]]){0,2}\s{0,8}(?:=>|:=|==?|:)\s{0,8}(?:\[\s{0,4}(?=["']))?|["']?,?\s{1,8}"""
+    r"""|\\{0,8}["'],(?=\\{0,8}["'])"""
 )
 _PAIR = Regex(rf"(?P<key>{KEY}){TAIL}(?P<gap>{_GAP})(?:{_QUOTED}|(?P<bare>{_BARE}))", _I)
 # Without a separator a value counts in ("x-api-key", "..."), --password ... and ['--password', '...'].

@@ -77,31 +77,47 @@ EDGE = 64_000
 """How much of a text is masked beyond the part that is kept, so that no half of a secret remains."""
 
 
-def redact_beginning(text: str, limit: int) -> str:
+def redact_beginning(text: str, limit: int, edge: int = EDGE) -> str:
     """At least the first `limit` characters of a text, redacted; of a very long text only the beginning.
 
     Masking takes some 0.4 s for a million characters.
     """
-    if len(text) <= limit + EDGE:
+    if len(text) <= limit + edge:
         return redact(text)
-    masked = redact(text[: limit + EDGE])
+    masked = redact(text[: limit + edge])
     # A secret at the end was cut, and may not be recognized: what is near the end is dropped.
-    return masked[: max(0, min(limit, len(masked) - EDGE // 4))] + "…"
+    return masked[: max(0, min(limit, len(masked) - edge // 4))] + "…"
 
 
 def redact_data(value: T, longest: int | None = None) -> T:
     """A JSON-like structure with every text redacted, and every text under a secret's name masked.
 
     Dicts, lists and tuples are copied, to a depth of 12 and 10,000 items. Deeper ones become `***`, further
-    items are left out. Other objects are kept as they are. Of a text that is much longer than `longest` only
-    that many characters are kept.
+    items are left out. Other objects are kept as they are. Of texts that are, each or together, much longer
+    than `longest`, only about that many characters are kept, with "…" for the rest.
     """
-    return cast("T", _walk(value, _DEPTH, [_ITEMS, sys.maxsize if longest is None else longest]))
+    longest = sys.maxsize if longest is None else longest
+    return redact_within(value, [_ITEMS, longest, longest])
+
+
+def redact_within(value: T, left: list[int]) -> T:
+    """The same within `left`, which several values may share: the items of this value, the characters of one
+    text, and those of all texts."""
+    left[0] = _ITEMS
+    return cast("T", _walk(value, _DEPTH, left))
+
+
+def _of_text(text: str, left: list[int]) -> str:
+    if left[2] <= -EDGE:
+        return text and "…"
+    limit = max(0, min(left[1:]))
+    left[2] -= min(len(text), limit + EDGE)
+    return redact_beginning(text, limit)
 
 
 def _walk(value: Any, depth: int, left: list[int]) -> Any:
     if isinstance(value, str):
-        return redact_beginning(value, left[1])
+        return _of_text(value, left)
     if not isinstance(value, dict | list | tuple):
         return value
     if depth == 0:
@@ -109,7 +125,7 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
     if isinstance(value, dict):
         pairs = cast("dict[Any, Any]", value)
         return {
-            (redact(key) if isinstance(key, str) else key): _under(key, item, depth, left)
+            (_of_text(key, left) if isinstance(key, str) else key): _under(key, item, depth, left)
             for key, item in pairs.items()
             if _is_room(left)
         }

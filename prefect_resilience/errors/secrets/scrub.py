@@ -22,11 +22,14 @@ from prefect_resilience.errors.secrets.redact import (
     redact,
     redact_beginning,
     redact_data,
+    redact_within,
     register_secret,
 )
 
 LONGEST = 100_000
-"""Texts of an exception that are much longer are cut: masking 50 million characters would take 20 s."""
+MOST = 500_000
+"""The characters of one text, and of all texts of an exception, its causes and members. Much longer ones are
+cut: masking 50 million characters would take 20 s."""
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -77,7 +80,7 @@ def _line(line: dict[str, Any], hide_message: bool) -> InitErrorDetails:
     """One line of the new ValidationError. Pydantic writes its message, or it gets the redacted message
     (`hide_message`): for types that pydantic does not know and for messages with a secret."""
     kind, given = line["type"], line["input"]
-    secret = is_of_a_secret(line) or not isinstance(given, _PLAIN) or clean(given) is not given
+    secret = is_of_a_secret(line) or not isinstance(given, _PLAIN) or redact_data(given, LONGEST) != given
     details = InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if secret else given)
     if hide_message:
         details["type"] = PydanticCustomError(kind, cast("Any", redact(line["msg"])))
@@ -105,7 +108,7 @@ def _group(error: BaseException, replaced: Mapping[int, BaseException]) -> BaseE
 def _imitation(error: BaseException) -> BaseException:
     """An instance of a subclass of the error's own class, so that `except` still finds it."""
     attributes = _attributes(error).items()
-    plain = {name: redact_data(value) for name, value in attributes if isinstance(value, _PLAIN)}
+    plain = {name: redact_data(value, LONGEST) for name, value in attributes if isinstance(value, _PLAIN)}
     return imitate(type(error), _text(error), _said(repr, error, "{}()"), plain)
 
 
@@ -157,8 +160,9 @@ def scrub_exception(exc: BaseException) -> BaseException:
     try:
         nodes = _graph(exc)
         replaced: dict[int, BaseException] = {}
+        left = [0, LONGEST, MOST]
         for node in sorted(reversed(nodes), key=_rank):
-            after = _scrubbed(node, replaced)
+            after = _scrubbed(node, replaced, [0, LONGEST, LONGEST] if node is exc else left)
             if after is not node:
                 replaced[id(node)] = after
         for node in nodes if replaced else ():
@@ -206,15 +210,15 @@ def _attributes(node: BaseException) -> dict[str, Any]:
     return cast("dict[str, Any]", attributes) if isinstance(attributes, dict) else {}
 
 
-def _scrubbed(node: BaseException, replaced: dict[int, BaseException]) -> BaseException:
+def _scrubbed(node: BaseException, replaced: dict[int, BaseException], left: list[int]) -> BaseException:
     """The node itself, cleaned, or its stand-in."""
     if any(id(member) in replaced for member in _members(node)):
         return stand_in(node, replaced)
     if replaced:
         _relink(node, replaced)
-    _clean_args(node)
-    _clean_notes(node)
-    _clean_attributes(node)
+    _clean_args(node, left)
+    _clean_notes(node, left)
+    _clean_attributes(node, left)
     return stand_in(node, replaced) if leaks(node) else node
 
 
@@ -235,42 +239,42 @@ def _changes(text: str) -> bool:
     return len(text) > LONGEST + EDGE or redact(text) != text
 
 
-def _clean_args(node: BaseException) -> None:
+def _clean_args(node: BaseException, left: list[int]) -> None:
     args = node.args
-    cleaned = tuple(clean(arg) for arg in args)
+    cleaned = tuple(clean(arg, left) for arg in args)
     if any(new is not old for new, old in zip(cleaned, args, strict=True)):
         _set(node, "args", cleaned)
 
 
-def clean(value: Any) -> Any:
-    """A value without secrets: the same object if it had none."""
+def clean(value: Any, left: list[int]) -> Any:
+    """A value without secrets: the same object if it had none. `left`: as in `redact_within`."""
     if isinstance(value, str):
-        return redact_beginning(value, LONGEST)
-    if isinstance(value, bytes):
+        return redact_within(value, left)
+    if isinstance(value, bytes | bytearray):
         text = value.decode("latin-1")
-        masked = redact_beginning(text, LONGEST)
+        masked = redact_within(text, left)
         return value if masked == text else masked.encode("latin-1", "replace")
     if isinstance(value, dict | list | tuple):
-        masked = redact_data(cast("Any", value), LONGEST)
+        masked = redact_within(cast("Any", value), left)
         return cast("Any", value) if masked == value else masked
     if isinstance(value, BaseException | int | float | None):
         return value
     shown = str(value)
     if _changes(shown) or _changes(repr(value)):
-        return redact(shown)
+        return redact_within(shown, left)
     return value
 
 
-def _clean_notes(node: BaseException) -> None:
+def _clean_notes(node: BaseException, left: list[int]) -> None:
     notes = read(node, "__notes__")
     if isinstance(notes, list):
         for index, note in enumerate(cast("list[Any]", notes)):
-            masked = clean(note)
+            masked = clean(note, left)
             if masked is not note:
                 notes[index] = masked
 
 
-def _clean_attributes(node: BaseException) -> None:
+def _clean_attributes(node: BaseException, left: list[int]) -> None:
     """Clean the attributes that are texts or plain structures. Other objects, such as a request, stay."""
     statement, parameters = read(node, "statement"), read(node, "params")
     if isinstance(statement, str) and parameters and names_a_secret(statement):
@@ -280,7 +284,7 @@ def _clean_attributes(node: BaseException) -> None:
         _hide_document(value)
         if name == "__notes__" or not isinstance(value, str | bytes | dict | list | tuple):
             continue
-        masked = clean(cast("Any", value))
+        masked = clean(cast("Any", value), left)
         if masked is not value:
             _set(node, name, masked)
 
