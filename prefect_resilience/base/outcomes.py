@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import partial
+from itertools import starmap
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
 from typing import Any, NoReturn, cast
 
@@ -23,7 +24,14 @@ from prefect_resilience.errors.secrets.redact import redact
 
 PLAIN: frozenset[type[Any]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
 """Types of results that need no further look: most calls return one of them."""
-_UNRUN = (Awaitable, GeneratorType, AsyncGeneratorType, Future)
+_LAZY = (GeneratorType, map, filter, starmap)
+_UNRUN = (Awaitable, AsyncGeneratorType, Future, *_LAZY)
+_DEFERRED = (
+    *("contextlib._GeneratorContextManagerBase", "dask.delayed.Delayed"),
+    *("multiprocessing.pool.ApplyResult", "multiprocessing.pool.IMapIterator"),
+    *("prefect.futures.PrefectFuture", "prefect.futures.PrefectFutureList"),
+)
+"""More classes of which a value stands for work that may not be done."""
 _RETURNED = "__prefect_resilience_returned__"
 """The attribute of an exception with the function that returned it in a state, and what it returned."""
 
@@ -83,8 +91,16 @@ def is_awaitable(value: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
+def _is_unrun(kind: type[Any]) -> bool:
+    """Whether the work behind a value of this class may not be done."""
+    return issubclass(kind, _UNRUN) or any(
+        f"{one.__module__}.{one.__name__}" in _DEFERRED for one in kind.__mro__
+    )
+
+
+@functools.lru_cache(maxsize=1024)
 def _may_be_no_result(kind: type[Any]) -> bool:
-    return issubclass(kind, (*_UNRUN, list, tuple, set)) or is_state_class(kind)
+    return issubclass(kind, (list, tuple, set, Exception)) or _is_unrun(kind) or is_state_class(kind)
 
 
 def _needs_a_look(value: Any) -> bool:
@@ -123,12 +139,18 @@ class UnawaitedResult(ConfigurationError):
     @property
     def has_begun(self) -> bool:
         """Whether the returned work may have begun."""
-        value = self._value
+        value: Any = getattr(self._value, "gen", self._value)  # of a context manager
         if isinstance(value, asyncio.Task):
             value = cast("asyncio.Task[Any]", value).get_coro()
         if isinstance(value, CoroutineType):
             return inspect.getcoroutinestate(cast("Any", value)) != inspect.CORO_CREATED
-        return isinstance(value, asyncio.Future | Future)
+        if isinstance(value, GeneratorType) and value.gi_frame is not None:
+            # `Executor.map` and `as_completed` read what has begun elsewhere.
+            module = value.gi_frame.f_globals.get("__name__", "").partition(".")[0]
+            is_fresh = inspect.getgeneratorstate(cast("Any", value)) == inspect.GEN_CREATED
+            return not is_fresh or module in ("asyncio", "concurrent", "multiprocessing")
+        unread = isinstance(value, (AsyncGeneratorType, *_LAZY)) or is_awaitable(value)
+        return isinstance(value, asyncio.Future) or not unread
 
     def close(self) -> ConfigurationError:
         """End the returned work if it has not begun: nothing will use its result."""
@@ -147,24 +169,30 @@ class UnawaitedResult(ConfigurationError):
 def _described(value: Any) -> str:
     if isinstance(value, AsyncGeneratorType):
         return "an async generator, which has not run: write `async for item in ...: yield item`"
-    if isinstance(value, Future):
-        return "a Future, which may not have run: return its `.result()`"
+    if hasattr(value, "__enter__") or hasattr(value, "__aenter__"):
+        return "a context manager, which has not been entered: use it in the function, in a `with`"
+    name = cast("type[Any]", type(value)).__name__
     if is_awaitable(value):
-        kind = "a coroutine" if isinstance(value, CoroutineType) else f"an awaitable {type(value).__name__}"
+        kind = "a coroutine" if isinstance(value, CoroutineType) else f"an awaitable {name}"
         return f"{kind}, which is not awaited: declare it `async def`, and write `return await ...` in it"
-    return "a generator, which has not run: write `yield from ...`, or return a list"
+    if isinstance(value, _LAZY):
+        return f"a {name}, which has not run: write `yield from ...`, or return a list"
+    return f"a deferred {name}, which may not have run: return its result, as by `.result()`"
 
 
 def completed(value: Any, fn: Any) -> Any:
     """The value, if the work of `fn` is done. Raises UnawaitedResult."""
-    if _needs_a_look(value) and isinstance(value, _UNRUN):
+    if _needs_a_look(value) and _is_unrun(cast("type[Any]", type(value))):
         raise UnawaitedResult(value, fn)
     return value
 
 
-def settled(value: Any, fn: Any) -> Any:
-    """The value, if it is a result. Raises UnawaitedResult, or the error of a returned state."""
+def settled(value: Any, fn: Any, of_effect: bool = False) -> Any:
+    """The value, if it is a result. Raises UnawaitedResult, or the error of a returned state; of an effect
+    also a returned error."""
     if _needs_a_look(value):
+        if of_effect and isinstance(value, Exception):
+            raise value
         _raise_if_failed(completed(value, fn), fn)
     return value
 
@@ -187,20 +215,22 @@ def awaiting(fn: Any, *made: Any) -> Callable[..., Any]:
     return run
 
 
-def settling(fn: Callable[..., Any], isasync: bool, named: Any = None) -> Callable[..., Any]:
+def settling(
+    fn: Callable[..., Any], isasync: bool, named: Any = None, of_effect: bool = False
+) -> Callable[..., Any]:
     """The function with its result `settled`. `named` is the function in messages, if it is another one."""
     named = fn if named is None else named
     if isasync:
 
         @functools.wraps(fn)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            return settled(await last(fn(*args, **kwargs)), named)
+            return settled(await last(fn(*args, **kwargs)), named, of_effect)
 
         return run_async
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return settled(fn(*args, **kwargs), named)
+        return settled(fn(*args, **kwargs), named, of_effect)
 
     return run
 

@@ -6,7 +6,6 @@ import dataclasses
 from copy import deepcopy
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
 from pathlib import PurePath
 from typing import Any, cast
 from uuid import UUID
@@ -26,7 +25,7 @@ def is_fixed(value: Any) -> bool:
         (True, False, False)
     """
     kind = cast("type[Any]", type(value))
-    if kind in _SCALARS or isinstance(value, Enum | PurePath):
+    if kind in _SCALARS or isinstance(value, PurePath):
         return True
     return kind in (tuple, frozenset) and all(map(is_fixed, cast("tuple[Any, ...]", value)))
 

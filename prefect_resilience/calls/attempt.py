@@ -72,12 +72,16 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
             value = yield from claim.once(partial(attempt, guard, run, args, kwargs, claim))
         if guard.expect is not None:
             value = yield from as_promised(guard.expect, value)
+            if claim is not None:
+                claim.note_changes()
     except UnawaitedResult as error:  # a mistake in the code, which no fallback may hide
         if not run.may_go_on:
             error.close()
         raise
     except Exception as error:  # noqa: BLE001 - it is raised again
         outcome = yield from ended_badly(guard, run, began, error, claim)
+        if claim is not None:
+            claim.note_changes()
         if not isinstance(outcome, BaseException):
             return outcome
         try:
@@ -191,12 +195,12 @@ def the_call(
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
         begun = None if running is None else running.in_child()
         call = process.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
-        call.fn = settling(call.fn, guard.isasync, guard.fn)
+        call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
         return call
     if faults.active:
         names = [each.bind(run.parameters).name for each in (guard.circuit,) if each is not None]
         call = faults.around(call, guard.isasync, str(run.identity["node_id"]), *names)
-    call.fn = settling(call.fn, guard.isasync, guard.fn)
+    call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
     if running is not None:
         call.fn = running.watched(call.fn, isasync=guard.isasync)
     if guard.hedge is not None:

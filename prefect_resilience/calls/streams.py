@@ -184,10 +184,7 @@ _NOT_RESTARTED = (
 
 
 def one_attempt(
-    attempt: Stream,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    answered: Callable[[Substitute], Any],
+    attempt: Stream, args: tuple[Any, ...], kwargs: dict[str, Any], answered: Callable[[Substitute], Any]
 ) -> Generator[Any, Any, Any]:
     """The chunks of one attempt, or of a fallback; its return value, or `answered` of a fallback's."""
     try:

@@ -39,11 +39,7 @@ SHORT = 0.2
 """Seconds that a document lives in the tests of expiry."""
 
 # Every class that inherits the contract runs its examples on its own stores.
-FIXTURES = (
-    HealthCheck.function_scoped_fixture,
-    HealthCheck.differing_executors,
-    HealthCheck.too_slow,
-)
+FIXTURES = (HealthCheck.function_scoped_fixture, HealthCheck.differing_executors, HealthCheck.too_slow)
 
 _numbers = itertools.count()
 

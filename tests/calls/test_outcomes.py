@@ -4,13 +4,18 @@ a call without a task run."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
+import itertools
 import warnings
+from concurrent.futures import Future, ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from uuid import uuid4
 
 import pytest
 from prefect.client.schemas.objects import State, StateDetails
+from prefect.futures import PrefectConcurrentFuture, PrefectFutureList
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Pending
 
 from prefect_resilience import (
@@ -224,8 +229,26 @@ def test_a_child_process_awaits_it():
 GENERATORS = {
     "a generator": (lambda x: (item for item in [x]), "yield from"),
     "an async generator": (lambda x: _agen(x), "async for"),
-    "a future": (lambda x: __import__("concurrent.futures").futures.Future(), r"`\.result\(\)`"),
+    "a future": (lambda x: Future(), r"`\.result\(\)`"),
+    "a map": (lambda x: map(str, [x]), "return a list"),
+    "a filter": (lambda x: filter(None, [x]), "return a list"),
+    "a star map": (lambda x: itertools.starmap(pow, [(x, 2)]), "return a list"),
+    "a context manager": (lambda x: contextlib.contextmanager(_gen)(x), "in a `with`"),
+    "an async context manager": (lambda x: contextlib.asynccontextmanager(_agen)(x), "in a `with`"),
+    "a result of a pool": (lambda x: POOL.apply_async(str, (x,)), "return its result"),
+    "results of a pool": (lambda x: POOL.imap(str, [x]), "return its result"),
+    "results of an executor": (lambda x: EXECUTOR.map(str, [x]), "return a list"),
+    "a future of Prefect": (lambda x: PrefectConcurrentFuture(uuid4(), Future()), "return its result"),
+    "futures of Prefect": (lambda x: PrefectFutureList([]), "return its result"),
 }
+POOL, EXECUTOR = ThreadPool(1), ThreadPoolExecutor(1)
+MAY_HAVE_BEGUN = {
+    kind for kind in GENERATORS if kind.startswith(("a future", "futures", "a result", "results"))
+}
+
+
+def _gen(x):
+    yield x
 
 
 async def _agen(x):
@@ -244,7 +267,9 @@ def test_a_generator_that_a_plain_function_returns_is_refused(kind, guard, isasy
     guarded = resilient(retry=FAST, **GUARDS[guard])(pay if isasync else make)
     with batch("b"), pytest.raises(ConfigurationError, match=mend):
         asyncio.run(guarded(7)) if isasync else guarded(7)
-    assert "done" not in [effect.state for effect in batch_status("b").effects]
+    states = [effect.state for effect in batch_status("b").effects]
+    if guard == "effect":
+        assert states == ["unknown" if kind in MAY_HAVE_BEGUN else "failed"]
 
 
 # -- circuits and limits by themselves
@@ -398,10 +423,15 @@ def test_a_circuit_counts_a_failed_state(kind, way):
     assert made.state == "open"
 
 
+def test_without_an_effect_a_returned_error_is_a_value():
+    assert isinstance(resilient(retry=FAST)(lambda: OSError("bad"))(), OSError)
+
+
 @pytest.mark.parametrize("isasync", [False, True])
-def test_an_effect_that_returns_a_failed_state_is_not_done(isasync):
+@pytest.mark.parametrize("make", [TRANSIENT["failed"], lambda: ConnectionRefusedError("no")])
+def test_an_effect_that_returns_a_failed_state_or_an_error_is_not_done(make, isasync):
     calls = []
-    pay = resilient(retry=FAST, effect=ONCE)(returning(TRANSIENT["failed"], isasync, calls))
+    pay = resilient(retry=FAST, effect=ONCE)(returning(make, isasync, calls))
     with batch("b"):
         assert value_of(pay(7)) == "sent"
     assert len(calls) == 3
@@ -410,7 +440,8 @@ def test_an_effect_that_returns_a_failed_state_is_not_done(isasync):
 
 @pytest.mark.parametrize("isasync", [False, True])
 @pytest.mark.parametrize(
-    "make", [lambda: Failed(data=OSError("reset")), lambda: Crashed(), lambda: Cancelled()]
+    "make",
+    [lambda: Failed(data=OSError("reset")), lambda: Crashed(), lambda: Cancelled(), lambda: OSError("reset")],
 )
 def test_an_effect_that_nothing_proves_is_in_doubt(make, isasync):
     calls = []

@@ -31,8 +31,7 @@ class ResilienceSettings(BaseSettings):
     )
 
     enabled: bool = Field(
-        default=True,
-        validation_alias=AliasChoices("RESILIENCE_ENABLED", "PREFECT_RESILIENCE_ENABLED"),
+        default=True, validation_alias=AliasChoices("RESILIENCE_ENABLED", "PREFECT_RESILIENCE_ENABLED")
     )
     store_url: str = Field(default_factory=lambda: default_store_url())
     circuit_store_url: str | None = None

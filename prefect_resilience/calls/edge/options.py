@@ -144,8 +144,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
 
 def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     written = cast(
-        "Iterable[Any]",
-        value if isinstance(value, (list, tuple)) else [] if value is None else [value],
+        "Iterable[Any]", value if isinstance(value, (list, tuple)) else [] if value is None else [value]
     )
     for limit in written:
         if not isinstance(limit, limits.Limit):

@@ -1,25 +1,36 @@
 """The second names of effects whose functions change their arguments.
 
 The key of an effect is taken before its function first runs. If the arguments have another key after the
-call, that key is an alias of the effect. A later pass in the same process asks for the alias, because it
-passes the changed arguments. An alias has a document of its own: {"alias": key after the call, "keys": the
-effects that it may name, "task", "pass": the pass that recorded it}. It is written before the outcome of the
-call, so that no effect is recorded as done while its alias is not.
+call, that key is an alias of the effect; if they have changed otherwise, its own key stands for an alias. A
+later pass in the same process asks for the alias, because it passes the changed arguments. An alias has a
+document of its own: {"alias": key after the call, "keys": the effects that it may name, "names": the changed
+arguments, "pass": the pass that recorded it}. It is written before the outcome of the call, so that no effect
+is recorded as done while its alias is not.
+
+A pass that makes its arguments anew replays the effect, which does not change them. So other effects of that
+pass may get them in another state, and thus with another key, than they did before.
 """
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from prefect_resilience.base.process import per_process
+from prefect_resilience.base.snapshots import is_fixed
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import Asker, Pass, same_pass
+from prefect_resilience.durable.effects.recipes import Recipe
 from prefect_resilience.errors.exceptions import EffectKeyReused
 from prefect_resilience.stores.base import Store, scan_all
 
 ALIASES = "effects-alias/"
 MOST_BATCHES = 1_000
+MOST_UNSURE = 10_000
 
 
 class KnownAliases:
@@ -30,18 +41,54 @@ class KnownAliases:
         self.store = store
         self.batch_id = batch_id
         self.keys: dict[str, list[str]] = {}
+        self.changes: dict[str, set[str]] = {}
+        """The arguments that the call of an effect changes, by the effect's key."""
+        self.unsure: dict[int, Any] = {}
+        """The objects, by their ids, that an earlier pass may have had in another state."""
         self._read_for: set[Pass] = set()
 
     def read(self, passed: Pass) -> None:
         """Read the aliases of earlier passes. May raise StoreUnavailable."""
         if passed not in self._read_for:
             for _, document in scan_all(self.store, place_of(self.batch_id, prefix=ALIASES)):
-                self.add(document.value["alias"], document.value["keys"])
+                self.add(**{name: document.value[name] for name in ("alias", "keys", "names")})
             self._read_for.add(passed)
 
-    def add(self, alias: str, keys: list[str]) -> None:
+    def add(self, alias: str, keys: list[str], names: list[str]) -> None:
         known = self.keys.get(alias, [])
         self.keys[alias] = [*known, *(key for key in keys if key not in known)]
+        for key in keys:
+            self.changes.setdefault(key, set()).update(names)
+
+    def called(self, key: str, given: Mapping[str, Any]) -> None:
+        """An effect was called or replayed: its arguments may be in another state than in an earlier pass."""
+        if key in self.changes:
+            self.unsure |= _parts(given[name] for name in self.changes[key] & given.keys())
+            while len(self.unsure) > MOST_UNSURE:
+                self.unsure.pop(next(iter(self.unsure)))
+
+    def blurred(self, recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
+        """The recipe in which an argument of an unsure state agrees with every argument."""
+        blurred = {
+            name for name, value in given.items() if self.unsure and self.unsure.keys() & _parts([value])
+        }
+        any_state = {"loose": None, "unsure": True}
+        args = {
+            name: {**arg, **any_state} if name in blurred else arg for name, arg in recipe["args"].items()
+        }
+        return {**recipe, "args": args}
+
+
+def _parts(values: Iterable[Any]) -> dict[int, Any]:
+    """The objects in some values that can change, by their ids."""
+    found: dict[int, Any] = {}
+    waiting = [*values]
+    while waiting and len(found) < MOST_UNSURE:
+        value = waiting.pop()
+        if id(value) not in found and not (is_fixed(value) or isinstance(value, type | Enum | FunctionType)):
+            found[id(value)] = value
+            waiting += gc.get_referents(value)
+    return found
 
 
 class _KnownBatches:
@@ -64,15 +111,16 @@ def aliases_of(store: Store, batch_id: str, passed: Pass) -> KnownAliases:
     return known
 
 
-def record_alias(store: Store, batch_id: str, alias: str, key: str, asker: Asker) -> None:
+def record_alias(store: Store, batch_id: str, alias: str, key: str, names: list[str], asker: Asker) -> None:
     """Record that the arguments of an effect have another key after its call. May raise StoreUnavailable."""
 
     def step(known: dict[str, Any] | None) -> dict[str, Any]:
         if known is not None and key in known["keys"]:
             return known
-        keys = [*(known or {"keys": []})["keys"], key]
+        keys, more = [*(known or {"keys": []})["keys"], key], [*(known or {"names": []})["names"], *names]
         passed = [list(one) for one in asker.passed]
-        return {"batch": batch_id, "alias": alias, "keys": keys, "run": asker.run, "pass": passed}
+        about = {"batch": batch_id, "alias": alias, "run": asker.run, "pass": passed}
+        return {**about, "keys": keys, "names": sorted({*more})}
 
     changed(store, place_of(batch_id, alias, ALIASES), step)
 

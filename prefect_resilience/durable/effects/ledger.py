@@ -128,19 +128,19 @@ class Ledger:
 
     def report(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """Record the outcome of a call."""
-        self._write_before()
+        self.write_before()
         self._step(place, lambda _: event, seen=self._seen(place))
         self.owner.drop(event.claim)
 
     def overdue(self, place: str, claim: str) -> None:
         """Record that the call outlives its attempt; the claim stays held. Never raises StoreUnavailable."""
         try:
-            self._write_before()
+            self.write_before()
             self._step(place, lambda _: Overdue(claim), seen=self._seen(place))
         except StoreUnavailable:
             self.owner.later(lambda: self._step(place, lambda _: Overdue(claim)))
 
-    def _write_before(self) -> None:
+    def write_before(self) -> None:
         while self.before_outcome:
             write = self.before_outcome[0]
             write()

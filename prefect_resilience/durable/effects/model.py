@@ -237,11 +237,7 @@ def decide(
 
 
 def _stand(
-    document: EffectDocument | None,
-    alive: bool,
-    asker: Asker | None,
-    now: float,
-    silent: float | None = None,
+    document: EffectDocument | None, alive: bool, asker: Asker | None, now: float, silent: float | None = None
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """The current state. If the owner of an intent died, the effect becomes `unknown`. A replay records the
     asker."""

@@ -268,6 +268,8 @@ def _of_one_task(recorded: Recipe, mine: Recipe) -> bool:
 
 
 def _what_changed(recorded: Recipe, mine: Recipe) -> str:
+    if unsure := [name for name, arg in mine["args"].items() if arg.get("unsure")]:
+        return f"calls change {unsure[0]!r}, but no replay does: write a key over what stays the same"
     if recorded["template"] != mine["template"]:
         return f"its key was {recorded['template'] or 'a digest'} and is {mine['template'] or 'a digest'}"
     if (types := changed_types(recorded, mine)) != "":

@@ -126,7 +126,9 @@ class LedgerSequences:
         self._opened.earlier.asked(self.key)
         if isinstance(decision, Send) and not decision.known and self._opened.earlier:
             assert self._asker.recipe is not None
-            found = self._opened.compare(self._asker.recipe, self.effect.was, self.source)
+            assert self._aliases is not None
+            recipe = self._aliases.blurred(self._asker.recipe, self.here.parameters)
+            found = self._opened.compare(recipe, self.effect.was, self.source)
             if isinstance(found, Continues):
                 self.key, self._place = found.key, place_of(self.batch_id, found.key)
                 self._opened.earlier.asked(self.key)
@@ -167,7 +169,13 @@ class LedgerSequences:
             if self.effect.verify is not None:
                 asked = self.effect.verify_arguments(given)
                 start.asked = {name: snapshot(value) for name, value in asked.items()}
-            start.key = self._live_key(ledger)
+            key = self._live_key(ledger)
+            if not start.fixed and key.key != self._live_key(ledger, digests=False).key:
+                raise ConfigurationError(
+                    f"the effect of {self.source.name!r} has a new key each time that its arguments are "
+                    f"read, such as {key.key!r}: write a key over fields that stay the same"
+                )
+            start.key = key
         return start.key
 
     def _live_key(self, ledger: Ledger, digests: bool = True) -> MadeKey:
@@ -188,22 +196,29 @@ class LedgerSequences:
         self.key, self._place = key, place_of(self.batch_id, key)
 
     def note_changes(self) -> None:
-        """After the call: record an alias if its arguments have another key now. Does not block.
+        """After the call, and after other code of the user: record if its arguments have changed, and their
+        key now. Does not block.
 
-        The alias is written to the ledger before the outcome of the call.
+        It is written to the ledger before the outcome of the call.
         """
-        taken = self._start.key
-        if self._start.fixed or taken is None or not self.recorded or self._aliases is None:
+        taken, known = self._start.key, self._aliases
+        if self._start.fixed or taken is None or not self.recorded or known is None:
             return
         try:
-            alias = self._live_key(self._ledger, digests=False).key
+            made = self._live_key(self._ledger)
         except Exception:  # noqa: BLE001 - without a key, a later pass cannot send them either
             return
-        if alias not in (taken.key, self.key):
-            self._aliases.add(alias, [self.key])
-            store = self._ledger.store
-            write = partial(record_alias, store, self.batch_id, alias, self.key, self._asker)
-            self._ledger.before_outcome.append(write)
+        args, before = made.recipe["args"], taken.recipe["args"]
+        names = [name for name in args if args[name] != before[name]]
+        alias = self.key if made.key == taken.key else made.key
+        if not names and alias == self.key:
+            return
+        known.add(alias, [self.key], names)
+        known.called(self.key, self.here.parameters)
+        write = partial(record_alias, self._ledger.store, self.batch_id, alias, self.key, names, self._asker)
+        self._ledger.before_outcome.append(write)
+        if self._reported or not self._claimed:
+            self._ledger.owner.later(self._ledger.write_before)
 
     def _doubt(self, why: str) -> InDoubt:
         self.here.in_doubt(self.key, self.batch_id, why)
@@ -296,6 +311,7 @@ class LedgerSequences:
         kind = Blocking if self.isasync and not iscoroutinefunction(self.effect.verify) else Invoke
         key = sent_key(self.key, asked.generation)
         answer: Any = yield kind(self.effect.verify, (key,), {**self._start.asked})
+        self.note_changes()
         if isinstance(answer, Done):
             packed = yield from self._packed(rebuilt(answer.result, self.fn))
             answer = Done(packed, answer.external_id)
@@ -367,6 +383,8 @@ class LedgerSequences:
                 value = unpack(packed, self.fn)
         except LookupError as error:
             raise ResultNotKept(self.key, self.batch_id, str(error.args[0])) from error
+        if self._aliases is not None:
+            self._aliases.called(self.key, self.here.parameters)
         replayed = Replayed(value, self.key, self.batch_id, decision.external_id)
         self.here.replayed(replayed)
         return replayed

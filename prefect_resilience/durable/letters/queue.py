@@ -150,11 +150,7 @@ class DeadLetterQueue:
     # -- reading letters
 
     def letters(
-        self,
-        newer_than: datetime | None = None,
-        *,
-        after: str | None = None,
-        only: Which | None = None,
+        self, newer_than: datetime | None = None, *, after: str | None = None, only: Which | None = None
     ) -> Iterator[DeadLetter]:
         """Every letter in its current status, the newest first.
 

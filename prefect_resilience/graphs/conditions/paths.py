@@ -160,10 +160,7 @@ def shown_path(path: str) -> str:
 
 
 def look_up(
-    path: str,
-    value: Any,
-    scope: Mapping[str, Any] | None = None,
-    bounds: EvaluationBounds | None = None,
+    path: str, value: Any, scope: Mapping[str, Any] | None = None, bounds: EvaluationBounds | None = None
 ) -> Any:
     """The value at `path` in `value`, or a `Missing`.
 

@@ -137,8 +137,7 @@ class Cache(PlanPart):
         default=None, gt=0, description="Seconds for which the output is kept; by default forever."
     )
     key: Text | None = Field(
-        default=None,
-        description="A template; runs with the same key share the output. By default the input.",
+        default=None, description="A template; runs with the same key share the output. By default the input."
     )
 
 

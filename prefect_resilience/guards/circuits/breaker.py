@@ -81,12 +81,7 @@ class CircuitBreaker(Guarding):
 
     @classmethod
     def from_policy(
-        cls,
-        name: str,
-        policy: CircuitPolicy,
-        store: registry.StoreReference = None,
-        *,
-        apart: bool = False,
+        cls, name: str, policy: CircuitPolicy, store: registry.StoreReference = None, *, apart: bool = False
     ) -> CircuitBreaker:
         """A breaker with a policy that was read from JSON or a block.
 

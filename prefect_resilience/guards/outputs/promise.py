@@ -105,11 +105,7 @@ class Expect:
         return retry.model_copy(update={"by_category": {**retry.rules, ErrorCategory.VALIDATION: self._rule}})
 
     def told(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        notes: Notes,
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], notes: Notes
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with the error of the previous attempt in the declared HINTS."""
         if not self.repair or notes.previous is None:

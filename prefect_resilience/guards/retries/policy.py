@@ -90,10 +90,7 @@ def bucket_of(budget: RetryBudget, now: float) -> Bucket:
     return _buckets.get(budget) or _buckets.setdefault(budget, Bucket.full(budget, now))
 
 
-SPELLINGS = {
-    "max_attempts": "attempts",
-    "retryable_errors": "retry_on",
-}
+SPELLINGS = {"max_attempts": "attempts", "retryable_errors": "retry_on"}
 """Other names that JSON may use for an option of `Retry`."""
 
 BACKOFF_SPELLINGS = {

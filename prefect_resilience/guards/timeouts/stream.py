@@ -16,13 +16,7 @@ import anyio
 
 from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts.threads import (
-    Call,
-    abandon,
-    logger,
-    start_call,
-    without_this_frame,
-)
+from prefect_resilience.guards.timeouts.threads import Call, abandon, logger, start_call, without_this_frame
 
 # An async generator with all its steps in one asyncio task, for any number of consumer tasks.
 #

@@ -114,11 +114,7 @@ def table(columns: Mapping[str, str | int], rows: Iterable[Iterable[Cell]], *, h
 
 def card(rows: Iterable[tuple[str, Cell]]) -> Table:
     """A card: a row for each label and its text."""
-    made = Table.grid(
-        Column(style="bold", no_wrap=True),
-        Column(overflow="fold"),
-        padding=(0, 2),
-    )
+    made = Table.grid(Column(style="bold", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
     for label, value in rows:
         made.add_row(label, _cell(value))
     return made

@@ -22,8 +22,7 @@ from prefect_resilience.stores import parse_url
 Flag = Annotated[bool, Parameter(show_default=False)]
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON on stdout, and nothing else.")]
 Store = Annotated[
-    str | None,
-    Parameter(help="The store's URL, as in sqlite:////srv/fleet.db. Default: the configured one."),
+    str | None, Parameter(help="The store's URL, as in sqlite:////srv/fleet.db. Default: the configured one.")
 ]
 Yes = Annotated[Flag, Parameter(help="Do not ask for confirmation.")]
 DryRun = Annotated[Flag, Parameter(help="Only report what would be done.")]

@@ -21,9 +21,7 @@ KEY = "policy-advice"
 
 @flow(name="tune")
 def tune(
-    days: Annotated[float, Field(gt=0, le=35)] = 7,
-    task: str | None = None,
-    goal: TuningGoal | None = None,
+    days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None, goal: TuningGoal | None = None
 ) -> dict[str, Any]:
     """Advise which numbers of the tasks' policies to change, as the artifact "policy-advice".
 

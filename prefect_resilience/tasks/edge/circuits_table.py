@@ -182,10 +182,7 @@ class CircuitsTableWriter:
 
 def _create() -> None:
     artifact = ArtifactCreate(
-        key=KEY,
-        type="markdown",
-        description=DESCRIPTION,
-        data=markdown_of(get_circuits(), datetime.now(UTC)),
+        key=KEY, type="markdown", description=DESCRIPTION, data=markdown_of(get_circuits(), datetime.now(UTC))
     )
     with own_client() as client:
         create_artifact(client, artifact)

@@ -35,13 +35,7 @@ from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.circuits_table import create_artifact, own_client
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
-from prefect_resilience.tasks.summaries.story import (
-    Story,
-    circuits_met,
-    circuits_of,
-    one_pass,
-    story_of,
-)
+from prefect_resilience.tasks.summaries.story import Story, circuits_met, circuits_of, one_pass, story_of
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.model import Advice, Happening, PassFacts, RunFacts, together
 

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from pydantic import BaseModel, PrivateAttr
 
 from prefect_resilience import (
     AttemptTimeout,
+    ConfigurationError,
     Done,
     Effect,
     EffectKeyReused,
+    Fallback,
     InDoubt,
     NotDone,
     NotSent,
@@ -67,6 +70,10 @@ class Account:
 class Tagged(list): ...
 
 
+class Colours(Enum):
+    ALL = ["red"]  # noqa: RUF012
+
+
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dict": (lambda: {"id": 1}, lambda it: it.update(status="charged")),
     "list": (lambda: [1, 2, 3, 4, 5, 6], list.pop),
@@ -79,6 +86,8 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "ordered": (lambda: OrderedDict(a=1, b=2, c=3), lambda it: it.move_to_end("a")),
     "subclass": (lambda: Tagged([1]), lambda it: setattr(it, "owner", "bob")),
     "tuple": (lambda: ([1], 2), lambda it: it[0].append(1)),
+    "enum": (lambda: Colours.ALL, lambda it: it.value.append("blue")),
+    "enum inside": (lambda: (Colours.ALL,), lambda it: it[0].value.append("green")),
 }
 
 
@@ -270,6 +279,142 @@ def test_an_effect_that_has_the_key_itself_comes_first():
 
 def aliases() -> list[Any]:
     return list(scan_all(open_ledger().store, ALIASES))
+
+
+class Receipt:
+    number = 0
+
+    @property
+    def next(self) -> int:
+        self.number += 1
+        return self.number
+
+
+def test_a_key_that_is_another_each_time_is_refused():
+    call = charging(lambda it: None, key="charge:{it.next}")
+    assert passes(call, Receipt()) == [ConfigurationError] * 3
+    assert SENT == []
+
+
+def changed_by_a_fallback() -> tuple[Any, list[Any]]:
+    def answer(it: Any) -> str:
+        it.id += "!"
+        return "instead"
+
+    return {"fallback": Fallback(answer, when=InDoubt)}, ["instead"] * 3
+
+
+def changed_by_verify() -> tuple[Any, list[Any]]:
+    def verify(key: str, it: Any) -> Done:
+        it.id += "!"
+        return Done("verified")
+
+    return {"effect": Effect(key="charge:{it.id}", verify=verify)}, ["verified"] * 3
+
+
+def changed_by_a_rule() -> tuple[Any, list[Any]]:
+    def rule(error: Any) -> None:
+        ACCOUNTS[-1].id += "!"
+
+    return {"classify": rule}, [InDoubt] * 3
+
+
+def changed_by_a_check() -> tuple[Any, list[Any]]:
+    def check(value: Any) -> bool:
+        ACCOUNTS[-1].id += "!"
+        return True
+
+    return {"expect": check}, ["charged"] * 3
+
+
+ACCOUNTS: list[Account] = []
+
+
+@pytest.mark.parametrize(
+    "by", [changed_by_a_fallback, changed_by_verify, changed_by_a_rule, changed_by_a_check]
+)
+def test_an_argument_that_other_code_of_the_call_changes(by):
+    options, ends = by()
+    ACCOUNTS.append(Account())
+
+    @resilient(**{"effect": Effect(key="charge:{it.id}"), "retry": None, **options})
+    def charge(it: Any) -> str:
+        SENT.append(it)
+        if "expect" not in options:
+            raise ConnectionResetError("no answer")
+        return "charged"
+
+    assert passes(charge, ACCOUNTS[-1]) == ends
+    assert len(SENT) == 1
+    assert len(batch_status("b").effects) == 1
+
+
+def keyed(name: str, change: Callable[..., Any] = lambda *_: None, key: str | None = None) -> Any:
+    """An effect of its own task."""
+
+    def call(*it: Any) -> str:
+        change(*it)
+        SENT.append(name)
+        return name
+
+    return resilient(effect=Effect(scope=name, key=key), retry=None)(call)
+
+
+def mark(it: dict) -> None:
+    it["status"] = "charged"
+    it["lines"].append(2)
+
+
+CHARGE, SHIP = keyed("charge", mark), keyed("ship")
+KEYED = keyed("charge", mark, key="charge:{it[0][id]}")
+COUNTED = keyed("count", lambda number, seen: seen.append(number))
+
+
+@pytest.mark.parametrize(
+    ("program", "sent"),
+    [
+        (lambda order: [CHARGE(order), SHIP(order)], 2),
+        (lambda order: [KEYED(order), SHIP(order)], 2),
+        (lambda order: [CHARGE(order), SHIP([order])], 2),
+        (lambda order: [CHARGE(order), SHIP({"of": (order,)})], 2),
+        (lambda order: [CHARGE(order), SHIP(order["lines"])], 2),
+        (lambda order: [CHARGE(order), SHIP(dict(order))], 2),
+        (lambda order: [SHIP(order), CHARGE(order)], 2),
+        (lambda order: [COUNTED(number, order["lines"]) for number in range(3)], 3),
+    ],
+)
+@pytest.mark.parametrize("is_fresh", [True, False])
+def test_an_argument_that_another_effect_changed_before(program, sent, is_fresh):
+    """A replay changes no argument: the key of the next effect is another one than in the first pass."""
+    doubts: list[str] = []
+    orders = [{"id": 1, "lines": [1]} for _ in range(3)]
+    for order in orders if is_fresh else orders[:1] * 3:
+        with batch("b"):
+            try:
+                program(order)
+            except InDoubt as doubt:
+                doubts.append(str(doubt))
+    assert len(SENT) == sent
+    assert all("no replay does: write a key over what stays the same" in doubt for doubt in doubts)
+
+
+@pytest.mark.parametrize("charge", [CHARGE, KEYED])
+def test_what_the_first_pass_did_not_reach_is_sent(charge):
+    for steps in range(1, 3):
+        order = {"id": 1, "lines": [1]}
+        with batch("b"):
+            for step in (charge, SHIP)[:steps]:
+                step(order)
+    assert SENT == ["charge", "ship"]
+
+
+def test_a_key_of_its_own_needs_no_unchanged_argument():
+    ship = keyed("ship", key="ship:{it[0][id]}")
+    for _ in range(2):
+        order = {"id": 1, "lines": [1]}
+        with batch("b"):
+            assert [CHARGE(order), ship(order)] == ["charge", "ship"]
+    assert SENT == ["charge", "ship"]
 
 
 def test_the_alias_is_written_before_the_outcome(monkeypatch):

@@ -185,10 +185,7 @@ def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, A
     """The filter of the API for the heartbeats of flow runs since `since`."""
     # Clocks differ, and without `until` the API uses its own time.
     until = datetime.now(UTC) + timedelta(days=1)
-    occurred = {
-        "since": datetime.fromtimestamp(since, UTC).isoformat(),
-        "until": until.isoformat(),
-    }
+    occurred = {"since": datetime.fromtimestamp(since, UTC).isoformat(), "until": until.isoformat()}
     return {
         "event": {"name": ["prefect.flow-run.heartbeat"]},
         "resource": {"id": [f"{_RESOURCE}{one}" for one in flow_run_ids]},

@@ -24,12 +24,7 @@ from prefect.settings import get_current_settings
 from prefect.states import AwaitingRetry, Crashed, Pending
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.edge.marks import (
-    PAGE,
-    flow_run_of_name,
-    pages,
-    run_id_of,
-)
+from prefect_resilience.durable.batches.edge.marks import PAGE, flow_run_of_name, pages, run_id_of
 from prefect_resilience.durable.batches.edge.workers import is_stranded, retries_in_process, stranded_runs
 from prefect_resilience.durable.batches.strategies import ENDED_BADLY, RecoveryPolicy, RunEnd
 from prefect_resilience.durable.effects.model import EffectDocument

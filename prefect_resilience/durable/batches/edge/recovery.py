@@ -16,13 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.durable.batches.audit import (
-    Audit,
-    AuditEntry,
-    clear,
-    entries_of,
-    said,
-)
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry, clear, entries_of, said
 from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
@@ -36,11 +30,7 @@ from prefect_resilience.durable.batches.decisions import (
     rolled_back,
 )
 from prefect_resilience.durable.batches.edge.closing import close_after_recovery
-from prefect_resilience.durable.batches.edge.flow_runs import (
-    acting_run,
-    run_again,
-    who,
-)
+from prefect_resilience.durable.batches.edge.flow_runs import acting_run, run_again, who
 from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.edge.snapshots import look, not_recorded
 from prefect_resilience.durable.batches.edge.workers import wait_for_worker

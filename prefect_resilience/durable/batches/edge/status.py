@@ -8,17 +8,9 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from prefect_resilience.durable.batches.audit import (
-    Audit,
-    AuditEntry,
-    archived_effects,
-    archived_saga,
-)
+from prefect_resilience.durable.batches.audit import Audit, AuditEntry, archived_effects, archived_saga
 from prefect_resilience.durable.batches.batch import check_batch_id
-from prefect_resilience.durable.batches.edge.flow_runs import (
-    FAILED_OR_CRASHED,
-    BatchRun,
-)
+from prefect_resilience.durable.batches.edge.flow_runs import FAILED_OR_CRASHED, BatchRun
 from prefect_resilience.durable.batches.edge.snapshots import hint_of, run_of, state_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger

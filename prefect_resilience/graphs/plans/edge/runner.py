@@ -305,12 +305,7 @@ class Run:
         self._count(len(inject.nodes), "nodes")
         self.factory.expect(one for one in inject.nodes if isinstance(one, Node))
         return read_added(
-            inject,
-            by=node.id,
-            nodes=self.nodes,
-            ended=self.results,
-            plan=self.plan,
-            actions=self.factory,
+            inject, by=node.id, nodes=self.nodes, ended=self.results, plan=self.plan, actions=self.factory
         )
 
     def _count(self, more: int, what: str) -> None:

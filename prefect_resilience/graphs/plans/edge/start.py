@@ -108,11 +108,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
-    with (
-        nested(nest),
-        asking(asking_of(actions)),
-        progress_shown(f"{artifact_key(title)}-progress", run),
-    ):
+    with nested(nest), asking(asking_of(actions)), progress_shown(f"{artifact_key(title)}-progress", run):
         try:
             result = run.run()
         except PlanFailed as failure:

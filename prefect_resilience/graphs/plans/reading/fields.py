@@ -26,9 +26,7 @@ ID = re.compile(r"\w[\w-]*")
 RESERVED_IDS = RESERVED | WORDS
 EFFECTS = ("conditional", "external", "idempotent")
 
-NAMES_SCHEMA: dict[str, Any] = {
-    "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}],
-}
+NAMES_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
 
 
 class RetrySchema:

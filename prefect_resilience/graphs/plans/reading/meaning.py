@@ -13,13 +13,7 @@ from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
 from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
-from prefect_resilience.graphs.plans.templates import (
-    is_node,
-    mistakes_in,
-    paths_in,
-    pieces,
-    texts,
-)
+from prefect_resilience.graphs.plans.templates import is_node, mistakes_in, paths_in, pieces, texts
 
 UNREAD = "\0"
 """A placeholder for a name that could not be read."""

@@ -54,12 +54,7 @@ class ErrorHandler:
 
 
 def on_error(
-    upstream: Any,
-    handler: Any,
-    *args: Any,
-    when: Any = None,
-    even_if_not_run: bool = False,
-    **kwargs: Any,
+    upstream: Any, handler: Any, *args: Any, when: Any = None, even_if_not_run: bool = False, **kwargs: Any
 ) -> PrefectFuture[Any]:
     """Call `handler` if `upstream` failed; else pass the upstream's value through.
 

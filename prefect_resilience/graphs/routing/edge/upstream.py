@@ -274,10 +274,7 @@ def submit_node(
     keep_secrets_out_of_logs()
     shown = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
     node = task(
-        name=what,
-        task_run_name=shown.replace("{", "{{").replace("}", "}}"),
-        cache_policy=NO_CACHE,
-        retries=0,
+        name=what, task_run_name=shown.replace("{", "{{").replace("}", "}}"), cache_policy=NO_CACHE, retries=0
     )(work)
     runner: Any = flow_run.task_runner
     sent, handed = _for_dask(content, runner)

@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from prefect.blocks.core import Block
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    HttpUrl,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, model_serializer, model_validator
 from pydantic.config import JsonDict
 
 from prefect_resilience.base.policy import nearest
@@ -98,8 +91,7 @@ class RetryFields(Fields):
         "The maximum number of attempts, including the first one.", RETRY.attempts, ge=1, le=MOST_ATTEMPTS
     )
     backoff: BackoffFields = Field(
-        default_factory=BackoffFields,
-        description=f"The delays between attempts. {EMPTY}",
+        default_factory=BackoffFields, description=f"The delays between attempts. {EMPTY}"
     )
     max_elapsed: float | None = optional("No further attempt starts after this many seconds.", ge=0)
     retry_on: list[str] | None = optional(
@@ -131,8 +123,7 @@ class CircuitFields(Fields):
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Circuit")
 
     name: str | None = optional(
-        "The circuit's name. It may contain the task's parameters, as in llm:{provider}.",
-        min_length=1,
+        "The circuit's name. It may contain the task's parameters, as in llm:{provider}.", min_length=1
     )
     failure_threshold: int | None = optional(
         "Opens after this many failures in a row.", CIRCUIT.failure_threshold, ge=1
