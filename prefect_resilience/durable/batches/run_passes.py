@@ -11,10 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prefect_resilience.base.text import utc_text
-from prefect_resilience.durable.batches.audit import AuditEntry
+
+if TYPE_CHECKING:
+    from prefect_resilience.durable.batches.audit import AuditEntry
 
 Cause = Literal[
     "schedule",

@@ -68,7 +68,8 @@ _APART = _WITNESSED | _ENTANGLED
 _NAMED = (ModuleType, type, FunctionType, BuiltinFunctionType)
 _VALUES = (str, bytes, int, float, complex, bool, type(None))
 _ATOMS = (*_VALUES, CodeType, FrameType, TracebackType, GetSetDescriptorType, MemberDescriptorType)
-_ANY_NAME = names("getattr vars __dict__ attrgetter methodcaller")
+_ALL_NAMES = names("globals __globals__")
+_ANY_NAME = _ALL_NAMES | names("getattr vars locals __dict__ attrgetter methodcaller")
 _NO_NAMES, _MAKING = names(""), names("__init__ __new__ __post_init__")
 _PLAIN = frozenset(dir(object)) | _MAKING | names("__dataclass_fields__ __del__")
 """Methods that an object has for its creation, and to be compared and shown."""
@@ -192,7 +193,7 @@ class _ChannelSearch:
         """What the code of a function names: globals, imported modules, and members that wait for a name."""
         here = function.__globals__
         used, imported = _names_in(function.__code__, here.get("__package__") or "")
-        yield from (here[name] for name in used if name in here)
+        yield from here.values() if used & _ALL_NAMES else (here[name] for name in used if name in here)
         yield from (sys.modules[name] for name in imported if name in sys.modules)
         if not used.isdisjoint(_ANY_NAME):
             used |= self.unused.keys()

@@ -34,7 +34,7 @@ _SENDS = names(
     """
     http.client.send smtplib.send ftplib.sendcmd imaplib.send poplib.putline sqlite3.connect syslog.syslog
     socket.connect socket.sendto socket.sendmsg subprocess.Popen os.system os.posix_spawn
-    os.fork os.forkpty os.exec os.startfile
+    os.fork os.forkpty os.exec os.startfile os.kill os.killpg
     """
 )
 _NATIVE = names("ctypes.dlopen ctypes.dlsym ctypes.dlsym/handle ctypes.call_function mmap.__new__")
@@ -257,8 +257,10 @@ def _report(witness: Witness, event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_local(event: str, args: tuple[Any, ...]) -> bool:
-    """Whether the event is Python's `platform` module reading the processor, as in an SDK's first request."""
-    return event == "subprocess.Popen" and list(args[1]) == ["uname", "-p"]
+    """Whether nothing leaves: Python's `platform` module reads the processor, as in an SDK's first request,
+    or the code asks whether a process exists."""
+    reads = event == "subprocess.Popen" and list(args[1]) == ["uname", "-p"]
+    return reads or (event in ("os.kill", "os.killpg") and args[1] == 0)
 
 
 def _changed_paths(event: str, args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.snapshots import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_of, named_in, tagged_batch
+from prefect_resilience.durable.letters.claims import Starts, latest_starts
 from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.known import (
     block_starts,
@@ -106,7 +107,7 @@ def capture_for_task(
         given = _parameters_of(task_run) if parameters is None else dict(parameters)
         error = context or _error_of(state, given)
         flow_run = _flow_run()
-        return letter_of(
+        letter, contents = letter_of(
             given,
             error and _with_run(error, task, task_run),
             now=datetime.now(UTC),
@@ -121,6 +122,7 @@ def capture_for_task(
             starts=starts_of(flow_run) if flow_run is not None else block_starts(),
             attempts=max(error.attempt if error else 1, task_run.run_count, 1),
         )
+        return _as_begun(letter, task_run), contents
 
     return _captured(made, task_run_logger(task_run=task_run, task=task))
 
@@ -249,7 +251,7 @@ def _settle(
         learn_secrets(parameters)
         kind = "flow" if isinstance(called, Flow) else "task"
         encoded = encode_parameters(parameters).parameters
-        return identity_of(batch_id, kind, called.name, source_of(called), key, encoded)
+        return _begun_as(identity_of(batch_id, kind, called.name, source_of(called), key, encoded), starts)
 
     try:
         letter = settle_call(starts, batch_id, identity, task_run_id, twice)
@@ -339,6 +341,29 @@ def _leaves_letters(task: Task[..., Any]) -> bool:
 
 _given: OrderedDict[UUID, dict[str, Any]] = OrderedDict()
 """The arguments of current task runs that may leave a letter, as they were before the functions began."""
+
+
+_changed: OrderedDict[str, tuple[str, Starts]] = OrderedDict()
+"""Calls that changed their arguments: by their identity afterwards, the one before, and their pass."""
+
+
+def _begun_as(identity: str, starts: Starts) -> str:
+    """The identity of a call. A later pass in this process gets the arguments that an earlier one changed."""
+    before, known = _changed.get(identity, (identity, starts))
+    return before if known != starts else identity
+
+
+def _as_begun(letter: DeadLetter, task_run: TaskRun) -> DeadLetter:
+    """The letter with the identity of its call, which is noted if the call has changed its arguments."""
+    starts, context = latest_starts(letter), TaskRunContext.get()
+    letter = letter.model_copy(update={"identity": _begun_as(letter.identity, starts)})
+    if context is not None and context.task_run.id == task_run.id and task_run.id in _given:
+        now = encode_parameters(resolve_inputs_sync(context.parameters, return_data=True)).parameters
+        call = (letter.batch_id, letter.kind, letter.name, letter.source, letter.key)
+        _changed[identity_of(*call, now)] = letter.identity, starts
+        while len(_changed) > MOST_GIVEN:
+            _changed.popitem(last=False)
+    return letter
 
 
 def _watch_task_run(task_run: TaskRun, state: State[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry
 from prefect.task_engine import run_task
 
-from prefect_resilience import batch, dead_letters
+from prefect_resilience import batch, dead_letters, resilient_task
 from prefect_resilience.durable.letters.edge import known
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
@@ -247,3 +248,37 @@ def test_a_task_run_that_dask_runs_again_has_one_letter(broken: Receiver, ends: 
     report = dead_letters.replay(letter.id)
     assert report.outcomes[0].result == ("replayed" if ends == "failed" else "skipped")
     assert len(broken.got) == 1
+
+
+@pytest.mark.parametrize("is_fresh", [True, False])
+@pytest.mark.parametrize("way", ["retried", "a named batch"])
+def test_a_call_that_changes_its_arguments_has_one_letter(way: str, is_fresh: bool) -> None:
+    """A later pass of this process gets the arguments as the call left them, or makes them anew."""
+    is_broken = True
+
+    @resilient_task(retry=None, dead_letter=True)
+    def charge(order: dict[str, Any]) -> None:
+        order["tried"] = order.get("tried", 0) + 1
+        if is_broken:
+            raise ValueError("no")
+
+    orders = [{"id": number} for number in range(2)]
+
+    def work() -> None:
+        for order in orders:
+            charge(dict(order) if is_fresh else order, return_state=True)
+        if way == "retried" and is_broken:
+            raise ValueError("a later step")
+
+    def run() -> None:
+        with batch("of one day") if way == "a named batch" else nullcontext():
+            flow(retries=2, name="work")(work)(return_state=True)
+
+    for _ in range(1 if way == "retried" else 3):
+        run()
+    letters = dead_letters.list()
+    assert [story(one) for one in letters] == [["failed"] * 3] * 2
+    if way == "a named batch":
+        is_broken = False
+        run()
+        assert [one.status for one in dead_letters.list()] == ["settled"] * 2
