@@ -203,7 +203,10 @@ def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | No
     if run is None or asked.force or run.type in ENDED_BADLY | {"COMPLETED"}:
         return None
     if run.type == "SCHEDULED":
-        why = f"its flow run {run.name!r} is {run.state} and already waits for a worker"
+        waits = "already waits for a worker"
+        if run.in_process:
+            waits = "waits in its process for a retry: use force if that process is certainly gone"
+        why = f"its flow run {run.name!r} is {run.state} and {waits}"
         return decided(seen, None, "refused", why, run.next_at)
     if run.type == "PAUSED":
         return decided(seen, None, "refused", f"its flow run {run.name!r} is {run.state}: resume it")

@@ -166,10 +166,8 @@ neo4j: Look = by_attribute(
     not_found="Neo.ClientError.Database.DatabaseNotFound*",
     timeout="Neo.ClientError.Transaction.TransactionTimedOut*",
     invalid="Neo.ClientError.*",
-    unavailable="""
-            Neo.ClientError.Cluster.NotALeader* Neo.ClientError.General.ForbiddenOnReadOnlyDatabase*
-            Neo.TransientError.*
-            """,
+    unavailable="""Neo.ClientError.Cluster.NotALeader* Neo.ClientError.General.ForbiddenOnReadOnlyDatabase*
+        Neo.TransientError.*""",
     server_error="Neo.DatabaseError.*",
 )
 """Status codes of Neo4j: Neo.<classification>.<category>.<title>."""
@@ -179,10 +177,8 @@ _TRINO = coded(
     auth="PERMISSION_DENIED INVALID_CREDENTIALS",
     rate_limit="QUERY_QUEUE_FULL EXCEEDED_QUEUE_LIMIT",
     timeout="EXCEEDED_TIME_LIMIT ABANDONED_QUERY",
-    unavailable="""
-            SERVER_STARTING_UP SERVER_SHUTTING_DOWN NO_NODES_AVAILABLE CLUSTER_OUT_OF_MEMORY
-            TRANSACTION_CONFLICT PAGE_TRANSPORT_TIMEOUT TOO_MANY_REQUESTS_FAILED
-            """,
+    unavailable="""SERVER_STARTING_UP SERVER_SHUTTING_DOWN NO_NODES_AVAILABLE CLUSTER_OUT_OF_MEMORY
+        TRANSACTION_CONFLICT PAGE_TRANSPORT_TIMEOUT TOO_MANY_REQUESTS_FAILED""",
     not_found="TABLE_NOT_FOUND CATALOG_NOT_FOUND SCHEMA_NOT_FOUND",
     network="REMOTE_HOST_GONE PAGE_TRANSPORT_ERROR REMOTE_TASK_ERROR",
     cancelled="USER_CANCELED",
@@ -286,10 +282,8 @@ _KAFKA = coded(
     network="_TRANSPORT _ALL_BROKERS_DOWN _RESOLVE",
     timeout="_TIMED_OUT _MSG_TIMED_OUT _TIMED_OUT_QUEUE REQUEST_TIMED_OUT",
     unavailable="_QUEUE_FULL UNKNOWN_TOPIC_OR_PART",
-    auth="""
-            _AUTHENTICATION SASL_AUTHENTICATION_FAILED TOPIC_AUTHORIZATION_FAILED GROUP_AUTHORIZATION_FAILED
-            CLUSTER_AUTHORIZATION_FAILED
-            """,
+    auth="""_AUTHENTICATION SASL_AUTHENTICATION_FAILED TOPIC_AUTHORIZATION_FAILED GROUP_AUTHORIZATION_FAILED
+        CLUSTER_AUTHORIZATION_FAILED""",
     rate_limit="THROTTLING_QUOTA_EXCEEDED",
     overflow="MSG_SIZE_TOO_LARGE",
     not_found="_UNKNOWN_TOPIC",

@@ -86,6 +86,10 @@ def refused(why: str, next_at: float | None = None) -> Decided:
 
 
 WAITS = "its flow run 'brave-hare' is Late and already waits for a worker"
+IN_PROCESS = (
+    "its flow run 'brave-hare' is AwaitingRetry and waits in its process for a retry: use force if that "
+    "process is certainly gone"
+)
 PAUSED = "its flow run 'brave-hare' is Suspended: resume it"
 GOES_ON = "its flow run 'brave-hare' is {}: wait for its end, or use force if its process is certainly gone"
 COMPLETED = "its flow run 'brave-hare' completed"
@@ -107,6 +111,12 @@ IN_THE_WAY = [
     ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), "its effect 'x' is in progress", None),
     ("busy without a run", seen(busy=("x",)), "its effect 'x' is in progress", None),
     ("scheduled", seen(run("Late", "SCHEDULED", next_at=NEXT)), WAITS, NEXT),
+    (
+        "a retry in the process",
+        seen(run("AwaitingRetry", "SCHEDULED", next_at=NEXT, in_process=True)),
+        IN_PROCESS,
+        NEXT,
+    ),
     ("paused", seen(run("Suspended", "PAUSED", next_at=NEXT)), PAUSED, None),
     ("pending", seen(run("Pending", next_at=NEXT)), GOES_ON.format("Pending"), None),
     ("running", seen(run("Running")), GOES_ON.format("Running"), None),

@@ -70,7 +70,8 @@ class BatchRun:
     pool: str | None = None
     """Its work pool."""
     stranded: bool = False
-    """Whether it waits for a retry in a process that is gone; then `type` is CRASHED."""
+    in_process: bool = False
+    """Whether it waits for a retry in its process; `stranded`: which is gone; then `type` is CRASHED."""
 
     @property
     def ended_badly(self) -> bool:
@@ -200,6 +201,7 @@ def _seen(run: FlowRun, *, stranded: bool = False) -> BatchRun:
         labels=run.labels,
         pool=run.work_pool_name,
         stranded=stranded,
+        in_process=retries_in_process(run),
     )
 
 
