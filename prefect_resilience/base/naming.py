@@ -7,10 +7,11 @@ import inspect
 import re
 import string
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import collect_secrets, is_secret_name
+from prefect_resilience.errors.secrets.redact import collect_secrets, is_secret_name, masked_by_form
 
 LONGEST = 200
 MAIN = frozenset({"__main__", "__mp_main__"})
@@ -55,10 +56,12 @@ def template_fields(name: str, what: str) -> tuple[str, ...]:
 def fill(name: str, parameters: Mapping[str, Any], what: str) -> str:
     """`name` with its fields filled in, at most LONGEST characters (a longer one ends in a digest).
 
-    A secret in a field is replaced by a digest. Raises ConfigurationError when a parameter is missing or has
-    no such attribute or item.
+    A secret in a field is replaced by a mask and a digest, except in a batch's name. Raises
+    ConfigurationError when a parameter is missing or has no such attribute or item.
     """
-    return shorten(filled_with(_SafeFormatter(), name, parameters, what))
+    # A batch keeps the name that older versions gave it: under another one its effects would be sent again.
+    formatter = string.Formatter() if what == "batch" else _SafeFormatter()
+    return shorten(filled_with(formatter, name, parameters, what))
 
 
 class _SafeFormatter(string.Formatter):
@@ -70,13 +73,24 @@ class _SafeFormatter(string.Formatter):
         secrets = collect_secrets(value) if callable(getattr(value, "get_secret_value", None)) else []
         if isinstance(value, str) and any(map(is_secret_name, re.split(r"[.\[\]]+", field_name))):
             secrets.append(value)
-        if not secrets:
-            return value, first
-        key = b"prefect_resilience: a secret in a name"
-        return (
-            f"hidden-{hashlib.blake2b(secrets[0].encode(errors='replace'), key=key).hexdigest()[:16]}",
-            first,
-        )
+        return (_hidden(secrets[0]), first) if secrets else found
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        text: str = super().format_field(value, format_spec)
+        return _named(text)
+
+
+@lru_cache(maxsize=1_000)
+def _named(text: str) -> str:
+    """A field's text; if it has a secret in it, such as the password in a URL, masked and with a digest."""
+    beginning = text[: 20 * LONGEST]
+    clean = masked_by_form(beginning)
+    return text if clean == beginning else f"{clean[:LONGEST]}~{_hidden(text)}"
+
+
+def _hidden(secret: str) -> str:
+    key = b"prefect_resilience: a secret in a name"
+    return f"hidden-{hashlib.blake2b(secret.encode(errors='replace'), key=key).hexdigest()[:16]}"
 
 
 def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str, Any], what: str) -> str:

@@ -80,11 +80,39 @@ def test_a_secret_in_a_name_is_a_digest_that_is_the_same_in_every_process(name, 
     assert fill(name, parameters, "circuit").replace("'", "") == "llm:hidden-237315f4f2b49be1"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("db:{x}", "postgresql://app:{}@db/x", "db:postgresql://app:***@db/x~hidden-"),
+        ("db:{x.url}", "redis://:{}@cache", "db:redis://:***@cache~hidden-"),
+        ("api:{x!s}", "https://host/?sig={}", "api:https://host/?sig=***~hidden-"),
+        ("api:{x[0]}", "Authorization: Bearer {}", "api:Authorization: Bearer ***~hidden-"),
+        ("sql:{x}", "Server=db;Pwd={};", "sql:Server=db;Pwd=***;~hidden-"),
+    ],
+)
+def test_a_secret_inside_of_a_value_is_masked_and_tells_names_apart(name, value, shown) -> None:
+    def named(secret):
+        text = value.format(secret)
+        found = {"db:{x.url}": SimpleNamespace(url=text), "api:{x[0]}": [text]}.get(name, text)
+        return fill(name, {"x": found}, "circuit")
+
+    names = [named(secret) for secret in ("hunter22hunter", "hunter23hunter", "hunter22hunter")]
+    assert names[0] == names[2] != names[1]
+    assert all(each.startswith(shown) for each in names)
+
+
+@pytest.mark.parametrize("value", ["sk-one", "postgresql://app:hunter22hunter@db/x"])
+def test_a_batch_has_the_name_that_older_versions_gave_it(value) -> None:
+    """Under another name its effects would be sent again."""
+    assert fill("pay:{token}", {"token": value}, "batch") == f"pay:{value}"
+
+
 def test_names_of_two_secrets_differ_and_other_names_stay() -> None:
     names = [fill("llm:{token}:{region}", {"token": t, "region": "eu"}, "circuit") for t in ("a", "b", "a")]
     assert names[0] == names[2] != names[1]
     assert all(name.endswith(":eu") for name in names)
-    for parameters in ({"provider": "sk-one"}, {"provider": 3}, {"provider": None}):
+    for provider in ("sk-one", 3, None, "http://127.0.0.1:8000", "eu/1?x=2", "a@b"):
+        parameters = {"provider": provider}
         assert fill("llm:{provider}", parameters, "circuit") == f"llm:{parameters['provider']}"
 
 

@@ -64,6 +64,11 @@ def _once(text: str) -> str:
             text = text.replace(form, MASK)
     for pattern in registered.patterns:
         text = pattern.sub(mask_secret, text)
+    return masked_by_form(text)
+
+
+def masked_by_form(text: str) -> str:
+    """`text` without the secrets that show by their form or key: the same in every process."""
     where = f"{text}\n{text.lower()}"
     for triggers, mask in RULES:
         for trigger in triggers:
