@@ -319,13 +319,16 @@ def _digest_key(
 
 def _argument(value: Any, in_key: bool, hasher: Hasher) -> dict[str, Any]:
     """One argument, or one field of the template, of a recipe."""
-    said: dict[str, Any] = {"type": type(value).__name__, "typed": None, "loose": None}
-    for name, encode in (("typed", typed), ("loose", loose)):
-        try:
-            said[name] = digest(encode(value, hasher), SHORT)
-        except _WITHOUT_VALUE:
-            continue
-    return {**said, "key": True} if in_key else said
+    digests = {"typed": short_digest(value, hasher), "loose": short_digest(value, hasher, loose)}
+    return {"type": type(value).__name__, **digests, **({"key": True} if in_key else {})}
+
+
+def short_digest(value: Any, hasher: Hasher, encode: Callable[..., Any] = typed) -> str | None:
+    """The digest of one argument; None if it has no value."""
+    try:
+        return digest(encode(value, hasher), SHORT)
+    except _WITHOUT_VALUE:
+        return None
 
 
 def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -282,9 +282,13 @@ def _is_plain(value: Any, depth: int = 200) -> bool:
     return False
 
 
-@lru_cache(maxsize=1_000)
 def _adapter(fn: Callable[..., Any] | None) -> TypeAdapter[Any] | None:
     """The adapter of the function's return type, or None."""
+    return _adapter_of(fn) if isinstance(fn, Hashable) else None
+
+
+@lru_cache(maxsize=1_000)
+def _adapter_of(fn: Callable[..., Any] | None) -> TypeAdapter[Any] | None:
     try:
         wanted = typing.get_type_hints(fn, include_extras=True)["return"] if fn else Any
         return None if wanted in (Any, None, type(None), Done) else TypeAdapter(wanted)

@@ -20,7 +20,7 @@ from prefect_resilience.durable.effects.current import (
     in_progress,
     sent_key,
 )
-from prefect_resilience.durable.effects.keys import MadeKey, effect_key
+from prefect_resilience.durable.effects.keys import MadeKey, effect_key, short_digest
 from prefect_resilience.durable.effects.ledger import Ledger, place_of, remedy
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
@@ -170,7 +170,7 @@ class LedgerSequences:
                 asked = self.effect.verify_arguments(given)
                 start.asked = {name: snapshot(value) for name, value in asked.items()}
             key = self._live_key(ledger)
-            if not start.fixed and key.key != self._live_key(ledger, digests=False).key:
+            if self.effect.key and not start.fixed and key.key != self._live_key(ledger, digests=False).key:
                 raise ConfigurationError(
                     f"the effect of {self.source.name!r} has a new key each time that its arguments are "
                     f"read, such as {key.key!r}: write a key over fields that stay the same"
@@ -202,19 +202,22 @@ class LedgerSequences:
         It is written to the ledger before the outcome of the call.
         """
         taken, known = self._start.key, self._aliases
-        if self._start.fixed or taken is None or not self.recorded or known is None:
+        if self._start.fixed or taken is None or not self.recorded or known is None or self.ledger is None:
             return
+        given, before, hasher = self.here.parameters, taken.recipe["args"], self.ledger.keyed_hash
         try:
-            made = self._live_key(self._ledger)
+            key = self._live_key(self._ledger, digests=False).key
+            alias = self.key if key == taken.key else key
+            if self.effect.key is None and alias == self.key:
+                return
+            now = {name: short_digest(value, hasher) for name, value in given.items() if not is_fixed(value)}
         except Exception:  # noqa: BLE001 - without a key, a later pass cannot send them either
             return
-        args, before = made.recipe["args"], taken.recipe["args"]
-        names = [name for name in args if args[name] != before[name]]
-        alias = self.key if made.key == taken.key else made.key
+        names = [name for name, value in now.items() if value != before[name]["typed"]]
         if not names and alias == self.key:
             return
         known.add(alias, [self.key], names)
-        known.called(self.key, self.here.parameters)
+        known.called(self.key, given)
         write = partial(record_alias, self._ledger.store, self.batch_id, alias, self.key, names, self._asker)
         self._ledger.before_outcome.append(write)
         if self._reported or not self._claimed:

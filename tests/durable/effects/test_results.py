@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from prefect_resilience import Effect, batch, resilient
 from prefect_resilience.durable import Done
 from prefect_resilience.durable.effects.policy import MOST_BYTES, pack, pack_told, rebuilt, shown, unpack
 
@@ -119,3 +121,24 @@ def test_an_answer_becomes_what_the_function_returns_where_it_fits():
     assert rebuilt({"a": [TOLD, 1]}, receipts) == {"a": (RECEIPT, 1)}
     for value, fn in [("r1", receipt), (None, receipt), (TOLD, anything), (RECEIPT, receipt), (TOLD, None)]:
         assert rebuilt(value, fn) is value
+
+
+@dataclasses.dataclass
+class Payer:
+    """A callable object that cannot be hashed."""
+
+    fails: bool
+
+    def __call__(self, order: int) -> str:
+        if self.fails:
+            raise ConnectionResetError("no answer")
+        return "paid"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_callable_object_without_a_hash(fails):
+    effect = Effect(key="pay:{order}", verify=lambda key: Done("paid"))
+    pay = resilient(effect=effect, retry=None)(Payer(fails))
+    for _ in range(2):
+        with batch("b"):
+            assert pay(1) == "paid"
