@@ -47,26 +47,30 @@ Steps = Generator[Command, Any, T]
 
 def drive(sequence: Steps[T]) -> T:
     """Run a sequence to its end in this thread, and return its result."""
+    outcome: Any = None
+    failed: list[BaseException] = []  # thrown outside of `except`, so that it is no context of later errors
     try:
-        command = next(sequence)
         while True:
+            command = sequence.throw(failed.pop()) if failed else sequence.send(outcome)
             try:
                 outcome = command.fn(*command.args, **command.kwargs)
                 if type(outcome) not in PLAIN and is_awaitable(outcome) and not isinstance(outcome, Wait):
                     raise UnawaitedResult(outcome, command.fn).close()
             except BaseException as error:  # noqa: BLE001 - the sequence handles every exception
-                command = sequence.throw(error)
-            else:
-                command = sequence.send(outcome)
+                failed.append(error)
     except StopIteration as stop:
         return stop.value
+    finally:
+        sequence.close()  # if Ctrl-C struck between two steps
 
 
 async def adrive(sequence: Steps[T]) -> T:
     """Run a sequence to its end on the event loop without blocking the loop, and return its result."""
+    outcome: Any = None
+    failed: list[BaseException] = []
     try:
-        command = next(sequence)
         while True:
+            command = sequence.throw(failed.pop()) if failed else sequence.send(outcome)
             try:
                 if isinstance(command, Blocking):
                     outcome = await asyncio.to_thread(command.fn, *command.args, **command.kwargs)
@@ -75,9 +79,7 @@ async def adrive(sequence: Steps[T]) -> T:
                 while type(outcome) not in PLAIN and is_awaitable(outcome):
                     outcome = await outcome
             except BaseException as error:  # noqa: BLE001 - the sequence handles every exception
-                command = sequence.throw(error)
-            else:
-                command = sequence.send(outcome)
+                failed.append(error)
     except StopIteration as stop:
         return stop.value
 

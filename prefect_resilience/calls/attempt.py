@@ -8,6 +8,7 @@ events and result storage come from the `RunContext`.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
@@ -110,12 +111,14 @@ def attempt(
             value = yield command()
         else:
             value = yield from claim.called(command, guard.classified)
+        yield from leave(guard, held, None)
+        return value
     except BaseException as error:
         yield from leave(guard, held, error)
         raise
-    if held:
-        yield from leave(guard, held, None)
-    return value
+    finally:
+        if held:  # Ctrl-C struck during their release
+            yield from leave(guard, held, KeyboardInterrupt())
 
 
 def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
@@ -169,17 +172,20 @@ def left_at_once(held: Held) -> Callable[[], None] | None:
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
     """Release the acquired guards, the last one first; `took` as in `Guarding.left`.
 
-    If a release fails, the other guards are still released, and its error is raised.
+    If a release fails, the other guards are still released, and its error is raised. After Ctrl-C `held` has
+    the guards whose release is not complete.
     """
     info = None if error is None or not held else guard.classified(error)
     while held:
-        each, ticket = held.pop()
+        each, ticket = held[-1]
         try:
             yield from each.left(ticket, error, info=info, took=took)
-        except BaseException as failure:
+        except (Exception, asyncio.CancelledError, GeneratorExit) as failure:
+            held.pop()
             # After a cancellation nothing may be awaited, so the other guards get the cancellation.
             yield from leave(guard, held, error if isinstance(failure, Exception) else failure, took)
             raise
+        held.pop()
 
 
 def the_call(

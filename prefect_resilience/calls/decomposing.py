@@ -165,7 +165,9 @@ def decomposed(
         outcomes = yield from _run(plan, here, parts, guard.isasync)
         place = {"depth": depth + 1, "max_depth": plan.max_depth, "parts": len(parts)}
         if any(isinstance(outcome, Raised) for outcome in outcomes):
-            return _part_failed(error, context, place, outcomes)
+            undone = _part_failed(error, context, place, outcomes)
+            outcomes.clear()  # the drivers, which are in the errors' tracebacks, hold this list
+            return undone
         try:
             value = yield from _merge(plan, here, context, outcomes, depth)
             if guard.expect is not None:

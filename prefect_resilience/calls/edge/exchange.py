@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.durations import LONGEST
-from prefect_resilience.calls.edge.local import LocalRun, called
+from prefect_resilience.calls.attempt import Held
+from prefect_resilience.calls.edge.local import LocalRun, called, gone_on
 from prefect_resilience.calls.edge.options import as_policy, make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
@@ -163,8 +164,8 @@ class Exchange:
             self._arrived = answer if hasattr(answer, "close") else None
             return True
 
-    def fails(self, attempt: int, answer: Any, error: BaseException) -> None:
-        """The response to this attempt is a failure of the service. It is kept if it is still awaited."""
+    def fails(self, attempt: int, error: BaseException, answer: Any = None) -> None:
+        """This attempt failed. Its error and its response, if there is one, are kept if still awaited."""
         with self._lock:
             if self._over == attempt:
                 self.error, self.last, self._arrived = error, answer, None
@@ -254,12 +255,13 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     return make_guard(send, isasync, retry, ours)
 
 
-def exchanged(run: HttpRun, *, raises: bool = False, steps: Steps[Any] | None = None) -> Steps[Any]:
+def exchanged(run: HttpRun, *, raises: bool = False, first: tuple[float, Held] | None = None) -> Steps[Any]:
     """Send with all guards. Returns the response, even if it is a failure of the service; with `raises`, its
-    error is raised. `steps`: the remaining steps after a first attempt that failed."""
+    error is raised. `first`: the start of a first attempt that failed, and the guards that it holds."""
     exchange = run.exchange
     try:
-        answer = yield from (called(run) if steps is None else steps)
+        failed = cast("Exception", exchange.error)
+        answer = yield from (called(run) if first is None else gone_on(run, first[0], failed, first[1]))
     except Exception as error:
         refused = isinstance(error, CircuitOpenError | LimitRefused)
         if refused and exchange.effect is not None:
@@ -274,6 +276,8 @@ def exchanged(run: HttpRun, *, raises: bool = False, steps: Steps[Any] | None = 
     except BaseException:
         yield from exchange.given_up()
         raise
+    finally:
+        failed = exchange.error = None  # its traceback has these frames, which hold the exchange
     yield from exchange.dropped()
     return answer
 
@@ -295,7 +299,7 @@ def attempted(
     try:
         answer = yield Invoke(send, (attempt,))
     except Exception as failure:
-        exchange.error = failure
+        exchange.fails(attempt, failure)
         raise
     if threaded and not exchange.arrives(attempt, answer):
         yield Invoke(exchange.close, (answer,))
@@ -316,5 +320,5 @@ def accepted(
             yield Invoke(exchange.close, (answer,))
         raise
     if error is not None:
-        exchange.fails(attempt, answer, error)
+        exchange.fails(attempt, error, answer)
         raise error

@@ -49,7 +49,7 @@ from prefect_resilience.calls.edge.exchange import (
     guard_of,
     is_failure,
 )
-from prefect_resilience.calls.edge.local import current_call, gone_on
+from prefect_resilience.calls.edge.local import current_call
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.durable.effects.witness import attend
@@ -242,7 +242,7 @@ class ResilientTransport(_HttpxGuards, _Transport):
             if is_failure(answer.status_code):
                 drive(accepted(run.exchange, answer, judged))
         except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
-            run.exchange.error = failure = error
+            run.exchange.error = error
         except BaseException as error:
             run.exchange.over()
             drive(leave(self._guard, held, error))
@@ -254,16 +254,15 @@ class ResilientTransport(_HttpxGuards, _Transport):
             return self._patient(answer)
         finally:
             current_call.reset(around)
-        answer = drive(exchanged(run, steps=gone_on(run, began, failure, held)))
+        answer = drive(exchanged(run, first=(began, held)))
         return self._patient(as_answer(answer, isasync=False))
 
     def _request(
         self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
     ) -> httpx.Response:
         def send(attempt: int) -> httpx.Response:
-            return self._once(
-                exchange.request, partial(exchange.is_over, attempt) if self._threaded else None
-            )
+            over = partial(exchange.is_over, attempt) if self._threaded else None
+            return self._once(exchange.request, over)
 
         return drive(attempted(exchange, send, judged, threaded=self._threaded))
 
@@ -335,7 +334,7 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
             if is_failure(answer.status_code):
                 await adrive(accepted(run.exchange, answer, judged))
         except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
-            run.exchange.error = failure = error
+            run.exchange.error = error
         except BaseException as error:
             run.exchange.over()
             await adrive(leave(self._guard, held, error))
@@ -351,14 +350,15 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
             return self._patient(answer)
         finally:
             current_call.reset(around)
-        answer = await adrive(exchanged(run, steps=gone_on(run, began, failure, held)))
+        answer = await adrive(exchanged(run, first=(began, held)))
         return self._patient(as_answer(answer, isasync=True))
 
     async def _request(
         self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
     ) -> httpx.Response:
-        send = partial(self._once, exchange.request)
-        return await adrive(attempted(exchange, lambda _: send(), judged, threaded=False))
+        return await adrive(
+            attempted(exchange, lambda _: self._once(exchange.request), judged, threaded=False)
+        )
 
     async def _once(self, request: httpx.Request) -> httpx.Response:
         _witnessed(request, isasync=True)

@@ -116,17 +116,17 @@ class EffectClaim(LedgerSequences):
         now = EffectInProgress(
             self.key, self.batch_id, self.generation, self.effect.external, self._witness, self.fence
         )
-        presence = weakref.ref(now)
-        reset = in_progress.set(now)
-        del now
+        presence, around = weakref.ref(now), in_progress.get()
         try:
+            in_progress.set(now)
+            del now
             value = yield call(self._running)
         except BaseException as error:
-            in_progress.reset(reset)
+            in_progress.set(around)
             self.note_changes()
             yield from self.broke(error, presence)
             raise
-        in_progress.reset(reset)
+        in_progress.set(around)
         self.note_changes()
         return (yield from self.ended(value))
 

@@ -243,6 +243,7 @@ class RunningCall:
     entered: bool = False
     interrupted: bool = False
     """Whether a coroutine was cancelled: threads that it started may still run."""
+    _thread: int | None = None  # of a plain function
     _outcome: CallOutcome | None = None
     _late: Callable[[CallOutcome], None] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -270,6 +271,7 @@ class RunningCall:
 
         @functools.wraps(fn)
         def run(*args: Any, **kwargs: Any) -> Any:
+            self._thread = threading.get_ident()
             self._begin()
             try:
                 value = fn(*args, **kwargs)
@@ -304,7 +306,8 @@ class RunningCall:
         """
         with self._lock:
             self._late = late
-            return self.entered and self._outcome is None
+            # In this thread it has ended: Ctrl-C struck before or after the function.
+            return self.entered and self._outcome is None and self._thread != threading.get_ident()
 
     def _begin(self) -> None:
         with self._lock:
@@ -352,14 +355,10 @@ def drop_cancelled_timers() -> None:
     """
     loop = asyncio.get_running_loop()
     for _ in range(TIMERS):
-        loop.call_later(3600.0, _no_op).cancel()
+        loop.call_later(3600.0, int).cancel()
 
 
 async def next_turn() -> None:
     """Wait for the next turn of the event loop."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-
-
-def _no_op() -> None:
-    return

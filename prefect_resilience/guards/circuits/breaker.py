@@ -215,15 +215,12 @@ class CircuitBreaker(Guarding):
 
     def _entered(self) -> Steps[tuple[Permit, float]]:
         # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.
-        permit = self.admit()
-        if permit is None:
-            pending = PendingAdmission(self)
-            try:
-                permit = yield Blocking(pending.ask)
-            except BaseException:
-                pending.abandon()
-                raise
-        return permit, monotonic()
+        pending = PendingAdmission(self)
+        try:
+            return self.admit() or (yield Blocking(pending.ask)), monotonic()
+        except BaseException:
+            pending.abandon()
+            raise
 
     def left(
         self,

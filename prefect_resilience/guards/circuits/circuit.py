@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from time import monotonic
+from time import monotonic, sleep
 
 from prefect_resilience.base.drive import SLICE_SECONDS, Wait
 from prefect_resilience.errors.exceptions import CircuitOpenError
@@ -19,13 +19,16 @@ from prefect_resilience.guards.circuits.exchange import UNSEEN, Synchronizer
 from prefect_resilience.guards.circuits.listeners import logger, tell
 from prefect_resilience.guards.circuits.machine import PASSING
 from prefect_resilience.guards.circuits.model import CircuitSnapshot, moment_of
-from prefect_resilience.guards.circuits.pending import Epoch, Permit
+from prefect_resilience.guards.circuits.pending import Epoch, Permit, flush_aside
 from prefect_resilience.guards.circuits.view import NEVER, View, snapshot_of
 from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.guards.timeouts.threads import abandoned
 
 PATIENCE = 1.0
 """Seconds that a caller waits for another thread's exchange with the store before it continues without."""
+
+PAUSE = 0.001
+"""Seconds between two looks at whether that exchange is over."""
 
 JITTER = 0.05
 """Seconds within which the callers that wait for a probe look at the store."""
@@ -80,18 +83,31 @@ class Circuit(Synchronizer):
 
     def ask(self) -> Permit:
         """A permit, after asking the store if that is possible. Raises CircuitOpenError."""
+        lease = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"
         try:
-            permit = self.admit()
-            if permit is not None:
-                return permit
-            if not self._talking.acquire(timeout=PATIENCE):
-                return self._without_asking()
             try:
-                return self._known_by_now() or self._ask_store()
+                return self.admit() or self._asked(lease)
             finally:
-                self._talking.release()
-        finally:
-            self._tell()
+                self._tell()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C: the store may have granted the lease
+                self._give_back(lease)
+                flush_aside(self)
+            raise
+
+    def _asked(self, lease: str) -> Permit:
+        if not self._may_talk(PATIENCE):
+            return self._without_asking()
+        with self._talking:
+            return self._known_by_now() or self._ask_store(lease)
+
+    def _may_talk(self, patience: float) -> bool:
+        """Wait until no other thread talks to the store. `acquire(timeout=...)` is not used: Ctrl-C right
+        after it would leave the lock taken."""
+        until = monotonic() + patience
+        while self._talking.locked() and monotonic() < until:
+            sleep(PAUSE)
+        return not self._talking.locked()
 
     def _known_by_now(self) -> Permit | None:
         """The permit by the view that another thread got while this one waited; None if that view is old."""
@@ -99,14 +115,13 @@ class Circuit(Synchronizer):
         now = monotonic()
         return self._by_view(view, now) if now < view.until else None
 
-    def _ask_store(self) -> Permit:
+    def _ask_store(self, lease: str) -> Permit:
         with self._lock:
             permit = self.view.permit if self._goes_on(monotonic()) else None
         if permit is not None:
             return permit
-        owner = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"
-        self._sync(machine.Acquire(owner))
-        return self._granted(owner) or self._refuse()
+        self._sync(machine.Acquire(lease))
+        return self._granted(lease) or self._refuse()
 
     def _without_asking(self) -> Permit:
         """Decide by the local view, because another thread is still waiting for the store."""
@@ -205,11 +220,9 @@ class Circuit(Synchronizer):
 
     def _talk(self, work: Callable[[], object], patience: float = PATIENCE) -> None:
         try:
-            if self._talking.acquire(timeout=patience):
-                try:
+            if self._may_talk(patience):
+                with self._talking:
                     work()
-                finally:
-                    self._talking.release()
         except Exception:  # noqa: BLE001 - it must not fail the caller's call
             logger.exception("circuit %r could not exchange its counts with the store", self.name)
         self._tell()

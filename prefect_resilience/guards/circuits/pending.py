@@ -12,6 +12,7 @@ from prefect_resilience.guards.circuits.window import Outcome, Run
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.circuits.circuit import Circuit
 
 RUNS_KEPT = 200
 PROBES_KEPT = 100
@@ -147,18 +148,16 @@ class PendingAdmission:
 
 def flushed(breaker: CircuitBreaker, error: BaseException | None) -> Steps[None]:
     """Flush after a call that raised `error`; in a thread if the caller is cancelled, now or meanwhile."""
-    interrupted = error is not None and not isinstance(error, Exception)
+    if error is not None and not isinstance(error, Exception):
+        flush_aside(breaker)
+        return
     try:
-        if not interrupted:
-            yield Blocking(breaker.flush)
+        yield Blocking(breaker.flush)
     except BaseException:
-        interrupted = True
+        flush_aside(breaker)
         raise
-    finally:
-        if interrupted:
-            flush_aside(breaker)
 
 
-def flush_aside(breaker: CircuitBreaker) -> None:
+def flush_aside(breaker: CircuitBreaker | Circuit) -> None:
     """Flush in a thread: a cancelled caller cannot await, but its lease must be released."""
     start_thread("circuit-flush", breaker.flush)

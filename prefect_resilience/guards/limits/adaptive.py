@@ -109,9 +109,11 @@ class AdaptiveLimit(Limit):
         if place is None:
             waited = time.monotonic() - came
             raise AdaptiveLimitFullError(name, found.number, waited, overdue_places(line))
-        ticket = AdaptiveTicket(place, found)
-        begins(ticket)
-        return ticket
+        try:
+            return begins(AdaptiveTicket(place, found))
+        except BaseException:
+            place.leave()
+            raise
 
     def left(
         self,

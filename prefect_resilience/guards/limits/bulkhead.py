@@ -78,12 +78,10 @@ class Bulkhead(Limit):
             if name is not None and run_going_on() is not None:
                 # The place in this process stays taken: it bounds the requests, and works without the API.
                 lease = yield from self._leased(name, began)
+            return begins(Ticket(place, lease))
         except BaseException:
-            place.leave()
+            _give_back(Ticket(place, lease))
             raise
-        ticket = Ticket(place, lease)
-        begins(ticket)
-        return ticket
 
     def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Release the place; if the call still runs after its attempt, when it has ended."""

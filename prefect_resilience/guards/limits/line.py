@@ -267,21 +267,17 @@ def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPla
 
     If two callers give different limits, the later one counts, so an edited policy applies at once.
     """
-    with _lines.lock:
-        line = _lines.by_key.get(key)
-        if line is None:
-            line = _lines.by_key[key] = WaitingLine(key)
-        line.limit = limit
-        place = HeldPlace(line)
-        if line.taken < limit and not line.waiting:
-            line.taken += 1
-            place.held = True
-            line.note_stuck()
-            return place
-        line.waiting[place] = None
-        woken = _serve(line)
-    began = time.monotonic()
+    place: HeldPlace | None = None
     try:
+        with _lines.lock:
+            line = _lines.by_key.get(key)
+            if line is None:
+                line = _lines.by_key[key] = WaitingLine(key)
+            line.limit = limit
+            place = HeldPlace(line)
+            line.waiting[place] = None
+            woken = _serve(line)
+        began = time.monotonic()
         _wake(woken)
         while not place.held:
             left = for_place(max_wait, time.monotonic() - began, line.stuck())
@@ -291,7 +287,8 @@ def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPla
             yield from waited_for(Wait(partial(place.block, turn), partial(place.awaited, turn)))
         return place
     except BaseException:
-        place.leave()
+        if place is not None:
+            place.leave()
         raise
 
 
@@ -306,9 +303,9 @@ def _serve(line: WaitingLine) -> list[HeldPlace]:
     """Give free places to the callers that have waited longest. Called with the lock held."""
     woken: list[HeldPlace] = []
     while line.waiting and line.taken < line.limit:
-        line.taken += 1
         place = next(iter(line.waiting))
         del line.waiting[place]
+        line.taken += 1
         place.held = True
         woken.append(place)
     line.note_stuck()

@@ -22,8 +22,9 @@ from collections.abc import Callable, Iterator
 from contextvars import Context, ContextVar
 from functools import partial
 from types import BuiltinMethodType, FrameType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
+from prefect_resilience.base.outcomes import has_loop
 from prefect_resilience.guards.timeouts.threads import overdue_calls, overdue_in, start_call
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.limits")
@@ -45,11 +46,13 @@ OUTERMOST = 8
 _tickets: ContextVar[tuple[object, ...]] = ContextVar("prefect_resilience_tickets", default=())
 
 StillRuns = Callable[[], bool]
+T = TypeVar("T")
 
 
-def begins(ticket: object) -> None:
+def begins(ticket: T) -> T:
     """From now on, threads and tasks started in this context belong to the call with this ticket."""
     _tickets.set((*_tickets.get(), ticket))
+    return ticket
 
 
 def belongs_to_none() -> None:
@@ -66,7 +69,7 @@ def still_runs(ticket: object, error: BaseException | None, then: Callable[[], N
     innermost = bool(tickets) and tickets[-1] is ticket
     _tickets.set(tickets[:-1] if innermost else tuple(one for one in tickets if one is not ticket))
     running = _threads_left(ticket)
-    if isinstance(error, asyncio.CancelledError | asyncio.TimeoutError | TimeoutError) and _on_a_loop():
+    if isinstance(error, asyncio.CancelledError | asyncio.TimeoutError | TimeoutError) and has_loop():
         # A scan of all threads and tasks takes a millisecond or more.
         running += [*_threads_in(ticket), *_tasks_in(ticket)]
     if not running:
@@ -153,14 +156,6 @@ def _context_of(task: asyncio.Task[Any]) -> Context:
 
 def _belongs(ticket: object, context: Context) -> bool:
     return any(one is ticket for one in context.get(_tickets, ()))
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 # -- a thread for each overdue call: there are at most as many as the limit has places

@@ -24,6 +24,7 @@ from prefect.logging.loggers import flow_run_logger
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.outcomes import has_loop
 from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
 from prefect_resilience.durable.batches.edge.snapshots import hint_of
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
@@ -161,12 +162,7 @@ def ended(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[
 
 
 def _beside_a_loop(work: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        work()
-        return None
-    return asyncio.to_thread(work)
+    return asyncio.to_thread(work) if has_loop() else work()
 
 
 def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

@@ -5,21 +5,36 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
+from uuid import uuid4
 
+import httpx
 import pytest
+import requests
+from requests.adapters import HTTPAdapter
 
 from prefect_resilience import (
     Bulkhead,
     CircuitBreaker,
+    Decompose,
+    Effect,
+    Expect,
     Fallback,
     Hedge,
+    InDoubt,
+    NotDone,
     Retry,
     RetryBudget,
+    Timeout,
+    aiterate,
+    batch,
+    iterate,
     resilient,
+    split_text,
 )
+from prefect_resilience.http import AsyncResilientTransport, ResilientAdapter, ResilientTransport
 
 RETRY = Retry(3, backoff="none", retry_on=Exception)
 kept: list[weakref.ref[Any]] = []
@@ -89,6 +104,106 @@ def breaks() -> Iterator[int]:
     raise ConnectionError(f"refused {data is None}")
 
 
+def other() -> None:
+    data = hold()
+    raise ValueError(f"not here either {data is None}")
+
+
+async def aother() -> None:
+    other()
+
+
+def promise() -> str | int:
+    return 3 if hold() and len(kept) % 2 else "three"
+
+
+async def apromise() -> str | int:
+    return promise()
+
+
+class TooBig(Exception):
+    status_code = 413
+
+
+def measure(text: str, room: int = 2) -> int:
+    data = hold()
+    if len(text) > room:
+        raise TooBig(f"context length exceeded {data is None}")
+    return len(text)
+
+
+async def ameasure(text: str) -> int:
+    return measure(text)
+
+
+def fails_in_parts(text: str) -> None:
+    measure(text, 4)
+    fails()
+
+
+def in_child(data: Data, attempt: list[int]) -> None:
+    raise ConnectionError(f"refused {data is None}")
+
+
+def payment(**options: Any) -> dict[str, Any]:
+    """The options of an effect with a key of its own."""
+    return {"effect": Effect(key=f"pay:{uuid4()}", **options), "retry": RETRY}
+
+
+def not_done(key: str) -> NotDone:
+    return NotDone()
+
+
+def respond(request: httpx.Request) -> httpx.Response:
+    data = hold()
+    if request.url.host == "broken" or (request.url.host == "flaky" and len(kept) % 2):
+        raise httpx.ConnectError(f"refused {data is None}")
+    return httpx.Response(503 if request.url.host == "busy" and len(kept) % 2 else 200)
+
+
+def get(host: str, **options: Any) -> None:
+    guards = {"retry": RETRY, "circuit": None, "transport": httpx.MockTransport(respond), **options}
+    with httpx.Client(transport=ResilientTransport(**guards)) as client:
+        client.get(f"http://{host}/")
+
+
+async def aget(host: str, **options: Any) -> None:
+    guards = {"retry": RETRY, "circuit": None, "transport": httpx.MockTransport(respond), **options}
+    async with httpx.AsyncClient(transport=AsyncResilientTransport(**guards)) as client:
+        await client.get(f"http://{host}/")
+
+
+class Receiver(HTTPAdapter):
+    """Stands for the network under a `ResilientAdapter`."""
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
+        response = requests.Response()
+        response.url = request.url or ""
+        response.request = request
+        try:
+            response.status_code = respond(httpx.Request("GET", response.url)).status_code
+        except httpx.ConnectError:
+            raise requests.ConnectionError("refused") from None
+        return response
+
+
+class Adapter(ResilientAdapter, Receiver):
+    """A guarded adapter without a network."""
+
+
+def session(host: str, **options: Any) -> None:
+    with requests.Session() as client:
+        client.mount("http://", Adapter(**{"retry": RETRY, "circuit": None, **options}))
+        client.get(f"http://{host}/")
+
+
+def opened(call: Callable[[], Any], circuit: CircuitBreaker) -> None:
+    """Open a circuit, which records its last error, and be rejected."""
+    for _ in range(2):
+        with suppress(Exception):
+            circuit.call(call)
+
+
 def loop() -> None:
     for attempt in resilient(retry=RETRY):
         with attempt:
@@ -111,6 +226,11 @@ def breaker() -> CircuitBreaker:
     )
 
 
+PARTS = Decompose(split_text("text"), merge=sum)
+PROCESS = Timeout(60, mode="process")
+ENDS = (ConnectionError, ValueError, InDoubt, httpx.ConnectError, requests.ConnectionError)
+"""The errors of calls that fail: what stays behind when the caller has dropped them."""
+
 CALLS: dict[str, Any] = {
     "retried": lambda: resilient(retry=RETRY)(flaky)(),
     "retried, with a cause": lambda: resilient(retry=RETRY)(chained)(),
@@ -126,6 +246,33 @@ CALLS: dict[str, Any] = {
     "fallbacks that fail": lambda: resilient(retry=None, fallback=[lambda: fails(), lambda: 3])(fails)(),
     "a good result": lambda: resilient(retry=RETRY, fallback=Fallback.last_known_good())(fails)(),
     "nested": lambda: resilient(retry=RETRY)(lambda: resilient(retry=None)(flaky)())(),
+    "a last fallback that fails": lambda: resilient(retry=None, fallback=other)(fails)(),
+    "retries and fallbacks that fail": lambda: resilient(retry=RETRY, fallback=[other, other])(fails)(),
+    "a malformed output": lambda: resilient(retry=None, expect=Expect("string", repair=True))(promise)(),
+    "no good output": lambda: resilient(retry=None, expect="array", fallback=[other, lambda: 3])(promise)(),
+    "parts": lambda: resilient(retry=None, decompose=PARTS)(measure)("ab cd ef"),
+    "parts that fail": lambda: resilient(retry=None, decompose=PARTS)(fails_in_parts)("abc def ghi"),
+    "a child": lambda: resilient(retry=RETRY, timeout=PROCESS, fallback=lambda data: 3)(in_child)(hold(), []),
+    "an effect": lambda: resilient(**payment(verify=not_done))(flaky)(),
+    "an effect, guarded": lambda: resilient(
+        **payment(verify=not_done), circuit=breaker(), limits=[Bulkhead(3)], timeout=60
+    )(flaky)(),
+    "an effect that fails": lambda: resilient(**payment(verify=not_done), fallback=other)(fails)(),
+    "an effect in doubt": lambda: resilient(**payment())(fails)(),
+    "an open circuit": lambda: opened(fails, CircuitBreaker(uuid4().hex, failure_threshold=1)),
+    "rounds": lambda: iterate(resilient(retry=RETRY)(flaky), bool, 3),
+    "rounds that fail": lambda: resilient(retry=None, fallback=lambda: 3)(lambda: iterate(fails, bool, 3))(),
+    "a request": lambda: get("flaky"),
+    "a request with guards": lambda: get("flaky", circuit=breaker(), limits=[Bulkhead(3)], timeout=60),
+    "a response that is a failure": lambda: get("busy"),
+    "a request that fails": lambda: get("broken"),
+    "a request to another server": lambda: get("broken", fallback="http://good/"),
+    "a request that no server takes": lambda: get("broken", fallback=["http://broken/", "http://broken/v2"]),
+    "a response of a function": lambda: get("broken", fallback=lambda: httpx.Response(200)),
+    "requests": lambda: session("flaky"),
+    "requests with guards": lambda: session("busy", circuit=breaker(), limits=[Bulkhead(3)], timeout=60),
+    "requests that fail": lambda: session("broken", fallback="http://broken/v2"),
+    "requests to another server": lambda: session("broken", fallback="http://good/"),
     "a loop": loop,
     "a stream": lambda: list(resilient(retry=RETRY)(stream)()),
     "a stream that breaks": lambda: list(resilient(retry=RETRY)(breaks)()),
@@ -137,13 +284,31 @@ CALLS: dict[str, Any] = {
     "async: a timeout": lambda: resilient(retry=RETRY, timeout=60)(aflaky)(),
     "async: a hedge": lambda: resilient(retry=RETRY, hedge=Hedge(after=60))(aflaky)(),
     "async: a fallback": lambda: resilient(retry=None, fallback=lambda: 3)(afails)(),
+    "async: a last fallback that fails": lambda: resilient(retry=None, fallback=aother)(afails)(),
+    "async: a plain fallback that fails": lambda: resilient(retry=None, fallback=other)(afails)(),
+    "async: a malformed output": lambda: resilient(retry=None, expect=Expect("string", repair=True))(
+        apromise
+    )(),
+    "async: parts": lambda: resilient(retry=None, decompose=PARTS)(ameasure)("ab cd ef"),
+    "async: an effect": lambda: resilient(**payment(verify=not_done))(aflaky)(),
+    "async: an effect, guarded": lambda: resilient(
+        **payment(verify=not_done), circuit=breaker(), limits=[Bulkhead(3)], timeout=60
+    )(aflaky)(),
+    "async: an effect in doubt": lambda: resilient(**payment())(afails)(),
+    "async: rounds": lambda: aiterate(resilient(retry=RETRY)(aflaky), bool, 3),
+    "async: rounds that fail": lambda: aiterate(afails, bool, 3),
+    "async: a request": lambda: aget("flaky"),
+    "async: a request with guards": lambda: aget("flaky", circuit=breaker(), timeout=60),
+    "async: a response that is a failure": lambda: aget("busy"),
+    "async: a request that fails": lambda: aget("broken"),
+    "async: a request to another server": lambda: aget("broken", fallback=["http://broken/", "http://good/"]),
     "async: a loop": aloop,
     "async: a stream": lambda: drained(resilient(retry=RETRY)(astream)()),
 }
 
 
 async def awaited(call: Any) -> None:
-    with suppress(ConnectionError):
+    with suppress(*ENDS), batch(uuid4().hex):
         await call()
 
 
@@ -152,8 +317,17 @@ def made(call: Any, isasync: bool, runner: asyncio.Runner) -> None:
     if isasync:
         runner.run(awaited(call))
         return
-    with suppress(ConnectionError):
+    with suppress(*ENDS), batch(uuid4().hex):
         call()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> Iterator[None]:
+    """Leave all that was there before out of each collection, which takes half a second otherwise."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", CALLS)
