@@ -76,8 +76,9 @@ kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at 
 matrix: .venv/.installed-dev ## `make demo` and `make test` with every Python of this machine and each Prefect, in an hour; writes docs/versions.md
 	@$(BIN)/python -m tests.project.matrix --write
 
-house: .venv/.installed-dev ## how large the package is, and whether its limits hold
+house: .venv/.installed-dev ## how large the package is, how long the road of a failure is, and whether the limits hold
 	@$(BIN)/python -m tests.project.house
+	@$(IN_A_HOME_OF_ITS_OWN) PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL=CRITICAL $(BIN)/python -m tests.project.failure_road
 
 check: .venv/.installed-dev ## lint, format, types (strict), the contracts between the rooms, documents that match the code
 	$(BIN)/ruff check .

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.project import house
+from tests.project import house, names
 
 pytestmark = pytest.mark.docs
 
@@ -44,3 +46,25 @@ def test_a_room_is_a_folder_of_the_package() -> None:
     assert [
         house.room_of(name) for name in ("prefect_resilience.blocks", "prefect_resilience", "guards")
     ] == [None] * 3
+
+
+def test_names_are_counted_as_they_begin() -> None:
+    tree = ast.parse(
+        "def told(): ...\ndef _closed_twice(): ...\ndef feed(): ...\ndef __made__(): ...\ndef tell(): ...\n"
+        "class C:\n    @property\n    def found(self):\n        one, two = 1, 2\n        self.kept = one\n"
+    )
+    assert names.participles({Path("a.py"): tree}) == (50.0, ["a: told", "a: _closed_twice"])
+    assert names.vague_locals({Path("a.py"): tree}) == (50.0, ["a: one"])
+
+
+def test_files_of_one_name_are_counted_with_their_folders() -> None:
+    paths = [Path(place) for place in ("a/rows.py", "b/rows.py", "a/model.py", "b/model.py", "b/other.py")]
+    assert names.files_twice(paths) == ["rows.py: a, b"]
+
+
+@pytest.mark.api
+@pytest.mark.slow
+def test_the_road_of_a_failure_is_as_short_as_its_limit() -> None:
+    command = [sys.executable, "-m", "tests.project.failure_road"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
