@@ -10,6 +10,7 @@ import inspect
 import json
 import logging
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -35,6 +36,11 @@ FEWEST = 10
 SHORTEST = 100
 """The last resort: the number of entries, and the characters of each."""
 
+SMALL = 4_000
+"""Bytes of a payload of which nothing is cut."""
+_UNSOUND = re.compile(r"\\u(?:0000|d[89a-f])|\d{19}")
+"""NUL, lone surrogates, and numbers of more than 64 bits, in JSON."""
+
 MARK = "truncated"
 _LOOK_AHEAD = 2_000
 """Characters read beyond the cut, so that a secret which crosses the cut is masked first."""
@@ -46,6 +52,8 @@ def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
     Values that JSON does not have become text. A text that was cut ends with its original length. After any
     cut the payload has "truncated": true.
     """
+    if (plain := _plain(payload)) is not None:
+        return redact_data(plain)
     for text, items in STEPS:
         cutter = _Cutter(text, items, limit)
         try:
@@ -61,6 +69,15 @@ def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
         if not isinstance(value, dict | list | tuple | set | frozenset)
     }
     return {**redact_data(plain), MARK: True}
+
+
+def _plain(payload: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The payload as JSON if it is small and JSON can hold each value as it is; else None."""
+    try:
+        text = json.dumps(payload, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return None if len(text) > SMALL or _UNSOUND.search(text) else json.loads(text)
 
 
 def fitted_text(text: str, most: int) -> str:

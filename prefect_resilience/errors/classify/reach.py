@@ -80,7 +80,9 @@ def reach(error: BaseException) -> list[BaseException]:
             continue
         reached[id(link)] = link
         members = members_of(link)
-        behind = _cause(link) or (None if members or find(link, 0.0) else _context(link))
+        behind = _cause(link)
+        if behind is None and not members and (handled := _context(link)) is not None:
+            behind = None if find(link, 0.0) else handled
         left += (behind, *members[:MEMBERS])
     return list(reached.values())
 

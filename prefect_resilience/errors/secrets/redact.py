@@ -18,6 +18,8 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import islice
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, quote_plus
 
@@ -31,6 +33,7 @@ from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, SHORT_COD
 from prefect_resilience.errors.secrets.patterns import RULES, mask_secret
 
 _ROUNDS = 5
+_SHORT = 200
 _DEPTH = 12
 _ITEMS = 10_000
 _SECRET_KEY = Regex(
@@ -50,12 +53,23 @@ def redact(text: str) -> str:
         >>> redact("postgresql://app:hunter22@db/orders")
         'postgresql://app:***@db/orders'
     """
+    masked = _short(text, registered.generation) if len(text) <= _SHORT else _masked(text)
+    return text if masked == text else masked
+
+
+def _masked(text: str) -> str:
     for _ in range(_ROUNDS):  # a mask may uncover a second secret; almost always the first round is the last
         masked = _once(text)
         if masked == text:
             break
         text = masked
     return text
+
+
+@lru_cache(maxsize=2_000)
+def _short(text: str, generation: int) -> str:
+    """Names, codes and categories are in every event; `generation` is that of the registered secrets."""
+    return _masked(text)
 
 
 def _once(text: str) -> str:
@@ -117,7 +131,7 @@ def _of_text(text: str, left: list[int]) -> str:
         return text and "…"
     limit = max(0, min(left[1:]))
     left[2] -= min(len(text), limit + EDGE)
-    return redact_beginning(text, limit)
+    return redact(text) if len(text) <= _SHORT else redact_beginning(text, limit)
 
 
 def _walk(value: Any, depth: int, left: list[int]) -> Any:
@@ -127,24 +141,38 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
         return value
     if depth == 0:
         return MASK
+    items = cast("dict[Any, Any] | list[Any]", value)
+    named = items.items() if isinstance(items, dict) else zip(argument_names(items), items, strict=True)
+    room, left[0] = max(left[0], 0), left[0] - len(items)
+    walked = [
+        (
+            name,
+            MASK
+            if (kind := _kind_of_name(name)) and _is_hidden(kind, item)
+            else _walk(item, depth - 1, left),
+        )
+        for name, item in islice(named, room)
+    ]
     if isinstance(value, dict):
-        pairs = cast("dict[Any, Any]", value)
-        return {
-            (_of_text(key, left) if isinstance(key, str) else key): _under(key, item, depth, left)
-            for key, item in pairs.items()
-            if _is_room(left)
-        }
-    named = zip(cast("list[Any]", value), argument_names(cast("list[Any]", value)), strict=True)
-    items = [_under(name, item, depth, left) for item, name in named if _is_room(left)]
-    return items if isinstance(value, list) else tuple(items)
+        return {_of_text(name, left) if isinstance(name, str) else name: item for name, item in walked}
+    masked_items = [item for _, item in walked]
+    return masked_items if isinstance(value, list) else tuple(masked_items)
 
 
-def _under(key: Any, item: Any, depth: int, left: list[int]) -> Any:
-    if isinstance(key, str):
-        digits = isinstance(item, str | int) and not isinstance(item, bool) and str(item).isdecimal()
-        if (isinstance(item, str) and item and is_secret_name(key)) or (digits and _SHORT_CODE.search(key)):
-            return MASK
-    return _walk(item, depth - 1, left)
+@lru_cache(maxsize=2_000)
+def _kind_of_name(name: object) -> tuple[bool, bool] | None:
+    """Whether it is the name of a secret, and of a short code such as an OTP; None if of neither."""
+    if not isinstance(name, str):
+        return None
+    kind = is_secret_name(name), _SHORT_CODE.search(name) is not None
+    return kind if any(kind) else None
+
+
+def _is_hidden(kind: tuple[bool, bool], value: Any) -> bool:
+    of_secret, of_code = kind
+    if isinstance(value, str) and value and of_secret:
+        return True
+    return of_code and isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
 
 
 _SHORT_CODE = Regex(rf"(?:\A|[_\-]){SHORT_CODE}\Z", re.IGNORECASE)
@@ -168,11 +196,6 @@ def is_secret_name(name: str) -> bool:
     return _SECRET_KEY.search(name) is not None and not PAGING_NAME.search(name)
 
 
-def _is_room(left: list[int]) -> bool:
-    left[0] -= 1
-    return left[0] >= 0
-
-
 # -- secrets that this process knows by value, and the patterns that users add
 
 MINIMUM_LENGTH = 4
@@ -190,6 +213,8 @@ class RegisteredSecrets:
         self.values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
         self.forms: tuple[str, ...] | None = ()  # None: `known_forms` builds them at its next call
         self.patterns: tuple[re.Pattern[str], ...] = ()
+        self.generation = 0
+        """Raised after each change, so that no text redacted before it is used again."""
         self.new_lock()
 
     def new_lock(self) -> None:
@@ -222,6 +247,7 @@ def register_secret(value: str | bytes) -> None:
         while len(registered.values) > MAXIMUM_VALUES:
             registered.values.popitem(last=False)
         registered.forms = None
+        registered.generation += 1
 
 
 def unregister_secret(value: str | bytes) -> None:
@@ -229,6 +255,7 @@ def unregister_secret(value: str | bytes) -> None:
     with registered.lock:
         registered.values.pop(_core(value), None)
         registered.forms = None
+        registered.generation += 1
 
 
 def _core(value: str | bytes) -> str:
@@ -260,6 +287,7 @@ def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
                 f"{MAXIMUM_PATTERNS} secret patterns are already registered: merge some of them"
             )
         registered.patterns = (*registered.patterns, compiled)
+        registered.generation += 1
 
 
 def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
@@ -267,6 +295,7 @@ def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
     text = pattern if isinstance(pattern, str) else pattern.pattern
     with registered.lock:
         registered.patterns = tuple(known for known in registered.patterns if known.pattern != text)
+        registered.generation += 1
 
 
 def known_forms() -> tuple[str, ...]:

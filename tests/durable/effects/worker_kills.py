@@ -129,6 +129,7 @@ class Plot:
         self.met = 0
         self.late_at: float | None = None
         self.run_id: Any = None
+        self.said = "nothing yet"
         self.state: State[Any] | None = None
         """The newest that the campaign, which asks for all runs at once, has seen."""
 
@@ -154,7 +155,7 @@ class Plot:
             if state.is_completed() and still > 1.0 and not self._living():
                 break
             if still > STUCK_SECONDS and not self._living():
-                self._wrong(f"its run stays {state.name}: {state.message}")
+                self._wrong(f"its run stays {state.name}: {state.message} Recovery said {self.said}")
                 break
             if len(self.tale.mistakes) > MOST_MISTAKES or self.tale.recoveries > MOST_RECOVERIES:
                 self._wrong(f"it is given up after {self.tale.recoveries} recoveries")
@@ -198,6 +199,7 @@ class Plot:
                 self.late_at = time.monotonic() + self.chance.uniform(0.0, 3.0)
         elif report.action not in ("refused", "nothing"):
             self._wrong(f"recovery said {report.action}: {report.why}")
+        self.said = f"{report.action}: {report.why}"
 
     def _report_late(self) -> None:
         """Report a crash once more, as process workers do, whatever the run has come to meanwhile."""

@@ -71,7 +71,10 @@ def send_blindly(order: int, url: str) -> str:
     return post(url)
 
 
-@resilient_task(effect=Effect(key="{batch_id}.{order[n]}", verify=verify), persist_result=False)
+CHANGES = Effect(key="{batch_id}.{order[n]}", verify=verify)
+
+
+@resilient_task(effect=CHANGES, retry=Retry(backoff=Backoff.none(), retry_on=NotSent), persist_result=False)
 def send_what_it_changes(order: dict[str, Any], url: str) -> str:
     order["status"] = "sending"
     if order["lines"].pop() == "first" and order["n"] % LATE_EVERY == 0:
