@@ -279,7 +279,7 @@ def failed(
         doubt = known
     steps = guard.fallbacks if claim is None or not claim.bars_fallbacks else despite_doubt(guard.fallbacks)
     chain = Chain(steps, guard.fn, guard.isasync)
-    answer = yield from chain.answer(run.parameters, context, run, clean)
+    answer = (yield from chain.answer(run.parameters, context, run, clean)) if steps else None
     run.done()
     if (budget := guard.error_budget) is not None:
         good = answer is not None and not (answer.fallback.degraded and budget.degraded_counts)

@@ -235,6 +235,8 @@ def on(event: str, handler: Handler) -> Callable[[], None]:
 
 def tell(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """Call the handlers of an event. Never raises."""
+    if not _handlers:
+        return
     concerned = [handler for event, handler in [*_handlers.values()] if _means(event, happening)]
     if not concerned:
         return

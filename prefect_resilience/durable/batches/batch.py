@@ -11,7 +11,8 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 
 LONGEST = 200
 
-_explicit: ContextVar[tuple[str, str] | None] = ContextVar("prefect_resilience_batch", default=None)
+named_batch: ContextVar[tuple[str, str] | None] = ContextVar("prefect_resilience_batch", default=None)
+"""The batch of the `with batch(...)` around this code, and the unique id of the block."""
 """The batch of the enclosing `with batch(...)`, and the id of that block."""
 
 _carrier: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -31,23 +32,23 @@ def batch(batch_id: str) -> Generator[str, None, None]:
         invoices-2026-11
     """
     check_batch_id(batch_id)
-    token = _explicit.set((batch_id, f"block-{uuid4().hex}"))
+    token = named_batch.set((batch_id, f"block-{uuid4().hex}"))
     try:
         with _carrier(batch_id):
             yield batch_id
     finally:
-        _explicit.reset(token)
+        named_batch.reset(token)
 
 
 def explicit_batch() -> str | None:
     """The batch of the `with batch(...)` around this code."""
-    named = _explicit.get()
+    named = named_batch.get()
     return None if named is None else named[0]
 
 
 def batch_block() -> str | None:
     """The unique id of the `with batch(...)` around this code."""
-    named = _explicit.get()
+    named = named_batch.get()
     return None if named is None else named[1]
 
 

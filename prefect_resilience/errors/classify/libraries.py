@@ -11,7 +11,14 @@ from prefect_resilience.errors.classify import databases, services
 from prefect_resilience.errors.classify.http import OVERFLOW_CODE, http_finding
 from prefect_resilience.errors.classify.names import BY_BARE_NAME, BY_NAME, text_finding
 from prefect_resilience.errors.classify.retry_after import wait_of_value
-from prefect_resilience.errors.classify.shapes import as_dict, as_number, class_names, read, read_text
+from prefect_resilience.errors.classify.shapes import (
+    as_dict,
+    as_number,
+    class_names,
+    is_bare,
+    read,
+    read_text,
+)
 from prefect_resilience.errors.taxonomy import (
     CATEGORY_CODES,
     ErrorKind,
@@ -260,7 +267,7 @@ def find(error: BaseException, now: float) -> Opinion | None:
     """The opinion of the default rules on one exception, without its causes; None means no opinion.
 
     The order: a rule for the class, a declared `error_category`, HTTP by shape, SQLSTATE by shape, the
-    name of the class or of a base, the bare name.
+    name of the class or of a base, the bare name. A bare exception of Python has nothing but its class.
     """
     names = class_names(error)
     for name in names:
@@ -270,6 +277,8 @@ def find(error: BaseException, now: float) -> Opinion | None:
         found = _look(look, error, now) if look else None
         if found is not None:
             return found
+    if is_bare(error):
+        return _named(error, names)
     found = (
         _declared(error)
         or http_finding(error, now)

@@ -41,8 +41,10 @@ def chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _cause(link: BaseException) -> BaseException | None:
-    kept = (read(link, name) for name in ("__cause__", *_KEPT_CAUSES))
-    return next((cause for cause in kept if isinstance(cause, BaseException)), None)
+    for name in ("__cause__", *_KEPT_CAUSES):
+        if isinstance(cause := read(link, name), BaseException):
+            return cause
+    return None
 
 
 def _context(link: BaseException) -> object:

@@ -96,6 +96,11 @@ def class_names(error: object) -> list[str]:
     return [f"{package(cls)}.{cls.__name__}" for cls in type(error).__mro__]
 
 
+def is_bare(error: BaseException) -> bool:
+    """Whether it is one of Python's own exceptions, to which nobody added an attribute (or only notes)."""
+    return type(error).__module__ == "builtins" and all(name.startswith("__") for name in error.__dict__)
+
+
 def is_ours(error: object) -> bool:
     """Whether an exception is of a class of this package."""
     return any(name.startswith("prefect_resilience.") for name in class_names(error))

@@ -214,13 +214,15 @@ class Retry(Policy):
 
     def rule_name(self, error: ErrorInfo, exception: BaseException | None = None) -> str:
         """The key in `by_category` that applies, "" for none. A class goes before a category."""
-        names = names_of(error, exception) if self.rules else ()
+        if not self.by_category:
+            return ""
+        names = names_of(error, exception)
         own = [str(rule) for rule in self.rules if str(rule) in names]
         return min(own, key=lambda rule: (rule in _CATEGORIES, rule != error.category), default="")
 
     def rule_for(self, error: ErrorInfo, exception: BaseException | None = None) -> Retry:
         """The policy that applies to the error: its attempts, delays and counter."""
-        return self.rules.get(self.rule_name(error, exception), self)
+        return self.rules.get(self.rule_name(error, exception), self) if self.by_category else self
 
     def decide(
         self,
@@ -271,7 +273,7 @@ class Retry(Policy):
 
     def refusal(self, error: ErrorInfo, exception: BaseException | None = None) -> str | None:
         """Why errors like this are never retried; None if they are."""
-        names = names_of(error, exception)
+        names = names_of(error, exception) if self.give_up_on or self.retry_on is not None else set[str]()
         if self.give_up_on and not names.isdisjoint(_kept(self.give_up_on)):
             return f"give_up_on names {error.code}"
         if exception is not None and is_interrupted(exception):

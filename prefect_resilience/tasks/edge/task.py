@@ -50,7 +50,6 @@ from prefect_resilience.tasks.edge.task_options import (
     written_policy,
 )
 from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
-from prefect_resilience.telemetry.edge.call_totals import totals_sent_afterwards
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -300,7 +299,7 @@ def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
-    with tagged_again(here.task_run), totals_sent_afterwards():
+    with tagged_again(here.task_run):
         if guard.policy is not None:
             guard = drive(governed(guard, here))
         return as_answer(drive(guarded(guard, here, args, kwargs)), here)
@@ -311,7 +310,7 @@ async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any])
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
-    with tagged_again(here.task_run), totals_sent_afterwards():
+    with tagged_again(here.task_run):
         if guard.policy is not None:
             guard = await adrive(governed(guard, here))
         return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)

@@ -42,6 +42,7 @@ from prefect_resilience.tasks.edge.answers import Again, limited, part_of
 from prefect_resilience.tasks.edge.configured import tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
+from prefect_resilience.telemetry.edge.call_totals import all_totals, send_totals
 from prefect_resilience.telemetry.edge.events import (
     emit,
     error_payload,
@@ -149,6 +150,10 @@ class TaskSurroundings:
     def done(self) -> None:
         _records.pop(self.task_run.id, None)
         _starts.pop(self.task_run.id, None)
+        if (
+            all_totals.sending
+        ):  # the process of the task may not be that of its flow, which sends the last ones
+            send_totals()
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
         condition = self.task.own_retry_condition
@@ -192,7 +197,7 @@ class TaskSurroundings:
     # Logs, events and metrics of decisions.
 
     def went_well(self) -> None:
-        _starts.pop(self.task_run.id, None)
+        self.done()
         attempt_succeeded(self.task.name, self.task.action_id)
 
     def retrying(self, context: ErrorContext, verdict: Verdict) -> None:

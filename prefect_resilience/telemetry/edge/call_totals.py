@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
@@ -65,7 +64,7 @@ class CallTotals:
             if error is not None:
                 self.last_error, self.remarkable = error, True
         if error is not None:
-            _kept.send_regularly()
+            all_totals.send_regularly()
 
     def taken(self) -> dict[str, Any] | None:
         """The payload of the next event; None if there is nothing to send. The counts begin again."""
@@ -80,18 +79,20 @@ class CallTotals:
             return payload
 
 
-class _Kept:
+class AllTotals:
+    """The totals of this process. `sending`: something went wrong, so that they are sent regularly."""
+
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.totals: OrderedDict[Place, CallTotals] = OrderedDict()
+        self.by_place: OrderedDict[Place, CallTotals] = OrderedDict()
         self.sending = False
 
     def of(self, place: Place) -> CallTotals:
         with self.lock:
-            found = self.totals.get(place)
+            found = self.by_place.get(place)
             if found is None:
-                found = self.totals[place] = CallTotals(place)
-            dropped = self.totals.popitem(last=False)[1] if len(self.totals) > MOST else None
+                found = self.by_place[place] = CallTotals(place)
+            dropped = self.by_place.popitem(last=False)[1] if len(self.by_place) > MOST else None
         if dropped is not None:
             _send(dropped)
         return found
@@ -107,13 +108,13 @@ class _Kept:
             self.sending = False
 
 
-_kept = per_process(_Kept)
+all_totals = per_process(AllTotals)
 
 
 def totals_here(function: str) -> CallTotals | None:
     """The totals of a function in the current flow run; None outside of flow runs."""
     place = _place_of(function)
-    return None if place is None else _kept.totals.get(place) or _kept.of(place)
+    return None if place is None else all_totals.by_place.get(place) or all_totals.of(place)
 
 
 def _place_of(function: str) -> Place | None:
@@ -126,24 +127,13 @@ def _place_of(function: str) -> Place | None:
     return flow_run_id, max(task.task_run.flow_run_run_count, 1), function
 
 
-@contextmanager
-def totals_sent_afterwards() -> Generator[None]:
-    """Around a task run, whose process may not be that of its flow: then send what is not sent yet, if
-    something went wrong."""
-    try:
-        yield
-    finally:
-        if _kept.sending:
-            send_totals()
-
-
 def send_totals(*, ended: UUID | None = None) -> None:
     """Send what is not sent yet. Never raises. The totals of the flow run `ended` are forgotten."""
-    with _kept.lock:
-        found = [*_kept.totals.values()]
+    with all_totals.lock:
+        found = [*all_totals.by_place.values()]
         for one in found:
             if one.place[0] == ended:
-                del _kept.totals[one.place]
+                del all_totals.by_place[one.place]
     for one in found:
         _send(one)
 
@@ -178,9 +168,9 @@ def _send_regularly() -> None:
     """Send every EVERY seconds, until nothing was left to send."""
     while True:
         time.sleep(EVERY)
-        with _kept.lock:
-            if not any(one.unsent and one.remarkable for one in _kept.totals.values()):
-                _kept.sending = False
+        with all_totals.lock:
+            if not any(one.unsent and one.remarkable for one in all_totals.by_place.values()):
+                all_totals.sending = False
                 return
         send_totals()
 

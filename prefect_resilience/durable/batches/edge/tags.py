@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
 from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch
+from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch, named_batch
 from prefect_resilience.durable.batches.run_passes import RunState, passes_of
 from prefect_resilience.durable.effects.model import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -50,7 +50,8 @@ def untagged() -> Generator[None, None, None]:
     Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again` adds the tag
     once the run has begun.
     """
-    if tagged_batch() is None:
+    tags = TagsContext.get().current_tags
+    if not tags or named_in(tags) is None:
         yield
         return
     with TagsContext(current_tags=_other_tags()):
@@ -60,10 +61,11 @@ def untagged() -> Generator[None, None, None]:
 @contextmanager
 def tagged_again(task_run: TaskRun) -> Generator[None, None, None]:
     """Add the tag of a named batch to a task run that has begun, and to the runs that it creates."""
-    batch_id = explicit_batch()
-    if batch_id is None:
+    named = named_batch.get()
+    if named is None:
         yield
         return
+    batch_id, _ = named
     if named_in(task_run.tags) is None:
         # Prefect sends a run's tags with each of its states, so the server gets this tag too.
         task_run.tags.append(TAG + batch_id)
