@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
-from prefect_resilience.base.plain import can_be_written
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -210,8 +209,10 @@ def check_key(key: str) -> str:
 
 def check_text(text: str) -> str:
     """Return `text` if it can be written as UTF-8. Raises ValueError for a lone surrogate."""
-    if not can_be_written(text):
-        raise ValueError(f"a key must be valid UTF-8: {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a key must be valid UTF-8: {text!r}") from None
     return text
 
 

@@ -164,7 +164,8 @@ class LedgerSequences:
         start = self._start = self.here.start()
         if start.key is None:
             given = self.here.parameters
-            start.undo = recorded_compensation(self.effect, given)
+            if self.effect.compensate or self.effect.compensates:
+                start.undo = recorded_compensation(self.effect, given)
             start.fixed = all(map(is_fixed, given.values()))
             if self.effect.verify is not None:
                 asked = self.effect.verify_arguments(given)

@@ -120,8 +120,7 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
     """The part of an intent for its compensation. Raises ConfigurationError: then nothing may be sent."""
     if effect.compensates is not None:
         return {"compensates": effect.compensates}
-    if effect.compensate is None:
-        return {}
+    assert effect.compensate is not None
     from prefect_resilience.durable.letters.codec import encode_parameters
 
     named = inspect.signature(effect.compensate).parameters

@@ -22,7 +22,7 @@ from prefect.utilities.engine import resolve_inputs_sync
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.snapshots import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
-from prefect_resilience.durable.batches.edge.tags import batch_of, named_in, tagged_batch
+from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of, named_in
 from prefect_resilience.durable.letters.claims import Starts, latest_starts
 from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.known import (
@@ -207,7 +207,7 @@ def settle_for_task(task_run: TaskRun) -> None:
     """
     starts = starts_here() or block_starts()
     context = TaskRunContext.get()
-    named = explicit_batch() is not None or tagged_batch() is not None
+    named = batch_named_around() is not None
     # Dask and Ray run a task run again if its worker died.
     twice = getattr(FlowRunContext.get(), "detached", False)
     if not (twice or (named and starts) or run_again(starts)) or context is None:

@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
 from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.durable.batches.batch import batch_block, carry_batches, explicit_batch, named_batch
+from prefect_resilience.durable.batches.batch import batch_block, carry_batches, named_batch
 from prefect_resilience.durable.batches.run_passes import RunState, passes_of
 from prefect_resilience.durable.effects.model import Pass
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -82,6 +82,12 @@ def tagged_batch() -> str | None:
     return named_in(TagsContext.get().current_tags)
 
 
+def batch_named_around() -> str | None:
+    """The batch named around this code, in this process or in another one."""
+    named = named_batch.get()
+    return tagged_batch() if named is None else named[0]
+
+
 def named_in(tags: Iterable[str]) -> str | None:
     """The batch in a run's tags."""
     return next((tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG)), None)
@@ -92,7 +98,7 @@ def current_batch() -> str:
 
     Raises ConfigurationError outside of any run and batch, and StoreUnavailable while the API is unavailable.
     """
-    named = explicit_batch() or tagged_batch()
+    named = batch_named_around()
     if named is not None:
         return named
     task, flow = TaskRunContext.get(), FlowRunContext.get()
@@ -113,7 +119,7 @@ def batch_of(task_run: TaskRun) -> str:
     a flow, the batch is the outermost task run. Raises StoreUnavailable while the API, which knows the runs
     above, is unavailable.
     """
-    named = explicit_batch() or tagged_batch()
+    named = batch_named_around()
     if named is not None:
         return named
     context = FlowRunContext.get()
