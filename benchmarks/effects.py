@@ -51,7 +51,7 @@ from prefect_resilience import ResilientTask, classify, resilient_task
 from prefect_resilience.base.drive import Invoke, drive
 from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.claim import EffectClaim
-from prefect_resilience.durable.effects.current import RunningCall
+from prefect_resilience.durable.effects.current import CallStart, RunningCall
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
 from tests.stores_servers import PostgresServer
@@ -109,6 +109,9 @@ class Alone:
 
     def passed(self) -> tuple[tuple[str, int], ...]:
         return ((self.batch, 1),)
+
+    def start(self) -> CallStart:
+        return CallStart()
 
     def asker(self) -> None:
         return None

@@ -64,7 +64,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ),
     (
         lambda: Retry(by_category={"rate_limits": 3}),
-        "Retry(by_category): unknown value 'rate_limits'; did you mean 'rate_limit'?",
+        "Retry(by_category): unknown error category 'rate_limits'; did you mean 'rate_limit'?",
     ),
     (
         lambda: Retry(max_elapsed="5 minutes"),

@@ -25,6 +25,7 @@ from prefect_resilience import (
 from prefect_resilience.durable import Done, Effect, NotDone, Unknown, batch, batch_status, idempotency_key
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Intend, decide
+from prefect_resilience.durable.effects.opening import change_batch, new_batch
 from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, NotSent
 
 pytestmark = pytest.mark.api
@@ -42,9 +43,10 @@ def states(batch_id: str) -> dict[str, str]:
 
 
 def abandoned(batch_id: str, key: str, owner: str = "somebody who died") -> None:
-    """An intention whose owner has no lease any more."""
+    """An intention whose owner has no lease any more, in a batch that the ledger knows."""
     document, _ = decide(None, Intend(owner, "c0", False, about={"key": key, "batch": batch_id}), 0.0)
     open_ledger().store.swap(place_of(batch_id, key), 0, document)
+    change_batch(open_ledger(), batch_id, lambda there: there or new_batch(batch_id))
 
 
 @pytest.fixture

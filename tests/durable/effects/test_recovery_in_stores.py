@@ -116,7 +116,7 @@ def test_what_prune_leaves_alone(store: Store) -> None:
         book("flight")
     log = SagaLog(open_ledger(), "cut-off")
     log.begin("claim-of-the-dead", None)
-    log.drop("claim-of-the-dead")
+    log.give_up("claim-of-the-dead")
     with batch("nothing-done"):
         savepoint("only")
     assert prune(timedelta(days=1)) == []

@@ -396,7 +396,7 @@ def test_a_second_rollback_waits_for_the_first(shared):
     with pytest.raises(EffectBusy):
         savepoint("one", batch_id="b")
     over = threading.Event()
-    threading.Timer(0.3, lambda: (over.set(), log.drop("theirs"))).start()
+    threading.Timer(0.3, lambda: (over.set(), log.give_up("theirs"))).start()
     assert rollback("b", max_wait=60).complete
     assert over.is_set()
     log.begin("cut-off", None)
