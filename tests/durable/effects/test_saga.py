@@ -400,7 +400,7 @@ def test_a_second_rollback_waits_for_the_first(shared):
     assert rollback("b", max_wait=60).complete
     assert over.is_set()
     log.begin("cut-off", None)
-    log.drop("cut-off")
+    log.give_up("cut-off")
     with pytest.raises(InDoubt, match="rollback\\(\\) finishes it"):
         savepoint("one", batch_id="b")
     assert rollback("b").complete
