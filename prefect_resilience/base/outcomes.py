@@ -10,8 +10,10 @@ import asyncio
 import functools
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from itertools import starmap
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, NoneType
@@ -321,3 +323,20 @@ def masked(state: Any, error: BaseException, clean: BaseException) -> Any:
 def recorded(value: Any) -> Any:
     """What to keep of a result: the data of a completed state."""
     return state_data(value) if is_state(value) else value
+
+
+_answered: ContextVar[bool] = ContextVar("prefect_resilience_answered", default=False)
+
+
+@contextmanager
+def answered_for() -> Generator[None, None, None]:
+    """The caller checks each failure of the runs that begin in this block, and raises it if it counts."""
+    before = _answered.set(True)
+    try:
+        yield
+    finally:
+        _answered.reset(before)
+
+
+def is_answered_for() -> bool:
+    return _answered.get()

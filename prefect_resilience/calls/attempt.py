@@ -31,7 +31,8 @@ from prefect_resilience.calls.decomposing import decomposed
 from prefect_resilience.calls.judging import annotate, caused_by, judged, replaced_message
 from prefect_resilience.calls.model import Guard, RunContext, Substitute
 from prefect_resilience.durable.effects.current import Replayed, RunningCall
-from prefect_resilience.errors.exceptions import InDoubt, add_note
+from prefect_resilience.errors.classify.shapes import add_note
+from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import budgets, faults

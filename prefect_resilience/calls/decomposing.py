@@ -16,8 +16,8 @@ from typing import Any, Protocol, cast
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import settling
 from prefect_resilience.calls.model import Guard
+from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason, bounded
 from prefect_resilience.guards.decomposition.model import (

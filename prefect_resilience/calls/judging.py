@@ -11,6 +11,7 @@ from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import not_repeated
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
+from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import (
     AttemptRecord,
     ErrorContext,
@@ -18,7 +19,7 @@ from prefect_resilience.errors.context import (
     attached_context,
     exhausted_since,
 )
-from prefect_resilience.errors.exceptions import InDoubt, add_note
+from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact_beginning
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
@@ -137,11 +138,11 @@ def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
 
 def _attempts(context: ErrorContext) -> str:
     """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
-    errors = [one.error for one in context.history if one.error is not None]
-    rejected = sum(
-        refused_by({"category": one.category, "exception_type": one.exception_type}) is not None
-        for one in errors
-    )
+    rejected = 0
+    for attempt in context.history:
+        if (error := attempt.error) is not None:
+            about = {"category": error.category, "exception_type": error.exception_type}
+            rejected += refused_by(about) is not None
     numbers = {"attempt": context.attempt - rejected, "rejected call": rejected}
     return " and ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in numbers.items() if n)
 

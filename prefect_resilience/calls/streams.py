@@ -17,8 +17,8 @@ from prefect_resilience.base.outcomes import settled
 from prefect_resilience.calls.attempt import Held, ended_badly, enter, failed, leave, succeeded
 from prefect_resilience.calls.judging import annotate, replaced_message
 from prefect_resilience.calls.model import NO_RETRY, Guard, RunContext, Substitute
+from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
-from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.fallbacks import Chain, Fallback
 from prefect_resilience.guards.partials import partial_output

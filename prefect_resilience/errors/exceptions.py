@@ -26,9 +26,7 @@ All can be pickled; `args` holds only the message.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
@@ -348,26 +346,3 @@ def _broken_promise(expected: str, actual: str, violations: Sequence[Mapping[str
     more = len(told) - MOST_IN_MESSAGE
     rest = f"; and {more} more" if more > 0 else ""
     return f"{head}: {'; '.join(told[:MOST_IN_MESSAGE])}{rest}"
-
-
-_answered: ContextVar[bool] = ContextVar("prefect_resilience_answered", default=False)
-
-
-@contextmanager
-def answered_for() -> Generator[None, None, None]:
-    """The caller checks each failure of the runs that begin in this block, and raises it if it counts."""
-    before = _answered.set(True)
-    try:
-        yield
-    finally:
-        _answered.reset(before)
-
-
-def is_answered_for() -> bool:
-    return _answered.get()
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Add a note that tracebacks show below the error. Never raises: not every exception accepts one."""
-    with suppress(Exception):  # a class may have its own __setattr__
-        error.add_note(note)

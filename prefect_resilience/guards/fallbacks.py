@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.base.outcomes import (
+    answered_for,
     generates,
     is_async_generator_function,
     is_coroutine_function,
@@ -22,7 +23,7 @@ from prefect_resilience.base.outcomes import (
 )
 from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
+from prefect_resilience.errors.exceptions import ConfigurationError
 
 When = Callable[[ErrorContext], bool]
 

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from prefect_resilience.base.outcomes import answered_for, is_answered_for
 from prefect_resilience.errors import classify
 from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
@@ -16,8 +17,6 @@ from prefect_resilience.errors.exceptions import (
     RepeatedEffect,
     ResilienceError,
     ResultNotKept,
-    answered_for,
-    is_answered_for,
 )
 from tests.errors.by_name import made
 

@@ -28,8 +28,8 @@ from prefect_resilience.calls.edge.seldom import log_here, run_here, say
 from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import CallStart, OutsideRuns, Replayed
+from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import add_note
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
 from prefect_resilience.guards.fallbacks import Answer, Memories

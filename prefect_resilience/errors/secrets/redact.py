@@ -127,11 +127,15 @@ def redact_within(value: T, left: list[int]) -> T:
 
 
 def _of_text(text: str, left: list[int]) -> str:
+    if len(text) <= _SHORT and left[2] > 0:
+        left[2] -= len(text)
+        masked = _short(text, registered.generation)
+        return text if masked == text else masked
     if left[2] <= -EDGE:
         return text and "…"
     limit = max(0, min(left[1:]))
     left[2] -= min(len(text), limit + EDGE)
-    return redact(text) if len(text) <= _SHORT else redact_beginning(text, limit)
+    return redact_beginning(text, limit)
 
 
 def _walk(value: Any, depth: int, left: list[int]) -> Any:

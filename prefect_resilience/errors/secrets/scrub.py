@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import repeat
+from operator import is_not
 from typing import Any, cast
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
@@ -188,8 +190,10 @@ def _rank(node: BaseException) -> int:
     """The order of cleaning: exceptions that others show in their text first, groups after their members."""
     if _members(node):
         return 2
-    shown = (*node.args, *_attributes(node).values())
-    return 1 if any(isinstance(part, BaseException) for part in shown) else 0
+    for part in (*node.args, *_attributes(node).values()):
+        if isinstance(part, BaseException):
+            return 1
+    return 0
 
 
 def _linked(node: BaseException) -> Iterator[BaseException]:
@@ -212,7 +216,7 @@ def _attributes(node: BaseException) -> dict[str, Any]:
 
 def _scrubbed(node: BaseException, replaced: dict[int, BaseException], left: list[int]) -> BaseException:
     """The node itself, cleaned, or its stand-in."""
-    if any(id(member) in replaced for member in _members(node)):
+    if replaced and any(id(member) in replaced for member in _members(node)):
         return stand_in(node, replaced)
     if replaced:
         _relink(node, replaced)
@@ -241,8 +245,8 @@ def _changes(text: str) -> bool:
 
 def _clean_args(node: BaseException, left: list[int]) -> None:
     args = node.args
-    cleaned = tuple(clean(arg, left) for arg in args)
-    if any(new is not old for new, old in zip(cleaned, args, strict=True)):
+    cleaned = tuple(map(clean, args, repeat(left)))
+    if any(map(is_not, cleaned, args)):
         _set(node, "args", cleaned)
 
 

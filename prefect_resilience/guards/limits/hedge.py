@@ -17,7 +17,8 @@ from prefect_resilience.base.durations import LONGEST, Duration, as_seconds
 from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.process import per_process
-from prefect_resilience.errors.exceptions import ConfigurationError, add_note
+from prefect_resilience.errors.classify.shapes import add_note
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused

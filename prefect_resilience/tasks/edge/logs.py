@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 from uuid import UUID
 
+from prefect_resilience.base.outcomes import is_answered_for
 from prefect_resilience.errors.context import attached_context
-from prefect_resilience.errors.exceptions import is_answered_for
 from prefect_resilience.errors.secrets.redact import redact, register_secret
 from prefect_resilience.tasks.edge import seams
 

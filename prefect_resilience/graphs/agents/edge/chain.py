@@ -10,8 +10,9 @@ from typing import Any, Literal, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.process import setting
+from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.exceptions import ConfigurationError, add_note
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.agents.edge.person import (
     Notify,

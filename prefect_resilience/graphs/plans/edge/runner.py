@@ -22,8 +22,8 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
+from prefect_resilience.base.outcomes import answered_for
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import answered_for
 from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
 from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome, outcome_of

@@ -10,8 +10,9 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 
 from prefect_resilience.errors.classify.reach import as_names, names_of
+from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context
-from prefect_resilience.errors.exceptions import ConfigurationError, add_note
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call, check_target, following, name_of

@@ -17,9 +17,9 @@ from prefect.utilities.annotations import quote
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.plain import plain
-from prefect_resilience.errors.classify.shapes import put
+from prefect_resilience.errors.classify.shapes import add_note, put
 from prefect_resilience.errors.context import ErrorContext, attach_context
-from prefect_resilience.errors.exceptions import ConfigurationError, add_note
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import attach_request, subtask_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo

@@ -15,7 +15,8 @@ from prefect.states import Completed
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.errors.exceptions import ConfigurationError, answered_for
+from prefect_resilience.base.outcomes import answered_for
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending_of
 
 
