@@ -25,13 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bad_day_script import DAY_SECONDS, SERVICES, TROUBLES
-from prefect_resilience.operations.tuning.advising import advise
-from prefect_resilience.operations.tuning.calls import services_of
-from prefect_resilience.operations.tuning.candidates import options_to_try
-from prefect_resilience.operations.tuning.losses import PRICES
-from prefect_resilience.operations.tuning.options import policy_of, with_value, with_values
-from prefect_resilience.operations.tuning.record import RecordedPeriod
-from prefect_resilience.operations.tuning.service import fitted
+from prefect_resilience.operations.tuning.advice import advise
+from prefect_resilience.operations.tuning.record import RecordedPeriod, with_value
 from tests.operations.tuning.worlds import Kind, Trouble, TrueService, Truth, World, live
 
 SECONDS = 5 * 3600.0
@@ -46,6 +41,16 @@ KINDS: Mapping[str, tuple[Kind, float]] = {
     "down": ("503", 1.0),
 }
 DEFAULTS: Mapping[str, Any] = {"retry": {"attempts": 3}, "timeout": 30.0}
+GRID: Mapping[str, tuple[Any, ...]] = {
+    "retry.attempts": (1, 2, 4, 5, 6, 8, 10),
+    "retry.backoff": tuple({"initial": initial} for initial in (0.25, 0.5, 2.0, 4.0, 8.0, 15.0, 30.0)),
+    "timeout": (1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0),
+    "circuit.failure_threshold": (2, 3, 4, 7, 10, 15, 20, 30),
+    "circuit.failure_rate": (0.2, 0.3, 0.4, 0.65, 0.8, 0.95),
+    "circuit.open_for": (5.0, 10.0, 20.0, 45.0, 60.0, 90.0, 120.0),
+}
+"""The values of the random choice."""
+
 Policies = dict[str, dict[str, Any]]
 
 
@@ -83,9 +88,6 @@ def lived(seed: int, policies: Policies) -> tuple[RecordedPeriod, dict[str, Trut
         since=periods[0].since,
         until=max(period.until for period in periods),
         tasks=tuple(task for period in periods for task in period.tasks),
-        circuits=tuple(circuit for period in periods for circuit in period.circuits),
-        runs=RUNS * len(periods),
-        read=RUNS * len(periods),
     )
     return whole, truths
 
@@ -137,19 +139,13 @@ def advised(period: RecordedPeriod) -> tuple[Policies, list[str]]:
     return policies, told
 
 
-def at_random(period: RecordedPeriod, changes: int, seed: int) -> Policies:
-    """As many changes, each of a random option of a random task to a random value that the advice might
-    take."""
+def at_random(changes: int, seed: int) -> Policies:
+    """As many changes, each of a random option of a random task to a random value of a grid."""
     chance = Random(f"random-{seed}")
     policies = defaults()
-    records = [record for record in services_of(period)]
     for _ in range(changes):
-        record = chance.choice(records)
-        name = record.tasks[0].name
-        options = policies[name]
-        judged = options_to_try(record, fitted(record, period.until), 0, options, policy_of(options))
-        option = chance.choice(judged.to_try)
-        policies[name] = with_values(options, option.changes(chance.randrange(len(option.values))))
+        name, option = chance.choice(list(SERVICES)), chance.choice(list(GRID))
+        policies[name] = with_value(policies[name], option, chance.choice(GRID[option]))
     return policies
 
 
@@ -167,7 +163,7 @@ def by_totals(period: RecordedPeriod) -> Policies:
             for timeout in (5.0, 10.0, 15.0, 30.0, 60.0):
                 bad = mean(min(timeout, one.seconds) for one in failed) if failed else 0.0
                 retries = sum(share**n * (bad + min(30.0, 2.0 ** (n - 1))) for n in range(1, attempts))
-                lost = good + retries + share**attempts * (bad + PRICES[None].failed)
+                lost = good + retries + share**attempts * (bad + 300.0)
                 grid.append((lost, attempts, timeout))
         _, attempts, timeout = min(grid)
         policies[task.name] = with_value(
@@ -186,7 +182,7 @@ def pair(number: int) -> tuple[dict[str, list[float]], list[str]]:
     ways = {
         "default": defaults(),
         "advised": better,
-        "random": at_random(period, len(told), number),
+        "random": at_random(len(told), number),
         "grid of totals": by_totals(period),
     }
     days = {way: list(lived(2 * number + 1, policies)[1].values()) for way, policies in ways.items()}

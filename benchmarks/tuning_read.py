@@ -2,9 +2,8 @@
 
 A real Prefect server is filled as in `benchmarks.report`, with a week of runs of resilient tasks: one in ten
 is retried, one in fifty fails, one in a hundred is answered by a fallback. Then a process of its own reads
-the record, and advises. Another one reads it once more; then it must read only what is new. `right`: every
-run with failures was read with its attempts, and the weights of the others add up to what was filled in,
-within 3 %.
+the record, and advises. `right`: every run with failures was read with its attempts, and the weights of the
+others add up to what was filled in, within 3 %.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ ATTEMPT = 0.4
 PROGRAM = """
 import json, resource, sys, time
 began = time.monotonic()
-from prefect_resilience.operations.tuning.evidence import is_plain
+from prefect_resilience.operations.tuning.calls import is_plain
 from prefect_resilience.operations.tuning.reading import read_evidence
 period = read_evidence()
 runs = [run for task in period.tasks for run in task.runs]
@@ -42,9 +41,8 @@ seconds = time.monotonic() - began
 def megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 to_read, began = megabytes(), time.monotonic()
-if sys.argv[1:]:
-    from prefect_resilience.operations.tuning.advising import advise
-    advise(period)
+from prefect_resilience.operations.tuning.advice import advise
+advise(period)
 print(json.dumps({
     "seconds": seconds,
     "megabytes": to_read,
@@ -54,7 +52,7 @@ print(json.dumps({
     "troubled": sum(not is_plain(run) for run in runs),
     "attempts": sum(len(run.attempts) for run in runs if not is_plain(run)),
     "plain": sum(run.weight for run in runs if is_plain(run)),
-    "read": period.read,
+    "read": period.runs,
     "unknown": period.unknown,
 }))
 """
@@ -62,8 +60,7 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class ReadFigures:
-    """Seconds and peak megabytes of the first reading; seconds of the advice on it, and the peak of both in
-    one process; seconds of the second reading."""
+    """Seconds and peak megabytes of the reading; seconds of the advice on it, and the peak of both."""
 
     runs: int
     events: int
@@ -71,7 +68,6 @@ class ReadFigures:
     megabytes: float
     advised: float
     megabytes_of_both: float
-    again: float
     read: int
     right: bool
 
@@ -136,41 +132,22 @@ def fill(home: Path, runs: int) -> Week:
 def measure(home: Path, runs: int, events: int, expected: Counter[str]) -> ReadFigures:
     with report.serving(home) as (api, _):
         environment = {**os.environ, "PREFECT_API_URL": api, "PREFECT_HOME": str(home / "client")}
-        said = [
-            json.loads(
-                subprocess.run(
-                    [sys.executable, "-c", PROGRAM, *more],
-                    env=environment,
-                    check=True,
-                    stdout=subprocess.PIPE,
-                ).stdout
-            )
-            for more in (["advise"], [])
-        ]
+        said = json.loads(
+            subprocess.run(
+                [sys.executable, "-c", PROGRAM], env=environment, check=True, stdout=subprocess.PIPE
+            ).stdout
+        )
     print(said, file=sys.stderr)
-    right = all(
-        (one["troubled"], one["attempts"], one["tasks"])
-        == (expected["troubled"], expected["their attempts"], TASKS)
-        and abs(one["plain"] / expected["plain"] - 1) < 0.03
-        for one in said
-    )
-    first, second = said
-    return ReadFigures(
-        runs,
-        events,
-        first["seconds"],
-        first["megabytes"],
-        first["advised"],
-        first["megabytes_of_both"],
-        second["seconds"],
-        first["read"],
-        right,
-    )
+    counted = (said["troubled"], said["attempts"], said["tasks"])
+    right = counted == (expected["troubled"], expected["their attempts"], TASKS)
+    right = right and abs(said["plain"] / expected["plain"] - 1) < 0.03
+    names = ("seconds", "megabytes", "advised", "megabytes_of_both", "read")
+    return ReadFigures(runs, events, *(said[name] for name in names), right)
 
 
 def table_of(figures: ReadFigures) -> Table:
     table = Table(title="the evidence of a week", title_justify="left")
-    for heading in ("task runs", "events", "read in", "peak", "advised in", "peak of both", "read again in"):
+    for heading in ("task runs", "events", "read in", "peak", "advised in", "peak of both"):
         table.add_column(heading, justify="right")
     for heading in ("runs read", "numbers right"):
         table.add_column(heading, justify="right")
@@ -181,7 +158,6 @@ def table_of(figures: ReadFigures) -> Table:
         f"{figures.megabytes:.0f} MB",
         f"{figures.advised:.1f} s",
         f"{figures.megabytes_of_both:.0f} MB",
-        f"{figures.again:.1f} s",
         f"{figures.read:,}",
         "yes" if figures.right else "NO",
     )

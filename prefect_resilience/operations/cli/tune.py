@@ -19,32 +19,30 @@ from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
 from prefect_resilience.operations.tuning import tuning
-from prefect_resilience.operations.tuning.applying import ChangePlan, NotApplied, TuningChange
-from prefect_resilience.operations.tuning.changing import apply_changes, planned, restore
-from prefect_resilience.operations.tuning.page import fits_of, headline_of, not_judged_of, page_of
-from prefect_resilience.operations.tuning.pictures import (
-    Legend,
+from prefect_resilience.operations.tuning.applying import (
+    ChangePlan,
+    NotApplied,
+    TuningChange,
+    apply_changes,
+    plan_of,
+    restore,
+)
+from prefect_resilience.operations.tuning.report import (
+    Comparison,
+    TuningReport,
     figure_text,
+    headline_of,
     interval_text,
-    picture_of,
+    not_judged_of,
+    page_of,
     value_text,
 )
-from prefect_resilience.operations.tuning.report import Comparison, TuningGoal, TuningReport
-from prefect_resilience.operations.tuning.sentences import fit_text, likely_text
-
-Goal = Annotated[
-    TuningGoal | None,
-    Parameter(
-        help="What matters more than usual: recover (runs), latency or load (of a service in trouble)."
-    ),
-]
 
 
 def tune_command(
     *,
     since: str = "7d",
     task: str | None = None,
-    goal: Goal = None,
     apply: Flag = False,
     restore_old: Annotated[Flag, Parameter(name="--undo")] = False,
     advice: Path | None = None,
@@ -65,12 +63,12 @@ def tune_command(
         apply: Write the advice to the ResiliencePolicy blocks of the tasks, after a question.
         restore_old: Give the blocks the values from before the latest --apply.
         advice: A file with the advice, written by --json, instead of reading the runs: edit it, then --apply.
-        markdown: A file to write the advice to, as markdown with pictures.
+        markdown: A file to write the advice to, as markdown.
     """
     _check_flags(apply=apply, restore_old=restore_old, yes=yes)
     if restore_old:
         return _restore(json=json)
-    report = tuning.tune(options.since("--since", since), task, goal) if advice is None else _read(advice)
+    report = tuning.tune(options.since("--since", since), task) if advice is None else _read(advice)
     if markdown is not None:
         _write(markdown, page_of(report))
     if not apply:
@@ -99,7 +97,6 @@ def _advice(report: TuningReport) -> Iterator[RenderableType]:
             ),
         )
     yield f"{headline_of(report)}."
-    yield from _sentences("How good the replay is", fits_of(report))
     yield from _sentences("Not judged", not_judged_of(report))
     yield from _sentences("Unknown", report.unknown.values())
 
@@ -115,7 +112,7 @@ def _sentences(title: str, sentences: Iterable[str]) -> Iterator[RenderableType]
 
 
 def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
-    plan = planned(report)
+    plan = plan_of(report)
     if not plan.changes:
         answer = {"applied": None, "left": plan.left}
         look.answer(
@@ -170,7 +167,6 @@ def what_if_command(
     timeout: float | None = None,
     set_: Annotated[list[str] | None, Parameter(name="--set")] = None,
     since: str = "24h",
-    picture: Path | None = None,
     json: Json = False,
 ) -> int:
     """Replay a period with other options of one task, and show both side by side.
@@ -184,7 +180,6 @@ def what_if_command(
         timeout: Seconds that one attempt may take.
         set_: Another option, as in retry.max_elapsed=60 or circuit.open_for=10; repeat it for several.
         since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
-        picture: A file to write the comparison to, as an SVG picture.
     """
     wanted: dict[str, Any] = {} if attempts is None else {"retry.attempts": attempts}
     wanted |= {} if timeout is None else {"timeout": timeout}
@@ -193,8 +188,6 @@ def what_if_command(
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
     comparison = tuning.compared_with(task, _nested(wanted), options.since("--since", since))
     then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
-    if picture is not None:
-        _write(picture, picture_of(comparison, f"{task} since {since}", Legend("as it ran", then)))
     return look.answer(comparison, *_compared(comparison, then), json=json)
 
 
@@ -243,10 +236,6 @@ def _compared(comparison: Comparison, then: str) -> Iterator[RenderableType]:
     )
     yield look.table(columns, rows)
     yield f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
-    if comparison.fit is not None and not comparison.fit.doubtful:
-        yield from _sentences("How good the replay is", [fit_text(comparison.fit)])
-    sure = likely_text(comparison.likely)
-    yield from _sentences("How sure it is", [] if sure is None else [sure])
     yield from _sentences("Doubts", comparison.doubts)
 
 

@@ -27,7 +27,7 @@ from prefect_resilience.guards.circuits.registry import link_to
 from prefect_resilience.operations.dashboard import rows
 from prefect_resilience.operations.dashboard.rows import Circuits, Row, Rows
 from prefect_resilience.operations.reports.api import Period, opened, ours
-from prefect_resilience.operations.tuning.latest import latest_advice
+from prefect_resilience.operations.tuning.weekly import latest_advice
 from prefect_resilience.stores import Store
 
 COUNTED = {"retries": "retry.scheduled", "fallbacks": "fallback.used", "failures": "run.failed"}

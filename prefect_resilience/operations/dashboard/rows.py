@@ -18,7 +18,8 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
-from prefect_resilience.operations.tuning.latest import LatestAdvice
+from prefect_resilience.operations.tuning.report import value_text
+from prefect_resilience.operations.tuning.weekly import LatestAdvice
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.listing import BatchCounts
@@ -145,8 +146,8 @@ def advice(latest: LatestAdvice | None) -> Parts:
     rows = {
         f"{one.task}, {one.option}": {
             "place": place,
-            "now": redact(one.now),
-            "better": redact(one.better),
+            "now": redact(value_text(one.now)),
+            "better": redact(value_text(one.better)),
             "why": redact(one.why),
         }
         for place, one in enumerate(latest.lines)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from prefect_resilience import operations
 from prefect_resilience.operations import flows
+from prefect_resilience.operations.tuning.tuning import NEEDS_NUMPY, has_numpy
 
 NAME = "prefect-resilience"
 """The name of every deployment, and the tag that marks it as ours."""
@@ -56,6 +57,11 @@ class Operation:
     def deployment(self) -> str:
         """The full name in Prefect: flow/deployment."""
         return f"{self.name}/{NAME}"
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot be installed."""
+        return NEEDS_NUMPY if self.flow is flows.tune and not has_numpy() else None
 
     @property
     def schedule(self) -> str | None:

@@ -114,6 +114,9 @@ def _install(
     notification = resources.notification(run, webhook, notification_block)
     pool = resources.pool(run, work_pool)
     for operation in operational_flows():
+        if operation.obstacle is not None:
+            run.note("deployment", operation.deployment, "skipped", operation.obstacle)
+            continue
         deployment_id = resources.deploy(run, operation, pool, work_pool is not None)
         run.ids[f"deployment:{operation.name}"] = str(deployment_id or UNKNOWN)
     if notification is not None:

@@ -100,20 +100,6 @@ def _by_circuit(
         yield name, told.get(name, []), snapshots.get(name)
 
 
-def refusals_of(
-    changes: Iterable[StateChange], now: Iterable[CircuitSnapshot], since: float, until: float
-) -> dict[str, list[tuple[StateChange, float | None]]]:
-    """The times of the period in which each circuit rejected calls: the change that began each of them, and
-    its end, None if it has none yet."""
-    found: dict[str, list[tuple[StateChange, float | None]]] = {}
-    for name, told, snapshot in _by_circuit(changes, now):
-        for stay in _stays(_known(name, told, snapshot)):
-            end = min(stay.until, inf if stay.change.retry_at is None else stay.change.retry_at)
-            if stay.refusing and stay.change.at < until and end > since:
-                found.setdefault(name, []).append((stay.change, None if end == inf else end))
-    return found
-
-
 def _circuit(
     name: str, told: list[StateChange], now: CircuitSnapshot | None, period: tuple[float, float], every: bool
 ) -> CircuitFigures | None:

@@ -1,36 +1,44 @@
-"""Which advice can be written to which `ResiliencePolicy` block, and how it is restored. Pure."""
+"""Writes advice to `ResiliencePolicy` blocks, keeps the old values in the store, and restores them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
-from typing import Any, ClassVar, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+from pydantic import JsonValue
 
-from prefect_resilience.operations.tuning.options import value_at
-from prefect_resilience.operations.tuning.report import Comparison, TuningAdvice
+from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.durable.batches.edge.recovery import who
+from prefect_resilience.durable.effects.ledger import changed
+from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.reports.api import Period, ReportError, opened
+from prefect_resilience.operations.tuning.reading import options_of
+from prefect_resilience.operations.tuning.record import value_at, with_value
+from prefect_resilience.operations.tuning.report import Reported, TuningAdvice, TuningReport
+from prefect_resilience.stores import Store, open_store
+from prefect_resilience.tasks.edge.blocks.live import read_policy
+from prefect_resilience.tasks.edge.blocks.policy import SLUG
 
-IN_BLOCK = frozenset({"retry", "timeout", "circuit", "fallback"})
-"""The parts of a block. Limits and hedges are only in the code."""
-
+PLACE = "tuning/applied"
 KEPT = 30
 """The number of applications that are kept, the newest."""
 
-CLASSES = {"retry": "Retry", "circuit": "CircuitBreaker", "limits": "Bulkhead", "hedge": "Hedge"}
-
+KEPT_SECONDS = 365 * 86_400.0
+OPTIONS_OF = timedelta(days=8)
+CLASSES = {"retry": "Retry", "circuit": "CircuitBreaker"}
 Document = dict[str, Any]
 
 
-class _Applied(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-
-class TuningChange(_Applied):
+class TuningChange(Reported):
     """One option that is written to a block.
 
     before: the block's own value; None: the block left it to the code. now: the value with which the task
-    ran. effect: what the replay predicts.
+    ran.
     """
 
     task: str
@@ -40,10 +48,9 @@ class TuningChange(_Applied):
     now: JsonValue
     after: JsonValue
     why: str = ""
-    effect: Comparison | None = None
 
 
-class NotApplied(_Applied):
+class NotApplied(Reported):
     """Advice that was not written, or a change that was not restored, and the reason in one sentence."""
 
     task: str
@@ -51,7 +58,7 @@ class NotApplied(_Applied):
     why: str
 
 
-class ChangePlan(_Applied):
+class ChangePlan(Reported):
     """The changes of blocks, and the advice that no block can take."""
 
     changes: tuple[TuningChange, ...] = ()
@@ -63,7 +70,7 @@ class ChangePlan(_Applied):
         return tuple(sorted({one.block for one in self.changes}))
 
 
-class AppliedTuning(_Applied):
+class AppliedTuning(Reported):
     """One application of advice, as the store keeps it.
 
     at: when, in seconds since the epoch by the store's clock. since, until: the period of the evidence.
@@ -79,133 +86,157 @@ class AppliedTuning(_Applied):
     restored_by: str | None = None
 
 
+# -- which advice goes to which block
+
+
+def plan_of(report: TuningReport) -> ChangePlan:
+    """What applying the report would change. Reads the tasks' blocks from the Prefect API."""
+    now = datetime.now(UTC)
+    with opened() as api:
+        blocks = {one.task: one.block for one in options_of(api, Period(now - OPTIONS_OF, now), {})}
+    documents = _documents(block for block in blocks.values() if block is not None)
+    plan = plan_changes(report.advice, blocks, documents)
+    changes: list[TuningChange] = []
+    left = [*plan.left]
+    for name, document in written(plan.changes, documents).items():
+        mine = [one for one in plan.changes if one.block == name]
+        try:
+            stored = read_policy(document).written()
+        except ConfigurationError as error:
+            why = f"the block would be invalid: {error}"
+            left += [NotApplied(task=one.task, option=one.option, why=why) for one in mine]
+        else:
+            # Each value in the form in which the block will have it.
+            changes += [one.model_copy(update={"after": own_value(stored, one.option)}) for one in mine]
+    return ChangePlan(changes=tuple(changes), left=tuple(left))
+
+
 def plan_changes(
     advice: Iterable[TuningAdvice], blocks: Mapping[str, str | None], documents: Mapping[str, Document]
 ) -> ChangePlan:
     """What to write. `blocks`: the block of each task; `documents`: the data of each block that exists."""
-    told = list(advice)
+    advice = list(advice)
     changes: list[TuningChange] = []
     left: list[NotApplied] = []
-    for one in told:
-        why = _obstacle(one, told, blocks, documents)
-        if why is None:
-            changes.append(_change(one, cast("str", blocks[one.task]), documents))
+    for one in advice:
+        block = blocks.get(one.task)
+        own = own_value(documents.get(block or "", {}), one.option)
+        why, place = _obstacle(one, advice, blocks, own), {"task": one.task, "option": one.option}
+        if why is not None:
+            left.append(NotApplied(**place, why=why))
         else:
-            left.append(NotApplied(task=one.task, option=one.option, why=why))
+            values = {"block": block, "before": own, "now": one.now, "after": one.better, "why": one.why}
+            changes.append(TuningChange.model_validate({**place, **values}))
     return ChangePlan(changes=tuple(changes), left=tuple(left))
 
 
-def _change(one: TuningAdvice, block: str, documents: Mapping[str, Document]) -> TuningChange:
-    return TuningChange(
-        task=one.task,
-        option=one.option,
-        block=block,
-        before=own_value(documents.get(block, {}), one.option),
-        now=one.now,
-        after=_named(one),
-        why=one.why,
-        effect=one.effect,
-    )
-
-
-def _named(one: TuningAdvice) -> JsonValue:
-    """The value to write. A circuit where the code has none needs a name."""
-    if one.option == "circuit" and isinstance(one.better, dict):
-        return {"name": one.task, **one.better}
-    return one.better
-
-
 def _obstacle(
-    one: TuningAdvice,
-    advice: Iterable[TuningAdvice],
-    blocks: Mapping[str, str | None],
-    documents: Mapping[str, Document],
+    one: TuningAdvice, advice: list[TuningAdvice], blocks: Mapping[str, str | None], own: Any
 ) -> str | None:
-    """Why the advice cannot be written; None if it can."""
-    code = in_code(one.option, one.better)
+    """Why the advice cannot be written; None if it can. own: what the block says now."""
     block = blocks.get(one.task)
-    if one.option.partition(".")[0] not in IN_BLOCK or one.better is None:
-        return f"a block cannot have it: {code} in the code"
     if block is None:
+        code = in_code(one.option, one.better)
         return f'the task reads no block: {code} in the code, or policy="{one.task}" there and apply again'
-    others = sorted(task for task, name in blocks.items() if name == block and task != one.task)
     agreeing = {other.task for other in advice if (other.option, other.better) == (one.option, one.better)}
-    different = [task for task in others if task not in agreeing]
+    different = sorted(task for task, name in blocks.items() if name == block and task not in agreeing)
     if different:
         return f"{', '.join(different)} also reads the block {block!r}: give this task a block of its own"
-    own = own_value(documents.get(block, {}), one.option)
-    if own is not None and own != one.now and not _part_of(own, one.now):
+    # A block's backoff may be a part of the one with which the task ran.
+    part = isinstance(own, dict) and isinstance(one.now, dict) and own.items() <= one.now.items()
+    if own is not None and own != one.now and not part:
         return f"the block {block!r} has changed since: it now says {own!r}"
     return None
-
-
-def _part_of(own: JsonValue, now: JsonValue) -> bool:
-    """Whether a block's options are some of those with which the task ran."""
-    if isinstance(own, dict) and isinstance(now, dict):
-        return all(now.get(name) == value for name, value in own.items())
-    return False
 
 
 def in_code(option: str, value: JsonValue) -> str:
     """How the option is written in the code."""
     part, _, name = option.partition(".")
-    shown = repr(value)
-    if not name:
-        return f"write {part}={shown}"
-    return f"write {CLASSES.get(part, part)}({name.partition('.')[0]}={shown})"
+    return f"write {CLASSES[part]}({name}={value!r})" if name else f"write {part}={value!r}"
+
+
+def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
+    """The data of each block after the changes."""
+    after: dict[str, Document] = {}
+    for one in changes:
+        document = after.get(one.block, documents.get(one.block, {}))
+        after[one.block] = with_value(document, one.option, one.after)
+    return after
 
 
 def before_changes(
     changes: Iterable[TuningChange], documents: Mapping[str, Document]
 ) -> tuple[dict[str, Document], tuple[NotApplied, ...]]:
     """The blocks with the values before the changes, and the changes that stay: someone has changed them."""
-    made = {name: deepcopy(document) for name, document in documents.items()}
+    before = dict(documents)
     left: list[NotApplied] = []
     for one in changes:
-        document = made.get(one.block)
-        if document is None or own_value(document, one.option) != one.after:
+        document = before.get(one.block)
+        if document is not None and own_value(document, one.option) == one.after:
+            before[one.block] = with_value(document, one.option, one.before)
+        else:
             said = "is gone" if document is None else f"now says {own_value(document, one.option)!r}"
             why = f"the block {one.block!r} {said}, not {one.after!r}"
             left.append(NotApplied(task=one.task, option=one.option, why=why))
-        else:
-            set_at(document, one.option, one.before)
-    return made, tuple(left)
-
-
-def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
-    """The data of each block after the changes."""
-    made: dict[str, Document] = {}
-    for one in changes:
-        document = made.setdefault(one.block, deepcopy(documents.get(one.block, {})))
-        set_at(document, one.option, one.after)
-    return made
-
-
-def as_stored(plan: ChangePlan, stored: Mapping[str, Document]) -> ChangePlan:
-    """The plan with each value in the form in which its block will have it; `stored`: their data."""
-    changes = tuple(
-        one.model_copy(update={"after": own_value(stored[one.block], one.option)}) for one in plan.changes
-    )
-    return plan.model_copy(update={"changes": changes})
+    return before, tuple(left)
 
 
 def own_value(document: Mapping[str, Any], option: str) -> Any:
     """The value of an option such as "retry.attempts"; None if the block leaves it to the code."""
-    found = value_at(document, option)
-    return None if found in ({}, []) else found
+    value = value_at(document, option)
+    return None if value in ({}, []) else value
 
 
-def set_at(document: Document, option: str, value: JsonValue) -> None:
-    """Set an option, or leave it to the code if `value` is None."""
-    *places, last = option.split(".")
-    for place in places:
-        inner = document.get(place)
-        document[place] = inner if isinstance(inner, dict) else {}
-        document = document[place]
-    if value is None:
-        document.pop(last, None)
-    else:
-        document[last] = value
+# -- writing and restoring
+
+
+def apply_changes(report: TuningReport, plan: ChangePlan) -> AppliedTuning | None:
+    """Write the planned changes to the blocks; None if there are none.
+
+    The old values are written to the store first, so that `restore` can restore them in any case. Raises
+    StoreUnavailable, and ReportError if the Prefect API is unavailable.
+    """
+    if not plan.changes:
+        return None
+    store = _store()
+    how = {"id": uuid4().hex[:12], "at": store.now(), "by": redact(who()), "changes": plan.changes}
+    entry = AppliedTuning.model_validate({**how, "since": report.since, "until": report.until})
+    changed(store, PLACE, lambda document: with_entry(document, entry), KEPT_SECONDS)
+    for name, document in written(plan.changes, _documents(plan.blocks)).items():
+        _save(name, document)
+    return entry
+
+
+def restore() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[NotApplied, ...]]:
+    """Give the blocks the values from before the latest application, unless they were changed since.
+
+    Returns the application, the changes that were restored, and those that stay. Raises ConfigurationError
+    if there is none.
+    """
+    entries = [one for one in applications() if one.restored_at is None]
+    if not entries:
+        raise ConfigurationError("there is nothing to restore: no advice was applied with this store")
+    entry = entries[-1]
+    documents = _documents({one.block for one in entry.changes})
+    before, left = before_changes(entry.changes, documents)
+    for name, document in before.items():
+        if document != documents[name]:
+            _save(name, document)
+    store = _store()
+    mark = {"restored_at": store.now(), "restored_by": redact(who())}
+
+    def with_mark(document: Any) -> dict[str, Any]:
+        return {"entries": [{**one, **mark} if one["id"] == entry.id else one for one in document["entries"]]}
+
+    changed(store, PLACE, with_mark, KEPT_SECONDS)
+    stay = {(one.task, one.option) for one in left}
+    return entry, tuple(one for one in entry.changes if (one.task, one.option) not in stay), left
+
+
+def applications() -> tuple[AppliedTuning, ...]:
+    """The applications in the store, the newest last. Raises StoreUnavailable."""
+    document = _store().load(PLACE)
+    return () if document is None else tuple(map(AppliedTuning.model_validate, document.value["entries"]))
 
 
 def with_entry(document: Any, entry: AppliedTuning) -> dict[str, Any]:
@@ -214,15 +245,29 @@ def with_entry(document: Any, entry: AppliedTuning) -> dict[str, Any]:
     return {"entries": [*entries, entry.model_dump(mode="json")][-KEPT:]}
 
 
-def entries_of(document: Any) -> tuple[AppliedTuning, ...]:
-    """The applications in the stored document, the newest last."""
-    return () if document is None else tuple(map(AppliedTuning.model_validate, document["entries"]))
+def _store() -> Store:
+    return open_store(current_settings().store_url)
 
 
-def restored(document: Any, entry_id: str, at: float, by: str) -> Any:
-    """The stored document with the application marked as restored."""
-    entries = [
-        {**one, "restored_at": at, "restored_by": by} if one["id"] == entry_id else one
-        for one in document["entries"]
-    ]
-    return {"entries": entries}
+def _documents(names: Iterable[str]) -> dict[str, Document]:
+    """The data of the blocks that exist."""
+    documents: dict[str, Document] = {}
+    try:
+        with get_client(sync_client=True) as client:
+            for name in set(names):
+                try:
+                    documents[name] = dict(client.read_block_document_by_name(name, SLUG).data)
+                except ObjectNotFound:
+                    continue
+    except Exception as error:
+        raise ReportError(f"the policy blocks cannot be read: {redact(str(error))}") from error
+    return documents
+
+
+def _save(name: str, document: Document) -> None:
+    try:
+        read_policy(document).save(name, overwrite=True)
+    except Exception as error:
+        raise ReportError(
+            f"the block {name!r} cannot be written: {redact(str(error))}; `tune --undo` restores the others"
+        ) from error

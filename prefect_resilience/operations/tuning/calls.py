@@ -1,193 +1,190 @@
-"""The calls that reached one service, from the record of all tasks behind it. Pure."""
+"""The calls that reached one service, as arrays, and the outages in them. Pure.
+
+An outage is a run of failures that is longer than chance allows. Each first call of a run, and each retry
+that succeeded, is a piece of evidence: a failure speaks for an outage by log(SHARE / usual), a success
+against it. (Further failures of a run say little: the same run may fail whatever the service does.) Where the
+sum of the evidence is more than a record of that length has by chance in 1 of 100, there was an outage.
+"""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+
+import numpy as np
+import numpy.typing as npt
 
 from prefect_resilience.guards.circuits.model import DEFAULT_COUNTS
-from prefect_resilience.operations.tuning.record import (
-    RecordedAttempt,
-    RecordedPeriod,
-    RecordedRun,
-    RecordedTask,
-)
+from prefect_resilience.operations.tuning.record import RecordedPeriod, RecordedRun, RecordedTask
 
-MASK = 2**64 - 1
-MOST_OF_RUN = 1_000_000
-AT_TIMEOUT = 0.98
-"""An attempt that took this share of its timeout, and failed with `timeout`, was cut by it."""
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+REPLAYED = frozenset({"succeeded", "fallback", "failed"})
+"""The ends of runs that are replayed; a crash or a cancellation has nothing to do with the policy."""
+
+SHARE = 0.5
+FALSE_ALARMS = 0.01
+ROUNDS = 4
+UP = -1
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceCall:
-    """One attempt that reached the service. `nth`: its number among the attempts of its run, from 0.
-
-    troubled: it failed with a category for which the service can be blamed. cut: the timeout ended it, so
-    how long it would have taken is unknown. waited_in_line: a limit may have delayed it, so that `seconds`
-    is more than the service took.
-    """
+class ServiceOutage:
+    """The first failed call was at `start`. The end is somewhere from `low` (the last failed call) to `high`
+    (the first success after it); `ended`: there was one."""
 
     start: float
-    seconds: float
-    succeeded: bool
-    category: str
-    retry_after: float | None
-    task: int
-    run: int
-    nth: int
-    troubled: bool
-    cut: bool = False
-    waited_in_line: bool = False
-
-    @property
-    def end(self) -> float:
-        return self.start + self.seconds
-
-    @property
-    def key(self) -> int:
-        """A number that no other call of the record has. A set of them takes half the memory of pairs."""
-        return self.run * MOST_OF_RUN + self.nth
+    low: float
+    high: float
+    ended: bool
 
 
 @dataclass
-class ServiceRecord:
-    """All that the record has of one service: its tasks, their runs, and the calls by their start."""
+class ServiceCalls:
+    """What the record has of one service: its tasks, their runs by their start, and the calls of those runs.
 
-    name: str
-    tasks: list[RecordedTask] = field(default_factory=list[RecordedTask])
-    runs: list[tuple[int, RecordedRun]] = field(default_factory=list[tuple[int, RecordedRun]])
-    calls: list[ServiceCall] = field(default_factory=list[ServiceCall])
-    by_run: list[list[ServiceCall]] = field(default_factory=list[list[ServiceCall]])
-    rejected: int = 0
-
-
-def service_of(task: RecordedTask) -> str:
-    """The name of the service behind a task: its circuit's, or the task's own name without one.
-
-    A template names one circuit for each of its values; the most frequent one stands for the task.
+    By run: began, task_of, weight_of; at_once: the seconds of a run that succeeded at once while the service
+        was up, else nan; calls_of: the places of its calls in the arrays of calls.
+    By call: start, seconds, failed; task, weight; troubled: the service can be blamed for the failure;
+        outage: the place of the outage in which it began, or UP.
+    first: by task, the first calls of runs while the service was up. retries: by number of failures before
+        them, the retries of runs that never met an outage.
     """
-    named: dict[str, int] = {}
-    for run in task.runs:
-        for attempt in run.attempts:
-            if attempt.circuit is not None:
-                named[attempt.circuit] = named.get(attempt.circuit, 0) + 1
-    if named:
-        return max(named, key=named.__getitem__)
-    return task.circuit or task.name
+
+    tasks: list[RecordedTask]
+    runs: list[tuple[int, RecordedRun]]
+    began: Floats
+    task_of: Ints
+    weight_of: Floats
+    calls_of: list[range]
+    start: Floats
+    seconds: Floats
+    failed: Bools
+    troubled: Bools
+    task: Ints
+    weight: Floats
+    categories: list[str]
+    retry_after: list[float | None]
+    at_once: Floats = field(default_factory=lambda: np.empty(0))
+    outages: list[ServiceOutage] = field(default_factory=list[ServiceOutage])
+    outage: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    first: list[list[int]] = field(default_factory=list[list[int]])
+    retries: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+
+    def successes(self, task: int) -> Floats:
+        """The seconds of a task's successes while the service was up."""
+        return self.seconds[(self.task == task) & ~self.failed & (self.outage == UP)]
 
 
-def services_of(period: RecordedPeriod) -> list[ServiceRecord]:
+def services_of(period: RecordedPeriod) -> Iterator[ServiceCalls]:
     """The services of a period, each with all tasks that share its circuit."""
-    records = tasks_by_service(period)
-    for record in records:
-        fill(record)
-    return records
+    tasks = sorted((task for task in period.tasks if task.runs), key=lambda task: task.service)
+    for _, group in groupby(tasks, key=lambda task: task.service):
+        yield calls_of(list(group), period.until)
 
 
-def tasks_by_service(period: RecordedPeriod) -> list[ServiceRecord]:
-    """The services of a period with their tasks only; `fill` adds their runs and calls."""
-    records: dict[str, ServiceRecord] = {}
-    for task in period.tasks:
-        if task.runs:
-            name = service_of(task)
-            records.setdefault(name, ServiceRecord(name)).tasks.append(task)
-    return list(records.values())
-
-
-def fill(record: ServiceRecord) -> None:
-    """Add the runs and calls of the tasks of a service."""
-    record.runs = sorted(
-        ((number, run) for number, task in enumerate(record.tasks) for run in task.runs),
-        key=lambda pair: pair[1].start,
+def calls_of(tasks: list[RecordedTask], until: float) -> ServiceCalls:
+    """The calls of the tasks behind one service, with its outages."""
+    runs = [
+        (task, run)
+        for task, one in enumerate(tasks)
+        for run in one.runs
+        if run.attempts and run.ended in REPLAYED
+    ]
+    runs.sort(key=lambda pair: pair[1].attempts[0].start)
+    reached = [[one for one in run.attempts if one.rejected_by is None] for _, run in runs]
+    numbers = list(map(len, reached))
+    calls = [call for some in reached for call in some]
+    categories = ["" if call.succeeded else call.category or "unexpected" for call in calls]
+    task_of = np.array([task for task, _ in runs], np.int64)
+    weight_of = np.array([run.weight for _, run in runs], float)
+    service = ServiceCalls(
+        tasks=tasks,
+        runs=runs,
+        began=np.array([run.attempts[0].start for _, run in runs], float),
+        task_of=task_of,
+        weight_of=weight_of,
+        calls_of=[range(begin, end) for begin, end in pairwise(np.cumsum([0, *numbers]).tolist())],
+        start=np.array([call.start for call in calls], float),
+        seconds=np.array([call.seconds for call in calls], float),
+        failed=np.array([not call.succeeded for call in calls], bool),
+        troubled=np.array([category in DEFAULT_COUNTS for category in categories], bool),
+        task=np.repeat(task_of, numbers),
+        weight=np.repeat(weight_of, numbers),
+        categories=categories,
+        retry_after=[call.retry_after for call in calls],
     )
-    timeouts = [_timeout_of(task) for task in record.tasks]
-    for place, (number, run) in enumerate(record.runs):
-        calls: list[ServiceCall] = []
-        for nth, attempt in enumerate(run.attempts):
-            if attempt.rejected_by is not None:
-                record.rejected += 1
-                continue
-            category = "" if attempt.succeeded else attempt.category or "unexpected"
-            timeout = timeouts[number]
-            cut = category == "timeout" and timeout is not None and attempt.seconds >= AT_TIMEOUT * timeout
-            calls.append(_call(attempt, category, number, place, nth, cut))
-        record.by_run.append(calls)
-    _mark_lines(record)
-    record.calls = sorted((call for calls in record.by_run for call in calls), key=lambda call: call.start)
+    service.outages = list(_outages(service, until))
+    service.outage = np.full(len(calls), UP)
+    plain = [run.attempts[0].seconds if is_plain(run) else np.nan for _, run in runs]
+    service.at_once = np.array(plain, float)
+    for place, one in enumerate(service.outages):
+        service.outage[(service.start >= one.start) & (service.start <= one.low)] = place
+        service.at_once[(service.began >= one.start) & (service.began <= one.high)] = np.nan
+    _fill_pools(service)
+    return service
 
 
-def _call(attempt: RecordedAttempt, category: str, task: int, run: int, nth: int, cut: bool) -> ServiceCall:
-    return ServiceCall(
-        start=attempt.start,
-        seconds=attempt.seconds,
-        succeeded=attempt.succeeded,
-        category=category,
-        retry_after=attempt.retry_after,
-        task=task,
-        run=run,
-        nth=nth,
-        troubled=category in DEFAULT_COUNTS,
-        cut=cut,
-    )
+def is_plain(run: RecordedRun) -> bool:
+    """Whether it succeeded at once."""
+    return len(run.attempts) == 1 and run.attempts[0].succeeded
 
 
-def _mark_lines(record: ServiceRecord) -> None:
-    """Mark the calls that may have waited for a place of a limit: all places were taken when they began."""
-    for number, task in enumerate(record.tasks):
-        places = places_of(task)
-        if places is None:
-            continue
-        calls = sorted(
-            ((call, at) for calls in record.by_run for at, call in enumerate(calls) if call.task == number),
-            key=lambda pair: pair[0].start,
-        )
-        ends: list[float] = []
-        for call, at in calls:
-            del ends[: bisect_left(ends, call.start)]
-            if len(ends) >= places:
-                record.by_run[call.run][at] = replace(call, waited_in_line=True)
-            insort(ends, call.end)
+def _outages(service: ServiceCalls, until: float) -> Iterator[ServiceOutage]:
+    order = np.argsort(service.start, kind="stable")
+    firsts = np.zeros(len(order), bool)
+    firsts[[calls[0] for calls in service.calls_of if calls]] = True
+    order = order[(firsts | ~service.troubled)[order]]
+    start, failed = service.start[order], service.troubled[order]
+    all_failed = np.sort(service.start[service.troubled])
+    for begin, end in _runs_of_failures(failed):
+        good = np.flatnonzero(~failed[end + 1 :])
+        high = float(start[end + 1 + good[0]]) if len(good) else until
+        low = float(all_failed[np.searchsorted(all_failed, high) - 1])
+        yield ServiceOutage(float(start[begin]), min(low, high), high, len(good) > 0)
 
 
-def places_of(task: RecordedTask) -> int | None:
-    """The places of a task's bulkhead, if it is known."""
-    limits = (task.options or {}).get("limits")
-    places = limits.get("max_concurrent") if isinstance(limits, dict) else None  # pyright: ignore
-    return places if isinstance(places, int) else None
+def _runs_of_failures(failed: Bools) -> list[tuple[int, int]]:
+    """The first and the last failure of each run of failures that is longer than chance allows."""
+    usual, found = 0.02, list[tuple[int, int]]()
+    inside = np.zeros(len(failed), bool)
+    for _ in range(ROUNDS):
+        usual = min(SHARE / 2, max(usual, 1 / (len(failed) + 1)))
+        found = list(_scan(failed, usual))
+        inside[:] = False
+        for begin, end in found:
+            inside[begin : end + 1] = True
+        usual = (failed[~inside].sum() + 1) / (len(failed) - inside.sum() + 2)
+    return found
 
 
-def _timeout_of(task: RecordedTask) -> float | None:
-    written = (task.options or {}).get("timeout")
-    return float(written) if isinstance(written, int | float) else None
+def _scan(failed: Bools, usual: float) -> Iterator[tuple[int, int]]:
+    """A sum of the evidence that never falls below 0 (Page's CUSUM); where it rises high enough is a run."""
+    needed = np.log(max(1, len(failed)) / FALSE_ALARMS)
+    bad, good = np.log(SHARE / usual), np.log((1 - SHARE) / (1 - usual))
+    total = best = 0.0
+    begin = end = last = 0
+    for place in (*np.flatnonzero(failed).tolist(), len(failed)):
+        total += good * (place - last - 1)
+        if total <= 0 or place == len(failed) or (best >= needed and total <= best - needed / 2):
+            if best >= needed:
+                yield begin, end
+            total, best, begin = 0.0, 0.0, place
+        total, last = total + bad, place
+        if total > best:
+            best, end = total, place
 
 
-def shares(values: Iterable[str]) -> tuple[tuple[str, float], ...]:
-    """Each value with its share, the most frequent first."""
-    counts: dict[str, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    total = sum(counts.values())
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    return tuple((value, number / total) for value, number in ordered)
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which `share` of the ordered values lies, between two of them by a straight line."""
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def chance_of(*numbers: int) -> float:
-    """In [0, 1): the same for the same numbers, and even for different ones (a mix like that of
-    splitmix64)."""
-    mixed = 0x9E3779B97F4A7C15
-    for number in numbers:
-        mixed = (mixed ^ (number + 0x9E3779B97F4A7C15 + (mixed << 6) + (mixed >> 2))) & MASK
-        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
-        mixed ^= mixed >> 31
-    return (mixed >> 11) / 2.0**53
+def _fill_pools(service: ServiceCalls) -> None:
+    service.first = [[] for _ in service.tasks]
+    for (task, _), calls in zip(service.runs, service.calls_of, strict=True):
+        for failures, call in enumerate(calls):
+            if service.outage[call] != UP:
+                break
+            if failures:
+                service.retries.setdefault(failures, []).append(call)
+            else:
+                service.first[task].append(call)

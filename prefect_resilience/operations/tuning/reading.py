@@ -1,58 +1,64 @@
-"""Reads the record of a period from the Prefect API and the store, in bounded time and memory.
+"""Reads the record of a period from the Prefect API, in bounded time and memory.
 
-Runs with failures are read from their final events, and each event has all attempts of its run. Of the runs
-that succeeded at once a sample is read if they are many: pages at random places of each part of the period,
-and more of tasks with few of them. What was read is kept (see `kept`), and the next call reads what is new.
+The final event of a run that was retried or failed (`run.recovered`, `run.failed`, `fallback.used`) has all
+its attempts. Runs that succeeded at once have no event; they are rows of task runs. Of either a random sample
+is read if they are many, and each run of it has a weight.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import Any, NamedTuple, cast
 
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period, opened, ours
+from prefect_resilience.operations.reports.figures import FINAL, function_of, task_of
 from prefect_resilience.operations.reports.reading import When, period_of
-from prefect_resilience.operations.reports.stems import UNSAFE, pattern_of
-from prefect_resilience.operations.reports.task_runs import ended_in, moment, runs_by_id
-from prefect_resilience.operations.tuning.evidence import (
-    ENDS,
-    KnownOptions,
-    NamedRun,
-    SeenRows,
-    TaskNames,
-    circuits_of_record,
-    is_plain,
-    run_of_event,
-    seen_in,
-    tasks_of,
+from prefect_resilience.operations.reports.task_runs import ended_in, moment
+from prefect_resilience.operations.tuning.record import (
+    RecordedAttempt,
+    RecordedPeriod,
+    RecordedRun,
+    RecordedTask,
 )
-from prefect_resilience.operations.tuning.kept import Evidence, keep, kept_evidence
-from prefect_resilience.operations.tuning.reading_options import openings_of, options_of
-from prefect_resilience.operations.tuning.record import RecordedPeriod
 from prefect_resilience.telemetry.edge.events import PREFIX
 
 MOST_TROUBLED = 20_000
-"""Runs with failures that are read in a call; of more, those in a random part of each hour."""
+"""Runs with failures that are read; of more, those in a random part of each stretch of the period."""
 
 MOST_PLAIN = 10_000
-"""Rows of task runs that are read in a call. Twice as many runs without failures are kept."""
+"""Rows of task runs that are read; of more, pages at random places."""
 
 SLICE = 4_000
 EVENTS_AT_ONCE = 600
-FEW, TOPPED_UP = 200, 20
-"""For this many tasks with fewer runs in the sample than FEW, more are read."""
-
+MOST_TASKS = 300
+WEEK, DAY = timedelta(days=7), timedelta(days=1)
 SETTLED = timedelta(minutes=2)
-"""What is newer is read again by the next call: an event reaches the server after its run has ended."""
+"""A run that ended later may have an event that has not reached the server."""
 
 OVERLAP = timedelta(seconds=10)
-WEEK = timedelta(days=7)
-HOUR = timedelta(hours=1)
-MOST_HOURS = 900
-"""The API counts events in at most 1000 parts of a period."""
+ENDS = {"run.recovered": "succeeded", "run.failed": "failed", "fallback.used": "fallback"}
+"""The final events of runs with failures, and how such a run ended."""
+
+ROW_ENDS = {"CRASHED": "crashed", "CANCELLED": "cancelled"}
+PLAIN = "Completed"
+REPORTED = frozenset({PLAIN, "Failed", "TimedOut", "Fallback", "Degraded"})
+"""States of runs that an event reports, unless they succeeded at once."""
+
+
+class TaskOptions(NamedTuple):
+    """The options with which a task ran last; `mixed`: others were in use in the period."""
+
+    task: str
+    task_key: str
+    options: dict[str, object]
+    block: str | None
+    mixed: bool
+
+
+NamedRuns = dict[str, tuple[str, RecordedRun]]
+"""By id, each run with the name of its task."""
 
 
 def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
@@ -61,213 +67,191 @@ def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
     Raises ConfigurationError for an empty period and ReportError if the Prefect API is unavailable. What is
     missing, or only a sample, is in `unknown`.
     """
-    now = datetime.now(UTC)
-    period = period_of(WEEK if since is None else since, until, now)
-    with opened() as api:
-        return _read(api, period, now)
-
-
-def _read(api: Api, period: Period, now: datetime) -> RecordedPeriod:
+    period = period_of(WEEK if since is None else since, until, datetime.now(UTC))
     unknown: dict[str, str] = {}
-    options = options_of(api, period, unknown)
-    since, until = period.since.timestamp(), period.until.timestamp()
-    evidence = _evidence(api, period, options, now).within(since, until)
-    runs = evidence.named()
-    _say(evidence, runs, unknown)
-    return RecordedPeriod(
-        since=since,
-        until=until,
-        tasks=tasks_of(runs, options),
-        circuits=circuits_of_record(openings_of(api, period, unknown), options),
-        runs=api.count("task_runs", ended_in(period)),
-        read=len(runs),
-        unknown=unknown,
-    )
+    with opened() as api:
+        options = options_of(api, period, unknown)
+        random = Random(period.since.timestamp())
+        troubled = _troubled(api, period, random, unknown)
+        runs = _plain(api, period, _tasks_of_rows(options, troubled), random, unknown, troubled)
+    first, last = period.since.timestamp(), period.until.timestamp()
+    by_task: dict[str, list[RecordedRun]] = {one.task: [] for one in options}
+    for task, run in (*runs.values(), *troubled.values()):
+        if first <= run.end < last:
+            by_task.setdefault(task, []).append(run)
+    known = {one.task: (one.options, one.block) for one in options}
+    tasks = [
+        RecordedTask(name, tuple(sorted(some, key=lambda run: run.start)), *known.get(name, (None, None)))
+        for name, some in sorted(by_task.items())
+    ]
+    return RecordedPeriod(since=first, until=last, tasks=tuple(tasks), unknown=unknown)
 
 
-def _say(evidence: Evidence, runs: list[NamedRun], unknown: dict[str, str]) -> None:
-    """Add what of the runs is missing or a sample."""
-    plain = [one.run for one in runs if is_plain(one.run)]
-    if any(run.weight > 1 for run in plain):
-        unknown["successes"] = (
-            f"Of the runs that succeeded at once a random sample of {len(plain)} was read; each has a weight."
+# -- options
+
+
+def options_of(api: Api, period: Period, unknown: dict[str, str]) -> list[TaskOptions]:
+    """The latest options of each task that ran in the period, from the events with which it told them.
+
+    A process tells them again after a day, so events from a day before the period count.
+    """
+    filters: Filter = {
+        "occurred": Period(period.since - DAY, period.until).occurred(),
+        "event": {"name": ours("task.configured")},
+    }
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for row in api.count_by("resource", filters):
+        by_task.setdefault(row["label"], []).append(row)
+    tasks = sorted(by_task, key=lambda task: max(row["end_time"] for row in by_task[task]), reverse=True)
+    if len(tasks) > MOST_TASKS:
+        unknown["options"] = f"The options of {MOST_TASKS} of {len(tasks)} tasks were read."
+    read = api.each(lambda task: _latest(api, filters, by_task[task], period), tasks[:MOST_TASKS])
+    options = [one for one in read if one is not None]
+    mixed = sorted(one.task for one in options if one.mixed)
+    if mixed:
+        unknown["options changed"] = (
+            f"These tasks ran with several sets of options; the latest is given: {', '.join(mixed)}"
         )
-    if evidence.untold:
-        share = evidence.untold / evidence.troubled
-        unknown["attempts"] = (
-            f"The attempts of about {share:.0%} of the runs with retries or failures are not known: the API "
-            "has no event of them. It keeps events for 7 days, and older versions sent no attempts."
-        )
-    if evidence.sampled:
-        unknown["failures"] = (
-            f"There were {evidence.sampled} runs with retries or failures: those in a random part of each "
-            "hour were read; each has a weight."
-        )
+    return options
 
 
-# -- what is kept, and what is new
-
-
-def _evidence(api: Api, period: Period, options: list[KnownOptions], now: datetime) -> Evidence:
-    """The evidence of the period and perhaps more; reads what is not kept yet."""
-    kept = kept_evidence(api.address)
-    if kept is not None and not (kept.since <= period.since.timestamp() and _still_there(api, kept)):
-        kept = None
-    random = Random(period.since.timestamp())
-    settled = min(period.until, now - SETTLED).timestamp()
-    if kept is not None and _is_too_thin(api, kept, period):
-        return _new(api, period, options, random, settled)
-    if kept is None:
-        found = _new(api, period, options, random, settled)
-    else:
-        begin = datetime.fromtimestamp(kept.until, UTC)
-        if begin >= period.until:
-            return kept
-        found = kept.joined(_new(api, Period(begin, period.until), options, random, settled))
-    found = found.bounded(2 * MOST_PLAIN, random)
-    if settled > found.since:
-        keep(api.address, found.within(found.since, settled))
-    return found
-
-
-def _is_too_thin(api: Api, kept: Evidence, period: Period) -> bool:
-    """Whether what is kept of a short period is a much smaller sample than a new one would be."""
-    since, until = period.since.timestamp(), min(period.until.timestamp(), kept.until)
-    weights = [one.run.weight for one in kept.within(since, until).named() if is_plain(one.run)]
-    if len(weights) >= MOST_PLAIN / 2 or not weights:
-        return False
-    total = api.count("task_runs", ended_in(period))
-    return sum(weights) / len(weights) > 2 * max(1.0, total / MOST_PLAIN)
-
-
-def _still_there(api: Api, kept: Evidence) -> bool:
-    """Whether the server still has the latest run that was kept: it may be a new server at this address."""
-    runs = kept.named()
-    if not runs:
-        return True
-    latest = max(runs, key=lambda one: one.run.end)
-    return any(True for _ in runs_by_id(api, [latest.run.run_id]))
-
-
-def _new(api: Api, period: Period, options: list[KnownOptions], random: Random, settled: float) -> Evidence:
-    troubled, sampled = _troubled(api, period, random)
-    names = TaskNames.of(options, {one.task for one in troubled})
-    seen = _rows(api, period, names, random)
-    told = {one.run.run_id for one in troubled}
-    settled_ones = [run_id for run_id, end in seen.troubled.items() if end < settled]
-    # With a sample of the events, it is not known which are missing.
-    untold = 0 if sampled else sum(run_id not in told for run_id in settled_ones)
-    return Evidence.of(
-        period.since.timestamp(),
-        period.until.timestamp(),
-        [*troubled, *(one for one in seen.runs if one.run.run_id not in told)],
-        troubled=len(settled_ones),
-        untold=untold,
-        sampled=sampled,
-    )
+def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]], period: Period) -> TaskOptions | None:
+    latest = max(rows, key=lambda row: row["end_time"])
+    event = api.latest_event({**filters, "resource": {"id": [latest["value"]]}})
+    payload: dict[str, Any] = event["payload"] if event else {}
+    options = payload.get("options")
+    if not isinstance(options, dict):
+        return None
+    # Neither is replayed, and a list of limits is not what a policy's document has.
+    told = {name: value for name, value in cast("dict[str, Any]", options).items() if name != "limits"}
+    others = [moment(row["end_time"]) or period.since for row in rows if row is not latest]
+    mixed = any(end >= period.since for end in others)
+    return TaskOptions(payload["task"], payload["task_key"], told, payload.get("block"), mixed)
 
 
 # -- runs with failures, from their final events
+
+
+def _troubled(api: Api, period: Period, random: Random, unknown: dict[str, str]) -> NamedRuns:
+    period = Period(period.since - OVERLAP, period.until)
+    total = api.count_events(_final(period))
+    share = min(1.0, MOST_TROUBLED / total) if total else 1.0
+    if share < 1:
+        unknown["failures"] = (
+            f"Of {total} runs with retries or failures a random sample was read, with weights."
+        )
+    parts = [_random_part(part, share, random) for part in period.parts(max(1, -(-total // EVENTS_AT_ONCE)))]
+    pages = api.each(lambda part: api.events(_final(part), MOST_TROUBLED), parts)
+    named = [run_of_event(event, 1 / share) for events, _ in pages for event in events]
+    return {one[1].run_id: one for one in named if one is not None}
 
 
 def _final(period: Period) -> Filter:
     return {"occurred": period.occurred(), "event": {"name": ours(*ENDS)}}
 
 
-def _troubled(api: Api, period: Period, random: Random) -> tuple[list[NamedRun], int]:
-    """The runs with failures, and their number if they are only a sample."""
-    period = Period(period.since - OVERLAP, period.until)
-    hours = list(_hours(api, period))
-    total = sum(count for _, count in hours)
-    share = min(1.0, MOST_TROUBLED / total) if total else 1.0
-    found: dict[str, NamedRun] = {}
-    parts = [part for hour, count in hours for part in _parts(hour, count, share, random)]
-    for part in api.each(lambda part: _runs_of_part(api, part), parts):
-        for one in part:
-            found[one.run.run_id] = one if share == 1 else _weighing(one, 1 / share)
-    return [*found.values()], 0 if share == 1 else total
+def _random_part(part: Period, share: float, random: Random) -> Period:
+    length = part.until - part.since
+    begin = part.since + length * (1 - share) * random.random()
+    return part if share == 1 else Period(begin, begin + length * share)
 
 
-def _hours(api: Api, period: Period) -> Iterator[tuple[Period, int]]:
-    """The parts of the period with final events, and their numbers."""
-    hours = max(1.0, (period.until - period.since) / HOUR / MOST_HOURS)
-    body = {"filter": _final(period), "time_unit": "hour", "time_interval": hours}
-    for row in api.post("/events/count-by/time", body):
-        start, end = moment(row["start_time"]), moment(row["end_time"])
-        if row["count"] and start is not None and end is not None:
-            last = end + timedelta(microseconds=1)
-            yield Period(max(start, period.since), min(last, period.until)), row["count"]
+def run_of_event(event: Mapping[str, Any], weight: float = 1.0) -> tuple[str, RecordedRun] | None:
+    """The task and the run of a final event; None if the event lacks its attempts."""
+    name = event["event"].removeprefix(f"{PREFIX}.")
+    payload: Mapping[str, Any] = event.get("payload") or {}
+    record: Mapping[str, Any] = payload.get("record") or {}
+    rows = [cast("Mapping[str, Any]", one) for one in record.get("attempts") or () if isinstance(one, dict)]
+    task, run_id = event["resource"].get("prefect.resource.name"), payload.get("task_run_id")
+    if not rows or not task or not run_id:
+        return None
+    attempts = [_failed_attempt(row, record.get("circuit")) for row in rows]
+    start, last = attempts[0].start, attempts[-1]
+    end = last.start + last.seconds
+    if name == "run.recovered":
+        began = end + (rows[-1].get("delay") or 0.0)
+        end = max(began, start + float(payload.get("after") or 0.0))
+        attempts.append(RecordedAttempt(began, end - began, succeeded=True, circuit=record.get("circuit")))
+    ended = cast("Any", ENDS[name])
+    return task, RecordedRun(run_id, start, max(start, end), ended, tuple(attempts), weight)
 
 
-def _parts(hour: Period, count: int, share: float, random: Random) -> Iterator[Period]:
-    """The hour in parts of about EVENTS_AT_ONCE events, of each the `share` at a random place."""
-    for part in hour.parts(max(1, count // EVENTS_AT_ONCE)):
-        length = part.until - part.since
-        begin = part.since + length * (1 - share) * random.random()
-        yield part if share == 1 else Period(begin, begin + length * share)
+def _failed_attempt(row: Mapping[str, Any], circuit: str | None) -> RecordedAttempt:
+    by = row.get("by")
+    rejected = None if by is None else "circuit" if by == "circuit" else "limit"
+    seconds = max(0.0, row["seconds"])
+    return RecordedAttempt(
+        row["at"], seconds, False, row.get("category"), row.get("retry_after"), rejected, circuit
+    )
 
 
-def _runs_of_part(api: Api, part: Period) -> list[NamedRun]:
-    events, _ = api.events(_final(part), MOST_TROUBLED)
-    made = (run_of_event(event, event["event"].removeprefix(f"{PREFIX}.")) for event in events)
-    return [one for one in made if one is not None]
+# -- runs without failures, from rows of task runs
 
 
-def _weighing(one: NamedRun, weight: float) -> NamedRun:
-    return NamedRun(one.task, replace(one.run, weight=weight))
+def _tasks_of_rows(options: list[TaskOptions], troubled: NamedRuns) -> Mapping[str, str | None]:
+    """The resilient task of each name of a task or function; None if a function has several."""
+    tasks: dict[str, str | None] = {}
+    for one in options:
+        function = function_of(one.task_key)
+        tasks[function] = None if function in tasks else one.task
+    names = {one.task for one in options} | {task for task, _ in troubled.values()}
+    return {**tasks, **{name: name for name in names}}
 
 
-# -- runs without failures, from rows
-
-
-def _rows(api: Api, period: Period, names: TaskNames, random: Random) -> SeenRows:
-    """What the rows of the period show, or a sample of them."""
+def _plain(
+    api: Api,
+    period: Period,
+    tasks: Mapping[str, str | None],
+    random: Random,
+    unknown: dict[str, str],
+    troubled: NamedRuns,
+) -> NamedRuns:
+    runs: NamedRuns = {}
     total = api.count("task_runs", ended_in(period))
-    seen: dict[str, NamedRun] = {}
-    troubled: dict[str, float] = {}
     share = min(1.0, MOST_PLAIN / max(1, total))
-    for part in period.parts(max(1, -(-total // SLICE))) if names.names else ():
-        for one in _sampled(api, ended_in(part), names, share, random):
-            seen.update((run.run.run_id, run) for run in one.runs)
-            troubled |= one.troubled
+    failed: set[str] = set()
+    settled = min(period.until, datetime.now(UTC) - SETTLED).timestamp()
+    for part in period.parts(max(1, -(-total // SLICE))) if tasks else ():
+        for row, weight in _rows(api, ended_in(part), share, random):
+            named = task_of(row["name"], row["task_key"], row["dynamic_key"])
+            task = tasks.get(named) or tasks.get(function_of(row["task_key"]))
+            if task is None or row["end_time"] is None or row["state_type"] not in FINAL:
+                continue
+            run = _run_of_row(row, weight)
+            if row["state_name"] in REPORTED and not run.attempts:
+                failed |= {row["id"]} if run.end < settled else set()
+            elif row["id"] not in troubled:
+                runs[row["id"]] = task, run
     if share < 1:
-        _top_up(api, period, names, seen, random)
-    return SeenRows([*seen.values()], troubled)
+        unknown["successes"] = (
+            f"Of the runs that succeeded at once a random sample of {len(runs)} was read, with weights."
+        )
+    if failed - troubled.keys() and "failures" not in unknown:
+        share = len(failed - troubled.keys()) / len(failed)
+        unknown["attempts"] = (
+            f"The attempts of about {share:.0%} of the runs with retries or failures are not known: the API "
+            "has no event of them. It keeps events for 7 days, and older versions sent no attempts."
+        )
+    return runs
 
 
-def _sampled(api: Api, filters: Filter, names: TaskNames, share: float, random: Random) -> Iterator[SeenRows]:
-    """Pages of the rows, chosen at random. The weights are the same in all of them."""
+def _rows(api: Api, filters: Filter, share: float, random: Random) -> Iterator[tuple[dict[str, Any], float]]:
+    """Rows of pages that are chosen at random, each with its weight."""
     total = api.count("task_runs", filters)
     offsets = range(0, total, PAGE)
-    some = max(1, round(len(offsets) * share))
-    chosen = offsets if share == 1 else sorted(random.sample(offsets, min(some, len(offsets))))
+    some = min(len(offsets), max(1, round(len(offsets) * share)))
+    chosen = offsets if share == 1 else sorted(random.sample(offsets, some))
     pages = list(api.each(lambda offset: api.page(filters, offset), chosen))
-    read = sum(map(len, pages))
+    number = sum(map(len, pages))
     for page in pages:
-        yield seen_in(page, names, total / read)
+        yield from ((row, max(1.0, total / number)) for row in page)
 
 
-def _top_up(api: Api, period: Period, names: TaskNames, seen: dict[str, NamedRun], random: Random) -> None:
-    """Replace the few runs of a task in the sample by a larger sample of that task alone."""
-    counts = Counter(one.task for one in seen.values())
-    rare = sorted(
-        (counts[task], task) for task in names.names if counts[task] < FEW and not UNSAFE.search(task)
-    )
-    for _, task in rare[:TOPPED_UP]:
-        filters = {**ended_in(period), "name": {"like_": pattern_of(task)}}
-        total = api.count("task_runs", filters)
-        if not total:
-            continue
-        share = min(1.0, 2 * PAGE / total)
-        # The pattern also matches longer names, and others: rows that are not of this task count for nothing.
-        found = [
-            one
-            for page in _sampled(api, filters, names, share, random)
-            for one in page.runs
-            if one.task == task
-        ]
-        if len(found) <= counts[task]:
-            continue
-        for run_id in [run_id for run_id, one in seen.items() if one.task == task]:
-            del seen[run_id]
-        seen.update((one.run.run_id, one) for one in found)
+def _run_of_row(row: Mapping[str, Any], weight: float) -> RecordedRun:
+    """A run from its row; without attempts, unless it succeeded at once."""
+    end = datetime.fromisoformat(row["end_time"]).timestamp()
+    start = min(end, datetime.fromisoformat(row["start_time"]).timestamp()) if row["start_time"] else end
+    at_once = row["state_name"] == PLAIN and row["run_count"] <= 1
+    ended = "succeeded" if at_once else ROW_ENDS.get(row["state_type"], "other")
+    attempts = (RecordedAttempt(start=start, seconds=end - start, succeeded=True),) if at_once else ()
+    return RecordedRun(row["id"], start, end, cast("Any", ended), attempts, weight)

@@ -1,172 +1,69 @@
-"""What `tune` and `what-if` report: advice with its evidence, comparisons, and how good the replay is. Pure.
+"""What `tune` and `what-if` report, and the advice as a page of markdown. Pure.
 
-Durations are seconds. Intervals hold nine times in ten.
+Durations are seconds. Intervals hold nine times in ten, by a bootstrap over the days of the record.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, ClassVar, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, computed_field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from prefect_resilience.base.text import code_cell, one_line, plural, utc_text
+from prefect_resilience.telemetry.payloads import fitted_text
 
 if TYPE_CHECKING:
     from prefect_resilience.operations.tuning.applying import AppliedTuning
 
-TuningGoal = Literal["recover", "latency", "load"]
-"""What matters more than usual: runs that end well, short runs, or few calls to a service in trouble."""
-
-GOOD_SHARE, GOOD_WAITS = 2.0, 15.0
-"""A replay is good within so many points of recovered runs and so many percent of the time waited."""
-
-BAD_SHARE, BAD_WAITS, BAD_FROM = 10.0, 50.0, 50
-"""No advice is given from a replay that is off by more, if so many runs at least had a failed attempt."""
-
-CARE, SURELY = 2.0, 3.0
-"""How many standard deviations an error must be over, so that it is not the luck of the recorded runs."""
+TITLE = "Advice for policies"
+MOST_LISTED = 40
+LONGEST = 600
+TASKS_NAMED = 3
+EVERY_TASK = "every task"
 
 
-class _Reported(BaseModel):
+class Reported(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
-class TuningFigures(_Reported):
-    """What a period looks like under one policy; numbers of runs are estimates, so they may have decimals.
-
-    hit: the runs whose first call was not a success; of them `recovered` succeeded in the end.
-    failed, fallback: how the others ended. seconds: the sum of the durations of all runs.
-    waited: of this, the sum of the delays before retries. calls: the calls that reached the service.
-    dead_calls: the failed calls that reached the service during its outages.
-    load_at_return: the load in the first seconds after an outage, divided by the usual load; the worst one.
-        None without an outage that ended.
-    p95: the 95th percentile of a run's duration.
-    """
-
-    runs: float = 0.0
-    hit: float = 0.0
-    recovered: float = 0.0
-    failed: float = 0.0
-    fallback: float = 0.0
-    seconds: float = 0.0
-    waited: float = 0.0
-    calls: float = 0.0
-    dead_calls: float = 0.0
-    load_at_return: float | None = None
-    p95: float | None = None
-
-    @property
-    def share_recovered(self) -> float | None:
-        """Of the runs that were hit, the share that succeeded in the end; None if none was hit."""
-        return self.recovered / self.hit if self.hit else None
-
-
-class ReplayFit(_Reported):
-    """The recorded period beside its replay with the policy that really ran: the error of the replay.
-
-    Of a large period both are of a part of the runs, with weights.
-    """
-
-    task: str
-    recorded: TuningFigures
-    replayed: TuningFigures
-
-    @computed_field
-    @property
-    def recovered_off(self) -> float | None:
-        """The difference of the shares of recovered runs, in percentage points."""
-        recorded, replayed = self.recorded.share_recovered, self.replayed.share_recovered
-        return None if recorded is None or replayed is None else 100 * abs(recorded - replayed)
-
-    @computed_field
-    @property
-    def waited_off(self) -> float | None:
-        """The difference of the seconds waited, in percent of those recorded."""
-        if not self.recorded.waited:
-            return None
-        return 100 * abs(self.replayed.waited - self.recorded.waited) / self.recorded.waited
-
-    @computed_field
-    @property
-    def doubtful(self) -> bool:
-        """Whether the replay is off by more than the luck of the recorded runs explains."""
-        return self._off(GOOD_SHARE, GOOD_WAITS, CARE)
-
-    @computed_field
-    @property
-    def bad(self) -> bool:
-        """Whether it is so far off that nothing can be advised from it."""
-        return self.recorded.hit >= BAD_FROM and self._off(BAD_SHARE, BAD_WAITS, SURELY)
-
-    def _off(self, share: float, waits: float, deviations: float) -> bool:
-        hit, recovered = self.recorded.hit, self.recorded.share_recovered
-        if recovered is None:
-            return False
-        # The luck of so many runs: binomial for the share, that of a sum of exponential waits for the waits.
-        of_share = 100 * math.sqrt(max(recovered * (1 - recovered), 1 / (hit + 1)) / hit)
-        of_waits = 100 * math.sqrt(2 / hit)
-        return (self.recovered_off or 0.0) > max(share, deviations * of_share) or (
-            self.waited_off or 0.0
-        ) > max(waits, deviations * of_waits)
-
-
-def fit_together(fits: Sequence[ReplayFit]) -> ReplayFit:
-    """The fit of several tasks behind one service: of few runs of one task, luck is most of the error."""
-
-    def total(figures: Sequence[TuningFigures]) -> TuningFigures:
-        return TuningFigures(
-            hit=sum(one.hit for one in figures),
-            recovered=sum(one.recovered for one in figures),
-            waited=sum(one.waited for one in figures),
-        )
-
-    recorded, replayed = [one.recorded for one in fits], [one.replayed for one in fits]
-    names = ", ".join(one.task for one in fits)
-    return ReplayFit(task=names, recorded=total(recorded), replayed=total(replayed))
-
-
-class ComparedFigure(_Reported):
+class ComparedFigure(Reported):
     """One figure under two policies. `low` and `high` bound the difference `then - now`.
 
-    better: whether `then` is clearly better; None if the interval includes 0.
+    better: whether `then` is clearly better; None if the interval includes 0, or neither way is better.
     """
 
     name: str
     unit: str
-    now: float | None
-    then: float | None
-    low: float | None = None
-    high: float | None = None
+    now: float
+    then: float
+    low: float
+    high: float
     better: bool | None = None
 
 
-class Comparison(_Reported):
-    """A period with the options of now and with others, side by side; `fit` is the error of the replay.
+class Comparison(Reported):
+    """A period with the options of now and with others, side by side.
 
-    options: the options that differ, in the form of a `ResiliencePolicy` block.
-    likely: bounds of two figures of `then`: "share_recovered" (0 to 1) and "waited". They are as far apart as
-        replays with other luck, and with other ends of outages that no call saw.
-    doubts: what the record does not bear, in sentences.
+    options: the options that differ, in the form of a `ResiliencePolicy` block. doubts: what the record does
+    not bear, in sentences.
     """
 
     task: str
     runs: float
     options: dict[str, JsonValue]
-    now: TuningFigures
-    then: TuningFigures
     figures: tuple[ComparedFigure, ...]
-    likely: dict[str, tuple[float, float]] = Field(default_factory=dict)
-    fit: ReplayFit | None = None
     doubts: tuple[str, ...] = ()
 
 
-class TuningAdvice(_Reported):
+class TuningAdvice(Reported):
     """One option to change.
 
-    option: its place in a `ResiliencePolicy` block, as in "retry.attempts" or "circuit.open_for".
-    now, better: its values. why: one sentence. evidence: the numbers behind it: `runs`, `hit`, `won` and
-        `lost` runs, `seconds` and `dead_calls` saved, `gain` with `low` and `high` (in seconds that a run
-        would wait, see `advising`), and numbers of this option such as `p999`.
+    option: its place in a `ResiliencePolicy` block, as in "retry.attempts" or "circuit.failure_threshold".
+    now, better: its values. why: one sentence. evidence: the numbers behind it: `hit` (runs whose first call
+        failed), `gain` with `low` and `high` (in seconds, see `advice.PRICES`), and by how much less there is
+        of `failed`, `fallback` and `recovered` runs, of `seconds` in them, of `waited` seconds, of `calls`,
+        and of `dead` calls, which failed in outages.
     effect: the period with the option of now and with the better one.
     """
 
@@ -175,11 +72,11 @@ class TuningAdvice(_Reported):
     now: JsonValue
     better: JsonValue
     why: str
-    evidence: dict[str, float | None] = Field(default_factory=dict)
+    evidence: dict[str, float] = Field(default_factory=dict)
     effect: Comparison | None = None
 
 
-class NotJudged(_Reported):
+class NotJudged(Reported):
     """An option that the record cannot judge, and the reason in one sentence."""
 
     task: str
@@ -187,8 +84,8 @@ class NotJudged(_Reported):
     why: str
 
 
-class TuningReport(_Reported):
-    """The advice of a period; what is not named in `advice` or `not_judged` was judged and is fine.
+class TuningReport(Reported):
+    """The advice of a period.
 
     runs: the number of runs in the record. unknown: what the record itself lacks.
     """
@@ -196,10 +93,8 @@ class TuningReport(_Reported):
     since: float
     until: float
     runs: int
-    goal: TuningGoal | None = None
     advice: tuple[TuningAdvice, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
-    fits: tuple[ReplayFit, ...] = ()
     unknown: dict[str, str] = Field(default_factory=dict)
 
     def apply(self) -> AppliedTuning | None:
@@ -210,6 +105,107 @@ class TuningReport(_Reported):
 
             tune("7d").apply()
         """
-        from prefect_resilience.operations.tuning.changing import apply_changes, planned
+        from prefect_resilience.operations.tuning.applying import apply_changes, plan_of
 
-        return apply_changes(self, planned(self))
+        return apply_changes(self, plan_of(self))
+
+
+# -- as text
+
+
+def lasting(seconds: float) -> str:
+    """A duration in the unit that suits it: "41 minutes"."""
+    for unit, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:,.0f} {name}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def value_text(value: object) -> str:
+    """The value of an option as text: `3`, `0.5`, `initial=1, maximum=30`."""
+    if isinstance(value, dict):
+        items = cast("dict[str, object]", value).items()
+        return ", ".join(f"{name}={value_text(one)}" for name, one in items if one not in (None, [], {}))
+    if isinstance(value, list | tuple):
+        return ", ".join(map(value_text, cast("list[object]", value))) or "none"
+    if isinstance(value, float):
+        return f"{value:g}"
+    shown = "none" if value is None else fitted_text(one_line(str(value)), LONGEST)
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
+
+
+def figure_text(one: ComparedFigure, value: float) -> str:
+    """The number with its unit."""
+    return f"{value:,.0f} {one.unit}" if abs(value) >= 100 else f"{value:.3g} {one.unit}"
+
+
+def interval_text(one: ComparedFigure) -> str:
+    """The interval of the difference, as in "-120 to -40"."""
+    low, high = (f"{value:+,.0f}" if abs(value) >= 10 else f"{value:+.2g}" for value in (one.low, one.high))
+    return f"{low} to {high}"
+
+
+def headline_of(report: TuningReport) -> str:
+    """One sentence: how much advice, from how many runs."""
+    runs = plural(report.runs, "recorded run")
+    if not report.advice:
+        return f"No change is clearly better, by {runs}"
+    tasks = len({one.task for one in report.advice})
+    return f"{plural(len(report.advice), 'change')} advised for {plural(tasks, 'task')}, by {runs}"
+
+
+def not_judged_of(report: TuningReport) -> list[str]:
+    """What was not judged, in sentences: one for all tasks with the same reason."""
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for one in report.not_judged:
+        tasks.setdefault((one.option, one.why), []).append(one.task)
+    return [
+        f"{', '.join(some[:TASKS_NAMED])}{_more(len(some) - TASKS_NAMED)}: {option}: {why}"
+        for (option, why), some in tasks.items()
+    ]
+
+
+def _more(number: int) -> str:
+    return f" and {plural(number, 'more task')}" if number > 0 else ""
+
+
+def page_of(report: TuningReport) -> str:
+    """The advice as a page of markdown."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: TuningReport) -> Iterator[str]:
+    yield f"# {TITLE}\n"
+    yield f"{headline_of(report)}, from {utc_text(report.since)} to {utc_text(report.until)}."
+    if report.advice:
+        yield "\n`prefect-resilience tune --apply` writes it to the policy blocks, `--undo` the old values.\n"
+        yield "| task | option | now | better | why |\n|---|---|---|---|---|"
+    for one in report.advice:
+        texts = (one.task, one.option, value_text(one.now), value_text(one.better))
+        cells = [*(code_cell(fitted_text(text, LONGEST)) for text in texts), _text(one.why)]
+        yield "| " + " | ".join(cells) + " |"
+    for one in report.advice[:MOST_LISTED]:
+        if one.effect is not None:
+            yield f"\n## {_text(f'{one.task}: {one.option}')}\n"
+            yield "| figure | now | then | difference, 9 times in 10 |\n|---|---:|---:|---|"
+            for row in one.effect.figures:
+                now, then = figure_text(row, row.now), figure_text(row, row.then)
+                yield f"| {row.name} | {now} | {then} | {interval_text(row)} |"
+    yield from _list("Not judged", not_judged_of(report))
+    yield from _list("Unknown", list(report.unknown.values()))
+
+
+def _list(title: str, sentences: list[str]) -> Iterable[str]:
+    if sentences:
+        yield f"\n## {title}\n"
+    yield from (f"- {_text(sentence)}" for sentence in sentences[:MOST_LISTED])
+    if len(sentences) > MOST_LISTED:
+        yield f"- and {len(sentences) - MOST_LISTED} more"
+
+
+def _text(text: str) -> str:
+    """Text that is neither markdown nor HTML."""
+    safe = fitted_text(one_line(text), LONGEST)
+    for letter in "\\`*_[]<>#!":
+        safe = safe.replace(letter, f"\\{letter}")
+    return safe.replace("|", "&#124;")

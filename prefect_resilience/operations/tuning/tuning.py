@@ -5,51 +5,49 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from importlib.util import find_spec
 
 from prefect_resilience.base.durations import seconds
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.tuning.advising import advise, what_if
-from prefect_resilience.operations.tuning.reading import read_evidence
-from prefect_resilience.operations.tuning.record import RecordedPeriod, RecordedTask
-from prefect_resilience.operations.tuning.report import Comparison, TuningGoal, TuningReport
+from prefect_resilience.operations.tuning.record import RecordedPeriod
+from prefect_resilience.operations.tuning.report import EVERY_TASK, Comparison, TuningReport
 
 Since = str | timedelta | datetime
+NEEDS_NUMPY = "tune needs numpy: pip install 'prefect-resilience[tune]'"
 
 
-def tune(since: Since = "7d", task: str | None = None, goal: TuningGoal | None = None) -> TuningReport:
+def tune(since: Since = "7d", task: str | None = None) -> TuningReport:
     """Say which numbers of the tasks' policies to change, from what their runs did in a period.
 
     Reads the runs, retries and circuits of the period from the Prefect API, and replays them with other
-    numbers. Advice is given only if it is clearly better. Nothing is changed.
+    numbers. Advice is given only if it is clearly better. Nothing is changed. Needs numpy (the extra `tune`).
 
-    since: the start of the period, or how long ago as in "24h" or "7d". task: only this task. goal: what
-    matters more than usual: "recover" (runs that end well), "latency" (short runs) or "load" (few calls to a
-    service in trouble).
+    since: the start of the period, or how long ago as in "24h" or "7d". task: only this task.
 
-    Raises ConfigurationError for an unknown task, and ReportError if the Prefect API is unavailable.
+    Raises ConfigurationError for an unknown task or without numpy, and ReportError if the Prefect API is
+    unavailable.
 
         for advice in tune("7d").advice:
             print(advice.task, advice.option, advice.now, advice.better, advice.why)
     """
-    period = read_evidence(_moment(since))
+    period = _read(since, task)
+    from prefect_resilience.operations.tuning.advice import advise
+
+    report = advise(period)
     if task is None:
-        return advise(period, goal=goal)
-    report = advise(_narrowed(period, task), goal=goal)
-    return report.model_copy(
-        update={
-            "advice": tuple(one for one in report.advice if one.task == task),
-            "not_judged": tuple(one for one in report.not_judged if one.task == task),
-        }
-    )
+        return report
+    advice = tuple(one for one in report.advice if one.task == task)
+    not_judged = tuple(one for one in report.not_judged if one.task in (task, EVERY_TASK))
+    return report.model_copy(update={"advice": advice, "not_judged": not_judged})
 
 
-async def atune(since: Since = "7d", task: str | None = None, goal: TuningGoal | None = None) -> TuningReport:
+async def atune(since: Since = "7d", task: str | None = None) -> TuningReport:
     """`tune` from a coroutine; the event loop is not blocked.
 
     report = await atune("24h")
     """
-    return await asyncio.to_thread(tune, since, task, goal)
+    return await asyncio.to_thread(tune, since, task)
 
 
 def compared_with(task: str, options: Mapping[str, object], since: Since = "24h") -> Comparison:
@@ -58,32 +56,33 @@ def compared_with(task: str, options: Mapping[str, object], since: Since = "24h"
 
         print(compared_with("label", {"retry": {"attempts": 5}, "timeout": 3}).figures)
     """
-    period = read_evidence(_moment(since))
-    return what_if(_narrowed(period, task), task, options)
+    period = _read(since, task)
+    from prefect_resilience.operations.tuning.advice import what_if
+
+    return what_if(period, task, options)
 
 
-def _moment(since: Since) -> timedelta | datetime:
-    if not isinstance(since, str):
-        return since
+def has_numpy() -> bool:
+    return find_spec("numpy") is not None
+
+
+def _read(since: Since, task: str | None) -> RecordedPeriod:
+    """The period, only with this task and the tasks behind the same service if a task is given."""
+    if not has_numpy():
+        raise ConfigurationError(NEEDS_NUMPY)
+    from prefect_resilience.operations.tuning.reading import read_evidence
+
     try:
-        return timedelta(seconds=seconds("since", since))
+        moment = timedelta(seconds=seconds("since", since)) if isinstance(since, str) else since
     except ValueError as error:
         raise ConfigurationError(f'{error}: write how long ago, as in since="24h" or since="7d"') from None
-
-
-def _narrowed(period: RecordedPeriod, task: str) -> RecordedPeriod:
-    """The period with this task and the tasks that share its circuits. Raises ConfigurationError."""
-    names = sorted(one.name for one in period.tasks)
-    found = next((one for one in period.tasks if one.name == task), None)
-    if found is None:
+    period = read_evidence(moment)
+    if task is None:
+        return period
+    services = {one.name: one.service for one in period.tasks if one.runs}
+    if task not in services:
         raise ConfigurationError(
-            f"there are no runs of a resilient task {task!r} in this period{nearest(task, names)}"
+            f"there are no runs of a resilient task {task!r} in this period{nearest(task, sorted(services))}"
         )
-    circuits = _circuits(found)
-    tasks = tuple(one for one in period.tasks if one is found or circuits & _circuits(one))
-    return period.model_copy(update={"tasks": tasks})
-
-
-def _circuits(task: RecordedTask) -> set[str]:
-    named = {one.circuit for run in task.runs for one in run.attempts if one.circuit is not None}
-    return named if task.circuit is None else named | {task.circuit}
+    tasks = tuple(one for one in period.tasks if services.get(one.name) == services[task])
+    return RecordedPeriod(period.since, period.until, tasks, period.unknown)

@@ -9,20 +9,36 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
+from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.durable.effects.ledger import changed
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.tuning.latest import keep_latest
-from prefect_resilience.operations.tuning.page import headline_of, page_of
-from prefect_resilience.operations.tuning.report import TuningGoal
+from prefect_resilience.operations.tuning.report import (
+    MOST_LISTED,
+    Reported,
+    TuningAdvice,
+    TuningReport,
+    headline_of,
+    page_of,
+)
 from prefect_resilience.operations.tuning.tuning import tune as make_report
+from prefect_resilience.stores import open_store
 
 KEY = "policy-advice"
+PLACE = "tuning/latest"
+KEPT_SECONDS = 21 * 86_400.0
+
+
+class LatestAdvice(Reported):
+    """The advice that the dashboard shows, at most MOST_LISTED of it. at: seconds since the epoch."""
+
+    at: float
+    headline: str
+    lines: tuple[TuningAdvice, ...] = ()
 
 
 @flow(name="tune")
-def tune(
-    days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None, goal: TuningGoal | None = None
-) -> dict[str, Any]:
+def tune(days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None) -> dict[str, Any]:
     """Advise which numbers of the tasks' policies to change, as the artifact "policy-advice".
 
     Nothing is changed: `prefect-resilience tune --apply` writes advice to the policy blocks.
@@ -30,10 +46,8 @@ def tune(
     Args:
         days: How many days of runs the advice is based on.
         task: Only the advice for this task.
-        goal: What matters more than usual: recover (runs that end well), latency (short runs) or load (few
-            calls to a service in trouble).
     """
-    report = make_report(f"{days}d", task, goal)
+    report = make_report(f"{days}d", task)
     logger = get_run_logger()
     logger.info("%s", headline_of(report))
     for one in report.advice:
@@ -47,3 +61,17 @@ def tune(
     except Exception as error:  # noqa: BLE001 - any error of the API
         logger.warning("The artifact %r could not be written: %s", KEY, redact(str(error)))
     return report.model_dump(mode="json")
+
+
+def keep_latest(report: TuningReport) -> None:
+    """Replace the document that the dashboard shows. Raises StoreUnavailable."""
+    lines = [one.model_copy(update={"effect": None}) for one in report.advice[:MOST_LISTED]]
+    latest = LatestAdvice(at=report.until, headline=headline_of(report), lines=tuple(lines))
+    store = open_store(current_settings().store_url)
+    changed(store, PLACE, lambda _: latest.model_dump(mode="json"), KEPT_SECONDS)
+
+
+def latest_advice(store: str | None = None) -> LatestAdvice | None:
+    """The document; None if no flow has written one in three weeks. Raises StoreUnavailable."""
+    document = open_store(store or current_settings().store_url).load(PLACE)
+    return None if document is None else LatestAdvice.model_validate(document.value)

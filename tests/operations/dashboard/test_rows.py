@@ -10,7 +10,8 @@ from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations.dashboard import rows
-from prefect_resilience.operations.tuning.latest import AdviceLine, LatestAdvice
+from prefect_resilience.operations.tuning.report import TuningAdvice
+from prefect_resilience.operations.tuning.weekly import LatestAdvice
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -148,7 +149,7 @@ def test_minutes_end_with_the_one_that_goes_on():
 
 
 def test_advice_is_a_short_list():
-    one = AdviceLine(task="label", option="timeout", now="30", better="3", why=f"p99.9 is 1.2 s {SECRET}")
+    one = TuningAdvice(task="label", option="timeout", now=30.0, better=3, why=f"p99.9 is 1.2 s {SECRET}")
     latest = LatestAdvice(at=5.0, headline="1 change advised", lines=(one,))
     parts = rows.advice(latest)
     row = parts["advice"]["label, timeout"]

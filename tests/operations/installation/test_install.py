@@ -12,11 +12,12 @@ from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.events.schemas.automations import AutomationCore
+from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.installation import InstallationChange, install, uninstall
+from prefect_resilience.operations.installation import InstallationChange, catalog, install, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
 from prefect_resilience.operations.installation.installing import marked
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
@@ -102,6 +103,16 @@ def test_every_operational_flow_is_deployed_from_the_wheel(installed: None, clie
         assert deployed.parameter_openapi_schema == operation.parameters
         crons = [one.schedule.cron for one in deployed.schedules]
         assert crons == ([operation.schedule] if operation.schedule else [])
+
+
+def test_a_flow_without_its_library_is_left_out(
+    new: None, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(catalog, "has_numpy", lambda: False)
+    change = of(install(webhook=WEBHOOK), "tune/prefect-resilience")
+    assert (change.action, change.why) == ("skipped", catalog.NEEDS_NUMPY)
+    with pytest.raises(ObjectNotFound):
+        client.read_deployment_by_name("tune/prefect-resilience")
 
 
 def test_an_automation_that_was_deleted_comes_back_alone(installed: None, client: SyncPrefectClient):

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from prefect_resilience.operations.tuning.evidence import (
-    KnownOptions,
-    NamedRun,
-    TaskNames,
-    circuits_of_record,
-    run_of_event,
-    seen_in,
-    tasks_of,
-    thinned,
-)
-from prefect_resilience.operations.tuning.record import RecordedAttempt, RecordedOpening, RecordedRun
+from prefect_resilience.operations.reports.api import PAGE, Api, Period
+from prefect_resilience.operations.tuning import reading
+from prefect_resilience.operations.tuning.reading import run_of_event
+from prefect_resilience.operations.tuning.record import RecordedRun, RecordedTask
 
 FAILED = {"at": 100.0, "seconds": 0.5, "delay": 2.0, "category": "unavailable", "code": "503"}
 REFUSED = {"at": 102.5, "seconds": 0.0, "category": "circuit_open", "code": "CIRCUIT_OPEN", "by": "circuit"}
 
 
-def event(*attempts: Any, circuit: str | None = None, **payload: Any) -> dict[str, Any]:
+def event(*attempts: Any, circuit: str | None = None, name: str = "run.failed", **payload: Any) -> Any:
     record = {"attempts": list(attempts), **({"circuit": circuit} if circuit else {})}
     return {
+        "event": f"prefect-resilience.{name}",
         "resource": {"prefect.resource.name": "ask"},
         "payload": {"task_run_id": "run-1", "record": record, **payload},
     }
@@ -49,65 +42,61 @@ def row(**changes: Any) -> dict[str, Any]:
     }
 
 
-def known(task: str = "ask", **options: Any) -> KnownOptions:
-    return KnownOptions(task, f"{task}-12345678", options)
+class FakeApi:
+    """The rows of an API, in pages."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def count(self, kind: str, filters: Any) -> int:
+        return len(self.rows)
+
+    def page(self, filters: Any, offset: int) -> list[dict[str, Any]]:
+        return self.rows[offset : offset + PAGE]
+
+    def each(self, work: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        return map(work, items)
 
 
-NAMES = TaskNames.of([known()], ())
+DAY = Period(datetime(2026, 11, 25, tzinfo=UTC), datetime(2026, 11, 26, tzinfo=UTC))
 
 
-def plain(number: int, task: str = "ask", weight: float = 1.0) -> NamedRun:
-    attempt = RecordedAttempt(start=number, seconds=1, succeeded=True)
-    run = RecordedRun(
-        run_id=str(number),
-        start=number,
-        end=number + 1,
-        ended="succeeded",
-        attempts=(attempt,),
-        weight=weight,
-    )
-    return NamedRun(task, run)
+def options(task: str = "ask", function: str = "ask") -> reading.TaskOptions:
+    return reading.TaskOptions(task, f"{function}-12345678", {}, None, False)
 
 
-def failing(number: int) -> NamedRun:
-    found = run_of_event(event(FAILED), "run.failed")
-    assert found is not None
-    return NamedRun("ask", replace(found.run, run_id=f"f{number}"))
+def read(
+    *rows: dict[str, Any], known: Any = None, troubled: Mapping[str, Any] | None = None
+) -> tuple[dict[str, tuple[str, RecordedRun]], dict[str, str]]:
+    """The runs that the rows tell, and what is unknown."""
+    unknown: dict[str, str] = {}
+    tasks = reading._tasks_of_rows([options()] if known is None else known, {})
+    api = cast(Api, FakeApi(list(rows)))
+    return reading._plain(api, DAY, tasks, Random(1), unknown, dict(troubled or {})), unknown
 
 
 class TestEvents:
     def test_a_recovered_run_has_the_attempt_that_succeeded(self) -> None:
-        found = run_of_event(event(FAILED, after=3.0, circuit="llm"), "run.recovered")
-        assert found is not None
-        assert (found.task, found.run.run_id, found.run.ended) == ("ask", "run-1", "succeeded")
-        assert (found.run.start, found.run.end) == (100.0, 103.0)
-        first, last = found.run.attempts
-        assert (first.succeeded, first.code, first.category, first.delay) == (
-            False,
-            "503",
-            "unavailable",
-            2.0,
-        )
+        told = run_of_event(event(FAILED, name="run.recovered", after=3.0, circuit="llm"), 2.0)
+        assert told is not None
+        task, run = told
+        assert (task, run.run_id, run.ended, run.weight) == ("ask", "run-1", "succeeded", 2.0)
+        assert (run.start, run.end) == (100.0, 103.0)
+        first, last = run.attempts
+        assert (first.succeeded, first.seconds, first.category) == (False, 0.5, "unavailable")
         assert (last.succeeded, last.start, last.seconds) == (True, 102.5, 0.5)
         assert first.circuit == last.circuit == "llm"
 
     def test_a_success_never_lasts_less_than_nothing(self) -> None:
-        found = run_of_event(event(FAILED, after=0.1), "run.recovered")
-        assert found is not None
-        assert found.run.attempts[-1].seconds == 0
-        assert found.run.end == 102.5
+        told = run_of_event(event(FAILED, name="run.recovered", after=0.1))
+        assert told is not None
+        assert (told[1].attempts[-1].seconds, told[1].end) == (0, 102.5)
 
     def test_a_rejected_call_names_the_guard(self) -> None:
-        limited = {**REFUSED, "by": "bulkhead"}
-        found = run_of_event(event(FAILED, REFUSED, limited, to="archive"), "fallback.used")
-        assert found is not None
-        assert [one.rejected_by for one in found.run.attempts] == [None, "circuit", "limit"]
-        assert (found.run.ended, found.run.fallback) == ("fallback", "archive")
-
-    def test_only_a_fallback_has_a_name(self) -> None:
-        found = run_of_event(event(FAILED, to="archive"), "run.failed")
-        assert found is not None
-        assert (found.run.ended, found.run.fallback) == ("failed", None)
+        told = run_of_event(event(FAILED, REFUSED, {**REFUSED, "by": "bulkhead"}, name="fallback.used"))
+        assert told is not None
+        assert [one.rejected_by for one in told[1].attempts] == [None, "circuit", "limit"]
+        assert told[1].ended == "fallback"
 
     @pytest.mark.parametrize(
         "given",
@@ -121,14 +110,15 @@ class TestEvents:
         ],
     )
     def test_an_event_without_its_attempts_is_left_out(self, given: dict[str, Any]) -> None:
-        assert run_of_event(given, "run.failed") is None
+        assert run_of_event(given) is None
 
 
 class TestRows:
     def test_a_success_is_one_attempt(self) -> None:
-        (one,) = seen_in([row()], NAMES, 2.5).runs
-        assert (one.task, one.run.weight, one.run.ended) == ("ask", 2.5, "succeeded")
-        assert [(a.succeeded, a.seconds) for a in one.run.attempts] == [(True, 2.0)]
+        runs, unknown = read(row())
+        (task, run) = runs["run-2"]
+        assert (task, run.weight, run.ended, unknown) == ("ask", 1.0, "succeeded", {})
+        assert [(a.succeeded, a.seconds) for a in run.attempts] == [(True, 2.0)]
 
     @pytest.mark.parametrize(
         ("changes", "ended"),
@@ -139,8 +129,8 @@ class TestRows:
         ],
     )
     def test_other_ends_have_no_known_attempts(self, changes: dict[str, str], ended: str) -> None:
-        (one,) = seen_in([row(**changes)], NAMES).runs
-        assert (one.run.ended, one.run.attempts) == (ended, ())
+        _, run = read(row(**changes))[0]["run-2"]
+        assert (run.ended, run.attempts) == (ended, ())
 
     @pytest.mark.parametrize(
         "changes",
@@ -152,9 +142,10 @@ class TestRows:
         ],
     )
     def test_runs_with_failures_are_left_to_their_events(self, changes: dict[str, Any]) -> None:
-        seen = seen_in([row(**changes)], NAMES)
-        assert not seen.runs
-        assert list(seen.troubled) == ["run-2"]
+        runs, unknown = read(row(**changes))
+        assert not runs
+        assert "about 100% of the runs with retries or failures" in unknown["attempts"]
+        assert read(row(**changes), troubled={"run-2": ("ask", None)}) == ({}, {})
 
     @pytest.mark.parametrize(
         "changes",
@@ -165,86 +156,40 @@ class TestRows:
         ],
     )
     def test_unfinished_runs_and_other_tasks_are_left_out(self, changes: dict[str, Any]) -> None:
-        seen = seen_in([row(**changes)], NAMES)
-        assert not seen.runs
-        assert not seen.troubled
+        assert read(row(**changes)) == ({}, {})
 
     def test_a_run_that_never_started_took_no_time(self) -> None:
-        (one,) = seen_in([row(start_time=None)], NAMES).runs
-        assert one.run.start == one.run.end
+        _, run = read(row(start_time=None))[0]["run-2"]
+        assert run.start == run.end
 
     def test_a_run_with_a_name_of_its_own_is_known_by_its_function(self) -> None:
-        names = TaskNames.of([KnownOptions("Ask the model", "ask-12345678", {})], ())
-        (one,) = seen_in([row(name="order 7", dynamic_key="7")], names).runs
-        assert one.task == "Ask the model"
+        own = row(name="order 7", dynamic_key="7")
+        runs, _ = read(own, known=[options("Ask the model")])
+        assert runs["run-2"][0] == "Ask the model"
+        assert read(own, known=[options("a"), options("b")])[0] == {}
 
-    def test_a_function_of_two_tasks_tells_neither(self) -> None:
-        both = [KnownOptions("a", "ask-12345678", {}), KnownOptions("b", "ask-12345678", {})]
-        assert not seen_in([row(name="order 7", dynamic_key="7")], TaskNames.of(both, ())).runs
-
-
-class TestSamples:
-    @given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 100), st.integers(0, 9))
-    def test_a_sample_keeps_the_totals_of_each_task(self, numbers: list[int], most: int, seed: int) -> None:
-        runs = [plain(n, f"t{t}") for t, number in enumerate(numbers) for n in range(number)]
-        runs += [failing(n) for n in range(3)]
-        kept = thinned(runs, most, Random(seed))
-        assert len(kept) - 3 <= max(most, len(numbers))
-        for task, number in enumerate(numbers):
-            mine = [one.run.weight for one in kept if one.task == f"t{task}"]
-            assert sum(mine) == pytest.approx(number)
-        assert sum(one.run.run_id.startswith("f") for one in kept) == 3
-
-    def test_what_fits_stays_as_it_is(self) -> None:
-        runs = [plain(n) for n in range(10)]
-        assert thinned(runs, 10, Random(0)) == runs
-
-    def test_a_rare_task_keeps_its_runs(self) -> None:
-        runs = [*(plain(n) for n in range(1000)), *(plain(n, "rare") for n in range(20))]
-        kept = thinned(runs, 100, Random(0))
-        assert sum(one.task == "rare" for one in kept) == 20
-        assert len(kept) == 100
-
-    def test_failures_alone_are_not_thinned(self) -> None:
-        assert len(thinned([failing(n) for n in range(5)], 1, Random(0))) == 5
-
-    def test_weights_multiply(self) -> None:
-        kept = thinned([plain(n, weight=3.0) for n in range(10)], 5, Random(0))
-        assert {one.run.weight for one in kept} == {6.0}
+    def test_a_sample_stands_for_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(reading, "MOST_PLAIN", 3 * PAGE)
+        rows = [row(id=f"run-{number}") for number in range(10 * PAGE)]
+        runs, unknown = read(*rows)
+        assert len(runs) == 3 * PAGE
+        assert sum(run.weight for _, run in runs.values()) == pytest.approx(len(rows))
+        assert f"a random sample of {3 * PAGE} was read" in unknown["successes"]
 
 
-class TestRecord:
-    def test_attempts_are_behind_the_circuit_of_their_task(self) -> None:
-        options = known(circuit={"name": "llm", "open_for": 30.0})
-        recovered = run_of_event(event(FAILED, after=3, circuit="llm:own"), "run.recovered")
-        assert recovered is not None
-        (task,) = tasks_of([plain(5), recovered], [options])
-        assert (task.name, task.circuit, task.options) == ("ask", "llm", options.options)
-        assert [run.attempts[0].circuit for run in task.runs] == ["llm", "llm:own"]
+def test_a_part_of_a_stretch_is_inside_it_and_as_long_as_its_share() -> None:
+    random = Random(3)
+    for share in (0.1, 0.5):
+        part = reading._random_part(DAY, share, random)
+        assert DAY.since <= part.since < part.until <= DAY.until
+        assert part.until - part.since == pytest.approx(share * timedelta(days=1), abs=timedelta(seconds=1))
+    assert reading._random_part(DAY, 1.0, random) == DAY
 
-    def test_a_template_names_no_circuit(self) -> None:
-        (task,) = tasks_of([plain(5)], [known(circuit={"name": "llm:{provider}"})])
-        assert task.runs[0].attempts[0].circuit is None
 
-    def test_a_task_without_options_or_runs_is_there(self) -> None:
-        first, second = tasks_of([plain(5, "a")], [known("b", retry={})])
-        assert (first.name, first.options, first.circuit) == ("a", None, None)
-        assert (second.name, second.runs, second.options) == ("b", (), {"retry": {}})
-
-    def test_runs_are_in_the_order_of_their_starts(self) -> None:
-        (task,) = tasks_of([plain(9), plain(3), plain(5)], ())
-        assert [run.start for run in task.runs] == [3, 5, 9]
-
-    def test_circuits_have_the_policy_of_their_task(self) -> None:
-        options = [
-            known("a", circuit={"name": "llm:{provider}", "open_for": 30.0}),
-            known("b", circuit={"name": "db", "open_for": 5.0}),
-            known("c"),
-        ]
-        opening = RecordedOpening(start=1, end=2)
-        found = circuits_of_record({"llm:primary": [opening], "unknown": [opening]}, options)
-        assert {one.name: (one.policy, len(one.openings)) for one in found} == {
-            "llm:primary": ({"open_for": 30.0}, 1),
-            "db": ({"open_for": 5.0}, 0),
-            "unknown": (None, 1),
-        }
+def test_the_service_of_a_task_is_its_circuit() -> None:
+    told = [run_of_event(event(FAILED, circuit=name)) for name in ("llm:a", "llm:b", "llm:b")]
+    runs = tuple(one[1] for one in told if one is not None)
+    written: dict[str, object] = {"circuit": {"name": "llm:{provider}"}}
+    assert RecordedTask("ask", runs, written).service == "llm:b"
+    assert RecordedTask("ask", (), written).service == "llm:{provider}"
+    assert RecordedTask("ask", (), {"circuit": None}).service == "ask"

@@ -17,14 +17,12 @@ from typing import Any, Literal
 
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.operations.tuning.options import policy_of
 from prefect_resilience.operations.tuning.record import (
     RecordedAttempt,
-    RecordedCircuit,
-    RecordedOpening,
     RecordedPeriod,
     RecordedRun,
     RecordedTask,
+    policy_of,
 )
 
 BEGINS = 1_700_000_000.0
@@ -129,8 +127,10 @@ class _Day:
         self.heap: list[tuple[float, int, Callable[[float], None]]] = []
         self.planned = 0
         self.document = machine.new()
+        limits: Mapping[str, Any] = lived.get("limits") or {}
+        self.places: int | None = limits.get("max_concurrent")
+        self.max_wait: float | None = limits.get("max_wait")
         self.circuit = None if policy.circuit is None else str(lived["circuit"].get("name", world.task))
-        self.openings: list[RecordedOpening] = []
         self.busy = 0
         self.line: deque[_Run] = deque()
         self.truth = Truth()
@@ -161,7 +161,7 @@ class _Day:
             permit = self.ask_circuit(run, now)
         if permit is None:
             self.ended(run, now, now, ErrorCategory.CIRCUIT_OPEN, None, "circuit")
-        elif self.policy.places is None or self.busy < self.policy.places:
+        elif self.places is None or self.busy < self.places:
             self.busy += 1
             self.call(run, now, now, permit)
         else:
@@ -181,8 +181,8 @@ class _Day:
                     self.step(machine.Release(permit[1]), later)
                 self.ended(run, now, later, ErrorCategory.UNAVAILABLE, None, "limit")
 
-        if self.policy.max_wait is not None:
-            self.at(now + self.policy.max_wait, gives_up)
+        if self.max_wait is not None:
+            self.at(now + self.max_wait, gives_up)
 
     permits: dict[int, tuple[int, str | None]] = {}  # noqa: RUF012 - replaced for each day by `live`
 
@@ -195,12 +195,7 @@ class _Day:
 
     def step(self, event: machine.Event, now: float) -> None:
         assert self.policy.circuit is not None
-        self.document, changes = machine.step(self.document, event, BEGINS + now, self.policy.circuit)
-        for change in changes:
-            if change.after == "open" and change.before == "closed":
-                self.openings.append(RecordedOpening(start=change.at, end=None, reason=change.reason))
-            if change.after == "closed" and self.openings:
-                self.openings[-1] = self.openings[-1].model_copy(update={"end": change.at})
+        self.document, _ = machine.step(self.document, event, BEGINS + now, self.policy.circuit)
 
     def call(self, run: _Run, asked: float, now: float, permit: tuple[int, str | None]) -> None:
         seconds, category, retry_after = self.answer(run, now)
@@ -220,7 +215,7 @@ class _Day:
     ) -> None:
         self.busy -= 1
         self.truth.wasted += 0.0 if category is None else now - asked
-        if self.line and self.policy.places is not None and self.busy < self.policy.places:
+        if self.line and self.places is not None and self.busy < self.places:
             following = self.line.popleft()
             self.busy += 1
             self.call(following, following.waiting_since, now, self.permits[following.number])
@@ -294,7 +289,6 @@ class _Day:
                 succeeded=category is None,
                 category=None if category is None else category.value,
                 retry_after=retry_after,
-                delay=delay,
                 rejected_by=rejected_by,
                 circuit=self.circuit,
             )
@@ -340,7 +334,6 @@ class _Day:
                 end=BEGINS + now,
                 ended=ended,
                 attempts=tuple(run.attempts),
-                fallback="other" if ended == "fallback" else None,
             )
         )
 
@@ -358,20 +351,8 @@ def live(
     day.live()
     runs = tuple(sorted(day.runs, key=lambda run: run.start))
     until = max([BEGINS + world.seconds, *(run.end for run in runs)])
-    name = day.circuit
-    task = RecordedTask(name=world.task, runs=runs, options=dict(lived), block="policy", circuit=name)
-    circuit = RecordedCircuit(name=name or "", openings=tuple(day.openings), policy=None)
-    return (
-        RecordedPeriod(
-            since=BEGINS,
-            until=until,
-            tasks=(task,),
-            circuits=() if name is None else (circuit,),
-            runs=len(runs),
-            read=len(runs),
-        ),
-        day.truth,
-    )
+    task = RecordedTask(name=world.task, runs=runs, options=dict(lived), block="policy")
+    return RecordedPeriod(since=BEGINS, until=until, tasks=(task,)), day.truth
 
 
 def outages(hours: Sequence[float], seconds: float, kind: Kind = "503") -> tuple[Trouble, ...]:

@@ -1,0 +1,122 @@
+"""The replay of what ran is what ran, and of other numbers what the same worlds do under them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from prefect_resilience.operations.tuning.calls import ServiceCalls, calls_of
+from prefect_resilience.operations.tuning.record import RecordedTask, policy_of, with_value
+from prefect_resilience.operations.tuning.replay import Figure, PeriodReplay
+from tests.operations.tuning.planted import GUARDED, HOPELESS, NEVER_HELP, TOO_LONG
+from tests.operations.tuning.test_calls import run
+from tests.operations.tuning.worlds import BEGINS, TrueService, Truth, World, live, outages
+
+COUNTED = ("runs", "hit", "recovered", "failed", "fallback", "seconds", "waited", "calls", "dead_calls")
+HANGING = World(
+    "hanging",
+    TrueService(median=1.0, blip=0.01, troubles=outages([9, 30, 50, 70, 100, 130], 1500.0, "hang")),
+    {
+        "retry": {"attempts": 3, "backoff": {"kind": "exponential", "initial": 1.0}},
+        "timeout": 20.0,
+        "circuit": {"name": "service", "failure_threshold": 40, "minimum_calls": 10_000},
+    },
+    runs=10_000,
+)
+
+
+def service_of(world: World, seed: int = 1) -> tuple[ServiceCalls, Truth]:
+    period, truth = live(world, seed)
+    return calls_of(list(period.tasks), period.until), truth
+
+
+def figures(
+    service: ServiceCalls, options: Any, number: int = 3, until: float = BEGINS + 7e5
+) -> dict[str, float]:
+    """The mean of some replays."""
+    sums = [
+        PeriodReplay(service, [policy_of(options)], np.array([0.0, until]), seed, (seed + 0.5) / number).run()
+        for seed in range(number)
+    ]
+    return dict(zip(COUNTED, np.mean(sums, axis=0).sum(axis=(0, 1)).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("world", [TOO_LONG, NEVER_HELP, HOPELESS, HANGING], ids=lambda world: world.name)
+def test_what_ran_is_replayed_as_it_was(world: World) -> None:
+    service, truth = service_of(world)
+    for name, value in figures(service, world.options).items():
+        assert value == pytest.approx(getattr(truth, name), rel=0.03, abs=3.0), name
+
+
+@pytest.mark.parametrize(
+    ("world", "option", "value"),
+    [
+        (TOO_LONG, "timeout", 3.0),
+        (NEVER_HELP, "retry.attempts", 2),
+        (HOPELESS, "retry.attempts", 1),
+        (HANGING, "circuit.failure_threshold", 5),
+        (HANGING, "retry.attempts", 1),
+        (HANGING, "timeout", 8.0),
+        (GUARDED, "circuit.open_for", 120.0),
+    ],
+    ids=lambda value: value.name if isinstance(value, World) else str(value),
+)
+def test_other_numbers_do_what_they_really_do(world: World, option: str, value: Any) -> None:
+    options = with_value(world.options, option, value)
+    replayed, truths = [], []
+    for seed in (1, 2, 3):
+        service, _ = service_of(world, seed)
+        replayed.append(figures(service, options))
+        truths.append(live(world, seed, options)[1])
+    for name in COUNTED:
+        true = sum(float(getattr(truth, name)) for truth in truths)
+        room = 0.1 * true + 15.0 * len(truths)
+        assert abs(sum(one[name] for one in replayed) - true) <= room, name
+
+
+def quiet(*runs: Any) -> ServiceCalls:
+    return calls_of([RecordedTask("ask", tuple(runs))], 1e5)
+
+
+ALWAYS = {"retry": {"attempts": 2, "backoff": {"kind": "constant", "initial": 1.0}}, "timeout": 5.0}
+
+
+def test_attempts_that_were_never_made_are_not_assumed_to_help() -> None:
+    runs = [run(100.0 * number, "server_error", "server_error") for number in range(0, 300, 10)]
+    service = quiet(*runs, *(run(100.0 * number + 50, "") for number in range(300)))
+    many = figures(service, with_value(ALWAYS, "retry.attempts", 9), until=1e5)
+    assert (many["failed"], many["recovered"]) == (30, 0)
+    assert many["calls"] == 300 + 9 * 30
+
+
+def test_retries_that_were_made_may_help_others() -> None:
+    runs = [run(100.0 * number, "server_error", "server_error") for number in range(0, 300, 10)]
+    lucky = [run(100.0 * number + 7, "server_error", "server_error", "") for number in range(0, 300, 10)]
+    service = quiet(*runs, *lucky, *(run(100.0 * number + 50, "") for number in range(300)))
+    assert figures(service, with_value(ALWAYS, "retry.attempts", 3), until=1e5)["recovered"] == 60
+
+
+def test_a_slow_success_is_as_slow_when_a_shorter_timeout_repeats_it() -> None:
+    runs = [run(100.0 * number, "", seconds=4.0 if number % 10 == 0 else 0.1) for number in range(300)]
+    short = figures(quiet(*runs), with_value(ALWAYS, "timeout", 2.0), until=1e5)
+    assert (short["failed"], short["calls"]) == (30, 330)
+    assert short["seconds"] == pytest.approx(27.0 + 30 * 5.0, rel=0.1)
+
+
+def test_a_weight_counts_as_so_many_runs() -> None:
+    period, _ = live(HOPELESS, 1)
+    (task,) = period.tasks
+    light = figures(calls_of([task], period.until), ALWAYS)
+    heavy_runs = tuple(replace(one, weight=2.0) for one in task.runs)
+    heavy = calls_of([RecordedTask("ask", heavy_runs, task.options)], period.until)
+    assert figures(heavy, ALWAYS) == pytest.approx({name: 2 * number for name, number in light.items()})
+
+
+def test_figures_lie_in_the_part_in_which_the_run_began() -> None:
+    service = quiet(*(run(100.0 * number, "") for number in range(300)))
+    borders = np.array([0.0, 10_000.0, 20_000.0, 30_000.0])
+    sums = PeriodReplay(service, [policy_of(ALWAYS)], borders, 0, 0.5).run()
+    assert sums[0, :, Figure.RUNS].tolist() == [100.0, 100.0, 100.0]
