@@ -23,10 +23,10 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 50_365,
-    "files": 373,
+    "lines of code": 47_692,
+    "files": 349,
     "longest file, lines": 400,
-    "arrows between rooms": 50,
+    "arrows between rooms": 48,
     "arrows upward": 0,
     "arrows that only late imports make": 0,
     "contracts, lines": 60,
