@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 47_692,
+    "lines of code": 47_768,
     "files": 349,
     "longest file, lines": 400,
     "arrows between rooms": 48,
@@ -33,10 +33,10 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 386,
-    "tests, lines of code": 74_260,
-    "functions named by a participle, %": 16.5,
-    "assignments to vague names, %": 9.8,
+    "files with stubs": 362,
+    "tests, lines of code": 74_222,
+    "functions named by a participle, %": 16.4,
+    "assignments to vague names, %": 9.7,
     "file names that stand twice": 27,
 }
 

@@ -188,7 +188,7 @@ def what_if_command(
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
     comparison = tuning.compared_with(task, _nested(wanted), options.since("--since", since))
     then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
-    return look.answer(comparison, *_compared(comparison, then), json=json)
+    return look.answer(comparison, *_rows_of(comparison, then), json=json)
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -214,7 +214,7 @@ def _nested(wanted: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _compared(comparison: Comparison, then: str) -> Iterator[RenderableType]:
+def _rows_of(comparison: Comparison, then: str) -> Iterator[RenderableType]:
     columns = {
         "figure": TEXT,
         "as it ran": FIGURES,

@@ -22,7 +22,7 @@ from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.operations.tuning.calls import Floats, ServiceCalls, services_of
 from prefect_resilience.operations.tuning.record import (
     RecordedPeriod,
-    merged,
+    merge,
     policy_of,
     value_at,
     with_value,
@@ -108,7 +108,7 @@ class _Judge:
         ]
         return np.mean(sums, axis=0)
 
-    def changed(self, task: int, option: str, value: Any) -> Options:
+    def with_option(self, task: int, option: str, value: Any) -> Options:
         """The options with another value of one; a circuit's is that of all tasks behind it."""
         shared = option.startswith("circuit")
         return [
@@ -247,7 +247,7 @@ def _best(
     """
     good: list[tuple[float, float, Any, Floats]] = []
     for value in values:
-        then = judge.replay(judge.changed(task, option, value))
+        then = judge.replay(judge.with_option(task, option, value))
         gains = judge.gains(task, option, value, now, then)
         sure = judge.interval(gains)[0] > 0 and gains.sum() > WORTH * (now @ LOSS).sum()
         if sure and not judge.does_harm(option, now, then):
@@ -269,7 +269,7 @@ def _best(
         evidence={**figures, "hit": hit, "gain": gain, "low": low, "high": high},
         effect=_comparison(judge, task, with_value({}, option, value), now, then),
     )
-    judge.options = judge.changed(task, option, value)
+    judge.options = judge.with_option(task, option, value)
     return then, advice
 
 
@@ -310,7 +310,7 @@ def what_if(period: RecordedPeriod, task: str, options: Mapping[str, object]) ->
         for place, one in enumerate(service.tasks):
             if one.name == task and one.options is not None:
                 judge = _Judge(service, period)
-                others = [merged(own, options if at == place else {}) for at, own in enumerate(judge.options)]
+                others = [merge(own, options if at == place else {}) for at, own in enumerate(judge.options)]
                 now, then = judge.replay(judge.options), judge.replay(others)
                 return _comparison(judge, place, dict(options), now, then)
     raise ConfigurationError(f"task {task!r} has no runs with known options in this period")

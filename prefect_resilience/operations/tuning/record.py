@@ -144,11 +144,11 @@ def with_value(options: Options, path: str, value: Any) -> dict[str, Any]:
     return changed
 
 
-def merged(options: Options, others: Options) -> dict[str, Any]:
+def merge(options: Options, others: Options) -> dict[str, Any]:
     """The options with `others` over them, option by option; a backoff is replaced as a whole."""
     result = dict(options)
     for name, value in others.items():
         old = options.get(name)
         whole = name == "backoff" or not (isinstance(old, Mapping) and isinstance(value, Mapping))
-        result[name] = value if whole else merged(cast("Options", old), cast("Options", value))
+        result[name] = value if whole else merge(cast("Options", old), cast("Options", value))
     return result

@@ -225,23 +225,23 @@ class PeriodReplay:
         if circuit is not None and policy.circuit is not None:
             admission = circuit.admit(now, f"{run.place}-{run.attempts}")
             if admission is None:
-                self._failed(now, run, RecordedAnswer(0.0, "circuit_open"))
+                self._fail(now, run, RecordedAnswer(0.0, "circuit_open"))
                 return
         answer, outage = self._answer(run, now, policy.timeout)
         self._count(run.place, Figure.CALLS)
         if answer.category and outage != UP:
             self._count(run.place, Figure.DEAD)
-        self._plan(now + answer.seconds, self._answered, run, admission, answer)
+        self._plan(now + answer.seconds, self._finish, run, admission, answer)
 
-    def _answered(self, now: float, run: _Run, admission: Admission | None, answer: RecordedAnswer) -> None:
+    def _finish(self, now: float, run: _Run, admission: Admission | None, answer: RecordedAnswer) -> None:
         if self.circuit is not None and admission is not None:
             self.circuit.record(now, admission, answer.category, answer.retry_after)
         if answer.category:
-            self._failed(now, run, answer)
+            self._fail(now, run, answer)
         else:
             self._end(now, run, Figure.RECOVERED)
 
-    def _failed(self, now: float, run: _Run, answer: RecordedAnswer) -> None:
+    def _fail(self, now: float, run: _Run, answer: RecordedAnswer) -> None:
         policy = self._policy(run)
         run.hit = True
         rule = answer.category if answer.category in policy.retry.rules else ""
@@ -274,7 +274,7 @@ class PeriodReplay:
         outage = bisect_right(self._begins, now) - 1
         if outage >= 0 and now > self._ends[outage]:
             outage = UP
-        answer = self._recorded(run, outage)
+        answer = self._next_answer(run, outage)
         run.met += 1
         if timeout is not None and answer.seconds > timeout:
             run.slow = None if answer.category else answer
@@ -284,7 +284,7 @@ class PeriodReplay:
             run.last = answer
         return answer, outage
 
-    def _recorded(self, run: _Run, outage: int) -> RecordedAnswer:
+    def _next_answer(self, run: _Run, outage: int) -> RecordedAnswer:
         service, own, draw = self.service, self.service.calls_of[run.place], run.chance.random()
         if run.slow is not None:
             return run.slow

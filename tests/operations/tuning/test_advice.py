@@ -13,7 +13,7 @@ from prefect_resilience.operations.tuning.advice import EVERYTHING_ELSE, advise,
 from prefect_resilience.operations.tuning.record import (
     RecordedPeriod,
     RecordedTask,
-    merged,
+    merge,
     policy_of,
     value_at,
     with_value,
@@ -118,8 +118,8 @@ def test_what_if_says_what_is_wrong() -> None:
 
 def test_options_are_merged_option_by_option() -> None:
     options: dict[str, Any] = {"retry": {"attempts": 3, "backoff": {"kind": "linear", "initial": 2.0}}}
-    assert merged(options, {"retry": {"attempts": 5}})["retry"] == {**options["retry"], "attempts": 5}
-    assert merged(options, {"retry": {"backoff": {"kind": "none"}}})["retry"]["backoff"] == {"kind": "none"}
+    assert merge(options, {"retry": {"attempts": 5}})["retry"] == {**options["retry"], "attempts": 5}
+    assert merge(options, {"retry": {"backoff": {"kind": "none"}}})["retry"]["backoff"] == {"kind": "none"}
     assert with_value({}, "circuit.open_for", 5.0) == {"circuit": {"open_for": 5.0}}
     assert value_at(options, "retry.backoff.initial") == 2.0
     assert value_at(options, "timeout.total") is None
