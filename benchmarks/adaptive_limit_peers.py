@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import fmean, median, pstdev
 
-from prefect_resilience.guards.limits import gradient
-from prefect_resilience.guards.limits.gradient import LimitBounds
+from prefect_resilience.guards.limits.vegas import LimitBounds, Vegas
 
 INITIAL, LEAST, MOST = 20, 1, 200
 
@@ -35,13 +34,13 @@ class Adaptive:
     """The machine of `AdaptiveLimit` with its default options."""
 
     def __init__(self) -> None:
-        self.finding = gradient.Finding(LimitBounds(INITIAL, LEAST, MOST))
+        self.vegas = Vegas(LimitBounds(INITIAL, LEAST, MOST))
 
     def limit(self, now: float) -> int:
-        return gradient.places(self.finding.state)
+        return self.vegas.number
 
     def ended(self, now: float, latency: float, in_flight: int, refused: bool) -> None:
-        self.finding.ended(latency, in_flight >= self.limit(now), refused, now)
+        self.vegas.ended(latency, in_flight, refused, now)
 
 
 class Average:

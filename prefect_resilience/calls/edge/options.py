@@ -151,7 +151,8 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
             raise ConfigurationError(
                 f"limits={limit!r} is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"
             )
-        check_fields(f"limit {limit.name!r}", limit.fields, fn)
+        if isinstance(limit, limits.NamedLimit):
+            check_fields(f"limit {limit.name!r}", limit.fields, fn)
     return tuple(written)
 
 

@@ -13,10 +13,9 @@ from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
-from prefect_resilience.guards.limits import gradient
-from prefect_resilience.guards.limits.gradient import Finding, LimitBounds, State
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stood_in_line
+from prefect_resilience.guards.limits.vegas import LimitBounds, Vegas
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 
 OVERLOAD = frozenset({ErrorCategory.RATE_LIMIT, ErrorCategory.UNAVAILABLE, ErrorCategory.TIMEOUT})
@@ -27,23 +26,26 @@ MOST_STATES = 1024
 
 
 class AdaptiveTicket(Ticket):
-    """A place, what is known of its limit, and when the place was taken."""
+    """A place, the state of its limit, and when the place was taken."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("began", "state")
 
-    def __init__(self, place: HeldPlace, found: LimitFinder) -> None:
-        self.parts: tuple[HeldPlace, LimitFinder, float] = (place, found, time.monotonic())
+    def __init__(self, place: HeldPlace, state: LimitState) -> None:
+        super().__init__(place)
+        self.state = state
+        self.began: float = time.monotonic()
 
 
 class AdaptiveLimit(Limit):
     """At most as many concurrent calls as the service can work on; finds that number itself.
 
-        AdaptiveLimit(name="llm:{provider}")
+        AdaptiveLimit()
 
-    The number begins at `initial` and stays between `minimum` and `maximum`. It grows while all places are in
-    use and calls are as fast as with fewer of them. It falls when calls wait in the service, and when more
-    than 4 % of them fail with `rate_limit`, `unavailable` or `timeout`. Other errors do not count. While it
-    is in use, the limit alternates between the number and 10 to 25 % more, to see where calls begin to wait.
+    The number is found by TCP Vegas (Brakmo and Peterson, 1995), as in `VegasLimit` of Netflix'
+    concurrency-limits: it begins at `initial`, stays between `minimum` and `maximum`, and settles where 2 to
+    4 calls wait in the service. It grows while fewer do and all places are in use, and falls while more do.
+    It falls by a tenth when more than 4 % of the calls fail with `rate_limit`, `unavailable` or `timeout`.
+    Other errors do not count. Now and then it is halved for a moment, to measure calls that wait for nothing.
 
     A number that falls interrupts no call. Callers wait in order of arrival, and `max_wait`, and places of
     overdue calls, are as in `Bulkhead`. If no place becomes free in time, `AdaptiveLimitFullError` is raised.
@@ -52,20 +54,17 @@ class AdaptiveLimit(Limit):
         >>> limit.call(str.upper, "draft"), limit.current
         ('DRAFT', 5)
 
-    Each process finds a number of its own. Limits of this process with the same `name` are one limit.
+    Each process finds a number of its own. Tasks of a process share it if they have the same object.
     Raises `ConfigurationError` for invalid options.
     """
 
-    by_position: ClassVar[tuple[str, ...]] = ("initial", "minimum", "maximum", "name")
+    by_position: ClassVar[tuple[str, ...]] = ("initial", "minimum", "maximum")
 
     initial: int = Field(default=20, strict=True, ge=1, description="The number of calls at first.")
     minimum: int = Field(default=1, strict=True, ge=1, description="The smallest number.")
     maximum: int = Field(default=200, strict=True, ge=1, description="The largest number.")
     max_wait: Seconds | None = Field(
         default=None, description="The longest wait for a place, in seconds; null: no limit."
-    )
-    name: str | None = Field(
-        default=None, description="The name under which calls of this process share the limit."
     )
 
     if TYPE_CHECKING:
@@ -75,7 +74,6 @@ class AdaptiveLimit(Limit):
             initial: int = 20,
             minimum: int = 1,
             maximum: int = 200,
-            name: str | None = None,
             *,
             max_wait: Duration | None = None,
         ) -> None: ...
@@ -92,25 +90,23 @@ class AdaptiveLimit(Limit):
     @property
     def current(self) -> int:
         """The number of concurrent calls that this process allows now."""
-        found = _found.by_key.get(self._key(self.settled_name()))
-        return self.initial if found is None else found.number
+        state = _states.by_key.get(self._key())
+        return self.initial if state is None else state.vegas.number
 
     def entered(self) -> Steps[Ticket]:
         """Wait for a place. Raises AdaptiveLimitFullError."""
-        name = self.settled_name()
-        key = self._key(name)
-        bounds = LimitBounds(self.initial, self.minimum, self.maximum)
-        found = _found.by_key.get(key)
-        if found is None or found.bounds != bounds:
-            found = _found.of(key, bounds)
+        key = self._key()
+        state = _states.by_key.get(key) or _states.add(
+            key, LimitBounds(self.initial, self.minimum, self.maximum)
+        )
         came = time.monotonic()
         line = f"adaptive:{key}"
-        place = yield from stood_in_line(line, found.number, self.max_wait)
+        place = yield from stood_in_line(line, state.vegas.number, self.max_wait)
         if place is None:
             waited = time.monotonic() - came
-            raise AdaptiveLimitFullError(name, found.number, waited, overdue_places(line))
+            raise AdaptiveLimitFullError(None, state.vegas.number, waited, overdue_places(line))
         try:
-            return begins(AdaptiveTicket(place, found))
+            return begins(AdaptiveTicket(place, state))
         except BaseException:
             place.leave()
             raise
@@ -124,12 +120,14 @@ class AdaptiveLimit(Limit):
         took: float | None = None,
     ) -> Steps[None]:
         """Count the call, and release its place; if it still runs after its attempt, when it has ended."""
-        place, found, began = cast("AdaptiveTicket", ticket).parts
+        ticket = cast("AdaptiveTicket", ticket)
+        place = cast("HeldPlace", ticket.place)
         now = time.monotonic()
         dropped = error is not None and overloaded(error, info)
-        took = now - began if took is None else took
-        if (error is None or dropped) and found.ended(took, place.full(), dropped, now):
-            place.allow(found.number)
+        if error is None or dropped:
+            took = now - ticket.began if took is None else took
+            if (number := ticket.state.ended(took, place.taken(), dropped, now)) is not None:
+                place.allow(number)
         if still_runs(ticket, error, place.leave):
             place.overdue()
         else:
@@ -144,52 +142,35 @@ def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
     return (info or classify(error)).category in OVERLOAD
 
 
-class LimitFinder(Finding):
-    """What this process has found for one limit."""
+class LimitState:
+    """The number of one limit in this process."""
 
-    __slots__ = ("_lock", "number")
+    __slots__ = ("_lock", "vegas")
 
     def __init__(self, bounds: LimitBounds) -> None:
-        super().__init__(bounds)
-        self.number: int = gradient.places(self.state)
+        self.vegas: Vegas = Vegas(bounds)
         # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
         self._lock = threading.RLock()
 
-    def become(self, state: State) -> None:
-        """Begin a new window in this state."""
-        super().become(state)
-        self.number = gradient.places(state)
-
-    def rebound(self, bounds: LimitBounds) -> None:
-        """Use these options from now on: the later one of two limits with one name counts."""
+    def ended(self, latency: float, in_flight: int, dropped: bool, now: float) -> int | None:
+        """Count a call that has ended (see `Vegas.ended`). Returns the number if it is another one."""
         with self._lock:
-            self.bounds = bounds
-            self.become(gradient.within(self.state, bounds))
-
-    def ended(self, latency: float, full: bool, dropped: bool, now: float) -> bool:
-        """Count a call that has ended at `now`, by the monotonic clock. Returns whether the number may be
-        another one."""
-        with self._lock:
-            return super().ended(latency, full, dropped, now)
+            changed = self.vegas.ended(latency, in_flight, dropped, now)
+            return self.vegas.number if changed else None
 
 
-class _AllFound:
-    """What this process has found, by the limits' keys."""
+class _LimitStates:
+    """The states of this process, by the limits' keys: a limit's copies and pickles have the same key."""
 
     def __init__(self) -> None:
-        self.by_key: dict[str, LimitFinder] = {}
+        self.by_key: dict[str, LimitState] = {}
         self._lock = threading.RLock()
 
-    def of(self, key: str, bounds: LimitBounds) -> LimitFinder:
-        found = self.by_key.get(key)
-        if found is None:
-            with self._lock:
-                while len(self.by_key) >= MOST_STATES:
-                    del self.by_key[next(iter(self.by_key))]
-                found = self.by_key.setdefault(key, LimitFinder(bounds))
-        if found.bounds != bounds:
-            found.rebound(bounds)
-        return found
+    def add(self, key: str, bounds: LimitBounds) -> LimitState:
+        with self._lock:
+            while len(self.by_key) >= MOST_STATES:
+                del self.by_key[next(iter(self.by_key))]
+            return self.by_key.setdefault(key, LimitState(bounds))
 
 
-_found = per_process(_AllFound)
+_states = per_process(_LimitStates)

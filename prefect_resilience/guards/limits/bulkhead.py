@@ -12,7 +12,7 @@ from pydantic import Field
 from prefect_resilience.base.drive import Steps, drive, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared as shared_limits
-from prefect_resilience.guards.limits.guarding import BulkheadFullError, Limit, Ticket, prefect_name
+from prefect_resilience.guards.limits.guarding import BulkheadFullError, NamedLimit, Ticket, prefect_name
 from prefect_resilience.guards.limits.leases import Lease, given_back
 from prefect_resilience.guards.limits.line import for_place, overdue_places, stood_in_line
 from prefect_resilience.guards.limits.shared import (
@@ -29,7 +29,7 @@ from prefect_resilience.guards.timeouts.threads import start_call
 __all__ = ["Bulkhead", "BulkheadFullError"]
 
 
-class Bulkhead(Limit):
+class Bulkhead(NamedLimit):
     """At most `max_concurrent` calls at a time; the others wait in order of arrival.
 
         Bulkhead(5, max_wait=2, name="llm:{provider}")

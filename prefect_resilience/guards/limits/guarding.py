@@ -32,22 +32,48 @@ class Ticket:
 
 
 class Limit(Guarding, Policy):
-    """The base class of the limits.
+    """The base class of the limits. Its copies and pickles are the same limit in a process."""
+
+    _kind: ClassVar[str] = "limit"
+
+    _own: str = PrivateAttr(default="")
+
+    def model_post_init(self, context: Any, /) -> None:
+        self._own = uuid4().hex
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The parameters that the name needs."""
+        return ()
+
+    def _key(self, name: str | None = None) -> str:
+        """The limit's key in this process: its name, or an id of its own."""
+        # Read directly: pydantic's attribute access would be a tenth of the cost of a limit.
+        return name or cast("dict[str, str]", self.__pydantic_private__)["_own"]
+
+    def bind(self, parameters: Mapping[str, Any]) -> Self:
+        """The limit for these parameters: itself if its name has no fields."""
+        return self
+
+    def settled_name(self) -> str | None:
+        """The name without fields; None if it has no name."""
+        return None
+
+
+class NamedLimit(Limit):
+    """The base class of the limits with a name.
 
     `name` may be a template over a task's parameters, as in "llm:{provider}". Limits of the same name are
     one limit in this process, and in a flow or task run in the whole fleet. A limit without a name is shared
     with no other.
     """
 
-    _kind: ClassVar[str] = "limit"
-
     name: str | None = None
-    _own: str = PrivateAttr(default="")
     _literal: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: Any, /) -> None:
         if self.name is None:
-            self._own = uuid4().hex  # kept in copies and pickles, so that they stay the same limit
+            super().model_post_init(context)
 
     @field_validator("name")
     @classmethod
@@ -56,17 +82,10 @@ class Limit(Guarding, Policy):
             template_fields(name, "limit")
         return name
 
-    # -- names
-
     @property
     def fields(self) -> tuple[str, ...]:
         """The parameters that the name needs."""
         return () if self.name is None or self._literal else template_fields(self.name, "limit")
-
-    def _key(self, name: str | None) -> str:
-        """The limit's key in this process: its name, or an id of its own."""
-        # Read directly: pydantic's attribute access would be a tenth of the cost of a limit.
-        return name or cast("dict[str, str]", self.__pydantic_private__)["_own"]
 
     def bind(self, parameters: Mapping[str, Any]) -> Self:
         """The limit for these parameters: itself if the name has no fields, else one with the name filled in.
@@ -118,15 +137,14 @@ class BulkheadFullError(LimitRefused):
     """
 
     error_category: ClassVar[str] = "unavailable"
-    _what: ClassVar[str] = "bulkhead"
+    _unnamed: ClassVar[str] = "a bulkhead without a name"
 
     def __init__(self, name: str | None, max_concurrent: int, waited: float = 0.0, overdue: int = 0) -> None:
         self.name = name
         self.max_concurrent = max_concurrent
         self.waited = waited
         self.overdue = overdue
-        article = "an" if self._what[0] in "aeiou" else "a"
-        which = f"{article} {self._what} without a name" if name is None else f"{self._what} {name!r}"
+        which = self._unnamed if name is None else f"bulkhead {name!r}"
         taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
         said = f"{which} is full: {taken} stayed in use for {waited:.1f} s"
         if overdue == 1:
@@ -145,11 +163,11 @@ class AdaptiveLimitFullError(BulkheadFullError):
     """No place of an `AdaptiveLimit` became free within `waited` s; `max_concurrent` was its number then.
 
     Example:
-        >>> print(AdaptiveLimitFullError("llm", 12, 2.0))
-        adaptive limit 'llm' is full: all 12 places stayed in use for 2.0 s
+        >>> print(AdaptiveLimitFullError(None, 12, 2.0))
+        the adaptive limit is full: all 12 places stayed in use for 2.0 s
     """
 
-    _what: ClassVar[str] = "adaptive limit"
+    _unnamed: ClassVar[str] = "the adaptive limit"
 
 
 class RateLimitedError(LimitRefused):

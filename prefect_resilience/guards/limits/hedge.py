@@ -137,7 +137,7 @@ class Hedge(Policy):
         for limit in reversed(limits):
             bound = limit.bind(parameters).model_copy(update={"max_wait": 0.0})
             more = partial(bound.acall if aside else bound.call, more)
-            names += [bound.name] if bound.name else []
+            names += [name] if (name := bound.settled_name()) else []
         measured = _all_measured.of("|".join((_name_of(fn), *names)))
 
         async def arace(*args: Any, **kwargs: Any) -> Any:

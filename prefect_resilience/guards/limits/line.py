@@ -185,9 +185,9 @@ class HeldPlace:
             woken = _serve(self._line)
         _wake(woken)
 
-    def full(self) -> bool:
-        """Whether every place of the line is taken."""
-        return self._line.taken >= self._line.limit
+    def taken(self) -> int:
+        """How many places of the line are taken."""
+        return self._line.taken
 
     def allow(self, limit: int) -> None:
         """Change the line's number of places. A smaller number takes no place away."""

@@ -11,7 +11,7 @@ from pydantic import Field
 from prefect_resilience.base.drive import Steps, slept
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared
-from prefect_resilience.guards.limits.guarding import Limit, RateLimitedError, Ticket, prefect_name
+from prefect_resilience.guards.limits.guarding import NamedLimit, RateLimitedError, Ticket, prefect_name
 from prefect_resilience.guards.limits.line import (
     Pace,
     for_place,
@@ -33,7 +33,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 1.0
 """Seconds between two requests for a slot of the fleet's limit."""
 
 
-class RateLimit(Limit):
+class RateLimit(NamedLimit):
     """At most `calls` calls in any `per` seconds, in order of arrival.
 
         RateLimit(60, per="1m", max_wait=10, name="llm:{provider}")
