@@ -40,7 +40,7 @@ class Adaptive:
         return self.vegas.number
 
     def ended(self, now: float, latency: float, in_flight: int, refused: bool) -> None:
-        self.vegas.ended(latency, in_flight, refused, now)
+        self.vegas.count(latency, in_flight, refused, now)
 
 
 class Average:

@@ -123,10 +123,10 @@ class AdaptiveLimit(Limit):
         ticket = cast("AdaptiveTicket", ticket)
         place = cast("HeldPlace", ticket.place)
         now = time.monotonic()
-        dropped = error is not None and overloaded(error, info)
+        dropped = error is not None and is_overload(error, info)
         if error is None or dropped:
             took = now - ticket.began if took is None else took
-            if (number := ticket.state.ended(took, place.taken(), dropped, now)) is not None:
+            if (number := ticket.state.count(took, place.in_use(), dropped, now)) is not None:
                 place.allow(number)
         if still_runs(ticket, error, place.leave):
             place.overdue()
@@ -135,7 +135,7 @@ class AdaptiveLimit(Limit):
         yield from ()
 
 
-def overloaded(error: BaseException, info: ErrorInfo | None = None) -> bool:
+def is_overload(error: BaseException, info: ErrorInfo | None = None) -> bool:
     """Whether the error says that the service has too much to do. A limit inside says nothing about it."""
     if isinstance(error, LimitRefused) or not isinstance(error, Exception):
         return False
@@ -152,10 +152,10 @@ class LimitState:
         # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
         self._lock = threading.RLock()
 
-    def ended(self, latency: float, in_flight: int, dropped: bool, now: float) -> int | None:
-        """Count a call that has ended (see `Vegas.ended`). Returns the number if it is another one."""
+    def count(self, latency: float, in_flight: int, dropped: bool, now: float) -> int | None:
+        """Count a call that has ended (see `Vegas.count`). Returns the number if it is another one."""
         with self._lock:
-            changed = self.vegas.ended(latency, in_flight, dropped, now)
+            changed = self.vegas.count(latency, in_flight, dropped, now)
             return self.vegas.number if changed else None
 
 

@@ -185,7 +185,7 @@ class HeldPlace:
             woken = _serve(self._line)
         _wake(woken)
 
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """How many places of the line are taken."""
         return self._line.taken
 

@@ -64,7 +64,7 @@ class Vegas:
     Example:
         >>> vegas = Vegas(LimitBounds(initial=20))
         >>> for call in range(100):
-        ...     changed = vegas.ended(0.1, in_flight=20, dropped=False, now=call / 100)
+        ...     changed = vegas.count(0.1, in_flight=20, dropped=False, now=call / 100)
         >>> vegas.number
         28
     """
@@ -85,7 +85,7 @@ class Vegas:
         """The number of concurrent calls."""
         return int(self.limit)
 
-    def ended(self, latency: float, in_flight: int, dropped: bool, now: float) -> bool:
+    def count(self, latency: float, in_flight: int, dropped: bool, now: float) -> bool:
         """Count a call that ended at `now`, in seconds. `in_flight`: the calls then, with this one.
         `dropped`: the service was overloaded, or did not answer in time. Returns whether the number is
         another one."""
@@ -108,7 +108,7 @@ class Vegas:
         if is_short and not overloaded:
             return False
         before = self.number
-        self._move(self._cut() if overloaded else self._next())
+        self._move(self._reduce() if overloaded else self._next())
         if self.number != before:
             self._skipped = max(before, self.number)
         self._begin(now)
@@ -122,7 +122,7 @@ class Vegas:
     def _move(self, limit: float) -> None:
         self.limit = min(max(limit, float(self.bounds.minimum)), float(self.bounds.maximum))
 
-    def _cut(self) -> float:
+    def _reduce(self) -> float:
         self._fast, self._before_probe = False, 0.0
         self._threshold = self.limit * CUT
         return self._threshold
@@ -132,7 +132,7 @@ class Vegas:
         latency = max(self._seconds / self._succeeded, SHORTEST)
         variance = max(self._squares / self._succeeded - latency * latency, 0.0)
         if self._before_probe:
-            return self._probed(latency)
+            return self._after_probe(latency)
         # With the standard error, so that chance does not lower the base from window to window.
         self.base = min(self.base, latency + sqrt(variance / self._succeeded))
         if self._most * 2 < self.limit:
@@ -157,7 +157,7 @@ class Vegas:
         is_idle = waiting < step and self.limit < self._threshold
         return self.limit + (MANY * step if is_idle else step)
 
-    def _probed(self, latency: float) -> float:
+    def _after_probe(self, latency: float) -> float:
         """The limit before the measurement of the base."""
         self._windows = PROBE_AFTER - PROBE_SOON if latency < CLEARLY * self.base else 0
         self.base = latency

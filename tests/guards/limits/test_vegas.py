@@ -44,7 +44,7 @@ class Callers:
         return self
 
     def end(self, latency, in_flight, dropped=False):
-        changed = self.vegas.ended(latency, in_flight, dropped, self.now)
+        changed = self.vegas.count(latency, in_flight, dropped, self.now)
         assert changed == (self.vegas.number != self.numbers[-1])
         self.numbers.append(self.vegas.number)
 
@@ -183,7 +183,7 @@ def test_whatever_happens_the_limit_is_a_number_within_its_bounds(bounds, happen
         for _ in range(times):
             now += seconds / times
             before = vegas.number
-            assert vegas.ended(*call, now) == (vegas.number != before)
+            assert vegas.count(*call, now) == (vegas.number != before)
             assert bounds.minimum <= vegas.limit <= bounds.maximum
             assert bounds.minimum <= vegas.number <= bounds.maximum
             assert vegas.base > 0
