@@ -23,8 +23,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 47_768,
-    "files": 349,
+    "lines of code": 47_589,
+    "files": 348,
     "longest file, lines": 400,
     "arrows between rooms": 48,
     "arrows upward": 0,
@@ -33,9 +33,9 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 362,
-    "tests, lines of code": 74_222,
-    "functions named by a participle, %": 16.4,
+    "files with stubs": 361,
+    "tests, lines of code": 74_151,
+    "functions named by a participle, %": 16.3,
     "assignments to vague names, %": 9.7,
     "file names that stand twice": 27,
 }
