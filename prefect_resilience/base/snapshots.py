@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-_SCALARS = frozenset(
+SCALARS = frozenset(
     {type(None), bool, int, float, complex, str, bytes, date, datetime, time, timedelta, Decimal, UUID}
 )
 
@@ -25,7 +25,7 @@ def is_fixed(value: Any) -> bool:
         (True, False, False)
     """
     kind = cast("type[Any]", type(value))
-    if kind in _SCALARS or isinstance(value, PurePath):
+    if kind in SCALARS or isinstance(value, PurePath):
         return True
     return kind in (tuple, frozenset) and all(map(is_fixed, cast("tuple[Any, ...]", value)))
 

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
-from prefect_resilience.base.snapshots import is_fixed, snapshot
+from prefect_resilience.base.snapshots import SCALARS, is_fixed, snapshot
 from prefect_resilience.durable.effects.aliases import KnownAliases, aliases_of, follow, record_alias
 from prefect_resilience.durable.effects.current import (
     CallStart,
@@ -166,7 +166,7 @@ class LedgerSequences:
             given = self.here.parameters
             if self.effect.compensate or self.effect.compensates:
                 start.undo = recorded_compensation(self.effect, given)
-            start.fixed = all(map(is_fixed, given.values()))
+            start.fixed = SCALARS.issuperset(map(type, given.values())) or all(map(is_fixed, given.values()))
             if self.effect.verify is not None:
                 asked = self.effect.verify_arguments(given)
                 start.asked = {name: snapshot(value) for name, value in asked.items()}

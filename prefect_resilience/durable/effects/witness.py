@@ -82,19 +82,19 @@ class SeenRequest:
         return self.tried and all(status is not None and is_refusal(status) for status in self.statuses)
 
 
+@dataclass(eq=False)
 class Witness:
     """The requests of one call, and other traffic during it. Safe across threads and tasks."""
 
-    def __init__(self) -> None:
-        self.requests: list[SeenRequest] = []
-        self.others: list[str] = []
-        """Traffic of other clients and processes."""
-        self.native: list[str] = []
-        """What may have left without an audit event: drivers in C, connections that were open before."""
-        self._files: dict[str, tuple[str, str]] = {}
-        """The changed paths, each with its first and its latest event."""
-        self._connecting = 0
-        self._lock = threading.Lock()
+    requests: list[SeenRequest] = field(default_factory=list["SeenRequest"])
+    others: list[str] = field(default_factory=list[str])
+    """Traffic of other clients and processes."""
+    native: list[str] = field(default_factory=list[str])
+    """What may have left without an audit event: drivers in C, connections that were open before."""
+    _files: dict[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """The changed paths, each with its first and its latest event."""
+    _connecting: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def all_rejected(self) -> bool:
         """Whether there were requests, and each one was rejected or never sent."""

@@ -104,7 +104,7 @@ def class_names(error: object) -> list[str]:
 
 
 def is_bare(error: BaseException) -> bool:
-    """Whether it is one of Python's own exceptions, to which nobody added an attribute (or only notes)."""
+    """Whether it is one of Python's own exceptions, with no attribute beside notes."""
     return type(error).__module__ == "builtins" and all(name.startswith("__") for name in error.__dict__)
 
 

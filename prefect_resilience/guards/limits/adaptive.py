@@ -32,7 +32,7 @@ class AdaptiveTicket(Ticket):
 
     def __init__(self, place: HeldPlace, state: LimitState) -> None:
         super().__init__(place)
-        self.state = state
+        self.state: LimitState = state
         self.began: float = time.monotonic()
 
 

@@ -32,8 +32,12 @@ from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.operations.tuning.calls import UP, Floats, Ints, ServiceCalls
 from prefect_resilience.operations.tuning.record import TaskPolicy
 
-Figure = IntEnum("Figure", "RUNS HIT RECOVERED FAILED FALLBACK SECONDS WAITED CALLS DEAD", start=0)
-"""What is counted. HIT: runs whose first call was not a success. DEAD: failed calls in outages."""
+
+class Figure(IntEnum):
+    """What is counted. HIT: runs whose first call was not a success. DEAD: failed calls in outages."""
+
+    RUNS, HIT, RECOVERED, FAILED, FALLBACK, SECONDS, WAITED, CALLS, DEAD = range(9)
+
 
 FEW = 10
 """Retries after so many failures are drawn from at least this many that were recorded."""

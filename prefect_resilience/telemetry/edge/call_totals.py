@@ -83,9 +83,9 @@ class AllTotals:
     """The totals of this process. `sending`: something went wrong, so that they are sent regularly."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
         self.by_place: OrderedDict[Place, CallTotals] = OrderedDict()
-        self.sending = False
+        self.sending: bool = False
 
     def of(self, place: Place) -> CallTotals:
         with self.lock:
@@ -108,7 +108,7 @@ class AllTotals:
             self.sending = False
 
 
-all_totals = per_process(AllTotals)
+all_totals: AllTotals = per_process(AllTotals)
 
 
 def totals_here(function: str) -> CallTotals | None:
