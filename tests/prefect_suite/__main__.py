@@ -28,38 +28,15 @@ from tests.prefect_suite.differences import PAGE, Comparison, Reason, compared, 
 from tests.prefect_suite.environment import make_environment
 from tests.prefect_suite.running import Suite
 
-FILES = (
-    "tests/test_tasks.py",
-    "tests/test_task_engine.py",
-    "tests/test_flows.py",
-    "tests/test_flow_engine.py",
-    "tests/test_states.py",
-    "tests/test_futures.py",
-    "tests/test_task_runners.py",
-    "tests/test_task_worker.py",
-    "tests/test_transactions.py",
-    "tests/test_background_tasks.py",
-    "tests/test_cache_policies.py",
-    "tests/test_assets.py",
-    "tests/test_context.py",
-    "tests/test_flow_runs.py",
-    "tests/test_flows_compat.py",
-    "tests/test_infrastructure_bound_flow.py",
-    "tests/test_log_prints.py",
-    "tests/test_logging.py",
-    "tests/test_task_runs.py",
-    "tests/test_waiters.py",
-    "tests/assets",
-    "tests/concurrency",
-    "tests/deployment",
-    "tests/engine",
-    "tests/input",
-    "tests/public",
-    "tests/results",
-    "tests/runner",
-    "tests/runtime",
-    "tests/telemetry",
-)
+_NAMES = """
+    test_tasks.py test_task_engine.py test_flows.py test_flow_engine.py test_states.py
+    test_futures.py test_task_runners.py test_task_worker.py test_transactions.py
+    test_background_tasks.py test_cache_policies.py test_assets.py test_context.py
+    test_flow_runs.py test_flows_compat.py test_infrastructure_bound_flow.py test_log_prints.py
+    test_logging.py test_task_runs.py test_waiters.py assets concurrency deployment engine input
+    public results runner runtime telemetry
+"""
+FILES = tuple(f"tests/{name}" for name in _NAMES.split())
 """What uses tasks and flows."""
 
 

@@ -34,7 +34,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 361,
-    "tests, lines of code": 74_150,
+    "tests, lines of code": 74_139,
     "functions named by a participle, %": 16.3,
     "assignments to vague names, %": 9.7,
     "file names that stand twice": 27,

@@ -76,7 +76,7 @@ def kills(options: argparse.Namespace) -> list[str]:
     # As soon as a crash is reported: what is reported once more, the recovery must stand.
     recovery.CRASH_SETTLES = 0.0
     # Owners have short times, too.
-    recovery.OWNER_SETTLES = sum(SHORT[name] for name in ("LEASE_SECONDS", "QUIET_SECONDS")) + 1.0
+    recovery.OWNER_SETTLES = sum(SHORT[name] for name in ("LEASE_SECONDS", "QUIET_SECONDS")) + 30.0
     for setting, value in SHORT.items():
         setattr(owner, setting, value)
     began = time.monotonic()
