@@ -142,7 +142,7 @@ KNOWN = {"an async object", "a partial of an async object", "a missing await"}
 NEEDS_A_LOOP = {"a task", "a gathering"}
 GUARDS = {
     "retries": {},
-    "circuit": {"circuit": CircuitBreaker("pay", failure_threshold=2, open_for=0.001)},
+    "circuit": {"circuit": CircuitBreaker("pay", failure_threshold=5)},
     "timeout": {"timeout": LONG},
     "bulkhead": {"limits": Bulkhead(2)},
     "hedge": {"hedge": Hedge(after=LONG)},
