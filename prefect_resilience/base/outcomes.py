@@ -33,7 +33,7 @@ _DEFERRED = (
     *("multiprocessing.pool.ApplyResult", "multiprocessing.pool.IMapIterator"),
     *("prefect.futures.PrefectFuture", "prefect.futures.PrefectFutureList"),
 )
-"""More classes of which a value stands for work that may not be done."""
+"""More classes whose values represent work that may not be done."""
 _RETURNED = "__prefect_resilience_returned__"
 """The attribute of an exception with the function that returned it in a state, and what it returned."""
 

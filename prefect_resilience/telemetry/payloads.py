@@ -37,7 +37,7 @@ SHORTEST = 100
 """The last resort: the number of entries, and the characters of each."""
 
 SMALL = 4_000
-"""Bytes of a payload of which nothing is cut."""
+"""A payload of at most so many bytes is not cut."""
 _UNSOUND = re.compile(r"\\u(?:0000|d[89a-f])|\d{19}")
 """NUL, lone surrogates, and numbers of more than 64 bits, in JSON."""
 

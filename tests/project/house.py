@@ -35,7 +35,7 @@ LIMITS = {
     "class names that stand twice": 0,
     "files with stubs": 361,
     "tests, lines of code": 74_139,
-    "functions named by a participle, %": 16.3,
+    "functions named by a participle, %": 16.2,
     "assignments to vague names, %": 9.7,
     "file names that stand twice": 27,
 }

@@ -67,7 +67,7 @@ class KnownAliases:
             while len(self.unsure) > MOST_UNSURE:
                 self.unsure.pop(next(iter(self.unsure)))
 
-    def blurred(self, recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
+    def blur(self, recipe: Recipe, given: Mapping[str, Any]) -> Recipe:
         """The recipe in which an argument of an unsure state agrees with every argument."""
         blurred = {
             name for name, value in given.items() if self.unsure and self.unsure.keys() & _parts([value])

@@ -127,7 +127,7 @@ class LedgerSequences:
         if isinstance(decision, Send) and not decision.known and self._opened.earlier:
             assert self._asker.recipe is not None
             assert self._aliases is not None
-            recipe = self._aliases.blurred(self._asker.recipe, self.here.parameters)
+            recipe = self._aliases.blur(self._asker.recipe, self.here.parameters)
             found = self._opened.compare(recipe, self.effect.was, self.source)
             if isinstance(found, Continues):
                 self.key, self._place = found.key, place_of(self.batch_id, found.key)

@@ -250,7 +250,7 @@ def http_finding(error: object, now: float) -> Opinion | None:
     if decided is None:
         reported = provider_codes(None, objects)  # an application's own error may have such codes, too
         decided = next(
-            ((found, code) for code in codes if (found := _streamed(code, code in reported))), None
+            ((found, code) for code in codes if (found := _category_in_stream(code, code in reported))), None
         )
     if decided is None:
         return None
@@ -266,7 +266,7 @@ def http_finding(error: object, now: float) -> Opinion | None:
     return Opinion(category, code, wait, details, retryable=_told_to_retry(headers, category))
 
 
-def _streamed(code: str, is_reported: bool) -> C | None:
+def _category_in_stream(code: str, is_reported: bool) -> C | None:
     return STREAMED.get(code) or (_REPORTED.get(code.lower()) if is_reported else None)
 
 

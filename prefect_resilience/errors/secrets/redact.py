@@ -53,11 +53,11 @@ def redact(text: str) -> str:
         >>> redact("postgresql://app:hunter22@db/orders")
         'postgresql://app:***@db/orders'
     """
-    masked = _short(text, registered.generation) if len(text) <= _SHORT else _masked(text)
+    masked = _short(text, registered.generation) if len(text) <= _SHORT else _mask_in_rounds(text)
     return text if masked == text else masked
 
 
-def _masked(text: str) -> str:
+def _mask_in_rounds(text: str) -> str:
     for _ in range(_ROUNDS):  # a mask may uncover a second secret; almost always the first round is the last
         masked = _once(text)
         if masked == text:
@@ -69,7 +69,7 @@ def _masked(text: str) -> str:
 @lru_cache(maxsize=2_000)
 def _short(text: str, generation: int) -> str:
     """Names, codes and categories are in every event; `generation` is that of the registered secrets."""
-    return _masked(text)
+    return _mask_in_rounds(text)
 
 
 def _once(text: str) -> str:

@@ -72,7 +72,7 @@ def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
     with opened() as api:
         options = options_of(api, period, unknown)
         random = Random(period.since.timestamp())
-        troubled = _troubled(api, period, random, unknown)
+        troubled = _read_troubled_runs(api, period, random, unknown)
         runs = _plain(api, period, _tasks_of_rows(options, troubled), random, unknown, troubled)
     first, last = period.since.timestamp(), period.until.timestamp()
     by_task: dict[str, list[RecordedRun]] = {one.task: [] for one in options}
@@ -132,7 +132,7 @@ def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]], period: Perio
 # -- runs with failures, from their final events
 
 
-def _troubled(api: Api, period: Period, random: Random, unknown: dict[str, str]) -> NamedRuns:
+def _read_troubled_runs(api: Api, period: Period, random: Random, unknown: dict[str, str]) -> NamedRuns:
     period = Period(period.since - OVERLAP, period.until)
     total = api.count_events(_final(period))
     share = min(1.0, MOST_TROUBLED / total) if total else 1.0
@@ -165,7 +165,7 @@ def run_of_event(event: Mapping[str, Any], weight: float = 1.0) -> tuple[str, Re
     task, run_id = event["resource"].get("prefect.resource.name"), payload.get("task_run_id")
     if not rows or not task or not run_id:
         return None
-    attempts = [_failed_attempt(row, record.get("circuit")) for row in rows]
+    attempts = [_read_failed_attempt(row, record.get("circuit")) for row in rows]
     start, last = attempts[0].start, attempts[-1]
     end = last.start + last.seconds
     if name == "run.recovered":
@@ -176,7 +176,7 @@ def run_of_event(event: Mapping[str, Any], weight: float = 1.0) -> tuple[str, Re
     return task, RecordedRun(run_id, start, max(start, end), ended, tuple(attempts), weight)
 
 
-def _failed_attempt(row: Mapping[str, Any], circuit: str | None) -> RecordedAttempt:
+def _read_failed_attempt(row: Mapping[str, Any], circuit: str | None) -> RecordedAttempt:
     by = row.get("by")
     rejected = None if by is None else "circuit" if by == "circuit" else "limit"
     seconds = max(0.0, row["seconds"])
