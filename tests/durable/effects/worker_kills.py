@@ -12,7 +12,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,7 +28,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Crashed, Scheduled
 
 from prefect_resilience import Backoff
-from prefect_resilience.durable import RecoveryPolicy, batch_status, recover, settle
+from prefect_resilience.durable import RecoveryPolicy, RecoveryReport, batch_status, recover, settle
 from tests.durable.effects.victim import ASKING, LATE_PHASES, PHASES, Book, Doom
 from tests.durable.effects.worker_kills_fleet import Fleet, alive, wait_until
 from tests.durable.effects.worker_kills_flow import LATE_EVERY, is_late
@@ -187,10 +190,10 @@ class Plot:
             self._wrong(f"its run failed: {state.message}")
         self._doom()
         unknown = self._unknown()
-        report = recover(self.batch_id, policy=POLICY, store=self.case.url)
+        report = self._recover()
         if report.action == "told":
             self._settle(state)
-            report = recover(self.batch_id, policy=POLICY, store=self.case.url)
+            report = self._recover()
         elif report.action == "rescheduled" and self.case.blind and unknown:
             self._wrong(f"nobody was asked about {unknown}")
         if report.action == "rescheduled":
@@ -200,6 +203,16 @@ class Plot:
         elif report.action not in ("refused", "nothing"):
             self._wrong(f"recovery said {report.action}: {report.why}")
         self.said = f"{report.action}: {report.why}"
+
+    def _recover(self) -> RecoveryReport:
+        """Recover it. A recovery waits for the run's process, so one that is stopped goes on meanwhile."""
+        call = partial(copy_context().run, recover, self.batch_id, policy=POLICY, store=self.case.url)
+        with ThreadPoolExecutor(1) as beside:
+            recovery = beside.submit(call)
+            while not recovery.done():
+                self._go_on_with_stopped()
+                time.sleep(POLL_SECONDS)
+            return recovery.result()
 
     def _report_late(self) -> None:
         """Report a crash once more, as process workers do, whatever the run has come to meanwhile."""
