@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -40,7 +39,7 @@ from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import bucket_of
 from prefect_resilience.guards.timeouts import process
-from prefect_resilience.guards.timeouts.timeout import deadline_around
+from prefect_resilience.guards.timeouts.timeout import bounded
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
@@ -76,24 +75,39 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
             value = yield from as_promised(guard.expect, value)
             if claim is not None:
                 claim.note_changes()
-    except UnawaitedResult as error:  # a mistake in the code, which no fallback may hide
-        if not run.may_go_on:
-            error.close()
-        raise
-    except Exception as error:  # noqa: BLE001 - it is raised again
-        outcome = yield from ended_badly(guard, run, began, error, claim)
-        if claim is not None:
-            claim.note_changes()
-        if not isinstance(outcome, BaseException):
-            return outcome
-        try:
-            if outcome is error:
-                raise
-            raise outcome from outcome.__cause__
-        finally:
-            del outcome  # its traceback has this frame: with a name, both would wait for the collector
+    except Exception as error:  # noqa: BLE001 - `ended` raises it again, or a fallback answers
+        return (yield from ended(guard, run, began, error, claim))
     yield from succeeded(guard, run, value)
     return value
+
+
+def ended(
+    guard: Guard,
+    run: RunContext,
+    began: float,
+    error: Exception,
+    claim: EffectClaim | None = None,
+    held: Held | None = None,
+) -> Steps[Any]:
+    """The end of an attempt that failed. Releases the guards that it holds, and raises the outcome of
+    `ended_badly` if that is an error."""
+    outcome: Any = error
+    try:
+        if held:
+            yield from leave(guard, held, error)
+        if not isinstance(error, UnawaitedResult):
+            outcome = yield from ended_badly(guard, run, began, error, claim)
+            if claim is not None:
+                claim.note_changes()
+        elif not run.may_go_on:  # a mistake in the code, which no fallback may hide
+            error.close()
+        if outcome is error:
+            raise error
+        if isinstance(outcome, BaseException):
+            raise outcome from outcome.__cause__
+        return outcome
+    finally:
+        del error, outcome  # an error's traceback has this frame, and would wait with it for the collector
 
 
 def attempt(
@@ -139,37 +153,6 @@ def patience(guard: Guard, run: RunContext) -> float:
     return limit if record is None else record.started + limit - time.monotonic()
 
 
-def is_plain(guard: Guard) -> bool:
-    """Whether a call that succeeds meets no guard but the circuit: retries and fallbacks act later."""
-    guards = (guard.limits, guard.timeout, guard.hedge, guard.effect, guard.error_budget)
-    others = (guard.expect, guard.decompose, guard.retry.budget)
-    return not any(guards) and others == (None, None, None) and not guard.remembers
-
-
-def entered_at_once(guard: Guard, run: RunContext) -> Held | None:
-    """Acquire the circuit of a plain guard, without I/O and without a generator. None: use `guarded`, because
-    the store must be asked, the circuit rejects the call, or faults are injected."""
-    if faults.active:
-        return None
-    circuit = guard.circuit
-    if circuit is None:
-        return []
-    try:
-        bound = circuit.bind(run.parameters) if circuit.fields else circuit
-        ticket = bound.enter_at_once()
-    except Exception:  # noqa: BLE001 - `guarded` raises it again, where it is handled
-        return None
-    return None if ticket is None else [(bound, ticket)]
-
-
-def left_at_once(held: Held) -> Callable[[], None] | None:
-    """Release what `entered_at_once` acquired, after a success. Returns further work, which may block."""
-    if not held:
-        return None
-    circuit, ticket = cast("tuple[CircuitBreaker, Any]", held.pop())
-    return circuit.flush if circuit.leave_at_once(ticket) else None
-
-
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
     """Release the acquired guards, the last one first; `took` as in `Guarding.left`.
 
@@ -212,7 +195,9 @@ def the_call(
         call.fn = running.watched(call.fn, isasync=guard.isasync)
     if guard.hedge is not None:
         call.fn = guard.hedge.within(call.fn, guard.limits, run.parameters)
-    return call if timeout is None else deadline_around(timeout, call, guard.isasync, guard.fn)
+    if timeout is not None:
+        call.fn = bounded(timeout, call.fn, guard.isasync, guard.fn)
+    return call
 
 
 def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:

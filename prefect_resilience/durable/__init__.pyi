@@ -3,10 +3,7 @@ from .batches.decisions import RecoveryReport as RecoveryReport
 from .batches.edge.known import prune as prune
 from .batches.edge.known import reopen as reopen
 from .batches.edge.listing import list_batches as list_batches
-from .batches.edge.marks import EXTERNAL_TAG as EXTERNAL_TAG
 from .batches.edge.marks import PrefectMarks as PrefectMarks
-from .batches.edge.marks import mark_external as mark_external
-from .batches.edge.marks import store_name as store_name
 from .batches.edge.recovery import abandon as abandon
 from .batches.edge.recovery import recover as recover
 from .batches.edge.settling import settle as settle
@@ -14,8 +11,11 @@ from .batches.edge.status import BatchStatus as BatchStatus
 from .batches.edge.status import BatchSummary as BatchSummary
 from .batches.edge.status import EffectStatus as EffectStatus
 from .batches.edge.status import batch_status as batch_status
+from .batches.edge.tags import EXTERNAL_TAG as EXTERNAL_TAG
 from .batches.edge.tags import current_batch as current_batch
+from .batches.edge.tags import mark_external as mark_external
 from .batches.edge.tags import pass_here as pass_here
+from .batches.edge.tags import store_name as store_name
 from .batches.strategies import RecoveryHint as RecoveryHint
 from .batches.strategies import RecoveryPolicy as RecoveryPolicy
 from .effects.append import AppendResult as AppendResult

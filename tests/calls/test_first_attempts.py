@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from prefect_resilience import CircuitBreaker, Retry
-from prefect_resilience.calls.attempt import entered_at_once, is_plain, left_at_once
-from prefect_resilience.calls.edge.local import LocalRun, current_call
+from prefect_resilience import Bulkhead, CircuitBreaker, Retry, Timeout
+from prefect_resilience.calls.edge.local import LocalRun, called, current_call
 from prefect_resilience.calls.edge.options import make_guard
 from prefect_resilience.calls.edge.resilient import resilient
+from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
@@ -101,18 +101,22 @@ def test_faults_are_injected(call: Callable[..., Any], breaker: CircuitBreaker) 
             guarded()
 
 
-def test_a_guard_with_more_than_a_circuit_is_not_plain(breaker: CircuitBreaker) -> None:
+def test_a_guard_with_more_than_a_circuit_and_a_timeout_is_not_plain(breaker: CircuitBreaker) -> None:
     def work(place: str) -> str:
         return place
 
     for options, plain in (
         ({}, True),
         ({"circuit": breaker, "fallback": lambda: "b"}, True),
-        ({"timeout": 3}, False),
+        ({"timeout": 3}, True),
+        ({"timeout": Timeout(3, mode="process")}, False),
+        ({"limits": Bulkhead(3)}, False),
         ({"effect": "idempotent"}, False),
         ({"error_budget": 0.9}, False),
     ):
-        assert is_plain(make_guard(work, False, TWICE, options)) is plain
+        guard = make_guard(work, False, TWICE, options)
+        assert FirstAttempt(guard).is_plain is plain
+        assert FirstAttempt(guard, work).is_plain is (plain and guard.timeout is None)
 
 
 def test_a_name_is_filled_in_once_for_each_text() -> None:
@@ -130,15 +134,26 @@ def test_a_name_is_filled_in_once_for_each_text() -> None:
 
 
 def test_a_success_after_a_change_does_not_count(breaker: CircuitBreaker) -> None:
-    guard = make_guard(lambda: 1, False, TWICE, {"circuit": breaker})
-    run = LocalRun("first", guard, (), {})
-    assert entered_at_once(guard, run) is None, "the circuit has not been seen yet"
+    steps: list[str] = []
+
+    def change() -> int:
+        breaker.force_closed("again")
+        return 1
+
+    def with_generators(run: LocalRun, failed: object) -> Any:
+        steps.append("asked")
+        return called(run)
+
+    guard = make_guard(change, False, TWICE, {"circuit": breaker})
+    for _ in range(2):
+        run = LocalRun("first", guard, (), {})
+        assert FirstAttempt(guard).call(run, (), {}, with_generators) == 1
+        breaker.call(int)
+    assert steps == ["asked"], "the first time, the circuit had not been seen yet"
+    breaker.reset()
     breaker.call(int)
-    held = entered_at_once(guard, run)
-    assert held
-    breaker.force_closed("again")
-    if flush := left_at_once(held):
-        flush()
+    assert outcomes(breaker) == (1, 0)
+    assert FirstAttempt(guard).call(run, (), {}, with_generators) == 1
     assert outcomes(breaker) == (0, 0)
 
 

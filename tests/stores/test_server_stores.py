@@ -19,6 +19,7 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, postgres
 from prefect_resilience.stores.watching import News, WatchedStore
 from tests.stores.counting import COUNT
+from tests.stores.forks import use_in_forked_child
 from tests.stores_servers import PostgresServer, RedisServer
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -81,24 +82,7 @@ def test_many_processes_create_a_schema_at_once(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_connections_of_its_own(store: Store, url: str) -> None:
-    version = store.swap("parent", 0, 1)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = store.load("parent")
-            same = open_store(url) is store
-            ok = found is not None and same and store.swap("child", 0, "written") > 0
-            store.close()
-            os.write(writing, b"ok" if ok else b"no")
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 2) == b"ok"
-    found = store.load("child")
-    assert found is not None
-    assert found.value == "written"
-    assert store.swap("parent", version, 2)
+    use_in_forked_child(store, url)
 
 
 def test_a_redis_is_also_reached_by_its_socket(own_redis: RedisServer) -> None:

@@ -14,6 +14,7 @@ import pytest
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
 from tests.stores.counting import COUNT
+from tests.stores.forks import use_in_forked_child
 
 pytestmark = pytest.mark.slow
 
@@ -83,24 +84,7 @@ def test_a_lock_that_is_given_back_in_time_is_waited_for(python: Start, tmp_path
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_forked_child_uses_connections_of_its_own(url: str) -> None:
     store = open_store(url)
-    version = store.swap("parent", 0, 1)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = store.load("parent")
-            same = open_store(url) is store
-            ok = found is not None and same and store.swap("child", 0, "written") > 0
-            store.close()
-            os.write(writing, b"ok" if ok else b"no")
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 2) == b"ok"
-    found = store.load("child")
-    assert found is not None
-    assert found.value == "written"
-    assert store.swap("parent", version, 2)
+    use_in_forked_child(store, url)
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 

@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from threading import Lock
-from typing import Any, cast
+from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.durations import LONGEST
-from prefect_resilience.calls.attempt import Held
-from prefect_resilience.calls.edge.local import LocalRun, called, gone_on
+from prefect_resilience.calls.edge.local import LocalRun, called
 from prefect_resilience.calls.edge.options import as_policy, make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
@@ -220,9 +219,9 @@ class HttpRun(LocalRun):
         self.guard = replace(self.guard, timeout=Timeout(total, mode=timeout.mode))
         return left
 
-    def _counted(self, context: ErrorContext, *names: str) -> None:
+    def count(self, context: ErrorContext, *totals: str) -> None:
         self.exchange.over()
-        super()._counted(context, *names)
+        super().count(context, *totals)
 
     def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
         super().gave_up(context, verdict, error)
@@ -255,13 +254,12 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     return make_guard(send, isasync, retry, ours)
 
 
-def exchanged(run: HttpRun, *, raises: bool = False, first: tuple[float, Held] | None = None) -> Steps[Any]:
+def exchanged(run: HttpRun, first: Steps[Any] | None = None, *, raises: bool = False) -> Steps[Any]:
     """Send with all guards. Returns the response, even if it is a failure of the service; with `raises`, its
-    error is raised. `first`: the start of a first attempt that failed, and the guards that it holds."""
+    error is raised. `first`: the end of a first attempt that failed."""
     exchange = run.exchange
     try:
-        failed = cast("Exception", exchange.error)
-        answer = yield from (called(run) if first is None else gone_on(run, first[0], failed, first[1]))
+        answer = yield from called(run, first)
     except Exception as error:
         refused = isinstance(error, CircuitOpenError | LimitRefused)
         if refused and exchange.effect is not None:
@@ -277,7 +275,7 @@ def exchanged(run: HttpRun, *, raises: bool = False, first: tuple[float, Held] |
         yield from exchange.given_up()
         raise
     finally:
-        failed = exchange.error = None  # its traceback has these frames, which hold the exchange
+        exchange.error = None  # its traceback has these frames, which hold the exchange
     yield from exchange.dropped()
     return answer
 

@@ -7,7 +7,6 @@ of both libraries: the class of the request says which one it is.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from threading import Lock
@@ -18,7 +17,6 @@ import httpx
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import current_settings, enabled
-from prefect_resilience.calls.attempt import entered_at_once, is_plain, leave, left_at_once
 from prefect_resilience.calls.edge.bodies import (
     AsyncIdleStream,
     IdleStream,
@@ -50,6 +48,7 @@ from prefect_resilience.calls.edge.exchange import (
     is_failure,
 )
 from prefect_resilience.calls.edge.local import current_call
+from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.durable.effects.witness import attend
@@ -105,12 +104,16 @@ class _HttpxGuards:
         ours = {**options, "timeout": timeout}
         ours["fallback"] = elsewhere(options["fallback"], self._to, isasync)
         self._guard: Guard = guard_of(ours, self._request, isasync)
-        self._plain = is_plain(self._guard)
+        self._first = FirstAttempt(self._guard, self._begin)
         self._by_prefix = any("prefix" in each.fields for each in self._guard.entered_in_order)
         self._threaded = not isasync and self._guard.timeout is not None
 
     def _request(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
         """Send once; the names are what the names of circuits and limits may use."""
+        raise NotImplementedError
+
+    def _begin(self, exchange: Exchange) -> Any:
+        """The first attempt, if it needs no generators."""
         raise NotImplementedError
 
     def _to(self, base: BaseURL) -> Any:
@@ -231,31 +234,22 @@ class ResilientTransport(_HttpxGuards, _Transport):
         if _buffers(request, self._guard, self._methods):
             request.read()
         run = self._run(request)
-        held = entered_at_once(self._guard, run) if self._plain else None
-        if held is None:
-            return self._patient(as_answer(drive(exchanged(run)), isasync=False))
-        # The first attempt, without the generators: they would cost more than all the rest of it.
-        began = time.monotonic()
         around = current_call.set(run)
         try:
-            answer = self._once(request)
-            if is_failure(answer.status_code):
-                drive(accepted(run.exchange, answer, judged))
-        except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
-            run.exchange.error = error
-        except BaseException as error:
-            run.exchange.over()
-            drive(leave(self._guard, held, error))
-            raise
-        else:
-            if flush := left_at_once(held):
-                flush()
-            run.went_well()
-            return self._patient(answer)
+            answer = self._first.call(run, run.args, {}, exchanged)
         finally:
             current_call.reset(around)
-        answer = drive(exchanged(run, first=(began, held)))
         return self._patient(as_answer(answer, isasync=False))
+
+    def _begin(self, exchange: Exchange) -> httpx.Response:
+        try:
+            answer = self._once(exchange.request)
+            if is_failure(answer.status_code):
+                drive(accepted(exchange, answer, judged))
+        except Exception as error:
+            exchange.error = error
+            raise
+        return answer
 
     def _request(
         self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
@@ -323,35 +317,27 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
         if _buffers(request, self._guard, self._methods):
             await request.aread()
         run = self._run(request)
-        held = entered_at_once(self._guard, run) if self._plain else None
-        if held is None:
-            return self._patient(as_answer(await adrive(exchanged(run)), isasync=True))
-        # As in `handle_request`.
-        began = time.monotonic()
         around = current_call.set(run)
         try:
-            answer = await self._once(request)
-            if is_failure(answer.status_code):
-                await adrive(accepted(run.exchange, answer, judged))
-        except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
-            run.exchange.error = error
-        except BaseException as error:
-            run.exchange.over()
-            await adrive(leave(self._guard, held, error))
+            answer = await self._first.acall(run, run.args, {}, exchanged)
+        except asyncio.CancelledError:
+            if run.exchange.good is not None:  # its outcome was not yet merged into the store
+                await _aclose(run.exchange.good)
             raise
-        else:
-            if flush := left_at_once(held):
-                try:
-                    await asyncio.to_thread(flush)
-                except BaseException:
-                    await _aclose(answer)
-                    raise
-            run.went_well()
-            return self._patient(answer)
         finally:
             current_call.reset(around)
-        answer = await adrive(exchanged(run, first=(began, held)))
         return self._patient(as_answer(answer, isasync=True))
+
+    async def _begin(self, exchange: Exchange) -> httpx.Response:
+        try:
+            answer = await self._once(exchange.request)
+            if is_failure(answer.status_code):
+                await adrive(accepted(exchange, answer, judged))
+        except Exception as error:
+            exchange.error = error
+            raise
+        exchange.good = answer
+        return answer
 
     async def _request(
         self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""

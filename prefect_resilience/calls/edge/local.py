@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from logging import ERROR, INFO, WARNING
+from logging import ERROR, WARNING
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -22,20 +22,17 @@ from prefect.utilities.hashing import hash_objects
 from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept_unless
 from prefect_resilience.base.process import setting
-from prefect_resilience.calls.attempt import Held, ended_badly, guarded, leave
+from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.decomposing import with_changes
-from prefect_resilience.calls.edge.seldom import log_here, run_here, say
-from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
+from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
-from prefect_resilience.durable.effects.current import CallStart, OutsideRuns, Replayed
+from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.decomposition.model import Decomposed, stood_in
-from prefect_resilience.guards.fallbacks import Answer, Memories
+from prefect_resilience.guards.decomposition.model import Decomposed
+from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
 from prefect_resilience.guards.retries.backoff import pause
-from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.process import Carriage
 from prefect_resilience.guards.timeouts.threads import abandoned
 from prefect_resilience.telemetry.edge import events
@@ -43,18 +40,13 @@ from prefect_resilience.telemetry.edge.call_totals import CallTotals, shown_erro
 from prefect_resilience.telemetry.metrics import attempt_succeeded, refused_by
 
 if TYPE_CHECKING:
-    from prefect_resilience.durable.effects.ledger import Ledger
     from prefect_resilience.durable.effects.model import Pass
-    from prefect_resilience.durable.effects.opening import BatchMarks
 
 _BY_LEDGER = frozenset({"RepeatedEffect", "EffectKeyReused", "EffectBusy", "NotRecorded"})
 """Errors with which an effect is not sent: the function was not called."""
 
-LONG_WAIT = 5.0
-"""From this delay on, the log line says what the call waits for."""
 
-
-class LocalRun(OutsideRuns):
+class LocalRun(ReportingRun):
     """The surroundings of one call (see `calls.model.RunContext`)."""
 
     __slots__ = (
@@ -132,47 +124,32 @@ class LocalRun(OutsideRuns):
 
     # The log, the metrics, and the totals of the flow run.
 
+    def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:
+        say(level, (self.name, *kind), f"{self.name}: {line}")
+
+    def emit(self, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+        events.count(happening, kind, name, payload)
+
+    def gives_up_at(self, context: ErrorContext) -> int:
+        # With one attempt only, an outer guard may still retry the call.
+        return WARNING if context.max_attempts == 1 else ERROR
+
     def went_well(self) -> None:
         attempt_succeeded(self.name)
         if self._totals is not None:
             self._totals.good()
 
-    def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
-        assert self._record is not None
-        if verdict.delay >= LONG_WAIT:
-            line = f"Waiting {verdict.delay:.0f} s for {self.name}: {context.summary()}"
-        else:
-            line = f"{self.name}: {retry_told(self._record, context, verdict)}"
-        say(WARNING, (self.name, "retry", context.code), line)
-        events.retry_scheduled(self.name, context, verdict, events.count)
-        self._counted(context)
-
-    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
-        stood_in(self.guard.fn, answer.fallback.name, answer.fallback.degraded)
-        line = f"{self.name}: {replaced_message(context, answer)}"
-        say(WARNING, (self.name, "fallback", answer.fallback.name, context.code), line)
-        events.fallback_used(self.name, context, answer.fallback, events.count)
-        self._counted(context, "calls", "fallbacks")
-
-    def recovered(self, record: RunRecord) -> None:
-        say(INFO, (self.name, "recovered"), f"{self.name}: Recovered at attempt {len(record.history) + 1}")
-        took = time.monotonic() - record.started
-        events.run_recovered(self.name, self.identity, record.history, took, events.count)
-
-    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
-        line = f"{self.name}: {gave_up_told(context, verdict)}"
-        # With one attempt only, an outer guard may still retry the call.
-        level = WARNING if context.max_attempts == 1 else ERROR
-        say(level, (self.name, "gave up", context.code), line)
-        events.run_failed(self.name, context, verdict, events.count)
-        self._counted(context, "calls", "failures")
-
-    def _counted(self, context: ErrorContext, *names: str) -> None:
+    def count(self, context: ErrorContext, *totals: str) -> None:
         if self._totals is not None:
             told = {"category": context.category.value, "exception_type": context.exception_type}
             rejected = refused_by(told) or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
             attempt = "rejected" if rejected else "attempts"
-            self._totals.add(attempt, *names, error=shown_error(context.summary()))
+            self._totals.add(attempt, *totals, error=shown_error(context.summary()))
+
+    def replayed(self, replayed: Replayed) -> None:
+        if self._totals is not None:
+            self._totals.add("calls")
+        super().replayed(replayed)
 
     def waited(self, seconds: float) -> None:
         if self._totals is not None:
@@ -220,10 +197,6 @@ class LocalRun(OutsideRuns):
     def limited_tags(self) -> set[str]:
         return set()
 
-    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
-        line = f"Decomposing into {parts} parts (depth {depth} of at most {most}), after: {context.summary()}"
-        say(WARNING, (self.name, "decompose", depth), f"{self.name}: {line}")
-
     # The interface for effects.
 
     def asker(self) -> str | None:
@@ -240,54 +213,16 @@ class LocalRun(OutsideRuns):
     def passed(self) -> Pass:
         return durable.pass_here()
 
-    def marks(self) -> BatchMarks | None:
-        if run_here() == (None, None):
-            return None  # there may be no Prefect API
-        root = self.passed()[0] if run_here()[1] is not None else None
-        return durable.PrefectMarks(self.batch_id(), root, durable.store_name(self.ledger().store.url))
-
-    def begun_external(self) -> None:
-        if self.around is not None:
-            durable.mark_external(self.around.task_run, self.ledger().store.url)
-
-    def ledger(self) -> Ledger:
-        return durable.open_ledger()
-
     def keep(self, reference: str, value: Any) -> str | None:
         return "it is not JSON, and only a task run has a result storage"
 
-    def replayed(self, replayed: Replayed) -> None:
-        if self._totals is not None:
-            self._totals.add("calls")
-        say(INFO, (self.name, "replayed"), f"{self.name}: Replayed: {replayed.message}")
-        self._emit("effect.replayed", replayed.key, replayed.batch_id, external_id=replayed.external_id)
 
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        log_here().error(
-            "In doubt: the outcome of effect %r in batch %r is unknown: %s", key, batch_id, redact(why)
-        )
-        self._emit("effect.in-doubt", key, batch_id, why=redact(why))
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        log_here().warning("The abandoned call of effect %r in batch %r is still running", key, batch_id)
-
-    def late(self, said: str) -> None:
-        log_here().warning("Late: %s", said)
-
-    def unrecorded(self, why: str) -> None:
-        line = f"{self.name}: This effect is not in the ledger: {why}"
-        say(WARNING, (self.name, "unrecorded"), line)
-
-    def _emit(self, happening: str, key: str, batch_id: str, **more: Any) -> None:
-        events.emit(happening, "effect", key, {"key": key, "batch_id": batch_id, **self.identity, **more})
+def called(run: LocalRun, first: Steps[Any] | None = None) -> Steps[Any]:
+    """Call with all guards, attempt after attempt; the value. `first` ends a first attempt that failed."""
+    return value_of((yield from outcome_of(run, first)))
 
 
-def called(run: LocalRun) -> Steps[Any]:
-    """Call with all guards, attempt after attempt; the value."""
-    return value_of((yield from outcome_of(run)))
-
-
-def outcome_of(run: LocalRun, *, threaded: bool = False) -> Steps[Any]:
+def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool = False) -> Steps[Any]:
     """As `called`, but the outcome of `calls.attempt.guarded`. With `threaded`, a plain function runs in a
     thread under `adrive`."""
     guard = run.guard
@@ -296,7 +231,8 @@ def outcome_of(run: LocalRun, *, threaded: bool = False) -> Steps[Any]:
             with _with_notes(run):
                 if threaded and not guard.isasync:
                     return (yield Blocking(_in_place, (run,)))
-                return (yield from guarded(guard, run, run.args, run.kwargs))
+                steps, first = first or guarded(guard, run, run.args, run.kwargs), None
+                return (yield from steps)
         except Exception as error:
             if (delay := delay_after(run, error)) is None:
                 raise
@@ -304,25 +240,7 @@ def outcome_of(run: LocalRun, *, threaded: bool = False) -> Steps[Any]:
         try:
             yield from paused(run, delay, failure)
         finally:
-            del failure  # see `guarded`
-
-
-def gone_on(run: LocalRun, began: float, error: Exception, held: Held) -> Steps[Any]:
-    """Continue after a first attempt that failed outside of `guarded`, with the guards that it holds."""
-    outcome: Any = error
-    try:
-        with _with_notes(run):
-            yield from leave(run.guard, held, error)
-            outcome = yield from ended_badly(run.guard, run, began, error)
-        if not isinstance(outcome, BaseException):
-            return value_of(outcome)
-        delay = delay_after(run, outcome)
-        if delay is None:
-            raise outcome from outcome.__cause__
-        yield from paused(run, delay, outcome)
-    finally:
-        del error, outcome  # see `guarded`
-    return (yield from called(run))
+            del failure  # see `calls.attempt.ended`
 
 
 def delay_after(run: LocalRun, error: BaseException) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
@@ -15,30 +14,26 @@ from typing_extensions import Unpack
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.outcomes import (
-    PLAIN,
     UnawaitedResult,
     awaiting,
     has_loop,
     is_async_generator_function,
     is_coroutine_function,
     is_generator_function,
-    last,
-    settled,
 )
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.attempt import entered_at_once, is_plain, leave, left_at_once
 from prefect_resilience.calls.edge.blocks import AsyncBlock, Block, attempts, attempts_async, check_block
 from prefect_resilience.calls.edge.local import (
     LocalRun,
     called,
     delay_after,
-    gone_on,
     paused,
     reset_current,
     set_current,
     value_of,
 )
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
+from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -170,7 +165,7 @@ def _memories(guard: Guard) -> Memories | None:
 
 
 def _sync(guard: Guard, name: str) -> Callable[..., Any]:
-    fn, plain, memories = guard.fn, is_plain(guard), _memories(guard)
+    fn, first, memories = guard.fn, FirstAttempt(guard), _memories(guard)
     awaited: Callable[..., Any] | None = None
 
     def unawaited(error: UnawaitedResult, run: LocalRun) -> Any:
@@ -188,74 +183,29 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
         if awaited is not None and has_loop():
             return awaited(*args, **kwargs)
         run = LocalRun(name, guard, args, kwargs, memories)
-        began = time.monotonic()
-        held = entered_at_once(guard, run) if plain else None
-        if held is None:
-            try:
-                return drive(called(run))
-            except UnawaitedResult as error:
-                return unawaited(error, run)
         around = set_current(run)
         try:
-            value = fn(*args, **kwargs)
-            if type(value) not in PLAIN:
-                settled(value, fn)
-        except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
-            failure = error
-        except BaseException as error:
-            drive(leave(guard, held, error))
-            raise
-        else:
-            if flush := left_at_once(held):
-                flush()
-            run.went_well()
-            return value
+            return first.call(run, args, kwargs, called)
+        except UnawaitedResult as error:
+            return unawaited(error, run)
         finally:
             reset_current(around)
-        if isinstance(failure, UnawaitedResult):
-            drive(leave(guard, held, failure))
-            return unawaited(failure, run)
-        steps = gone_on(run, began, failure, held)
-        del failure  # see `calls.attempt.guarded`
-        return drive(steps)
 
     return call
 
 
 def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callable[..., Any]:
-    fn, plain, memories = guard.fn, is_plain(guard), memories or _memories(guard)
+    fn, first, memories = guard.fn, FirstAttempt(guard), memories or _memories(guard)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
         if not enabled():
             return await fn(*args, **kwargs)
         run = LocalRun(name, guard, args, kwargs, memories)
-        began = time.monotonic()
-        held = entered_at_once(guard, run) if plain else None
-        if held is None:
-            return await adrive(called(run))
         around = set_current(run)
         try:
-            value = await fn(*args, **kwargs)
-            if type(value) not in PLAIN:
-                value = settled(await last(value), fn)
-        except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
-            failure = error
-        except BaseException as error:
-            await adrive(leave(guard, held, error))
-            raise
-        else:
-            if flush := left_at_once(held):
-                await asyncio.to_thread(flush)
-            run.went_well()
-            return value
+            return await first.acall(run, args, kwargs, called)
         finally:
             reset_current(around)
-        if isinstance(failure, UnawaitedResult):
-            await adrive(leave(guard, held, failure))
-            raise failure.close()
-        steps = gone_on(run, began, failure, held)
-        del failure
-        return await adrive(steps)
 
     return call
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 import anyio
 from pydantic import Field, field_validator, model_validator
 
-from prefect_resilience.base.drive import Invoke
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, LONGEST, Duration, seconds_of
-from prefect_resilience.base.outcomes import generates
+from prefect_resilience.base.outcomes import generates, last
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
@@ -56,27 +55,30 @@ class _Alarm:
 _alarm = per_process(_Alarm)
 
 
-def alarm_is_free() -> bool:
-    """Whether this is the main thread, with an interval timer and a signal that no other code uses."""
+def take_alarm() -> bool:
+    """Whether this is the main thread, with an interval timer and a signal that no other code uses.
+
+    The signal then has our handler, which stays. Without a call it applies the signal's default action.
+    """
     if threading.get_ident() != threading.main_thread().ident or not hasattr(signal, "setitimer"):
         return False
     if signal.getitimer(signal.ITIMER_REAL)[0] != 0:
         return False
     handler = signal.getsignal(signal.SIGALRM)
+    if handler is signal.SIG_DFL:
+        signal.signal(signal.SIGALRM, _on_alarm)
     return handler is _on_alarm or handler is signal.SIG_DFL
 
 
-def call_with_alarm(
+def _call_with_alarm(
     fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any], seconds: float
 ) -> T:
-    """The value of `fn(*args, **kwargs)`, if it returns within `seconds`. Only if `alarm_is_free()`.
+    """The value of `fn(*args, **kwargs)`, if it returns within `seconds`. Only after `take_alarm()`.
 
     At the deadline the call is interrupted: its `finally` blocks run, and `AttemptTimeout` is raised here.
     C code that resumes waiting after a signal (some database drivers) is interrupted only when it returns to
-    Python. The signal's handler stays installed after the call; it then applies the signal's default action.
+    Python.
     """
-    if signal.getsignal(signal.SIGALRM) is not _on_alarm:
-        signal.signal(signal.SIGALRM, _on_alarm)
     _alarm.is_set = True
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
@@ -221,23 +223,30 @@ class Timeout(Policy):
             )
 
 
-def deadline_around(timeout: Timeout, call: Invoke, isasync: bool, named: Callable[..., Any]) -> Invoke:
-    """The call, limited to `timeout.total`; it raises AttemptTimeout with the name of the function `named`.
+def bounded(
+    timeout: Timeout | None, fn: Callable[..., Any], isasync: bool, named: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The function, limited to `timeout.total`; AttemptTimeout has the name of the function `named`.
 
     Not for `mode="process"`.
     """
-    if timeout.total is None:
-        return call
+    if timeout is None or timeout.total is None:
+        return fn
     if isasync:
-        made = partial(call.fn, *call.args, **call.kwargs)
-        return Invoke(acall_with_deadline, (made, timeout.total), {"what": name_of(named)})
-    return Invoke(call_within, (timeout, call.fn, call.args, call.kwargs))
+        return partial(_acall_within, timeout.total, name_of(named), fn)
+    return partial(call_within, timeout, fn)
 
 
-def call_within(timeout: Timeout, fn: Callable[..., T], args: Sequence[Any], kwargs: Mapping[str, Any]) -> T:
+async def _acall_within(
+    seconds: float, what: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    return await acall_with_deadline(lambda: last(fn(*args, **kwargs)), seconds, what=what)
+
+
+def call_within(timeout: Timeout, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
     seconds = cast(float, timeout.total)
-    if timeout.mode == "auto" and alarm_is_free():
-        return call_with_alarm(fn, args, kwargs, seconds)
+    if timeout.mode == "auto" and take_alarm():
+        return _call_with_alarm(fn, args, kwargs, seconds)
     return call_with_deadline(fn, args, kwargs, seconds)
 
 

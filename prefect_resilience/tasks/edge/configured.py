@@ -28,20 +28,20 @@ AGAIN = 86_400.0
 MOST = 1_000
 """The most sets of options that a process tells of: a program may make a task for each call."""
 
-_guards: dict[int, tuple[Guard, float]] = {}
-"""The guards that were told of, by id, and when: a call through a known guard costs one lookup."""
+options_sent: dict[int, tuple[Guard, float]] = {}
+"""The guards whose options were sent, by id, and until when that holds: a call costs one lookup."""
 
 _sent: dict[str, float] = {}
 
 
 def tell_options(guard: Guard, task: Task[..., Any]) -> None:
     """Send the options of the guard, unless this process did so within a day. Never raises."""
-    known, now = _guards.get(id(guard)), monotonic()
-    if known is not None and known[0] is guard and now - known[1] < AGAIN:
+    known, now = options_sent.get(id(guard)), monotonic()
+    if known is not None and known[0] is guard and now < known[1]:
         return
-    if len(_guards) >= MOST:
-        _guards.clear()
-    _guards[id(guard)] = (guard, now)
+    if len(options_sent) >= MOST:
+        options_sent.clear()
+    options_sent[id(guard)] = (guard, now + AGAIN)
     with suppress(Exception):  # an event that cannot be sent must not fail the work
         _send(fitted(described(guard, task)), now)
 
@@ -87,5 +87,5 @@ def _plain(policy: Any) -> dict[str, Any]:
 @in_forked_child
 def forget_options_told() -> None:
     """Send all options again, as in a new process."""
-    _guards.clear()
+    options_sent.clear()
     _sent.clear()

@@ -19,9 +19,12 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect_resilience.base.drive import drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.calls.judging import judged
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
+from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.tasks.edge.logs import is_told_of, told_of_state
+from prefect_resilience.tasks.edge.task_options import MOST_RETRIES_BY_POLICY
 from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
 
 if TYPE_CHECKING:
@@ -85,6 +88,22 @@ class PolicyDelays(list[float]):
         if record is None or record.verdict is None:
             return super().__getitem__(index)
         return pause(record.verdict.delay)
+
+
+def delays_of(retry: Retry) -> list[float]:
+    """The delays of a policy as Prefect takes them, without jitter. Empty if there is no delay."""
+    delays = [retry.delay(n) for n in range(min(retry.most_retries, 50))]
+    return delays if any(delays) else []
+
+
+def answers_of(guard: Guard) -> Answers:
+    retrying = guard.retrying
+    delays = delays_of(retrying)
+    # The block may ask for more retries than the code, and Prefect must know the maximum.
+    most = retrying.most_retries if guard.policy is None else MOST_RETRIES_BY_POLICY
+    if not delays and most and (retrying.respect_retry_after or guard.policy is not None):
+        delays = [0.0]
+    return Answers(most, PolicyDelays(delays) if delays else None, retry_as_decided)
 
 
 def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:

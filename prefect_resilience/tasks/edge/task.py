@@ -19,27 +19,26 @@ from typing_extensions import ParamSpec, Unpack
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
-from prefect_resilience.base.outcomes import as_coroutine_function
+from prefect_resilience.base.outcomes import PLAIN, as_coroutine_function
 from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
+from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.batches.edge.tags import in_outer_task, tagged_again, untagged
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.tasks.edge.answers import as_answer, value_of
 from prefect_resilience.tasks.edge.questions import (
     Answers,
     AsWritten,
-    PolicyDelays,
+    answers_of,
     bound_like,
     class_of_copy,
     code_without_source,
-    retry_as_decided,
+    delays_of,
     with_own_function,
 )
 from prefect_resilience.tasks.edge.streams import astream, in_one_task, stream
 from prefect_resilience.tasks.edge.task_options import (
-    MOST_RETRIES_BY_POLICY,
     ResilientTaskOptions,
     prefects_backoff,
     prefects_own,
@@ -150,10 +149,10 @@ class ResilientTask(Task[P, R]):
         if guard.timeout is not None:
             plain.timeout_seconds = None  # left from a wrapped task, or from earlier options
         if prefects_backoff(self) != guard.retry.backoff:
-            plain.retry_delay_seconds = _delays(guard.retry) or None
+            plain.retry_delay_seconds = delays_of(guard.retry) or None
         if not self.retries or self.retries != guard.retry.most_retries:
             plain.retries = guard.retrying.most_retries
-        self._for_engine = _answers(guard)
+        self._for_engine = answers_of(guard)
 
     def _unguarded(self) -> Task[P, R]:
         """A plain Prefect copy: with its own function, retries and delays."""
@@ -183,6 +182,8 @@ class ResilientTask(Task[P, R]):
             self._refuse_task_around()
             with in_outer_task(), untagged():
                 outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
+            if type(outcome) in PLAIN:
+                return outcome
             if inspect.iscoroutine(outcome):
                 return _awaited(outcome, return_state)
             if return_state:
@@ -239,6 +240,7 @@ class ResilientTask(Task[P, R]):
 
 def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the engine calls once per attempt. It has the signature of the user's function."""
+    first = FirstAttempt(guard)
     if isgenerator and guard.isasync:
 
         def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
@@ -254,35 +256,19 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     elif guard.isasync:
 
         async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-            return await run_async(guard, args, kwargs)
+            return await run_async(first, args, kwargs)
 
         made = guarded_coroutine
     else:
 
         def guarded_function(*args: Any, **kwargs: Any) -> Any:
-            return run_sync(guard, args, kwargs)
+            return run_sync(first, args, kwargs)
 
         made = guarded_function
     made = functools.update_wrapper(made, guard.fn)
     # The engine reads the signature twice per call, and reading it through the wrapper is slow.
     setattr(made, "__signature__", inspect.signature(guard.fn))  # noqa: B010
     return bound_like(bound_to, copy_of=made)
-
-
-def _delays(retry: Retry) -> list[float]:
-    """The delays of a policy as Prefect takes them, without jitter. Empty if there is no delay."""
-    delays = [retry.delay(n) for n in range(min(retry.most_retries, 50))]
-    return delays if any(delays) else []
-
-
-def _answers(guard: Guard) -> Answers:
-    retrying = guard.retrying
-    delays = _delays(retrying)
-    # The block may ask for more retries than the code, and Prefect must know the maximum.
-    most = retrying.most_retries if guard.policy is None else MOST_RETRIES_BY_POLICY
-    if not delays and most and (retrying.respect_retry_after or guard.policy is not None):
-        delays = [0.0]
-    return Answers(most, PolicyDelays(delays) if delays else None, retry_as_decided)
 
 
 def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
@@ -294,25 +280,31 @@ def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     return [keep_dead_letter]
 
 
-def run_sync(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_sync(first: FirstAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One attempt of a plain function in its task run. Outside a run, only the function."""
+    guard = first.guard
     here = surroundings_of(guard)
     if here is None:
         return guard.fn(*args, **kwargs)
     with tagged_again(here.task_run):
         if guard.policy is not None:
             guard = drive(governed(guard, here))
+        if first.is_plain:
+            return as_answer(first.call(here, args, kwargs), here)
         return as_answer(drive(guarded(guard, here, args, kwargs)), here)
 
 
-async def run_async(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def run_async(first: FirstAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """One attempt of a coroutine function in its task run. Outside a run, only the function."""
+    guard = first.guard
     here = surroundings_of(guard)
     if here is None:
         return await guard.fn(*args, **kwargs)
     with tagged_again(here.task_run):
         if guard.policy is not None:
             guard = await adrive(governed(guard, here))
+        if first.is_plain:
+            return as_answer(await first.acall(here, args, kwargs), here)
         return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import iscoroutinefunction
+from logging import ERROR, WARNING
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -23,42 +24,31 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
+from prefect_resilience.calls.edge.reports import ReportingRun
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
-from prefect_resilience.durable.effects.current import CallStart, Replayed
+from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.decomposition.model import stood_in
-from prefect_resilience.guards.fallbacks import Answer
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
-from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.tasks.edge.answers import Again, limited, part_of
-from prefect_resilience.tasks.edge.configured import tell_options
+from prefect_resilience.tasks.edge.configured import options_sent, tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
 from prefect_resilience.telemetry.edge.call_totals import all_totals, send_totals
 from prefect_resilience.telemetry.edge.events import (
     emit,
-    error_payload,
-    fallback_used,
-    retry_scheduled,
-    run_failed,
-    run_recovered,
 )
 from prefect_resilience.telemetry.metrics import attempt_succeeded
 
 if TYPE_CHECKING:
     import logging
 
-    from prefect_resilience.durable.effects.ledger import Ledger
     from prefect_resilience.durable.effects.model import Pass
-    from prefect_resilience.durable.effects.opening import BatchMarks
     from prefect_resilience.guards.timeouts.process import Carriage
     from prefect_resilience.tasks.edge.task import ResilientTask
 
@@ -90,7 +80,7 @@ add_notes_source(_notes_here)
 
 
 @dataclass(eq=False)
-class TaskSurroundings:
+class TaskSurroundings(ReportingRun):
     """The context that one task run gives to an attempt (see `calls.model.RunContext`)."""
 
     guard: Guard
@@ -148,11 +138,10 @@ class TaskSurroundings:
         return record
 
     def done(self) -> None:
-        _records.pop(self.task_run.id, None)
-        _starts.pop(self.task_run.id, None)
-        if (
-            all_totals.sending
-        ):  # the process of the task may not be that of its flow, which sends the last ones
+        if _records or _starts:
+            _records.pop(self.task_run.id, None)
+            _starts.pop(self.task_run.id, None)
+        if all_totals.sending:  # this process may not be that of the flow, which sends the last ones
             send_totals()
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
@@ -184,43 +173,25 @@ class TaskSurroundings:
         again = Again(self.task, dict(self.context.parameters))
         attach_request(error, SubtaskRequest(self.task.name, self.parameters, "task", again, self.guard.fn))
 
-    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
-        self.logger.warning(
-            "Decomposing into %s parts (depth %s of at most %s), after: %s",
-            parts,
-            depth,
-            most,
-            context.summary(),
-        )
-        self._emit("run.decomposed", context, parts=parts, depth=depth, max_depth=most)
-
     # Logs, events and metrics of decisions.
 
     def went_well(self) -> None:
         self.done()
         attempt_succeeded(self.task.name, self.task.action_id)
 
-    def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
-        self.logger.warning("%s", retry_told(cast(RunRecord, self.known()), context, verdict))
-        retry_scheduled(self.task.name, context, verdict)
+    def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:
+        if error is None:
+            self.logger.log(level, "%s", redact(line))
+        else:
+            log_failure(self.logger, line, error, answered=level < ERROR)
 
-    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
-        fallback = answer.fallback
-        stood_in(self.guard.fn, fallback.name, fallback.degraded)
-        log_failure(self.logger, replaced_message(context, answer), error, answered=True)
-        fallback_used(self.task.name, context, fallback, circuit=self._circuit())
+    def emit(self, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+        emit(happening, kind, name, payload)
 
-    def recovered(self, record: RunRecord) -> None:
-        after = time.monotonic() - record.started
-        self.logger.info("Recovered at attempt %s, after %.1f s", len(record.history) + 1, after)
-        run_recovered(self.task.name, self.identity, record.history, after, circuit=self._circuit())
+    def gives_up_at(self, context: ErrorContext) -> int:
+        return WARNING if is_expected(self.task_run.id) else ERROR
 
-    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
-        said = gave_up_told(context, verdict)
-        log_failure(self.logger, said, error, answered=is_expected(self.task_run.id))
-        run_failed(self.task.name, context, verdict, circuit=self._circuit())
-
-    def _circuit(self) -> str | None:
+    def circuit(self) -> str | None:
         """The name of the circuit in the code, filled in."""
         circuit = self.guard.circuit
         if circuit is None or not circuit.fields:
@@ -229,9 +200,6 @@ class TaskSurroundings:
             return circuit.bind(self.parameters).name
         except ConfigurationError:  # it is the error that is told of
             return None
-
-    def _emit(self, happening: str, context: ErrorContext, **more: Any) -> None:
-        emit(happening, "task", self.task.name, {**error_payload(context), **more})
 
     # Stored values.
 
@@ -274,19 +242,9 @@ class TaskSurroundings:
     def passed(self) -> Pass:
         return pass_of(self.task_run)
 
-    def marks(self) -> BatchMarks:
-        root = self.passed()[0] if self.task_run.flow_run_id is not None else None
-        return durable.PrefectMarks(self.batch_id(), root, durable.store_name(self.ledger().store.url))
-
     def flow(self) -> tuple[str | None, str | None]:
         name = getattr(getattr(FlowRunContext.get(), "flow", None), "name", None)
         return self.identity["flow_run_id"], name
-
-    def begun_external(self) -> None:
-        durable.mark_external(self.task_run, self.ledger().store.url)
-
-    def ledger(self) -> Ledger:
-        return durable.open_ledger()
 
     def keep(self, reference: str, value: Any) -> str | None:
         try:
@@ -305,30 +263,6 @@ class TaskSurroundings:
                 f"it is not JSON, and the result storage does not have it here: {said}"
             ) from None
 
-    def replayed(self, replayed: Replayed) -> None:
-        self.logger.info("Replayed: %s", replayed.message)
-        known = {"external_id": replayed.external_id}
-        self._emit_effect("effect.replayed", replayed.key, replayed.batch_id, **known)
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        self.logger.error(
-            "In doubt: the outcome of effect %r in batch %r is unknown: %s", key, batch_id, redact(why)
-        )
-        self._emit_effect("effect.in-doubt", key, batch_id, why=redact(why))
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        self.logger.warning("The abandoned call of effect %r in batch %r is still running", key, batch_id)
-
-    def late(self, said: str) -> None:
-        self.logger.warning("Late: %s", said)
-
-    def unrecorded(self, why: str) -> None:
-        self.logger.warning("This effect is not in the ledger: %s", redact(why))
-
-    def _emit_effect(self, happening: str, key: str, batch_id: str, **more: Any) -> None:
-        payload = {"key": key, "batch_id": batch_id, **self.identity, **more}
-        emit(happening, "effect", key, payload)
-
     def carry_into_child(self) -> Carriage:
         record = self.known()
         self.carried = carried(None if record is None else record.notes)
@@ -342,7 +276,8 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
         return None
     keep_secrets_out_of_logs()
     here = TaskSurroundings(guard, context)
-    if guard.policy is None:
+    sent = options_sent.get(id(guard))
+    if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
         tell_options(guard, here.task)
     return here
 

@@ -33,7 +33,6 @@ from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
 from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
-from prefect_resilience.telemetry.recorded import recorded
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
 SENT_AT_ONCE = 100
+MOST_ATTEMPTS = 200
+"""The most attempts in an event; of more, the first ones."""
 CIRCUIT_EVENTS = {
     "open": "circuit.opened",
     "half_open": "circuit.half-opened",
@@ -184,7 +185,7 @@ def fallback_used(
 ) -> None:
     attempt_failed(context, task, emit)
     told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
-    told |= {**_times(context), "record": recorded(context.history, circuit)}
+    told |= {**_times(context), "record": _record_of(context.history, circuit)}
     _of_failure(emit, "fallback.used", task, context, **told)
     if fallback.degraded:
         _of_failure(emit, "run.degraded", task, context, to=fallback.name)
@@ -206,7 +207,7 @@ def run_recovered(
         "after": seconds,
         "waited": _waited(history),
         "error": last.model_dump(mode="json") if last else None,
-        "record": recorded(history, circuit),
+        "record": _record_of(history, circuit),
     }
     emit("run.recovered", "task", task, {**identity, **payload})
 
@@ -216,8 +217,25 @@ def run_failed(
 ) -> None:
     attempt_failed(context, task, emit)
     told = {"why": verdict.why, "exhausted": context.retryable}
-    told |= {**_times(context), "record": recorded(context.history, circuit)}
+    told |= {**_times(context), "record": _record_of(context.history, circuit)}
     _of_failure(emit, "run.failed", task, context, **told)
+
+
+def _record_of(history: Sequence[AttemptRecord], circuit: str | None) -> dict[str, Any]:
+    """The failed attempts, from which `tune` learns. `at` is in seconds since the epoch."""
+    record: dict[str, Any] = {"attempts": [_failed_attempt(attempt) for attempt in history[:MOST_ATTEMPTS]]}
+    return record if circuit is None else {**record, "circuit": circuit}
+
+
+def _failed_attempt(attempt: AttemptRecord) -> dict[str, Any]:
+    delay = None if attempt.delay is None else round(attempt.delay, 3)
+    fields: dict[str, Any] = {"seconds": round(attempt.duration, 4), "delay": delay}
+    fields["at"] = round(attempt.started_at.timestamp(), 3)
+    if (error := attempt.error) is not None:
+        names = {"category": error.category.value, "exception_type": error.exception_type}
+        fields |= {"code": error.code, "retry_after": error.retry_after, "by": refused_by(names)}
+        fields["category"] = error.category.value
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _of_failure(emit: Emit, happening: str, task: str, context: ErrorContext, **more: Any) -> None:
@@ -228,10 +246,8 @@ def _times(context: ErrorContext) -> dict[str, float]:
     """`after`: seconds since the first attempt began; `waited`: those of them that were delays."""
     history = context.history
     began = history[0].started_at if history else context.timestamp
-    return {
-        "after": max((context.timestamp - began).total_seconds(), 0.0),
-        "waited": _waited(history),
-    }
+    after = (context.timestamp - began).total_seconds()
+    return {"after": max(after, 0.0), "waited": _waited(history)}
 
 
 def _waited(history: Sequence[AttemptRecord]) -> float:

@@ -307,10 +307,10 @@ def test_an_old_error_that_is_raised_again_counts_as_a_new_one():
 
 
 def test_the_first_line_of_a_kind_is_logged_and_the_others_are_counted(caplog, monkeypatch):
-    from prefect_resilience.calls.edge import seldom
+    from prefect_resilience.calls.edge import reports
 
-    kinds = seldom.Seldom()
-    monkeypatch.setattr(seldom, "_seldom", kinds)
+    kinds = reports.Seldom()
+    monkeypatch.setattr(reports, "_seldom", kinds)
     caplog.set_level(logging.INFO)
     call = function(Script(*[CUT, 1] * 50), retry=FAST, name="page")
     for _ in range(50):
@@ -318,15 +318,15 @@ def test_the_first_line_of_a_kind_is_logged_and_the_others_are_counted(caplog, m
     told = [record.getMessage() for record in caplog.records if "page" in record.getMessage()]
     assert told == [
         "page: Retrying (2/3) in 0.0 s: NETWORK_ERROR network: cut",
-        "page: Recovered at attempt 2",
+        "page: Recovered at attempt 2, after 0.0 s",
     ]
 
 
 @pytest.mark.parametrize(("retry", "level"), [(None, logging.WARNING), (FAST, logging.ERROR)])
 def test_a_guard_with_one_attempt_leaves_the_error_to_an_outer_one(retry, level, caplog, monkeypatch):
-    from prefect_resilience.calls.edge import seldom
+    from prefect_resilience.calls.edge import reports
 
-    monkeypatch.setattr(seldom, "_seldom", seldom.Seldom())
+    monkeypatch.setattr(reports, "_seldom", reports.Seldom())
     with pytest.raises(ConnectionError):
         function(Script(*[CUT] * 3), retry=retry, name="page")()
     [last] = [record for record in caplog.records if "page: Giving up after" in record.getMessage()]
@@ -334,7 +334,7 @@ def test_a_guard_with_one_attempt_leaves_the_error_to_an_outer_one(retry, level,
 
 
 def test_a_minute_later_the_line_says_how_many_were_left_out():
-    from prefect_resilience.calls.edge.seldom import Seldom
+    from prefect_resilience.calls.edge.reports import Seldom
 
     seldom = Seldom(every=60)
     assert seldom.left_out("kind", 0.0) == 0

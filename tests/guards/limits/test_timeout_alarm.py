@@ -13,7 +13,7 @@ import time
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts.timeout import Timeout, alarm_is_free, call_with_alarm, call_within
+from prefect_resilience.guards.timeouts.timeout import Timeout, call_within, take_alarm
 
 # The usual method of pytest-timeout takes the interval timer for itself.
 pytestmark = pytest.mark.timeout(60, method="thread")
@@ -38,11 +38,11 @@ BLOCKED = {
 def test_it_interrupts_whatever_python_blocks_in(name):
     started = time.monotonic()
     with pytest.raises(AttemptTimeout) as caught:
-        call_with_alarm(BLOCKED[name], (), {}, 0.2)
+        call_within(Timeout(0.2), BLOCKED[name])
     assert time.monotonic() - started < 50
     assert caught.value.seconds == 0.2
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-    assert alarm_is_free()
+    assert take_alarm()
 
 
 def test_what_the_call_opened_is_closed():
@@ -55,7 +55,7 @@ def test_what_the_call_opened_is_closed():
             closed.append(True)
 
     with pytest.raises(AttemptTimeout):
-        call_with_alarm(careful, (), {}, 0.1)
+        call_within(Timeout(0.1), careful)
     assert closed == [True]
 
 
@@ -67,7 +67,7 @@ def test_no_handler_of_the_users_takes_it_for_an_error_of_its_own():
             return "swallowed"
 
     with pytest.raises(AttemptTimeout):
-        call_with_alarm(stubborn, (), {}, 0.1)
+        call_within(Timeout(0.1), stubborn)
 
 
 def test_code_that_swallows_everything_is_rung_again():
@@ -82,14 +82,14 @@ def test_code_that_swallows_everything_is_rung_again():
         time.sleep(10)
 
     with pytest.raises(AttemptTimeout):
-        call_with_alarm(very_stubborn, (), {}, 0.1)
+        call_within(Timeout(0.1), very_stubborn)
     assert len(rings) == 3
 
 
 def test_values_and_errors_come_through():
-    assert call_with_alarm(lambda a, b=0: a + b, (1,), {"b": 2}, 5) == 3
+    assert call_within(Timeout(5), lambda a, b=0: a + b, 1, b=2) == 3
     with pytest.raises(TimeoutError, match="own") as caught:
-        call_with_alarm(lambda: (_ for _ in ()).throw(TimeoutError("own")), (), {}, 5)
+        call_within(Timeout(5), lambda: (_ for _ in ()).throw(TimeoutError("own")))
     assert not isinstance(caught.value, AttemptTimeout)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -97,52 +97,52 @@ def test_values_and_errors_come_through():
 def test_an_inner_deadline_goes_to_a_thread_and_an_outer_one_is_not_taken_for_it():
     def outer():
         try:
-            call_within(Timeout(15), time.sleep, (15,), {})
+            call_within(Timeout(15), time.sleep, 15)
         except Exception as error:
             return error
 
     started = time.monotonic()
     with pytest.raises(AttemptTimeout) as caught:
-        call_within(Timeout(0.2), outer, (), {})
+        call_within(Timeout(0.2), outer)
     assert caught.value.seconds == 0.2
     assert time.monotonic() - started < 12
 
     def inner_first():
         with pytest.raises(AttemptTimeout) as found:
-            call_within(Timeout(0.1), time.sleep, (10,), {})
+            call_within(Timeout(0.1), time.sleep, 10)
         return found.value.seconds
 
-    assert call_within(Timeout(5), inner_first, (), {}) == 0.1
+    assert call_within(Timeout(5), inner_first) == 0.1
 
 
 def test_it_is_for_the_main_thread_and_a_timer_that_nobody_uses():
-    assert alarm_is_free()
+    assert take_alarm()
     elsewhere = []
-    thread = threading.Thread(target=lambda: elsewhere.append(alarm_is_free()))
+    thread = threading.Thread(target=lambda: elsewhere.append(take_alarm()))
     thread.start()
     thread.join()
     assert elsewhere == [False]
     signal.setitimer(signal.ITIMER_REAL, 60)
     try:
-        assert not alarm_is_free()
+        assert not take_alarm()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
-        assert not alarm_is_free()
-        assert call_within(Timeout(5), threading.get_ident, (), {}) != threading.get_ident()
+        assert not take_alarm()
+        assert call_within(Timeout(5), threading.get_ident) != threading.get_ident()
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert call_within(Timeout(5), threading.get_ident, (), {}) == threading.get_ident()
-    assert call_within(Timeout(5, mode="thread"), threading.get_ident, (), {}) != threading.get_ident()
+    assert call_within(Timeout(5), threading.get_ident) == threading.get_ident()
+    assert call_within(Timeout(5, mode="thread"), threading.get_ident) != threading.get_ident()
 
 
 @pytest.mark.slow
 def test_an_alarm_of_somebody_elses_still_ends_the_process():
     code = (
         "import signal, time\n"
-        "from prefect_resilience.guards.timeouts.timeout import call_with_alarm\n"
-        "call_with_alarm(int, (), {}, 5)\n"
+        "from prefect_resilience.guards.timeouts.timeout import Timeout, call_within\n"
+        "call_within(Timeout(5), int)\n"
         "signal.alarm(1)\n"
         "time.sleep(20)\n"
     )
@@ -151,11 +151,11 @@ def test_an_alarm_of_somebody_elses_still_ends_the_process():
 
 
 def test_a_forked_child_can_use_it():
-    call_with_alarm(int, (), {}, 5)
+    call_within(Timeout(5), int)
     pid = os.fork()
     if pid == 0:
         try:
-            call_with_alarm(time.sleep, (10,), {}, 0.1)
+            call_within(Timeout(0.1), time.sleep, 10)
         except AttemptTimeout:
             os._exit(7)
         os._exit(1)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -20,7 +19,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.naming import digest
-from prefect_resilience.durable.batches.edge.tags import TAG, named_in
+from prefect_resilience.durable.batches.edge.tags import EXTERNAL_TAG, LABEL, TAG, named_in
 from prefect_resilience.durable.effects.opening import batch_place, is_counted, lost, missing
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -30,10 +29,6 @@ if TYPE_CHECKING:
 
     from prefect_resilience.durable.effects.ledger import Ledger
 
-EXTERNAL_TAG = "external-effect"
-"""On every task run that began an external effect; the UI can filter by it."""
-
-LABEL = "prefect-resilience.ledger"
 PAGE = 200
 DEEPEST = 20
 T = TypeVar("T")
@@ -46,21 +41,6 @@ def run_id_of(batch_id: str) -> UUID | None:
     except ValueError:
         return None
     return found if str(found) == batch_id else None
-
-
-@lru_cache(maxsize=100)
-def store_name(url: str) -> str:
-    """A digest that identifies a store, without its user and password."""
-    address = urlsplit(url)
-    return digest(f"{address.scheme.partition('+')[0]}://{address.netloc.rpartition('@')[2]}{address.path}")
-
-
-def mark_external(task_run: TaskRun, store_url: str) -> None:
-    """Mark a task run that begins an external effect, with the store in which it is recorded."""
-    if EXTERNAL_TAG not in task_run.tags:
-        # Prefect sends the tags with the next state, so its server then knows of the effect.
-        task_run.tags.append(EXTERNAL_TAG)
-        task_run.labels[LABEL] = store_name(store_url)
 
 
 class PrefectMarks:

@@ -17,7 +17,8 @@ from prefect_resilience.durable.batches.decisions import (
 )
 from prefect_resilience.durable.batches.edge.closing import last_beat
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, BatchRun, find_run
-from prefect_resilience.durable.batches.edge.marks import PrefectMarks, document_of, run_id_of, store_name
+from prefect_resilience.durable.batches.edge.marks import PrefectMarks, document_of, run_id_of
+from prefect_resilience.durable.batches.edge.tags import store_name
 from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, SeenEffect
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState

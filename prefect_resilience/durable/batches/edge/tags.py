@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
@@ -16,6 +17,8 @@ from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
 from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
+from prefect_resilience.base.naming import digest
+from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, named_batch
 from prefect_resilience.durable.batches.run_passes import RunState, passes_of
 from prefect_resilience.durable.effects.model import Pass
@@ -30,6 +33,11 @@ T = TypeVar("T")
 TAG = "effects-batch:"
 """Tags are passed with runs to other processes, Dask and task workers. The UI can filter runs by them."""
 
+EXTERNAL_TAG = "external-effect"
+"""On every task run that began an external effect; the UI can filter by it."""
+
+LABEL = "prefect-resilience.ledger"
+
 ARRIVAL_SECONDS = 10.0
 MOST_ROOTS = 10_000
 _batches: OrderedDict[UUID, str] = OrderedDict()
@@ -43,34 +51,29 @@ def tagged(batch_id: str) -> Generator[None, None, None]:
         yield
 
 
-@contextmanager
-def untagged() -> Generator[None, None, None]:
+_NOTHING = nullcontext()
+
+
+def untagged() -> AbstractContextManager[Any]:
     """Task runs created inside do not get the tag of their batch.
 
     Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again` adds the tag
     once the run has begun.
     """
     tags = TagsContext.get().current_tags
-    if not tags or named_in(tags) is None:
-        yield
-        return
-    with TagsContext(current_tags=_other_tags()):
-        yield
+    return TagsContext(current_tags=_other_tags()) if tags and named_in(tags) is not None else _NOTHING
 
 
-@contextmanager
-def tagged_again(task_run: TaskRun) -> Generator[None, None, None]:
+def tagged_again(task_run: TaskRun) -> AbstractContextManager[Any]:
     """Add the tag of a named batch to a task run that has begun, and to the runs that it creates."""
     named = named_batch.get()
     if named is None:
-        yield
-        return
+        return _NOTHING
     batch_id, _ = named
     if named_in(task_run.tags) is None:
         # Prefect sends a run's tags with each of its states, so the server gets this tag too.
         task_run.tags.append(TAG + batch_id)
-    with tagged(batch_id):
-        yield
+    return tagged(batch_id)
 
 
 def _other_tags() -> set[str]:
@@ -178,20 +181,14 @@ outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", def
 """The task runs around this code, each with its number of attempts so far."""
 
 
-@contextmanager
-def in_outer_task() -> Generator[None, None, None]:
+def in_outer_task() -> AbstractContextManager[Any]:
     """Calls inside belong to this attempt of the task run around this code, if there is one."""
     around = TaskRunContext.get()
     if around is None:
-        yield
-        return
+        return _NOTHING
     run = (str(around.task_run.id), around.task_run.run_count)
     known = outer_tasks.get()
-    token = outer_tasks.set(known if run in known else (*known, run))
-    try:
-        yield
-    finally:
-        outer_tasks.reset(token)
+    return setting(outer_tasks, known if run in known else (*known, run))
 
 
 _passes: OrderedDict[tuple[UUID, int], Pass] = OrderedDict()
@@ -329,3 +326,18 @@ def _read_task_run(client: SyncPrefectClient, task_run_id: UUID) -> TaskRun:
 
 
 carry_batches(tagged)
+
+
+@lru_cache(maxsize=100)
+def store_name(url: str) -> str:
+    """A digest that identifies a store, without its user and password."""
+    address = urlsplit(url)
+    return digest(f"{address.scheme.partition('+')[0]}://{address.netloc.rpartition('@')[2]}{address.path}")
+
+
+def mark_external(task_run: TaskRun, store_url: str) -> None:
+    """Mark a task run that begins an external effect, with the store in which it is recorded."""
+    if EXTERNAL_TAG not in task_run.tags:
+        # Prefect sends the tags with the next state, so its server then knows of the effect.
+        task_run.tags.append(EXTERNAL_TAG)
+        task_run.labels[LABEL] = store_name(store_url)

@@ -1,0 +1,131 @@
+"""The first attempt of a call, made without generators, which would cost more than all the rest of it.
+
+It is written once for sync and once for async callers, and shared by `@resilient`, tasks and transports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from prefect_resilience.base.drive import Steps, adrive, drive
+from prefect_resilience.base.outcomes import PLAIN, last, settled
+from prefect_resilience.calls.attempt import Held, ended, guarded, leave
+from prefect_resilience.calls.model import Guard, RunContext
+from prefect_resilience.guards import faults
+from prefect_resilience.guards.timeouts.timeout import bounded
+
+if TYPE_CHECKING:
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+
+Attempts = Callable[[Any, Steps[Any] | None], Steps[Any]]
+"""All attempts of a call, with its context. The second argument is the end of a first one that failed."""
+
+
+class FirstAttempt:
+    """The first attempt of each call of one guard; in a task run each attempt, since the engine repeats it.
+
+    It needs no generators and no I/O if a call that succeeds meets no guard but the circuit and the timeout:
+    retries and fallbacks act later. `fn` makes it in place of the guard's function.
+    """
+
+    def __init__(self, guard: Guard, fn: Callable[..., Any] | None = None) -> None:
+        self.guard: Guard = guard
+        self.fn: Callable[..., Any] = fn or bounded(guard.timeout, guard.fn, guard.isasync, guard.fn)
+        bounds = fn is None and (guard.timeout is None or guard.timeout.mode != "process")
+        several = (guard.limits, guard.hedge, guard.effect, guard.error_budget, guard.policy)
+        others = (guard.expect, guard.decompose, guard.retry.budget)
+        self.is_plain: bool = (
+            not any(several)
+            and others == (None, None, None)
+            and not guard.remembers
+            and (bounds or guard.timeout is None)
+        )
+
+    def call(
+        self,
+        run: RunContext,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        attempts: Attempts | None = None,
+    ) -> Any:
+        """The value of the call. `attempts` makes the rest of it; default: one attempt by `guarded`."""
+        held = self._entered(run)
+        if held is None:
+            return drive(attempts(run, None) if attempts else guarded(self.guard, run, args, kwargs))
+        began = time.monotonic()
+        try:
+            value = self.fn(*args, **kwargs)
+            if type(value) not in PLAIN:
+                settled(value, self.guard.fn)
+        except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
+            failure = error
+        except BaseException as error:
+            drive(leave(self.guard, held, error))
+            raise
+        else:
+            if held and (flush := left_at_once(held)):
+                flush()
+            if (record := run.known()) is not None and record.history:
+                run.recovered(record)
+            run.went_well()
+            return value
+        steps = ended(self.guard, run, began, failure, held=held)
+        del failure  # see `ended`
+        return drive(attempts(run, steps) if attempts else steps)
+
+    async def acall(
+        self,
+        run: RunContext,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        attempts: Attempts | None = None,
+    ) -> Any:
+        """As `call`, for a coroutine function."""
+        held = self._entered(run)
+        if held is None:
+            steps = attempts(run, None) if attempts else guarded(self.guard, run, args, kwargs)
+            return await adrive(steps)
+        began = time.monotonic()
+        try:
+            value = await self.fn(*args, **kwargs)
+            if type(value) not in PLAIN:
+                value = settled(await last(value), self.guard.fn)
+        except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
+            failure = error
+        except BaseException as error:
+            await adrive(leave(self.guard, held, error))
+            raise
+        else:
+            if held and (flush := left_at_once(held)):
+                await asyncio.to_thread(flush)
+            if (record := run.known()) is not None and record.history:
+                run.recovered(record)
+            run.went_well()
+            return value
+        steps = ended(self.guard, run, began, failure, held=held)
+        del failure
+        return await adrive(attempts(run, steps) if attempts else steps)
+
+    def _entered(self, run: RunContext) -> Held | None:
+        """Acquire the circuit. None if generators are needed: the store must be asked, the circuit rejects
+        the call, or faults are injected."""
+        if not self.is_plain or faults.active:
+            return None
+        circuit = self.guard.circuit
+        if circuit is None:
+            return []
+        try:
+            bound = circuit.bind(run.parameters) if circuit.fields else circuit
+            ticket = bound.enter_at_once()
+        except Exception:  # noqa: BLE001 - `guarded` raises it again, where it is handled
+            return None
+        return None if ticket is None else [(bound, ticket)]
+
+
+def left_at_once(held: Held) -> Callable[[], None] | None:
+    """Count a success in the circuit that was acquired at once. Returns further work, which may block."""
+    circuit, ticket = cast("tuple[CircuitBreaker, Any]", held.pop())
+    return circuit.flush if circuit.leave_at_once(ticket) else None
