@@ -4,9 +4,9 @@
 
 Each process calls CALLS_PER_SECOND times a second. When the fleet has settled, the operations of SECONDS are
 counted by the servers' own statistics: `INFO commandstats`, in which the commands inside of scripts count
-too, and the transactions of `pg_stat_database`, where every statement is one. Then the circuit is forced open
-and closed OPENINGS times, and each process notes when its view has changed; the time counts from the moment
-before the command.
+too, and the transactions of `pg_stat_database`, where every statement is one. "counted" is the share of the
+calls that the fleet counts: 1 if it does not sample. Then the circuit is forced open and closed OPENINGS
+times, and each process notes when its view has changed; the time counts from the moment before the command.
 
 "polled" is the same with a store that has no news: each process asks it twice a second. "lost": the store
 publishes, and every message is lost.
@@ -84,18 +84,18 @@ def work(line: Connection, url: str, way: str) -> None:
     store = open_store(url)
     stores = {"pushed": store, "polled": Polled(store), "lost": Lost(store)}
     breaker = CircuitBreaker(NAME, store=stores[way])
-    circuit = cast("Any", breaker)._circuit
-    follow, opened = circuit._on_view, list[float]()
+    shown = cast("Any", breaker)._shown
+    show, opened = shown.show, list[float]()
 
-    def note() -> None:
-        follow()
-        refused = circuit.view.refused
+    def note(view: Any) -> None:
+        show(view)
+        refused = view.refused
         if refused and not note.refused:  # type: ignore[attr-defined]
             opened.append(time.time())
         note.refused = refused  # type: ignore[attr-defined]
 
     note.refused = False  # type: ignore[attr-defined]
-    circuit._on_view = note
+    shown.show = note
     line.send("ready")
     due = time.monotonic()
     while not line.poll():
@@ -145,6 +145,7 @@ def measure(server: Server, processes: int, way: str) -> dict[str, Any]:
         before, begun = _statistics(server), time.monotonic()
         time.sleep(SECONDS)
         after, took = _statistics(server), time.monotonic() - begun
+        seen = circuit.snapshot()
         told: list[float] = []
         for _ in range(OPENINGS[way]):
             told.append(time.time())
@@ -162,6 +163,7 @@ def measure(server: Server, processes: int, way: str) -> dict[str, Any]:
         "way": way,
         "operations_per_second": (sum(after.values()) - sum(before.values())) / took,
         "sent_per_second": (after["sent"] - before["sent"]) / took,
+        "share_counted": seen.share_counted,
         "heard": len(late) / (processes * OPENINGS[way]),
         "news_p50_ms": 1000 * found[49],
         "news_p99_ms": 1000 * found[98],
@@ -198,6 +200,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         "way",
         "operations/s",
         "sent/s",
+        "counted",
         "p50 ms",
         "p99 ms",
         "max ms",
@@ -210,10 +213,11 @@ def show(rows: list[dict[str, Any]]) -> None:
             str(row["processes"]),
             row["way"],
             *(
-                f"{row[name]:,.1f}"
+                f"{row[name]:,.2f}" if name == "share_counted" else f"{row[name]:,.1f}"
                 for name in (
                     "operations_per_second",
                     "sent_per_second",
+                    "share_counted",
                     "news_p50_ms",
                     "news_p99_ms",
                     "news_max_ms",

@@ -4,7 +4,7 @@
 
 Discrete events on the real `machine.step` with the default policy. A worker is a process that calls once a
 second on average (Poisson); what is refused is not called again. The service is dead from DIES to RETURNS;
-then a call fails after FAILS_AFTER seconds. Workers know and do what `circuits.exchange` and
+then a call fails after FAILS_AFTER seconds. Workers know and do what `circuits.merger` and
 `circuits.view` make them: a view holds for `sync_interval`, successes are merged when it has run out,
 failures at once.
 

@@ -23,8 +23,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 47589,
-    "files": 348,
+    "lines of code": 47529,
+    "files": 347,
     "longest file, lines": 400,
     "arrows between rooms": 48,
     "arrows upward": 0,
@@ -33,11 +33,11 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 361,
-    "tests, lines of code": 74_139,
-    "functions named by a participle, %": 16.0,
+    "files with stubs": 360,
+    "tests, lines of code": 74_127,
+    "functions named by a participle, %": 15.9,
     "assignments to vague names, %": 9.6,
-    "file names that stand twice": 27,
+    "file names that stand twice": 26,
 }
 
 ROOT = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
-from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, judge
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
 from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flushed
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-BOUND_KEPT = 1024
+BOUND_KEPT = 2048
+"""Of a template: a breaker is found by its name, and by texts of parameters."""
+
 _TEXTS = frozenset({str})
 
 
@@ -108,12 +110,16 @@ class CircuitBreaker(Guarding):
         self._fields = fields
         self.policy = policy
         self._store = store
-        self._bound: OrderedDict[str, CircuitBreaker] = OrderedDict()
-        self._bound_to: dict[tuple[Any, ...], CircuitBreaker] = {}
+        self._bound: OrderedDict[str | tuple[Any, ...], CircuitBreaker] = OrderedDict()
         # A template is never called. Declaring it checks that breakers of the same name have equal policies.
         self._apart = apart
-        self._circuit = registry.declare(self.name, policy, store, apart)
+        self._declare()
         return self
+
+    def _declare(self) -> Circuit:
+        self._circuit = registry.declare(self.name, self.policy, self._store, self._apart)
+        self._shown = self._circuit.shown
+        return self._circuit
 
     # -- templates
 
@@ -132,21 +138,13 @@ class CircuitBreaker(Guarding):
         # Texts determine the name. This is on the path of every call, so each name is made only once.
         values: tuple[Any, ...] = tuple(map(parameters.get, self._fields))
         texts = _TEXTS.issuperset(map(type, values))
-        bound = self._bound_to.get(values) if texts else None
+        bound = self._bound.get(values) if texts else None
         if bound is None:
-            bound = self._named(parameters)
-            if texts and sum(map(len, values)) <= LONGEST:
-                if len(self._bound_to) >= BOUND_KEPT:
-                    self._bound_to.clear()
-                self._bound_to[values] = bound
-        return bound
-
-    def _named(self, parameters: Mapping[str, Any]) -> CircuitBreaker:
-        name = fill(self.name, parameters, "circuit")
-        bound = self._bound.get(name)
-        if bound is None:
-            bound = remake(name, self.policy, self._store, apart=self._apart)
+            name = fill(self.name, parameters, "circuit")
+            bound = self._bound.get(name) or remake(name, self.policy, self._store, apart=self._apart)
             self._bound[name] = bound
+            if texts and sum(map(len, values)) <= LONGEST:
+                self._bound[values] = bound
             while len(self._bound) > BOUND_KEPT:
                 self._bound.popitem(last=False)
         return bound
@@ -158,9 +156,7 @@ class CircuitBreaker(Guarding):
                 f"the circuit name {self.name!r} is a template: call "
                 f".bind({{{self._fields[0]!r}: ...}}) first, or decorate a function that has the parameter"
             )
-        if self._circuit.retired:
-            self._circuit = registry.declare(self.name, self.policy, self._store, self._apart)
-        return self._circuit
+        return self._declare() if self._shown.retired else self._circuit
 
     # -- guarding calls
 
@@ -175,7 +171,7 @@ class CircuitBreaker(Guarding):
         """
         # Hot path for a closed circuit: no lock, no store, no allocation. Even a `cast` would be measurable.
         result: Any
-        until, successes, permit = self._circuit.fresh
+        until, successes, permit = self._shown.fresh
         if monotonic() < until and not faults.active:
             try:
                 # Unpacking an empty dictionary would cost an eighth of the time of this path.
@@ -209,7 +205,7 @@ class CircuitBreaker(Guarding):
             try:
                 return (yield from self._entered())
             except CircuitOpenError:
-                if (wait := self._current().probed(until)) is None:
+                if (wait := self._current().shown.change(until)) is None:
                     raise
             yield from waited_for(wait)
 
@@ -237,14 +233,14 @@ class CircuitBreaker(Guarding):
 
     def enter_at_once(self) -> tuple[Permit, float] | None:
         """As `entered`, if the circuit is closed and this process has just seen it; None if it is not so."""
-        until, _, permit = self._circuit.fresh
+        until, _, permit = self._shown.fresh
         now = monotonic()
         return (permit, now) if now < until else None
 
     def leave_at_once(self, ticket: tuple[Permit, float]) -> bool:
         """Count a success after `enter_at_once`; True when `flush` is due."""
         permit, began = ticket
-        until, successes, fresh = self._circuit.fresh
+        until, successes, fresh = self._shown.fresh
         now = monotonic()
         if fresh is permit and now < until:
             next(successes)
@@ -275,19 +271,11 @@ class CircuitBreaker(Guarding):
 
         `info` is the classified error, if the caller has it; `duration` in seconds identifies slow calls.
         """
-        circuit = self._current()
-        policy = circuit.policy
-        verdict, info = judge(error, info, policy)
-        slow = policy.slow_call is not None and duration is not None and duration > policy.slow_call
-        if verdict == "success":
-            return circuit.succeeded(permit, slow)
-        if verdict == "neither" or info is None:
-            return circuit.released(permit)
-        return circuit.failed(permit, slow, _described(error, info), info.retry_after)
+        return self._current().settle(permit, error, info, duration)
 
     def release(self, permit: Permit) -> bool:
         """Give a permit back unused; True when `flush` is due."""
-        return self._current().released(permit)
+        return self._current().release(permit)
 
     def flush(self) -> None:
         """Merge the counted outcomes into the store (which may block). Never raises."""
@@ -378,8 +366,3 @@ def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
     except ConfigurationError as error:
         said = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
         raise ConfigurationError(said.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
-
-
-def _described(error: BaseException | None, info: ErrorInfo) -> str:
-    kind = type(error).__name__ if error is not None else str(info.code)
-    return f"{kind}: {info.message}" if info.message and info.message != kind else kind

@@ -14,7 +14,6 @@ from contextlib import suppress
 from time import monotonic
 from typing import Literal, TypeVar
 
-from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.listeners import StoreNotice
@@ -25,13 +24,6 @@ from prefect_resilience.stores.watching import Watch, WatchedStore
 PREFIX = "circuit/"
 """A store holds the document of the circuit `<name>` under the key `circuit/<name>`."""
 
-
-class _Notifying:
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-
-
-_notifying = per_process(_Notifying)
 
 T = TypeVar("T")
 N = TypeVar("N")
@@ -54,17 +46,20 @@ class StoreLink:
     def __init__(self, url: str | Callable[[], str], store: Store | None = None) -> None:
         self._url = url
         self.opened: Store | None = store
-        self._publishes: bool | None = None
+        self.publishes: bool = isinstance(store, WatchedStore)
+        """Whether the store pushes its changes; False before it was opened."""
         self.rest_until: float = -math.inf
         """The end of the rest by `monotonic()`: before it no circuit asks the store."""
         self._down = False
         self._met_at: float | None = None
         self._offset = time.time() - monotonic()
-        self._notices: deque[StoreNotice] = deque()
+        self.notices: deque[StoreNotice] = deque()
+        """The notices about this store, for the listeners."""
         self.begin()
 
     def begin(self) -> None:
         """Set the initial state of the news. Also called in a forked child, which has no thread for them."""
+        self._lock = threading.Lock()
         self.news: CircuitNews = CircuitNews(PREFIX, self._watched)
 
     def _watched(self, prefix: str) -> Watch:
@@ -72,13 +67,6 @@ class StoreLink:
         if not isinstance(store, WatchedStore):
             raise StoreUnavailable("this store has no news")
         return store.watch(prefix)
-
-    @property
-    def publishes(self) -> bool:
-        """Whether the store pushes its changes; False before it was opened."""
-        if self._publishes is None and self.opened is not None:
-            self._publishes = isinstance(self.opened, WatchedStore)
-        return bool(self._publishes)
 
     @property
     def url(self) -> str | None:
@@ -109,6 +97,7 @@ class StoreLink:
                 self.opened = open_store(self._url if isinstance(self._url, str) else self._url())
             except ConfigurationError as error:
                 raise StoreUnavailable(str(error)) from None
+            self.publishes = isinstance(self.opened, WatchedStore)
         return self.opened
 
     def exchange(self, work: Callable[[Store], T]) -> T:
@@ -124,16 +113,9 @@ class StoreLink:
         self._answered(begun)
         return result
 
-    def notices(self) -> list[StoreNotice]:
-        """The notices about this store since the last call."""
-        return drained(self._notices)
-
     def _failed(self, error: Exception, took: float) -> None:
-        with _notifying.lock:
-            self.rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
-            if not self._down:
-                self._down = True
-                self._notices.append(StoreNotice(self._shown(), available=False, reason=redact(str(error))))
+        self.rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
+        self._notify(is_down=True, reason=redact(str(error)))
 
     def _answered(self, begun: float) -> None:
         now = monotonic()
@@ -144,17 +126,16 @@ class StoreLink:
         # the first answer waited for the opening, so their time does not count.
         if took > SLOW and begun > self._met_at:
             self.rest_until = now + _rest(took)
-        if not self._down:
-            return
-        with _notifying.lock:
-            if self._down:
-                self._down = False
-                self._notices.append(
-                    StoreNotice(self._shown(), available=True, reason="the store is available again")
-                )
+        self._notify(is_down=False, reason="the store is available again")
 
-    def _shown(self) -> str:
-        return redact(self.url or "that is configured")
+    def _notify(self, is_down: bool, reason: str) -> None:
+        """Report a change, once."""
+        if is_down != self._down:
+            with self._lock:
+                was_down, self._down = self._down, is_down
+            if is_down != was_down:
+                url = redact(self.url or "that is configured")
+                self.notices.append(StoreNotice(url, available=not is_down, reason=reason))
 
 
 def drained(queue: deque[N]) -> list[N]:

@@ -14,13 +14,9 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
-    """A circuit went from one state to another. Only the process that caused the change reports it.
+class EnteredState:
+    """One change of state. `at` and `retry_at` are seconds since the epoch by the store's clock."""
 
-    `at` and `retry_at` are seconds since the epoch by the store's clock.
-    """
-
-    name: str
     before: CircuitState
     after: CircuitState
     at: float
@@ -28,6 +24,13 @@ class Transition:
     generation: int
     retry_at: float | None = None
     last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition(EnteredState):
+    """The circuit `name` changed its state. Only the process that caused the change reports it."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from prefect_resilience.guards.circuits import document, window
 from prefect_resilience.guards.circuits.document import CircuitDocument, remember
 from prefect_resilience.guards.circuits.document import new as new
 from prefect_resilience.guards.circuits.document import read as read
+from prefect_resilience.guards.circuits.listeners import EnteredState as EnteredState
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitState
 
 TEXT_LIMIT = 300
@@ -93,19 +94,6 @@ class Tick:
 
 
 Event = Record | Acquire | Release | Force | Reset | Tick
-
-
-@dataclass(frozen=True, slots=True)
-class EnteredState:
-    """One change of state; `Transition` without the circuit's name."""
-
-    before: CircuitState
-    after: CircuitState
-    at: float
-    reason: str
-    generation: int
-    retry_at: float | None
-    last_error: str | None
 
 
 def step(

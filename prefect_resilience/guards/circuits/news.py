@@ -29,11 +29,7 @@ class Follower(Protocol):
     name: str
 
     def hear(self, found: Document | None) -> None:
-        """The document was changed; None: load it."""
-        ...
-
-    def reconsider(self) -> None:
-        """From now on news comes, or no longer: look, and decide anew when to look next."""
+        """The document was changed. None: load it, and decide anew when to load it next."""
         ...
 
 
@@ -89,11 +85,11 @@ class CircuitNews:
             while self._is_wanted():
                 self._hear(watch)
                 for news in watch.wait(WAIT):
-                    for follower in self._followers_of(news.key.removeprefix(self._prefix)):
-                        _safely(follower, lambda follower, found=news.document: follower.hear(found))
+                    self._tell(news.key.removeprefix(self._prefix), news.document)
         finally:
-            gone, self.heard = self.heard, frozenset()
-            self._reconsider(gone)
+            names, self.heard = self.heard, frozenset()
+            for name in names:
+                self._tell(name, None)
 
     def _hear(self, watch: Watch) -> None:
         """Follow the names of all followers. New ones load their document: they may have missed news."""
@@ -102,21 +98,15 @@ class CircuitNews:
         if names == self.heard:
             return
         watch.follow([self._prefix + name for name in names])
-        come, self.heard = names - self.heard, names
-        self._reconsider(come)
+        added, self.heard = names - self.heard, names
+        for name in added:
+            self._tell(name, None)
 
-    def _reconsider(self, names: frozenset[str]) -> None:
-        for name in names:
-            for follower in self._followers_of(name):
-                _safely(follower, lambda follower: follower.reconsider())
-
-    def _followers_of(self, name: str) -> list[Follower]:
+    def _tell(self, name: str, document: Document | None) -> None:
         with self._lock:
-            return list(self._followers.get(name, ()))
-
-
-def _safely(follower: Follower, action: Callable[[Follower], None]) -> None:
-    try:
-        action(follower)
-    except Exception:  # noqa: BLE001 - the other circuits still want their news
-        logger.exception("circuit %r could not take its news", follower.name)
+            followers = list(self._followers.get(name, ()))
+        for follower in followers:
+            try:
+                follower.hear(document)
+            except Exception:  # noqa: BLE001 - the other circuits still want their news
+                logger.exception("circuit %r could not take its news", name)

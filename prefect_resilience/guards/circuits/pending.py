@@ -53,20 +53,20 @@ class Permit:
 class Pending:
     """Outcomes of one epoch, in their order, and leases to give back. For one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, generation: int) -> None:
+        self.epoch: Epoch = Epoch(generation)
         self._runs: list[Run] = []
         self._error: str | None = None
         self._retry_after: float | None = None
-        self._probes: list[Event] = []
+        self.probes: list[Event] = []
         self.urgent: bool = False
 
     def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
         """Count one outcome, after the successes before it."""
         if permit.lease is not None:
-            record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
-            self._probe(record)
+            self._probe(Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease))
             return
-        self._append("s", permit.epoch.take())
+        self._append("s", self.epoch.take())
         self._append(outcome, 1)
         if outcome in "fF":
             self.urgent = True
@@ -78,39 +78,39 @@ class Pending:
         """Give a lease back without an outcome."""
         self._probe(Release(lease))
 
-    def any(self, epoch: Epoch) -> bool:
-        """Whether there are outcomes or leases to take."""
-        self._append("s", epoch.take())
-        return bool(self._runs or self._probes)
+    def record(self) -> Record:
+        """The outcomes as an event for the machine, without taking them."""
+        self._append("s", self.epoch.take())
+        return Record(self.epoch.generation, tuple(self._runs), self._error, self._retry_after)
 
-    def take(self, epoch: Epoch) -> list[Event]:
+    def any(self) -> bool:
+        """Whether there are outcomes or leases to take."""
+        return bool(self.record().runs or self.probes)
+
+    def take(self) -> list[Event]:
         """Remove all outcomes and return them as events for the machine."""
-        self._append("s", epoch.take())
-        events: list[Event] = []
-        if self._runs:
-            events.append(Record(epoch.generation, tuple(self._runs), self._error, self._retry_after))
-        events.extend(self._probes)
-        self._probes = []
-        self.drop_runs()
+        record = self.record()
+        events: list[Event] = [record, *self.probes] if record.runs else self.probes
+        self.probes = []
+        self._clear()
         return events
 
-    @property
-    def has_probes(self) -> bool:
-        """Whether there is the outcome of a probe, or a lease to give back."""
-        return bool(self._probes)
+    def begin(self, generation: int) -> None:
+        """Begin a new epoch. Outcomes of the last one do not count."""
+        self.epoch = Epoch(generation)
+        self._clear()
 
-    def counted(self, epoch: Epoch) -> Record:
-        """The outcomes as an event for the machine, without taking them."""
-        self._append("s", epoch.take())
-        return Record(epoch.generation, tuple(self._runs), self._error, self._retry_after)
+    def drop(self) -> None:
+        """Forget the outcomes, but no lease."""
+        self.epoch.take()
+        self._clear()
 
-    def drop_runs(self) -> None:
-        """Forget the outcomes, because their epoch is over."""
+    def _clear(self) -> None:
         self._runs, self._error, self._retry_after = [], None, None
-        self.urgent = bool(self._probes)
+        self.urgent = bool(self.probes)
 
     def _probe(self, event: Event) -> None:
-        self._probes = [*self._probes[1 - PROBES_KEPT :], event]
+        self.probes = [*self.probes[1 - PROBES_KEPT :], event]
         self.urgent = True
 
     def _append(self, outcome: Outcome, number: int) -> None:

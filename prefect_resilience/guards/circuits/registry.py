@@ -161,6 +161,8 @@ def forget_circuits() -> None:
 @in_forked_child
 def _after_fork() -> None:
     _state.lock = threading.RLock()
-    for circuit in list(_state.circuits.values()):
-        circuit.link.begin()
+    circuits = list(_state.circuits.values())
+    for link in {*_state.links.values(), *(circuit.link for circuit in circuits)}:
+        link.begin()
+    for circuit in circuits:
         circuit.begin()

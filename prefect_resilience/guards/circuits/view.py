@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
+import threading
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from time import monotonic
 
+from prefect_resilience.base.drive import SLICE_SECONDS, Wait
 from prefect_resilience.base.durations import LONGEST
-from prefect_resilience.guards.circuits import machine, sharing, window
+from prefect_resilience.guards.circuits import machine, window
 from prefect_resilience.guards.circuits.document import rate
-from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
 from prefect_resilience.guards.circuits.pending import Epoch, Permit
-from prefect_resilience.guards.circuits.turns import Turn
+from prefect_resilience.guards.timeouts.threads import abandoned
 
 NEVER = -math.inf
 GRACE = 5.0
 """Seconds for which a view is used after it expired, while another thread is asking the store."""
+
+JITTER = 0.05
+"""Seconds within which the callers that wait for a probe look at the store."""
+
+UNSEEN = 0
+"""The generation of outcomes that were counted before this process first read the store's document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +38,11 @@ class View:
     Times are readings of `monotonic()`. Before `until` the store need not be asked; before `grace` a caller
     may use the view while another thread asks. `permit` is None if calls are rejected or need a lease.
     `refused`: calls are rejected until `retry` (None: until an operator changes it). `waiting`: the next
-    success ends a row of failures and must be merged.
+    success ends a row of failures and must be merged. `fleet` is the number of busy processes.
     """
 
     document: CircuitDocument
+    fleet: float = 0.0
     until: float = NEVER
     grace: float = NEVER
     permit: Permit | None = None
@@ -39,41 +51,79 @@ class View:
     waiting: bool = False
 
 
-def view_of(
-    document: CircuitDocument,
-    now: float,
-    at: float,
-    policy: CircuitPolicy,
-    epoch: Epoch,
-    link: StoreLink,
-    turn: Turn,
-    look_at: float,
-) -> View:
-    """The view of `document` at `now` by the store's clock, which is `at` by `monotonic()`."""
-    condition = link.condition
-    rests = NEVER if condition == "ready" else link.rest_until
-    if document["state"] in PASSING:
-        counted = document["state"] == "closed"
-        due = (turn.ends if turn.counts else turn.begins) if counted else look_at
-        horizon = max(rests, min(look_at, due))
-        # In a large fleet the processes that count end the row.
-        waiting = document["state"] == "closed" and document["failures_in_row"] > 0 and document["share"] >= 1
-        return View(document, horizon, horizon + GRACE, Permit(epoch), waiting=waiting)
-    horizon = max(rests, look_at)
-    ask_at = _ask_at(document, now, policy)
-    retry = None
-    if ask_at is not None:
-        # From the moment on when a probe was free: whoever looks late does not wait from the beginning.
-        retry = at + ask_at - now + sharing.asks_in(document["share"], random.random())
-    if retry is not None and condition == "resting":
-        # The store works, though slowly, and only the store can decide which process probes.
-        retry = max(retry, link.rest_until)
-    if retry is not None and retry <= at:
-        return View(document, retry=retry)
-    return View(document, horizon if retry is None else min(horizon, retry), refused=True, retry=retry)
+Fresh = tuple[float, Iterator[int], Permit]
 
 
-def _ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> float | None:
+class CurrentView:
+    """The view that a circuit has now, and the callers that wait for the next one.
+
+    `fresh` is all that a call of a closed circuit reads: the view's expiry by `monotonic()`, the counter of
+    successes, and the permit. It has expired if `is_timed`, because then each call's duration is needed.
+    """
+
+    def __init__(self, is_timed: bool) -> None:
+        self._is_timed = is_timed
+        self.retired: bool = False
+        self.begin()
+
+    def begin(self) -> None:
+        """Set the initial state. Also called in a forked child."""
+        nothing = Permit(Epoch(UNSEEN))
+        self.view: View = View(machine.new())
+        self.fresh: Fresh = (NEVER, nothing.epoch.successes, nothing)
+        self._lock = threading.Lock()
+        self._waiting: set[Callable[[], object]] = set()
+
+    def show(self, view: View | None = None, retire: bool = False) -> None:
+        """Take a new view, and wake the callers that wait. A retired one is never fresh again."""
+        with self._lock:
+            self.view = view = view or self.view
+            self.retired, permit = self.retired or retire, view.permit
+            if permit is None or view.waiting or self.retired or self._is_timed:
+                self.fresh = (NEVER, *self.fresh[1:])
+            else:
+                self.fresh = (view.until, permit.epoch.successes, permit)
+            for wake in self._waiting:
+                wake()
+
+    def change(self, until: float) -> Wait[None] | None:
+        """A wait for the end of a probe that is on its way, at most until then; None if there is none.
+
+        It ends with each new view, and when the present one is too old. `until` is a time of `monotonic()`.
+        """
+        seen = self.view
+        if seen.document["state"] not in {"half_open", *PASSING} or monotonic() >= until or abandoned():
+            return None
+        # Not all at once: the first one to ask the store has the answer for the others.
+        until = min(until, seen.until + random.uniform(0, JITTER))
+
+        def block() -> None:
+            woken = threading.Event()
+            with self._woken(woken.set):
+                while self.view is seen and (left := until - monotonic()) > 0 and not abandoned():
+                    woken.wait(min(left, SLICE_SECONDS))
+
+        async def start() -> None:
+            loop, woken = asyncio.get_running_loop(), asyncio.Event()
+            with self._woken(lambda: loop.call_soon_threadsafe(woken.set)), suppress(TimeoutError):
+                if self.view is seen:
+                    await asyncio.wait_for(woken.wait(), max(0.0, until - monotonic()))
+
+        return Wait(block, start)
+
+    @contextmanager
+    def _woken(self, wake: Callable[[], object]) -> Generator[None]:
+        """Call `wake` with each new view."""
+        with self._lock:
+            self._waiting.add(wake)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(wake)
+
+
+def ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> float | None:
     """When a probe may be admitted, by the store's clock; None if only an operator can end the opening."""
     if document["state"] != "half_open":
         return document["retry_at"]

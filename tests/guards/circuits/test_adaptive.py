@@ -231,14 +231,8 @@ def test_a_document_of_before_there_were_baselines_is_read() -> None:
 
 
 def test_the_breaker_takes_it_and_the_snapshot_shows_it() -> None:
-    breaker = CircuitBreaker(
-        "usual",
-        store="memory://adaptive",
-        window=10,
-        adaptive=True,
-        failure_rate_floor=0.2,
-        sync_interval=1e-9,
-    )
+    options: dict[str, Any] = {"window": 10, "adaptive": True, "failure_rate_floor": 0.2}
+    breaker = CircuitBreaker("usual", store="memory://adaptive", sync_interval=1e-9, **options)
     assert (breaker.policy.adaptive, breaker.policy.failure_rate_floor) == (True, 0.2)
     assert breaker.snapshot().usual_failure_rate is None
     for _ in range(60):

@@ -23,7 +23,6 @@ from prefect_resilience.guards.circuits.machine import (
     step,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from tests.guards.circuits.bench import Refusal, refusal
 
 NOW = 1_000_000.0
 POLICY = CircuitPolicy(failure_threshold=3, slow_call=1.0, success_threshold=2, probe_lease=60)
@@ -273,18 +272,6 @@ def test_a_clock_set_back_moves_an_operators_opening(
 def test_an_operators_opening_has_no_limit() -> None:
     document, _ = lived([(0, Force("forced_open", "by hand", NOW + 1e8))])
     assert step(document, Tick(), NOW + 1, POLICY) == (document, ())
-
-
-def test_who_waits_and_how_long() -> None:
-    document, _ = lived(HALF_OPEN)
-    assert refusal(document, "p", NOW + 30) is None
-    assert refusal(document, "another", NOW + 30) == Refusal(60.0)
-    assert refusal(document, "another", NOW + 100) == Refusal(0.0)
-    assert refusal({**document, "leases": {}}, "another", NOW + 30) == Refusal(0.0)
-    opened, _ = lived(OPENED)
-    assert refusal(opened, "p", NOW + 10) == Refusal(20.0)
-    assert refusal(opened, "p", NOW + 50) == Refusal(0.0)
-    assert refusal(lived([(0, Force("forced_open", "by hand"))])[0], "p", NOW) == Refusal(None)
 
 
 def test_an_adaptive_circuit_learns_what_leaves_its_window() -> None:

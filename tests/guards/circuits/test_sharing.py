@@ -12,42 +12,48 @@ from hypothesis import strategies as st
 from prefect_resilience.guards.circuits import machine, sharing
 from prefect_resilience.guards.circuits.machine import CircuitDocument
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.circuits.turns import FailureBudget, Turn, begun, turn_of
+from prefect_resilience.guards.circuits.sharing import COUNTED, FEW, LONGEST_TURN, MEMORY, MERGES, Turn
 
 NOW = 1_000_000.0
 draws = st.floats(0, 1, exclude_max=True)
 shares = st.floats(1e-7, 1)
+fleets = st.floats(0, 1e9)
 
 
-def busy(processes: float, seconds: float, merges: float = sharing.MERGES) -> CircuitDocument:
+def busy(processes: float, seconds: float, merges: float = MERGES) -> CircuitDocument:
     """The document after so many seconds in which a fleet of this size merged `merges` times a second."""
     document, now = machine.new(), NOW
-    weight = processes / sharing.SLOT / merges
+    weight = processes / merges
     for _ in range(round(seconds * merges)):
         now += 1 / merges
         document = sharing.joined(document, weight, now)
     return document
 
 
-@pytest.mark.parametrize("processes", [1, 3, 5])
-def test_a_small_fleet_counts_everything(processes: int) -> None:
-    merges = processes / sharing.SLOT
-    document = busy(processes, 60, merges)
+@pytest.mark.parametrize("processes", [1, 5, 24, 50])
+def test_up_to_50_processes_count_every_call_and_merge_no_more_often(processes: int) -> None:
+    document = busy(processes, 60, min(MERGES, 2 * processes))
+    fleet = sharing.fleet_of(document, NOW + 60)
+    assert fleet == pytest.approx(processes, rel=0.1)
     assert sharing.share_of(document, NOW + 60) == 1
+    turns = [sharing.turn_of(1.0, fleet, 0.0, 0.5) for _ in range(500)]
+    assert all(turn.counts for turn in turns)
+    assert processes / (sum(turn.ends for turn in turns) / 500) <= 1.1 * MERGES
 
 
-@pytest.mark.parametrize("processes", [64, 10_000, 1_000_000])
+@pytest.mark.parametrize("processes", [100, 10_000, 1_000_000])
 def test_a_large_fleet_merges_as_often_as_a_small_one(processes: int) -> None:
-    share = sharing.share_of(busy(processes, 60), NOW + 60)
-    assert share * processes / sharing.SLOT == pytest.approx(sharing.MERGES, rel=0.05)
-    assert sharing.fleet_of(share) == pytest.approx(processes, rel=0.05)
+    document = busy(processes, 60)
+    assert sharing.fleet_of(document, NOW + 60) == pytest.approx(processes, rel=0.05)
+    share = sharing.share_of(document, NOW + 60)
+    assert share * processes / LONGEST_TURN == pytest.approx(MERGES, rel=0.05)
 
 
 def test_a_burst_of_a_few_processes_is_counted_whole() -> None:
     document = machine.new()
-    for number in range(60):
-        document = sharing.joined(document, 1.0, NOW + number / 1000)
-    assert sharing.share_of(document, NOW + 0.06) == 1
+    for number in range(50):
+        document = sharing.joined(document, MEMORY, NOW + number / 1000)
+    assert sharing.share_of(document, NOW + 0.05) == 1
 
 
 def test_a_fleet_that_shrank_counts_more_again() -> None:
@@ -58,12 +64,11 @@ def test_a_fleet_that_shrank_counts_more_again() -> None:
 
 
 def test_a_fleet_is_as_large_after_an_opening_as_before() -> None:
-    document = busy(1000, 60)
-    before = sharing.share_of(document, NOW + 60)
-    opened = {**document, "state": "open", "share": before}
-    assert sharing.share_of(opened, NOW + 600) == before
-    closed = sharing.resumed({**opened, "state": "closed"}, NOW + 600)
-    assert sharing.share_of(closed, NOW + 600) == pytest.approx(before, rel=0.1)
+    closed = {**machine.new(), "demand": {"sum": 5000.0, "at": NOW}}
+    assert sharing.announced(closed, closed, 5.0, NOW)[0]["demand"] == {"sum": 5005.0, "at": NOW}
+    opened = {**closed, "state": "open"}
+    assert sharing.fleet_of(opened, NOW + 600) == 1000
+    assert sharing.announced(opened, closed, 0.0, NOW + 600)[0]["demand"] == {"sum": 5000.0, "at": NOW + 600}
 
 
 def test_a_fleet_that_starts_at_once_finds_its_share() -> None:
@@ -71,61 +76,75 @@ def test_a_fleet_that_starts_at_once_finds_its_share() -> None:
     chance = random.Random(1)
     document, merges = machine.new(), list[float]()
     for number in range(20_000):
-        now = NOW + number * sharing.SLOT / 20_000
+        now = NOW + number * 0.5 / 20_000
         share = sharing.share_of(document, now)
         if chance.random() < share:
-            document = sharing.joined(document, 1 / share, now)
+            document = sharing.joined(document, MEMORY / share, now)
             merges.append(now)
     assert len(merges) < 1_000
-    assert sharing.share_of(document, NOW + sharing.SLOT) < 0.01
+    assert sharing.share_of(document, NOW + 0.5) < 0.01
 
 
-@given(share=shares, draw=draws)
-def test_nobody_waits_longer_than_promised(share: float, draw: float) -> None:
-    assert sharing.LOOK_AFTER <= sharing.looks_in(share, draw) <= sharing.LOOK_WITHIN
-    assert 0 <= sharing.asks_in(share, draw) < 25
-    assert 0.5 <= sharing.polls_in(share, 0.5) <= sharing.LOOK_WITHIN
-    assert sharing.turns_until(share, draw) >= 0
+@given(fleet=fleets, draw=draws)
+def test_nobody_waits_longer_than_promised(fleet: float, draw: float) -> None:
+    assert sharing.LOOK_AFTER <= sharing.looks_in(fleet, draw) <= sharing.LOOK_WITHIN
+    assert 0 <= sharing.asks_in(fleet, draw) < 25
+    assert sharing.asks_in(min(FEW, fleet), draw) == 0
+    assert 0.5 <= sharing.polls_in(fleet, 0.5) <= sharing.LOOK_WITHIN
 
 
 @pytest.mark.parametrize("processes", [100, 10_000, 1_000_000])
 def test_few_ask_for_a_probe_at_first(processes: int) -> None:
     chance = random.Random(2)
-    share = sharing.MERGES * sharing.SLOT / processes
-    waits = [sharing.asks_in(share, chance.random()) for _ in range(processes)]
+    waits = [sharing.asks_in(processes, chance.random()) for _ in range(processes)]
     assert sum(wait < 1 for wait in waits) <= 2 * sharing.ASKS
     assert min(waits) < 1
 
 
-@given(share=shares, seed=st.integers(0, 1000))
-def test_a_turn_lasts_a_slot_and_begins_later(share: float, seed: int) -> None:
+@given(share=shares, fleet=fleets, seed=st.integers(0, 1000))
+def test_a_turn_has_a_length_and_begins_later(share: float, fleet: float, seed: int) -> None:
     random.seed(seed)
-    turn = turn_of(share, 100.0, 0.5)
+    turn = sharing.turn_of(share, fleet, 100.0, 0.5)
     assert turn.begins >= 100
-    assert turn.ends - turn.begins == pytest.approx(0.5)
     assert turn.counts == (share == 1)
+    lasts = turn.ends - turn.begins
+    if fleet <= FEW:
+        assert lasts == pytest.approx(0.5)
+    else:
+        assert 0.5 - 1e-6 <= lasts <= 1.25 * LONGEST_TURN + 1e-6
 
 
 def test_a_turn_in_which_nobody_called_is_drawn_again() -> None:
     random.seed(3)
     turn = Turn(0.01, 10.0, 10.5, counts=False)
-    assert begun(turn, 10.2).counts
-    late = [begun(turn, 99.0) for _ in range(2000)]
+    assert sharing.begun(turn, 10.2).counts
+    late = [sharing.begun(turn, 99.0) for _ in range(2000)]
     assert sum(one.counts for one in late) == pytest.approx(20, abs=15)
     assert all(one.begins >= 99 for one in late)
 
 
 def test_a_few_failures_are_merged_at_once() -> None:
-    budget, alone = FailureBudget(), Turn(1.0, 0.0, 1.0, counts=True)
-    assert [budget.take(alone, 100.0) for _ in range(12)] == [True] * 10 + [False] * 2
-    taken = sum(budget.take(alone, 100 + number / 100) for number in range(1000))
+    budget = sharing.FailureBudget()
+    assert [budget.take(1, 100.0) for _ in range(12)] == [True] * 10 + [False] * 2
+    taken = sum(budget.take(1, 100 + number / 100) for number in range(1000))
     assert taken == pytest.approx(20, abs=1)
-    crowd = FailureBudget()
-    assert [crowd.take(Turn(0.1, 0.0, 1.0, counts=True), 100.0) for _ in range(3)] == [True, False, False]
+    crowd = sharing.FailureBudget()
+    assert [crowd.take(10, 100.0) for _ in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("processes", [6, 24, 60, 10_000])
+def test_the_failures_of_a_fleet_that_fails_often_are_merged_as_often_as_its_turns(processes: int) -> None:
+    """Of a larger fleet than COUNTED, only so many processes count."""
+    budgets = [sharing.FailureBudget() for _ in range(min(processes, round(COUNTED)))]
+    for budget in budgets:
+        while budget.take(processes, 100.0):
+            pass
+    taken = sum(budget.take(processes, 100 + second / 10) for second in range(600) for budget in budgets)
+    assert taken / 60 == pytest.approx(MERGES, rel=0.1)
 
 
 def announced(before: CircuitDocument, **changes: Any) -> bool:
-    return sharing.announced(before, {**before, **changes}, NOW)[1]
+    return sharing.announced(before, {**before, **changes}, 0.0, NOW)[1]
 
 
 def test_what_is_told() -> None:
@@ -138,44 +157,56 @@ def test_what_is_told() -> None:
     assert announced(silent, failures_in_row=1)
     # Reading a circuit writes nothing, except in a large fleet without news for long.
     assert not announced(silent)
-    assert announced({**silent, "state": "open", "share": 0.1})
+    crowd = {"sum": 2 * FEW * MEMORY, "at": NOW - 60}
+    assert announced({**silent, "state": "open", "demand": crowd})
     # Told by a clock that was set back since
     assert announced({**quiet, "published_at": NOW + 100}, failures_in_row=1)
 
 
 def test_the_share_is_told_when_it_clearly_changed() -> None:
     before = {**machine.new(), "published_at": NOW - 0.1}
-    crowd = {"sum": 2 * sharing.MERGES * sharing.MEMORY, "at": NOW}
-    after, is_published = sharing.announced(before, {**before, "demand": crowd}, NOW)
+    crowd = {"sum": 2 * COUNTED * MEMORY, "at": NOW}
+    after, is_published = sharing.announced(before, {**before, "demand": crowd}, 0.0, NOW)
     assert is_published
     assert after["share"] == 0.5
     crowd = {**crowd, "sum": crowd["sum"] * 1.2}
-    again, is_published = sharing.announced(after, {**after, "demand": crowd}, NOW)
+    again, is_published = sharing.announced(after, {**after, "demand": crowd}, 0.0, NOW)
     assert not is_published
     assert again["share"] == 0.5
+    # A fleet in which every process may count again hears it, even if the share was near to 1.
+    before = {**before, "share": 0.8}
+    crowd = {"sum": 0.9 * COUNTED * MEMORY, "at": NOW}
+    after, is_published = sharing.announced(before, {**before, "demand": crowd}, 0.0, NOW)
+    assert (is_published, after["share"]) == (True, 1)
 
 
-@pytest.mark.parametrize("processes", [40, 400, 4000])
+@pytest.mark.parametrize("processes", [50, 400, 4000])
 def test_the_windows_rate_has_no_bias(processes: int) -> None:
     """A minute of a fleet with 5 % failures, by the real machine and turns: within 2 points of the truth."""
     random.seed(processes)
     chance = random.Random(processes)
     policy = CircuitPolicy(failure_threshold=1000)
-    document, calls_each = machine.new(), 5
-    document["demand"] = {"sum": processes / sharing.SLOT * sharing.MEMORY, "at": NOW}
+    document = machine.new()
+    document["demand"] = {"sum": processes * MEMORY, "at": NOW}
+
+    def next_turn(at: float) -> Turn:
+        share, fleet = sharing.share_of(document, NOW + at), sharing.fleet_of(document, NOW + at)
+        return sharing.turn_of(share, fleet, at, 0.5)
+
     merges = 0
-    turns = [turn_of(sharing.share_of(document, NOW), 0.0, 0.5) for _ in range(processes)]
+    turns = [next_turn(0.0) for _ in range(processes)]
     for tick in range(240):
-        at = tick * sharing.SLOT / 2
+        at = tick / 4
         for number, turn in enumerate(turns):
             if turn.ends > at:
                 continue
-            runs = tuple[Any, ...](("f" if chance.random() < 0.05 else "s", 1) for _ in range(calls_each))
+            lasts = turn.ends - turn.begins
+            runs = tuple[Any, ...](("f" if chance.random() < 0.05 else "s", 1) for _ in range(round(lasts)))
             document, _ = machine.step(document, machine.Record(1, runs), NOW + at, policy)
-            document = sharing.joined(document, 1 / turn.share, NOW + at)
-            turns[number] = turn_of(sharing.share_of(document, NOW + at), at, 0.5)
+            document = sharing.joined(document, min(MEMORY, lasts) / turn.share, NOW + at)
+            turns[number] = next_turn(at)
             merges += 1
     assert document["state"] == "closed"
     window = document["window"]
     assert window["failures"] / window["calls"] == pytest.approx(0.05, abs=0.02)
-    assert merges / 60 == pytest.approx(sharing.MERGES, rel=0.25)
+    assert merges / 60 == pytest.approx(MERGES, rel=0.25)

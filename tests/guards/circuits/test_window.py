@@ -55,28 +55,7 @@ def test_what_a_window_may_be_written_as(written: object, size: float, kept: obj
     assert canonical_window(canonical_window(written)) == kept
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        0,
-        -1,
-        10_001,
-        True,
-        60.0,
-        None,
-        "",
-        "x",
-        "60x",
-        "-60s",
-        "0s",
-        "1.5",
-        "0",
-        "8d",
-        [],
-        timedelta(0),
-        "1e3s",
-    ],
-)
+@pytest.mark.parametrize("wrong", [True, 60.0, None, "", "x", "60x", "-60s", "1.5", [], "1e3s"])
 def test_what_is_no_window_is_refused_with_the_right_forms(wrong: object) -> None:
     with pytest.raises(ConfigurationError, match='write "60s"'):
         parse_window(wrong)
@@ -170,7 +149,7 @@ def test_the_least_and_the_most_are_still_a_window(window_of: int | str) -> None
     assert parse_window(window_of) > 0
 
 
-@pytest.mark.parametrize("refused", [0, "0", "9ms", "8d", timedelta(milliseconds=9)])
+@pytest.mark.parametrize("refused", [0, -1, 10_001, "0", "9ms", "0s", "8d", timedelta(0)])
 def test_what_is_too_little_or_too_much_is_named(refused: int | str | timedelta) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_window(refused)

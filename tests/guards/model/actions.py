@@ -1,6 +1,6 @@
 """What can happen next: one process does one thing, or a tick passes, or the service goes down or up.
 
-Every process calls for ever, as `circuits.exchange` does it: load the document, read the clock, let
+Every process calls for ever, as `circuits.merger` does it: load the document, read the clock, let
 `machine.step` decide, swap if that changed anything and begin anew if somebody was faster, call if that
 gave leave, and report how the call ended in the same three moves. Between any two moves anything else may
 happen, also the death of the process; a new one then takes its place and knows nothing.
