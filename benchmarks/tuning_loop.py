@@ -154,7 +154,7 @@ def by_totals(period: RecordedPeriod) -> Policies:
     the mean time of calls, as if every call failed by chance."""
     policies = defaults()
     for task in period.tasks:
-        calls = [one for run in task.runs for one in run.attempts if one.rejected_by is None]
+        calls = [one for run in task.runs for one in run.attempts if not one.rejected]
         failed = [one for one in calls if not one.succeeded]
         share = len(failed) / len(calls)
         good = mean(one.seconds for one in calls if one.succeeded)

@@ -29,6 +29,16 @@ def utc_text(moment: datetime | float | None) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def lasting(seconds: float) -> str:
+    """A duration in the unit that fits: "35 ms", "1.2 s", "90 s", "5 min", "3 h", "12 d"."""
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    if 0 < seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.0f} s" if seconds >= 9.95 else f"{max(0.0, seconds):.2g} s"
+
+
 def code_cell(text: str) -> str:
     """`text` as code in the cell of a Markdown table. Backticks and `|` are replaced."""
     return "`" + " ".join(text.replace("`", "'").replace("|", "¦").split()) + "`"

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import lasting, plural
 from prefect_resilience.durable.batches.audit import AuditEntry
 from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
@@ -55,7 +55,7 @@ def _batch_cells(one: BatchSummary, found: FoundBatches) -> Iterator[look.Cell]:
     yield _standing(one)
     yield one.batch_id + (f" ({name})" if name else "")
     yield ", ".join(_counts(one)) or "none"
-    yield look.rough(found.now - one.first_at)
+    yield lasting(round(found.now - one.first_at))
     large = "a large batch: see `batches show`" if one.uncounted else ""
     yield large if hint is None else f"{hint.strategy}: {safe(hint.why)}"
 
@@ -133,7 +133,7 @@ def effects_table(effects: Iterable[EffectStatus], now: float) -> Table:
             one.key,
             one.kind,
             str(one.attempts),
-            look.rough(now - one.intended_at),
+            lasting(round(now - one.intended_at)),
             safe(_outcome(one)),
         )
         for one in effects

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.base.text import plural, sentence_of
+from prefect_resilience.base.text import lasting, plural, sentence_of
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
@@ -76,8 +76,8 @@ def _cells(circuit: CircuitSnapshot, now: float) -> list[str]:
     return [
         f"{circuit.window_failures}/{circuit.window_calls}",
         str(circuit.consecutive_failures),
-        "" if opened is None else f"{look.rough(now - opened)} ago",
-        "" if retry is None else look.rough(retry - now),
+        "" if opened is None else f"{lasting(round(now - opened))} ago",
+        "" if retry is None else lasting(round(retry - now)),
         str(circuit.probes_in_flight or ""),
     ]
 

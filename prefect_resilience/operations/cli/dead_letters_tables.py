@@ -10,7 +10,7 @@ from typing import Any, cast
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import lasting, plural
 from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
 from prefect_resilience.durable.letters.model import DeadLetter, Pass, Replay
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
@@ -36,7 +36,7 @@ def letters_table(letters: Iterable[DeadLetter], now: float) -> Table:
             look.state(letter.status),
             letter.id,
             letter.name,
-            look.rough(now - letter.created_at.timestamp()),
+            lasting(round(now - letter.created_at.timestamp())),
             str(max(letter.failures, len(letter.passes))),
             safe(letter.summary()),
         )

@@ -161,15 +161,6 @@ def span(seconds: float) -> str:
     return " ".join(parts[:2]) or "0 s"
 
 
-def rough(seconds: float) -> str:
-    """A duration in its largest unit, for tables: "28 s", "90 s", "5 min", "3 h", "12 d"."""
-    whole = max(0, round(seconds))
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if whole >= 2 * size:
-            return f"{whole // size} {name}"
-    return f"{whole} s"
-
-
 def clock(time: float) -> str:
     """A time in this host's zone: "2026-11-20 14:37:07 CET"."""
     return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z}"

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from prefect_resilience.base.policy import nearest_file
-from prefect_resilience.base.text import plural
+from prefect_resilience.base.text import lasting, plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import Actions, ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.model import Asked, Plan
@@ -171,7 +171,7 @@ def result_table(result: PlanResult) -> RenderableType:
             look.state(node.status),
             name,
             str(node.attempts or ""),
-            "" if node.duration is None else duration(node.duration),
+            "" if node.duration is None else lasting(node.duration),
             why(node),
         )
         for name, node in result.nodes.items()
@@ -185,15 +185,6 @@ def why(node: NodeResult) -> str:
     reasons = [look.safe(text) for text in (error, node.reason) if text]
     both = reasons[:1] if len(reasons) == 2 and reasons[0] in reasons[1] else reasons
     return "; ".join(text if len(text) <= WHY_LIMIT else f"{text[: WHY_LIMIT - 1]}…" for text in both)
-
-
-def duration(seconds: float) -> str:
-    """A duration in a fitting unit: "35 ms", "1.2 s", "90 s", "5 min"."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def summary(result: PlanResult) -> str:

@@ -186,7 +186,7 @@ def what_if_command(
     wanted |= dict(_option(text) for text in set_ or ())
     if not wanted:
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
-    comparison = tuning.compared_with(task, _nested(wanted), options.since("--since", since))
+    comparison = tuning.compared_with(task, wanted, options.since("--since", since))
     then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
     return look.answer(comparison, *_rows_of(comparison, then), json=json)
 
@@ -200,18 +200,6 @@ def _option(text: str) -> tuple[str, Any]:
         return name.strip(), json_text.loads(value)
     except ValueError:
         return name.strip(), value
-
-
-def _nested(wanted: dict[str, Any]) -> dict[str, Any]:
-    """The options in the form of a block."""
-    made: dict[str, Any] = {}
-    for name, value in wanted.items():
-        *places, last = name.split(".")
-        inner = made
-        for place in places:
-            inner = inner.setdefault(place, {})
-        inner[last] = value
-    return made
 
 
 def _rows_of(comparison: Comparison, then: str) -> Iterator[RenderableType]:

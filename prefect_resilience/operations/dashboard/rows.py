@@ -18,8 +18,7 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
 from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
-from prefect_resilience.operations.tuning.report import value_text
-from prefect_resilience.operations.tuning.weekly import LatestAdvice
+from prefect_resilience.operations.tuning.report import LatestAdvice, value_text
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.listing import BatchCounts

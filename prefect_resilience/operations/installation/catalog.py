@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 from uuid import UUID
 
 import yaml
 from prefect import Flow
 from prefect.utilities.callables import parameter_schema
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from prefect_resilience import operations
 from prefect_resilience.operations import flows
@@ -123,14 +123,12 @@ def automation_files() -> tuple[AutomationFile, ...]:
 Action = Literal["created", "changed", "unchanged", "kept", "skipped", "removed"]
 
 
-class InstallationChange(BaseModel):
+class InstallationChange(BaseModel, frozen=True):
     """The change of one object on the server.
 
     `action`: "kept" objects were changed by a person and are not touched; "skipped" ones could not be made,
     because something is missing, as `why` says.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     kind: Literal["block type", "block", "work pool", "deployment", "automation"]
     name: str

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from prefect_resilience.base.text import one_line, plural, utc_text
+from prefect_resilience.base.text import lasting, one_line, plural, utc_text
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.model import BudgetStatus, span_text
 from prefect_resilience.operations.reports.figures import (
@@ -245,12 +245,7 @@ def decimal(value: float | None) -> str:
 
 def seconds(value: float | None) -> str:
     """A duration in a fitting unit; "unknown" for None."""
-    if value is None:
-        return UNKNOWN
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if value >= 2 * size:
-            return f"{value / size:.1f} {unit}"
-    return f"{value:.1f} s" if value >= 0.1 or value == 0 else f"{value * 1000:.0f} ms"
+    return UNKNOWN if value is None else lasting(value)
 
 
 # -- as markdown and HTML, by the templates beside this file

@@ -1,7 +1,7 @@
 """The advice for a period, and the comparison of a task's options with others. Pure.
 
     advise(period).advice
-    what_if(period, "label", {"retry": {"attempts": 5}, "timeout": 3}).figures
+    what_if(period, "label", {"retry.attempts": 5, "timeout": 3}).figures
 
 Three questions are asked, one option after the other: is the timeout far from what succeeds takes; do
 attempts recover nothing, or would more or later ones; do the circuit's openings come too late or last too
@@ -17,16 +17,11 @@ from typing import Any, cast
 
 import numpy as np
 
+from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.operations.tuning.calls import Floats, ServiceCalls, services_of
-from prefect_resilience.operations.tuning.record import (
-    RecordedPeriod,
-    merge,
-    policy_of,
-    value_at,
-    with_value,
-)
+from prefect_resilience.operations.tuning.record import RecordedPeriod, policy_of, value_at, with_value
 from prefect_resilience.operations.tuning.replay import Figure, PeriodReplay
 from prefect_resilience.operations.tuning.report import (
     EVERY_TASK,
@@ -35,7 +30,6 @@ from prefect_resilience.operations.tuning.report import (
     NotJudged,
     TuningAdvice,
     TuningReport,
-    lasting,
 )
 
 PRICES = {Figure.SECONDS: 1.0, Figure.FAILED: 300.0, Figure.FALLBACK: 60.0, Figure.DEAD: 1.0}
@@ -45,12 +39,10 @@ LOSS = np.array([PRICES.get(figure, 0.0) for figure in Figure])
 LOST = np.where(np.arange(len(Figure)) == Figure.SECONDS, 0.0, LOSS)
 """The part of the loss that runs and calls are, not time."""
 
-DAY = 86_400.0
-DAYS, PARTS = 7, 10
+DAY, DAYS, PARTS = 86_400.0, 7, 10
 """From so many days on the parts of a record are its days; a shorter one has so many equal parts."""
 
-REPLAYS = 3
-RESAMPLES = 2000
+REPLAYS, RESAMPLES = 3, 2000
 WORTH, NEARLY = 0.01, 0.7
 """A change must save this share of the loss, and this share of what the best value of the option saves."""
 
@@ -62,18 +54,13 @@ OFF = 0.1
 """Nothing is advised if a replay of what ran is off by failed runs that are this share of the runs hit."""
 
 LEAST_HIT, LEAST_SUCCESSES, LEAST_OUTAGES = 30, 200, 3
-ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
-DELAYS = (1.0, 2.0, 4.0, 8.0)
 TIMES = (2.0, 3.0, 5.0, 10.0)
 """Timeouts to try, as multiples of the 99.9th percentile of what succeeds takes."""
 
-THRESHOLDS = (5, 10, 20)
-LONGEST = (60.0, 120.0, 240.0)
-EVERYTHING_ELSE = NotJudged(
-    task=EVERY_TASK,
-    option="all other options",
-    why="only timeouts, attempts, their delays, and openings that come too late or last too long are judged",
-)
+UNKNOWN_OPTIONS = "the options with which it ran are not known, so there is nothing to compare with"
+OTHER_END = "a replay of what ran ends otherwise than the record: options changed, or a limit held it up"
+OTHERS = "only timeouts, attempts, their delays, and openings that come too late or last too long are judged"
+EVERYTHING_ELSE = NotJudged(task=EVERY_TASK, option="all other options", why=OTHERS)
 ROWS = (
     ("runs that failed", "runs", Figure.FAILED, True),
     ("runs answered by a fallback", "runs", Figure.FALLBACK, True),
@@ -116,10 +103,9 @@ class _Judge:
             for place, one in enumerate(self.options)
         ]
 
-    def interval(self, by_part: Floats) -> tuple[float, float]:
-        """Nine times in ten the sum is in it."""
-        low, high = np.quantile(by_part[self._resamples].sum(axis=1), (0.05, 0.95))
-        return float(low), float(high)
+    def interval(self, by_part: Floats) -> list[float]:
+        """The lower and the upper bound: nine times in ten the sum is within them."""
+        return np.quantile(by_part[self._resamples].sum(axis=1), (0.05, 0.95)).tolist()
 
     def gains(self, task: int, option: str, value: Any, now: Floats, then: Floats) -> Floats:
         """By part, by how much the loss is lower.
@@ -142,9 +128,7 @@ class _Judge:
         """
         hit = now[..., Figure.HIT].sum()
         more = (then - now).sum(axis=0)
-        failed = more[:, Figure.FAILED]
-        if not option.startswith("circuit"):
-            failed = failed + more[:, Figure.FALLBACK]
+        failed = more[:, Figure.FAILED] + more[:, Figure.FALLBACK] * (not option.startswith("circuit"))
         least = HARM if self.interval(failed)[0] > 0 else GREAT_HARM
         return bool(failed.sum() > least * hit or more[:, Figure.DEAD].sum() > HARM * hit)
 
@@ -169,14 +153,9 @@ def advise(period: RecordedPeriod) -> TuningReport:
     for service in services_of(period):
         judge = _Judge(service, period)
         now = judge.replay(judge.options)
-        why = None
-        if any(task.options is None for task in service.tasks):
-            why = "the options with which it ran are not known, so there is nothing to compare with"
-        elif judge.differs(now):
-            why = (
-                "a replay of what ran ends otherwise than the record: options changed, or a limit held it up"
-            )
-        if why is not None:
+        unknown = any(task.options is None for task in service.tasks)
+        if unknown or judge.differs(now):
+            why = UNKNOWN_OPTIONS if unknown else OTHER_END
             refused += [NotJudged(task=one.name, option="all options", why=why) for one in service.tasks]
             continue
         for task in range(len(service.tasks)):
@@ -210,15 +189,14 @@ def _to_try(judge: _Judge, task: int, refused: list[NotJudged]) -> Iterator[tupl
     elif seen < LEAST_OUTAGES:
         refuse("circuit", f"{seen} outages ended in the record; {LEAST_OUTAGES} are needed")
     else:
-        threshold = policy.circuit.failure_threshold
-        yield "circuit.failure_threshold", [one for one in THRESHOLDS if one < threshold]
-        longest = policy.circuit.open_max
-        yield "circuit.open_max", [one for one in LONGEST if one < longest and one >= policy.circuit.open_for]
+        circuit = policy.circuit
+        yield "circuit.failure_threshold", [one for one in (5, 10, 20) if one < circuit.failure_threshold]
+        longest = [one for one in (60.0, 120.0, 240.0) if circuit.open_for <= one < circuit.open_max]
+        yield "circuit.open_max", longest
     seconds, now = service.successes(task), policy.timeout or np.inf
-    slowest = _p999(service, task)
     if len(seconds) < LEAST_SUCCESSES:
         refuse("timeout", f"{len(seconds)} successes were seen; {LEAST_SUCCESSES} are needed")
-    elif now < TIMES[0] * slowest:
+    elif now < TIMES[0] * (slowest := _p999(service, task)):
         refuse("timeout", f"p99.9 of its successes is {lasting(slowest)}: what it cuts is not in the record")
     else:
         values = [float(f"{max(0.1, slowest * times):.2g}") for times in TIMES]
@@ -227,15 +205,15 @@ def _to_try(judge: _Judge, task: int, refused: list[NotJudged]) -> Iterator[tupl
     if hit < LEAST_HIT:
         refuse("retry", f"{hit} runs had a failed first attempt; {LEAST_HIT} are needed")
     else:
-        yield "retry.attempts", [one for one in ATTEMPTS if one != policy.retry.attempts]
+        yield "retry.attempts", [one for one in (1, 2, 3, 4, 5, 6, 8, 10) if one != policy.retry.attempts]
         backoff = cast(Backoff, policy.retry.backoff)
         more = {"kind": "exponential", "maximum": 30.0, "jitter": max(0.2, backoff.jitter)}
-        yield "retry.backoff", [{"initial": one, **more} for one in DELAYS if one > backoff.delay(0)]
+        delays = (one for one in (1.0, 2.0, 4.0, 8.0) if one > backoff.delay(0))
+        yield "retry.backoff", [{"initial": one, **more} for one in delays]
 
 
 def _p999(service: ServiceCalls, task: int) -> float:
-    seconds = service.successes(task)
-    return float(np.quantile(seconds, 0.999)) if len(seconds) else 0.0
+    return float(np.quantile(service.successes(task), 0.999))
 
 
 def _best(
@@ -260,15 +238,9 @@ def _best(
     low, high = judge.interval(judge.gains(task, option, value, now, then))
     figures = {figure.name.lower(): float(number) for figure, number in zip(Figure, saved, strict=True)}
     hit, present = float(now[task, :, Figure.HIT].sum()), value_at(judge.options[task], option)
-    advice = TuningAdvice(
-        task=service.tasks[task].name,
-        option=option,
-        now=present,
-        better=value,
-        why=_why(service, task, option, present, value, hit, saved),
-        evidence={**figures, "hit": hit, "gain": gain, "low": low, "high": high},
-        effect=_comparison(judge, task, with_value({}, option, value), now, then),
-    )
+    why = _why(service, task, option, present, value, hit, saved)
+    evidence, name = {**figures, "hit": hit, "gain": gain, "low": low, "high": high}, service.tasks[task].name
+    advice = TuningAdvice(task=name, option=option, now=present, better=value, why=why, evidence=evidence)
     judge.options = judge.with_option(task, option, value)
     return then, advice
 
@@ -280,45 +252,45 @@ def _why(
     seconds = float(saved[Figure.SECONDS])
     if option == "retry.attempts" and value < now:
         recovered = f"{max(0.0, saved[Figure.RECOVERED]):,.0f} of {hit:,.0f} runs that had a failed attempt"
-        return (
-            f"attempts={value}: further attempts recovered {recovered} and cost {lasting(max(0.0, seconds))}."
-        )
-    won, cost = list[str](), list[str]()
+        cost = lasting(max(0.0, seconds))
+        return f"attempts={value}: further attempts recovered {recovered} and cost {cost}."
+    won, lost = list[str](), list[str]()
     for name, _, figure, _ in ROWS:
         number = float(saved[figure])
         if LOST[figure] and abs(number) >= 0.5:
             text = f"{abs(number):,.0f} {'fewer' if number > 0 else 'more'} {name}"
-            (won if number > 0 else cost).append(text)
+            (won if number > 0 else lost).append(text)
     if abs(seconds) >= 1:
         text = f"{lasting(abs(seconds))} {'less' if seconds > 0 else 'more'} in runs"
-        (won if seconds > 0 else cost).append(text)
+        (won if seconds > 0 else lost).append(text)
     name = f"{option.rpartition('.')[2]}={value}"
     if option == "timeout":
         name += f", p99.9 is {lasting(_p999(service, task))}"
     if option == "retry.backoff":
         name = f"a first delay of {value['initial']:g} s"
-    return f"{name}: {', '.join(won)}{', for ' if cost else ''}{', '.join(cost)}."
+    return f"{name}: {', '.join(won)}{', for ' if lost else ''}{', '.join(lost)}."
 
 
 def what_if(period: RecordedPeriod, task: str, options: Mapping[str, object]) -> Comparison:
     """The period again with other options of one task, side by side with its own options.
 
-    options: in the form of a `ResiliencePolicy` block; what is left out stays. Raises ConfigurationError for
-    a task without runs or known options, and for options that are unknown or invalid.
+    options: the values by their places in a `ResiliencePolicy` block, as in {"retry.attempts": 5}. Raises
+    ConfigurationError for a task without runs or known options, and for options that are unknown or invalid.
     """
     for service in services_of(period):
         for place, one in enumerate(service.tasks):
             if one.name == task and one.options is not None:
                 judge = _Judge(service, period)
-                others = [merge(own, options if at == place else {}) for at, own in enumerate(judge.options)]
+                others, changes = [*judge.options], dict[str, Any]()
+                for path, value in options.items():
+                    others[place] = with_value(others[place], path, value)
+                    changes = with_value(changes, path, value)
                 now, then = judge.replay(judge.options), judge.replay(others)
-                return _comparison(judge, place, dict(options), now, then)
+                return _comparison(judge, place, changes, now, then)
     raise ConfigurationError(f"task {task!r} has no runs with known options in this period")
 
 
-def _comparison(
-    judge: _Judge, task: int, options: Mapping[str, Any], now: Floats, then: Floats
-) -> Comparison:
+def _comparison(judge: _Judge, task: int, options: dict[str, Any], now: Floats, then: Floats) -> Comparison:
     rows: list[ComparedFigure] = []
     for name, unit, figure, less in ROWS:
         before, after = now[task, :, figure], then[task, :, figure]
@@ -326,13 +298,9 @@ def _comparison(
         better = high < 0 if less and (low > 0 or high < 0) else None
         both = {"now": float(before.sum()), "then": float(after.sum()), "low": low, "high": high}
         rows.append(ComparedFigure(name=name, unit=unit, better=better, **both))
-    return Comparison(
-        task=judge.service.tasks[task].name,
-        runs=float(now[task, :, Figure.RUNS].sum()),
-        options=cast("Any", dict(options)),
-        figures=tuple(rows),
-        doubts=tuple(_doubts(judge, task, now, options)),
-    )
+    name, runs = judge.service.tasks[task].name, float(now[task, :, Figure.RUNS].sum())
+    doubts = tuple(_doubts(judge, task, now, options))
+    return Comparison(task=name, runs=runs, options=options, figures=tuple(rows), doubts=doubts)
 
 
 def _doubts(judge: _Judge, task: int, now: Floats, options: Mapping[str, Any]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -28,9 +28,6 @@ PLACE = "tuning/applied"
 KEPT = 30
 """The number of applications that are kept, the newest."""
 
-KEPT_SECONDS = 365 * 86_400.0
-OPTIONS_OF = timedelta(days=8)
-CLASSES = {"retry": "Retry", "circuit": "CircuitBreaker"}
 Document = dict[str, Any]
 
 
@@ -93,7 +90,7 @@ def plan_of(report: TuningReport) -> ChangePlan:
     """What applying the report would change. Reads the tasks' blocks from the Prefect API."""
     now = datetime.now(UTC)
     with opened() as api:
-        blocks = {one.task: one.block for one in options_of(api, Period(now - OPTIONS_OF, now), {})}
+        blocks = {one.task: one.block for one in options_of(api, Period(now - timedelta(days=8), now), {})}
     documents = _documents(block for block in blocks.values() if block is not None)
     plan = plan_changes(report.advice, blocks, documents)
     changes: list[TuningChange] = []
@@ -112,10 +109,9 @@ def plan_of(report: TuningReport) -> ChangePlan:
 
 
 def plan_changes(
-    advice: Iterable[TuningAdvice], blocks: Mapping[str, str | None], documents: Mapping[str, Document]
+    advice: Sequence[TuningAdvice], blocks: Mapping[str, str | None], documents: Mapping[str, Document]
 ) -> ChangePlan:
     """What to write. `blocks`: the block of each task; `documents`: the data of each block that exists."""
-    advice = list(advice)
     changes: list[TuningChange] = []
     left: list[NotApplied] = []
     for one in advice:
@@ -131,7 +127,7 @@ def plan_changes(
 
 
 def _obstacle(
-    one: TuningAdvice, advice: list[TuningAdvice], blocks: Mapping[str, str | None], own: Any
+    one: TuningAdvice, advice: Sequence[TuningAdvice], blocks: Mapping[str, str | None], own: Any
 ) -> str | None:
     """Why the advice cannot be written; None if it can. own: what the block says now."""
     block = blocks.get(one.task)
@@ -152,7 +148,8 @@ def _obstacle(
 def in_code(option: str, value: JsonValue) -> str:
     """How the option is written in the code."""
     part, _, name = option.partition(".")
-    return f"write {CLASSES[part]}({name}={value!r})" if name else f"write {part}={value!r}"
+    policy = "Retry" if part == "retry" else "CircuitBreaker"
+    return f"write {policy}({name}={value!r})" if name else f"write {part}={value!r}"
 
 
 def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
@@ -198,10 +195,9 @@ def apply_changes(report: TuningReport, plan: ChangePlan) -> AppliedTuning | Non
     """
     if not plan.changes:
         return None
-    store = _store()
-    how = {"id": uuid4().hex[:12], "at": store.now(), "by": redact(who()), "changes": plan.changes}
+    how = {"id": uuid4().hex[:12], "at": _store().now(), "by": redact(who()), "changes": plan.changes}
     entry = AppliedTuning.model_validate({**how, "since": report.since, "until": report.until})
-    changed(store, PLACE, lambda document: with_entry(document, entry), KEPT_SECONDS)
+    _keep(entry)
     for name, document in written(plan.changes, _documents(plan.blocks)).items():
         _save(name, document)
     return entry
@@ -213,22 +209,15 @@ def restore() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[NotApplied
     Returns the application, the changes that were restored, and those that stay. Raises ConfigurationError
     if there is none.
     """
-    entries = [one for one in applications() if one.restored_at is None]
-    if not entries:
+    entry = next((one for one in reversed(applications()) if one.restored_at is None), None)
+    if entry is None:
         raise ConfigurationError("there is nothing to restore: no advice was applied with this store")
-    entry = entries[-1]
     documents = _documents({one.block for one in entry.changes})
     before, left = before_changes(entry.changes, documents)
     for name, document in before.items():
         if document != documents[name]:
             _save(name, document)
-    store = _store()
-    mark = {"restored_at": store.now(), "restored_by": redact(who())}
-
-    def with_mark(document: Any) -> dict[str, Any]:
-        return {"entries": [{**one, **mark} if one["id"] == entry.id else one for one in document["entries"]]}
-
-    changed(store, PLACE, with_mark, KEPT_SECONDS)
+    _keep(entry.model_copy(update={"restored_at": _store().now(), "restored_by": redact(who())}))
     stay = {(one.task, one.option) for one in left}
     return entry, tuple(one for one in entry.changes if (one.task, one.option) not in stay), left
 
@@ -240,9 +229,14 @@ def applications() -> tuple[AppliedTuning, ...]:
 
 
 def with_entry(document: Any, entry: AppliedTuning) -> dict[str, Any]:
-    """The stored document with one more application."""
+    """The stored document with this application as its newest entry."""
     entries: list[Any] = [] if document is None else document["entries"]
-    return {"entries": [*entries, entry.model_dump(mode="json")][-KEPT:]}
+    others = [one for one in entries if one["id"] != entry.id]
+    return {"entries": [*others, entry.model_dump(mode="json")][-KEPT:]}
+
+
+def _keep(entry: AppliedTuning) -> None:
+    changed(_store(), PLACE, lambda document: with_entry(document, entry), 365 * 86_400.0)
 
 
 def _store() -> Store:

@@ -25,9 +25,7 @@ Ints = npt.NDArray[np.int64]
 REPLAYED = frozenset({"succeeded", "fallback", "failed"})
 """The ends of runs that are replayed; a crash or a cancellation has nothing to do with the policy."""
 
-SHARE = 0.5
-FALSE_ALARMS = 0.01
-ROUNDS = 4
+SHARE, FALSE_ALARMS = 0.5, 0.01
 UP = -1
 
 
@@ -95,7 +93,7 @@ def calls_of(tasks: list[RecordedTask], until: float) -> ServiceCalls:
         if run.attempts and run.ended in REPLAYED
     ]
     runs.sort(key=lambda pair: pair[1].attempts[0].start)
-    reached = [[one for one in run.attempts if one.rejected_by is None] for _, run in runs]
+    reached = [[one for one in run.attempts if not one.rejected] for _, run in runs]
     numbers = list(map(len, reached))
     calls = [call for some in reached for call in some]
     categories = ["" if call.succeeded else call.category or "unexpected" for call in calls]
@@ -119,8 +117,7 @@ def calls_of(tasks: list[RecordedTask], until: float) -> ServiceCalls:
     )
     service.outages = list(_outages(service, until))
     service.outage = np.full(len(calls), UP)
-    plain = [run.attempts[0].seconds if is_plain(run) else np.nan for _, run in runs]
-    service.at_once = np.array(plain, float)
+    service.at_once = np.array([run.attempts[0].seconds if is_plain(run) else np.nan for _, run in runs])
     for place, one in enumerate(service.outages):
         service.outage[(service.start >= one.start) & (service.start <= one.low)] = place
         service.at_once[(service.began >= one.start) & (service.began <= one.high)] = np.nan
@@ -150,11 +147,10 @@ def _outages(service: ServiceCalls, until: float) -> Iterator[ServiceOutage]:
 def _runs_of_failures(failed: Bools) -> list[tuple[int, int]]:
     """The first and the last failure of each run of failures that is longer than chance allows."""
     usual, found = 0.02, list[tuple[int, int]]()
-    inside = np.zeros(len(failed), bool)
-    for _ in range(ROUNDS):
+    for _ in range(4):
         usual = min(SHARE / 2, max(usual, 1 / (len(failed) + 1)))
         found = list(_scan(failed, usual))
-        inside[:] = False
+        inside = np.zeros(len(failed), bool)
         for begin, end in found:
             inside[begin : end + 1] = True
         usual = (failed[~inside].sum() + 1) / (len(failed) - inside.sum() + 2)

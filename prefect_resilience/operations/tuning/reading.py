@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period, opened, ours
 from prefect_resilience.operations.reports.figures import FINAL, function_of, task_of
 from prefect_resilience.operations.reports.reading import When, period_of
-from prefect_resilience.operations.reports.task_runs import ended_in, moment
+from prefect_resilience.operations.reports.task_runs import ended_in
 from prefect_resilience.operations.tuning.record import (
     RecordedAttempt,
     RecordedPeriod,
@@ -30,35 +30,32 @@ MOST_TROUBLED = 20_000
 MOST_PLAIN = 10_000
 """Rows of task runs that are read; of more, pages at random places."""
 
-SLICE = 4_000
-EVENTS_AT_ONCE = 600
+SLICE, EVENTS_AT_ONCE = 4_000, 600
 MOST_TASKS = 300
-WEEK, DAY = timedelta(days=7), timedelta(days=1)
 SETTLED = timedelta(minutes=2)
 """A run that ended later may have an event that has not reached the server."""
 
-OVERLAP = timedelta(seconds=10)
 ENDS = {"run.recovered": "succeeded", "run.failed": "failed", "fallback.used": "fallback"}
 """The final events of runs with failures, and how such a run ended."""
 
-ROW_ENDS = {"CRASHED": "crashed", "CANCELLED": "cancelled"}
-PLAIN = "Completed"
-REPORTED = frozenset({PLAIN, "Failed", "TimedOut", "Fallback", "Degraded"})
+REPORTED = frozenset({"Completed", "Failed", "TimedOut", "Fallback", "Degraded"})
 """States of runs that an event reports, unless they succeeded at once."""
 
 
 class TaskOptions(NamedTuple):
-    """The options with which a task ran last; `mixed`: others were in use in the period."""
+    """The options with which a task ran last."""
 
     task: str
     task_key: str
     options: dict[str, object]
     block: str | None
-    mixed: bool
 
 
+# By id, each run with the name of its task.
 NamedRuns = dict[str, tuple[str, RecordedRun]]
-"""By id, each run with the name of its task."""
+
+# The resilient task of each name of a task or function; None if a function has several.
+TaskNames = Mapping[str, str | None]
 
 
 def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
@@ -67,7 +64,7 @@ def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
     Raises ConfigurationError for an empty period and ReportError if the Prefect API is unavailable. What is
     missing, or only a sample, is in `unknown`.
     """
-    period = period_of(WEEK if since is None else since, until, datetime.now(UTC))
+    period = period_of(timedelta(days=7) if since is None else since, until, datetime.now(UTC))
     unknown: dict[str, str] = {}
     with opened() as api:
         options = options_of(api, period, unknown)
@@ -84,7 +81,7 @@ def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
         RecordedTask(name, tuple(sorted(some, key=lambda run: run.start)), *known.get(name, (None, None)))
         for name, some in sorted(by_task.items())
     ]
-    return RecordedPeriod(since=first, until=last, tasks=tuple(tasks), unknown=unknown)
+    return RecordedPeriod(first, last, tuple(tasks), unknown)
 
 
 # -- options
@@ -95,27 +92,19 @@ def options_of(api: Api, period: Period, unknown: dict[str, str]) -> list[TaskOp
 
     A process tells them again after a day, so events from a day before the period count.
     """
-    filters: Filter = {
-        "occurred": Period(period.since - DAY, period.until).occurred(),
-        "event": {"name": ours("task.configured")},
-    }
+    occurred = Period(period.since - timedelta(days=1), period.until).occurred()
+    filters: Filter = {"occurred": occurred, "event": {"name": ours("task.configured")}}
     by_task: dict[str, list[dict[str, Any]]] = {}
     for row in api.count_by("resource", filters):
         by_task.setdefault(row["label"], []).append(row)
     tasks = sorted(by_task, key=lambda task: max(row["end_time"] for row in by_task[task]), reverse=True)
     if len(tasks) > MOST_TASKS:
         unknown["options"] = f"The options of {MOST_TASKS} of {len(tasks)} tasks were read."
-    read = api.each(lambda task: _latest(api, filters, by_task[task], period), tasks[:MOST_TASKS])
-    options = [one for one in read if one is not None]
-    mixed = sorted(one.task for one in options if one.mixed)
-    if mixed:
-        unknown["options changed"] = (
-            f"These tasks ran with several sets of options; the latest is given: {', '.join(mixed)}"
-        )
-    return options
+    read = api.each(lambda task: _latest(api, filters, by_task[task]), tasks[:MOST_TASKS])
+    return [one for one in read if one is not None]
 
 
-def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]], period: Period) -> TaskOptions | None:
+def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]]) -> TaskOptions | None:
     latest = max(rows, key=lambda row: row["end_time"])
     event = api.latest_event({**filters, "resource": {"id": [latest["value"]]}})
     payload: dict[str, Any] = event["payload"] if event else {}
@@ -124,16 +113,14 @@ def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]], period: Perio
         return None
     # Neither is replayed, and a list of limits is not what a policy's document has.
     told = {name: value for name, value in cast("dict[str, Any]", options).items() if name != "limits"}
-    others = [moment(row["end_time"]) or period.since for row in rows if row is not latest]
-    mixed = any(end >= period.since for end in others)
-    return TaskOptions(payload["task"], payload["task_key"], told, payload.get("block"), mixed)
+    return TaskOptions(payload["task"], payload["task_key"], told, payload.get("block"))
 
 
 # -- runs with failures, from their final events
 
 
 def _read_troubled_runs(api: Api, period: Period, random: Random, unknown: dict[str, str]) -> NamedRuns:
-    period = Period(period.since - OVERLAP, period.until)
+    period = Period(period.since - timedelta(seconds=10), period.until)
     total = api.count_events(_final(period))
     share = min(1.0, MOST_TROUBLED / total) if total else 1.0
     if share < 1:
@@ -177,9 +164,7 @@ def run_of_event(event: Mapping[str, Any], weight: float = 1.0) -> tuple[str, Re
 
 
 def _read_failed_attempt(row: Mapping[str, Any], circuit: str | None) -> RecordedAttempt:
-    by = row.get("by")
-    rejected = None if by is None else "circuit" if by == "circuit" else "limit"
-    seconds = max(0.0, row["seconds"])
+    seconds, rejected = max(0.0, row["seconds"]), row.get("by") is not None
     return RecordedAttempt(
         row["at"], seconds, False, row.get("category"), row.get("retry_after"), rejected, circuit
     )
@@ -188,23 +173,17 @@ def _read_failed_attempt(row: Mapping[str, Any], circuit: str | None) -> Recorde
 # -- runs without failures, from rows of task runs
 
 
-def _tasks_of_rows(options: list[TaskOptions], troubled: NamedRuns) -> Mapping[str, str | None]:
-    """The resilient task of each name of a task or function; None if a function has several."""
+def _tasks_of_rows(options: list[TaskOptions], troubled: NamedRuns) -> TaskNames:
     tasks: dict[str, str | None] = {}
     for one in options:
         function = function_of(one.task_key)
         tasks[function] = None if function in tasks else one.task
-    names = {one.task for one in options} | {task for task, _ in troubled.values()}
-    return {**tasks, **{name: name for name in names}}
+    names = (*(one.task for one in options), *(task for task, _ in troubled.values()))
+    return {**tasks, **dict(zip(names, names, strict=True))}
 
 
 def _plain(
-    api: Api,
-    period: Period,
-    tasks: Mapping[str, str | None],
-    random: Random,
-    unknown: dict[str, str],
-    troubled: NamedRuns,
+    api: Api, period: Period, tasks: TaskNames, random: Random, unknown: dict[str, str], troubled: NamedRuns
 ) -> NamedRuns:
     runs: NamedRuns = {}
     total = api.count("task_runs", ended_in(period))
@@ -228,10 +207,8 @@ def _plain(
         )
     if failed - troubled.keys() and "failures" not in unknown:
         share = len(failed - troubled.keys()) / len(failed)
-        unknown["attempts"] = (
-            f"The attempts of about {share:.0%} of the runs with retries or failures are not known: the API "
-            "has no event of them. It keeps events for 7 days, and older versions sent no attempts."
-        )
+        runs_of = f"about {share:.0%} of the runs with retries or failures"
+        unknown["attempts"] = f"The attempts of {runs_of} are not known: the API keeps events for some days."
     return runs
 
 
@@ -251,7 +228,8 @@ def _run_of_row(row: Mapping[str, Any], weight: float) -> RecordedRun:
     """A run from its row; without attempts, unless it succeeded at once."""
     end = datetime.fromisoformat(row["end_time"]).timestamp()
     start = min(end, datetime.fromisoformat(row["start_time"]).timestamp()) if row["start_time"] else end
-    at_once = row["state_name"] == PLAIN and row["run_count"] <= 1
-    ended = "succeeded" if at_once else ROW_ENDS.get(row["state_type"], "other")
+    at_once = row["state_name"] == "Completed" and row["run_count"] <= 1
+    other = row["state_type"].lower() if row["state_type"] in ("CRASHED", "CANCELLED") else "other"
+    ended = "succeeded" if at_once else other
     attempts = (RecordedAttempt(start=start, seconds=end - start, succeeded=True),) if at_once else ()
     return RecordedRun(row["id"], start, end, cast("Any", ended), attempts, weight)

@@ -16,14 +16,13 @@ from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.policy import Retry
 
 Options = Mapping[str, Any]
-FORM = 'write options as in {"retry": {"attempts": 3}, "timeout": 30, "circuit": {"open_for": 60}}'
-NOT_REPLAYED = frozenset({"limits", "hedge"})
-KNOWN = frozenset({"retry", "timeout", "circuit", "fallback"}) | NOT_REPLAYED
+KNOWN = frozenset({"retry", "timeout", "circuit", "fallback", "limits", "hedge"})
+"""The options of a policy. Limits and hedges are not replayed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedAttempt:
-    """One attempt, or one rejection: `rejected_by` is the guard that did not let it through.
+    """One attempt; `rejected`: a guard did not let it through.
 
     retry_after: what the service asked for. circuit: the name of the circuit around it, filled in.
     """
@@ -33,7 +32,7 @@ class RecordedAttempt:
     succeeded: bool
     category: str | None = None
     retry_after: float | None = None
-    rejected_by: Literal["circuit", "limit"] | None = None
+    rejected: bool = False
     circuit: str | None = None
 
 
@@ -64,19 +63,14 @@ class RecordedTask:
     block: str | None = None
 
     @property
-    def circuit(self) -> str | None:
-        """The name of its circuit, as written in the code (perhaps a template)."""
-        circuit = (self.options or {}).get("circuit")
-        return cast("dict[str, str]", circuit).get("name") if isinstance(circuit, dict) else None
-
-    @property
     def service(self) -> str:
         """The name of the service behind the task: its circuit's, or the task's own without a circuit.
 
         A template names one circuit for each of its values; the most frequent one stands for the task.
         """
         named = Counter(one.circuit for run in self.runs for one in run.attempts if one.circuit is not None)
-        return max(named, key=named.__getitem__) if named else self.circuit or self.name
+        written = value_at(self.options or {}, "circuit.name")
+        return max(named, key=named.__getitem__) if named else written or self.name
 
 
 @dataclass(frozen=True)
@@ -106,24 +100,21 @@ class TaskPolicy:
 
 def policy_of(options: Options) -> TaskPolicy:
     """The policy that a document of options describes. Raises ConfigurationError for what it cannot read."""
-    unknown = sorted(options.keys() - KNOWN)
-    if unknown:
-        raise ConfigurationError(f"there is no option {unknown[0]!r}: {FORM}")
-    circuit = cast("Options", options.get("circuit") or {})
-    timeout = options.get("timeout")
+    for name in options.keys() - KNOWN:
+        raise ConfigurationError(
+            f"there is no option {name!r}: write options as in "
+            '{"retry": {"attempts": 3}, "timeout": 30, "circuit": {"open_for": 60}}'
+        )
+    timeout: Any = options.get("timeout")
     if isinstance(timeout, Mapping):
-        timeout = cast("Options", timeout).get("total")
-    seconds = None if timeout is None else seconds_of(timeout)
+        timeout = value_at(options, "timeout.total")
+    seconds = seconds_of(timeout)
     if timeout is not None and (seconds is None or seconds <= 0):
         raise ConfigurationError(f"timeout={timeout!r} is not a time: write seconds, as in 30")
-    return TaskPolicy(
-        retry=Retry(**cast("dict[str, Any]", options.get("retry") or {})),
-        timeout=seconds,
-        circuit=CircuitPolicy(**{name: value for name, value in circuit.items() if name != "name"})
-        if circuit
-        else None,
-        falls_back=bool(options.get("fallback")),
-    )
+    retry, numbers = (dict(cast("Options", options.get(name) or {})) for name in ("retry", "circuit"))
+    numbers.pop("name", None)
+    circuit = CircuitPolicy(**numbers) if options.get("circuit") else None
+    return TaskPolicy(Retry(**retry), seconds, circuit, bool(options.get("fallback")))
 
 
 def value_at(options: Options, path: str) -> Any:
@@ -142,13 +133,3 @@ def with_value(options: Options, path: str, value: Any) -> dict[str, Any]:
     if inner is None:
         del changed[first]
     return changed
-
-
-def merge(options: Options, others: Options) -> dict[str, Any]:
-    """The options with `others` over them, option by option; a backoff is replaced as a whole."""
-    result = dict(options)
-    for name, value in others.items():
-        old = options.get(name)
-        whole = name == "backoff" or not (isinstance(old, Mapping) and isinstance(value, Mapping))
-        result[name] = value if whole else merge(cast("Options", old), cast("Options", value))
-    return result

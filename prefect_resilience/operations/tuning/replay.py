@@ -42,7 +42,6 @@ class Figure(IntEnum):
 FEW = 10
 """Retries after so many failures are drawn from at least this many that were recorded."""
 
-PARTS = 4
 LONG = 600.0
 """The seconds for which a window of calls, not of time, remembers successes."""
 
@@ -74,6 +73,7 @@ class _Run:
     success that a timeout ended; last: its last failure."""
 
     place: int
+    policy: TaskPolicy
     began: float
     chance: Random
     attempts: int = 0
@@ -127,7 +127,7 @@ class ReplayedCircuit:
 
     def _count_plain(self, now: float) -> None:
         since = min(max(self._until, now - self._window), now)
-        for at in np.linspace(since, now, PARTS + 1).tolist():
+        for at in np.linspace(since, now, 5).tolist():
             number = round(self._passed(at) - self._passed(self._until))
             if number:
                 self._step(machine.Record(self.document["generation"], (("s", number),)), at)
@@ -170,23 +170,15 @@ class PeriodReplay:
         timeouts = np.array([policy.timeout or np.inf for policy in policies])
         self._plain = service.at_once <= timeouts[service.task_of]
         self.sums: Floats = np.zeros((len(policies), len(borders) - 1, len(Figure)))
-        for figure, number in ((Figure.RUNS, 1.0), (Figure.CALLS, 1.0), (Figure.SECONDS, service.at_once)):
-            places = (service.task_of[self._plain], self.blocks[self._plain])
-            np.add.at(self.sums[:, :, figure], places, (service.weight_of * number)[self._plain])
-        self.circuit: ReplayedCircuit | None = self._circuit()
+        circuits = [policy.circuit for policy in policies if policy.circuit is not None]
+        guarded = np.array([policy.circuit is not None for policy in policies])
+        plain = self._plain & guarded[service.task_of]
+        ends, weights = (service.began + service.at_once)[plain], service.weight_of[plain]
+        order = np.argsort(ends)
+        circuit = ReplayedCircuit(circuits[0], ends[order], weights[order]) if circuits else None
+        self.circuit: ReplayedCircuit | None = circuit
         self._heap: list[Event] = []
         self._planned = 0
-
-    def _circuit(self) -> ReplayedCircuit | None:
-        circuits = [policy.circuit for policy in self.policies if policy.circuit is not None]
-        if not circuits:
-            return None
-        service = self.service
-        guarded = np.array([policy.circuit is not None for policy in self.policies])
-        plain = self._plain & guarded[service.task_of]
-        ends = (service.began + service.at_once)[plain]
-        order = np.argsort(ends)
-        return ReplayedCircuit(circuits[0], ends[order], service.weight_of[plain][order])
 
     def _count(self, place: int, figure: Figure, number: float = 1.0) -> None:
         service = self.service
@@ -207,23 +199,22 @@ class PeriodReplay:
                 after = busy[bisect_left(busy, at)]
                 at = min(after, bisect_left(starts, heap[0][0])) if heap else after
             else:
-                if plain[at]:
-                    self._count(at, Figure.RUNS, -1.0)
-                    self._count(at, Figure.CALLS, -1.0)
-                    self._count(at, Figure.SECONDS, -float(self.service.at_once[at]))
-                self._attempt(starts[at], _Run(at, starts[at], Random(self.seed * 1_000_003 + at)))
+                self._plain[at] = False
+                policy, chance = self.policies[self.service.runs[at][0]], Random(self.seed * 1_000_003 + at)
+                self._attempt(starts[at], _Run(at, policy, starts[at], chance))
                 at += 1
+        service, plain_runs = self.service, self._plain
+        for figure, number in ((Figure.RUNS, 1.0), (Figure.CALLS, 1.0), (Figure.SECONDS, service.at_once)):
+            places = (service.task_of[plain_runs], self.blocks[plain_runs])
+            np.add.at(self.sums[:, :, figure], places, (service.weight_of * number)[plain_runs])
         return self.sums
 
     def _plan(self, at: float, action: Callable[..., None], *args: object) -> None:
         self._planned += 1
         heapq.heappush(self._heap, (at, self._planned, action, args))
 
-    def _policy(self, run: _Run) -> TaskPolicy:
-        return self.policies[int(self.service.task_of[run.place])]
-
     def _attempt(self, now: float, run: _Run) -> None:
-        policy, circuit = self._policy(run), self.circuit
+        policy, circuit = run.policy, self.circuit
         run.attempts += 1
         admission: Admission | None = None
         if circuit is not None and policy.circuit is not None:
@@ -246,7 +237,7 @@ class PeriodReplay:
             self._end(now, run, Figure.RECOVERED)
 
     def _fail(self, now: float, run: _Run, answer: RecordedAnswer) -> None:
-        policy = self._policy(run)
+        policy = run.policy
         run.hit = True
         rule = answer.category if answer.category in policy.retry.rules else ""
         run.counters[rule] = run.counters.get(rule, 0) + 1

@@ -5,6 +5,7 @@ Durations are seconds. Intervals hold nine times in ten, by a bootstrap over the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -16,10 +17,8 @@ from prefect_resilience.telemetry.payloads import fitted_text
 if TYPE_CHECKING:
     from prefect_resilience.operations.tuning.applying import AppliedTuning
 
-TITLE = "Advice for policies"
 MOST_LISTED = 40
 LONGEST = 600
-TASKS_NAMED = 3
 EVERY_TASK = "every task"
 
 
@@ -64,7 +63,6 @@ class TuningAdvice(Reported):
         failed), `gain` with `low` and `high` (in seconds, see `advice.PRICES`), and by how much less there is
         of `failed`, `fallback` and `recovered` runs, of `seconds` in them, of `waited` seconds, of `calls`,
         and of `dead` calls, which failed in outages.
-    effect: the period with the option of now and with the better one.
     """
 
     task: str
@@ -73,7 +71,6 @@ class TuningAdvice(Reported):
     better: JsonValue
     why: str
     evidence: dict[str, float] = Field(default_factory=dict)
-    effect: Comparison | None = None
 
 
 class NotJudged(Reported):
@@ -82,6 +79,14 @@ class NotJudged(Reported):
     task: str
     option: str
     why: str
+
+
+class LatestAdvice(Reported):
+    """The advice that the dashboard shows, at most MOST_LISTED of it. at: seconds since the epoch."""
+
+    at: float
+    headline: str
+    lines: tuple[TuningAdvice, ...] = ()
 
 
 class TuningReport(Reported):
@@ -97,6 +102,10 @@ class TuningReport(Reported):
     not_judged: tuple[NotJudged, ...] = ()
     unknown: dict[str, str] = Field(default_factory=dict)
 
+    def latest(self) -> LatestAdvice:
+        """What the dashboard shows of it."""
+        return LatestAdvice(at=self.until, headline=headline_of(self), lines=self.advice[:MOST_LISTED])
+
     def apply(self) -> AppliedTuning | None:
         """Write the advice to the tasks' `ResiliencePolicy` blocks; None if no block would change.
 
@@ -111,14 +120,6 @@ class TuningReport(Reported):
 
 
 # -- as text
-
-
-def lasting(seconds: float) -> str:
-    """A duration in the unit that suits it: "41 minutes"."""
-    for unit, name in ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:,.0f} {name}"
-    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
 
 
 def value_text(value: object) -> str:
@@ -160,13 +161,9 @@ def not_judged_of(report: TuningReport) -> list[str]:
     for one in report.not_judged:
         tasks.setdefault((one.option, one.why), []).append(one.task)
     return [
-        f"{', '.join(some[:TASKS_NAMED])}{_more(len(some) - TASKS_NAMED)}: {option}: {why}"
+        f"{', '.join(some[:3])}{f' and {len(some) - 3} more tasks' if some[3:] else ''}: {option}: {why}"
         for (option, why), some in tasks.items()
     ]
-
-
-def _more(number: int) -> str:
-    return f" and {plural(number, 'more task')}" if number > 0 else ""
 
 
 def page_of(report: TuningReport) -> str:
@@ -175,7 +172,7 @@ def page_of(report: TuningReport) -> str:
 
 
 def _lines(report: TuningReport) -> Iterator[str]:
-    yield f"# {TITLE}\n"
+    yield "# Advice for policies\n"
     yield f"{headline_of(report)}, from {utc_text(report.since)} to {utc_text(report.until)}."
     if report.advice:
         yield "\n`prefect-resilience tune --apply` writes it to the policy blocks, `--undo` the old values.\n"
@@ -184,13 +181,6 @@ def _lines(report: TuningReport) -> Iterator[str]:
         texts = (one.task, one.option, value_text(one.now), value_text(one.better))
         cells = [*(code_cell(fitted_text(text, LONGEST)) for text in texts), _text(one.why)]
         yield "| " + " | ".join(cells) + " |"
-    for one in report.advice[:MOST_LISTED]:
-        if one.effect is not None:
-            yield f"\n## {_text(f'{one.task}: {one.option}')}\n"
-            yield "| figure | now | then | difference, 9 times in 10 |\n|---|---:|---:|---|"
-            for row in one.effect.figures:
-                now, then = figure_text(row, row.now), figure_text(row, row.then)
-                yield f"| {row.name} | {now} | {then} | {interval_text(row)} |"
     yield from _list("Not judged", not_judged_of(report))
     yield from _list("Unknown", list(report.unknown.values()))
 
@@ -206,6 +196,4 @@ def _list(title: str, sentences: list[str]) -> Iterable[str]:
 def _text(text: str) -> str:
     """Text that is neither markdown nor HTML."""
     safe = fitted_text(one_line(text), LONGEST)
-    for letter in "\\`*_[]<>#!":
-        safe = safe.replace(letter, f"\\{letter}")
-    return safe.replace("|", "&#124;")
+    return re.sub(r"([\\`*_\[\]<>#!])", r"\\\1", safe).replace("|", "&#124;")

@@ -11,30 +11,12 @@ from pydantic import Field
 
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.durable.effects.ledger import changed
-from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.tuning.report import (
-    MOST_LISTED,
-    Reported,
-    TuningAdvice,
-    TuningReport,
-    headline_of,
-    page_of,
-)
+from prefect_resilience.operations.tuning.report import LatestAdvice, TuningReport, headline_of, page_of
 from prefect_resilience.operations.tuning.tuning import tune as make_report
 from prefect_resilience.stores import open_store
 
-KEY = "policy-advice"
 PLACE = "tuning/latest"
-KEPT_SECONDS = 21 * 86_400.0
-
-
-class LatestAdvice(Reported):
-    """The advice that the dashboard shows, at most MOST_LISTED of it. at: seconds since the epoch."""
-
-    at: float
-    headline: str
-    lines: tuple[TuningAdvice, ...] = ()
 
 
 @flow(name="tune")
@@ -52,23 +34,15 @@ def tune(days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None
     logger.info("%s", headline_of(report))
     for one in report.advice:
         logger.info("%s, %s: %s", one.task, one.option, redact(one.why))
-    try:
-        keep_latest(report)
-    except StoreUnavailable as error:
-        logger.warning("The advice is not on the dashboard: %s", redact(str(error)))
-    try:
-        create_markdown_artifact(markdown=page_of(report), key=KEY, description=headline_of(report))
-    except Exception as error:  # noqa: BLE001 - any error of the API
-        logger.warning("The artifact %r could not be written: %s", KEY, redact(str(error)))
+    create_markdown_artifact(markdown=page_of(report), key="policy-advice", description=headline_of(report))
+    keep_latest(report)
     return report.model_dump(mode="json")
 
 
 def keep_latest(report: TuningReport) -> None:
     """Replace the document that the dashboard shows. Raises StoreUnavailable."""
-    lines = [one.model_copy(update={"effect": None}) for one in report.advice[:MOST_LISTED]]
-    latest = LatestAdvice(at=report.until, headline=headline_of(report), lines=tuple(lines))
-    store = open_store(current_settings().store_url)
-    changed(store, PLACE, lambda _: latest.model_dump(mode="json"), KEPT_SECONDS)
+    latest = report.latest().model_dump(mode="json")
+    changed(open_store(current_settings().store_url), PLACE, lambda _: latest, 21 * 86_400.0)
 
 
 def latest_advice(store: str | None = None) -> LatestAdvice | None:

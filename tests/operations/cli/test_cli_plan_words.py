@@ -212,14 +212,6 @@ def test_the_last_line_counts() -> None:
     assert plan_files.summary(one) == "The plan succeeded: 1 node, 1 succeeded."
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(0.0004, "0 ms"), (0.25, "250 ms"), (9.94, "9.9 s"), (59.6, "60 s"), (600, "10 min")],
-)
-def test_durations(seconds: float, told: str) -> None:
-    assert plan_files.duration(seconds) == told
-
-
 def test_actions_are_listed_with_what_they_take() -> None:
     query = ParameterSpec(name="query", type="str", required=True, description="A question.")
     limit = ParameterSpec(name="limit", type="int | None", required=False, default=3)

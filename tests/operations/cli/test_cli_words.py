@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import CircuitSnapshot
 from prefect_resilience.operations.cli import circuits as commands
@@ -43,9 +44,12 @@ def test_until_that_is_no_time_to_come(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told", "roughly"),
+    ("seconds", "two_units", "unit"),
     [
         (-3, "0 s", "0 s"),
+        (0.0123, "0 s", "12 ms"),
+        (0.9999, "1 s", "1 s"),
+        (2.345, "2 s", "2.3 s"),
         (28.4, "28 s", "28 s"),
         (119, "1 min 59 s", "119 s"),
         (7200, "2 h", "2 h"),
@@ -53,9 +57,9 @@ def test_until_that_is_no_time_to_come(text: str) -> None:
         (90_061, "1 d 1 h", "25 h"),
     ],
 )
-def test_durations(seconds: float, told: str, roughly: str) -> None:
-    assert look.span(seconds) == told
-    assert look.rough(seconds) == roughly
+def test_durations(seconds: float, two_units: str, unit: str) -> None:
+    assert look.span(seconds) == two_units
+    assert lasting(seconds) == unit
 
 
 def test_a_time_has_its_age() -> None:

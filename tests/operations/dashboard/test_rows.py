@@ -10,8 +10,7 @@ from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations.dashboard import rows
-from prefect_resilience.operations.tuning.report import TuningAdvice
-from prefect_resilience.operations.tuning.weekly import LatestAdvice
+from prefect_resilience.operations.tuning.report import LatestAdvice, TuningAdvice
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -20,15 +20,11 @@ def lived(service: TrueService, seed: int = 1, runs: int = 5000, **more: Any) ->
 
 
 def run(
-    start: float,
-    *categories: str,
-    seconds: float = 0.1,
-    step: float = 1.0,
-    rejected_by: Literal["circuit", "limit"] | None = None,
+    start: float, *categories: str, seconds: float = 0.1, step: float = 1.0, rejected: bool = False
 ) -> RecordedRun:
     """A run whose attempts failed so, one each `step` seconds; "" is a success."""
     attempts = tuple(
-        RecordedAttempt(start + number * step, seconds, not name, name or None, None, rejected_by)
+        RecordedAttempt(start + number * step, seconds, not name, name or None, None, rejected)
         for number, name in enumerate(categories)
     )
     ended = "failed" if categories[-1] else "succeeded"
@@ -82,7 +78,7 @@ def test_calls_are_sorted_by_what_they_met() -> None:
     runs = [run(60.0 * number, "") for number in range(400)]
     runs += [run(24_000.0 + 60.0 * number, "unavailable", "unavailable", step=30.0) for number in range(20)]
     runs += [run(30_000.0 + 60.0 * number, "") for number in range(100)]
-    runs += [run(5.5, "timeout", "timeout", ""), run(7.5, "timeout", rejected_by="circuit")]
+    runs += [run(5.5, "timeout", "timeout", ""), run(7.5, "timeout", rejected=True)]
     chance.shuffle(runs)
     crashed = RecordedRun("gone", 9.0, 10.0, "crashed", (RecordedAttempt(9.0, 1.0, False, "timeout"),))
     service = calls_of([RecordedTask("ask", (*runs, crashed))], 40_000.0)

@@ -62,7 +62,7 @@ DAY = Period(datetime(2026, 11, 25, tzinfo=UTC), datetime(2026, 11, 26, tzinfo=U
 
 
 def options(task: str = "ask", function: str = "ask") -> reading.TaskOptions:
-    return reading.TaskOptions(task, f"{function}-12345678", {}, None, False)
+    return reading.TaskOptions(task, f"{function}-12345678", {}, None)
 
 
 def read(
@@ -92,10 +92,10 @@ class TestEvents:
         assert told is not None
         assert (told[1].attempts[-1].seconds, told[1].end) == (0, 102.5)
 
-    def test_a_rejected_call_names_the_guard(self) -> None:
+    def test_a_rejected_call_is_no_call(self) -> None:
         told = run_of_event(event(FAILED, REFUSED, {**REFUSED, "by": "bulkhead"}, name="fallback.used"))
         assert told is not None
-        assert [one.rejected_by for one in told[1].attempts] == [None, "circuit", "limit"]
+        assert [one.rejected for one in told[1].attempts] == [False, True, True]
         assert told[1].ended == "fallback"
 
     @pytest.mark.parametrize(

@@ -11,14 +11,12 @@ from hypothesis import strategies as st
 from prefect_resilience.operations.tuning.report import (
     MOST_LISTED,
     ComparedFigure,
-    Comparison,
     NotJudged,
     TuningAdvice,
     TuningReport,
     figure_text,
     headline_of,
     interval_text,
-    lasting,
     page_of,
     value_text,
 )
@@ -39,10 +37,6 @@ def figure(**changes: Any) -> ComparedFigure:
     return ComparedFigure.model_validate({**values, **changes})
 
 
-def comparison(*figures: ComparedFigure) -> Comparison:
-    return Comparison(task="ask", runs=100, options={}, figures=figures)
-
-
 def advice(**changes: Any) -> TuningAdvice:
     values = {"task": "ask", "option": "timeout", "now": 30.0, "better": 3, "why": "p99.9 is 1.2 s"}
     return TuningAdvice.model_validate({**values, **changes})
@@ -53,13 +47,11 @@ def report(*advice: TuningAdvice, **changes: Any) -> TuningReport:
     return TuningReport.model_validate({**values, **changes})
 
 
-def test_the_page_has_the_advice_and_its_figures() -> None:
-    effect = comparison(figure(better=True), figure(name="calls"))
-    page = page_of(report(advice(effect=effect), advice(option="retry.attempts", now=3, better=5)))
+def test_the_page_has_the_advice() -> None:
+    page = page_of(report(advice(), advice(option="retry.attempts", now=3, better=5)))
     assert "2 changes advised for 1 task, by 1,200 recorded runs, from 1970-01-01" in page
     assert "| `ask` | `timeout` | `30` | `3` | p99.9 is 1.2 s |" in page
     assert "| `ask` | `retry.attempts` | `3` | `5` |" in page
-    assert "| runs that failed | 50 runs | 10 runs | -45 to -30 |" in page
 
 
 def test_no_advice_is_a_sentence() -> None:
@@ -108,13 +100,6 @@ def test_numbers_as_text() -> None:
     assert figure_text(figure(), 12_345.6) == "12,346 runs"
     assert figure_text(figure(), 0.12345) == "0.123 runs"
     assert interval_text(figure(low=-0.123, high=12.0)) == "-0.12 to +12"
-    assert [lasting(seconds) for seconds in (1.25, 90.0, 150.0, 9000.0, 400_000.0)] == [
-        "1.2 s",
-        "90 s",
-        "2 minutes",
-        "2 hours",
-        "5 days",
-    ]
 
 
 @given(NAMES, NAMES)
@@ -125,14 +110,4 @@ def test_whatever_the_names_a_row_is_a_row(task: str, why: str) -> None:
 
 
 def test_no_secret_is_written() -> None:
-    page = page_of(
-        report(advice(why=f"key {SECRET}", better=SECRET, task=SECRET, effect=comparison(figure())))
-    )
-    assert SECRET not in page
-
-
-def test_many_pieces_of_advice_have_a_bounded_page() -> None:
-    effect = comparison(*(figure() for _ in range(9)))
-    page = page_of(report(*(advice(task=f"task-{n}", effect=effect) for n in range(100))))
-    assert page.count("## ") == MOST_LISTED
-    assert len(page) < 100_000
+    assert SECRET not in page_of(report(advice(why=f"key {SECRET}", better=SECRET, task=SECRET)))

@@ -160,7 +160,7 @@ class _Day:
         if self.policy.circuit is not None:
             permit = self.ask_circuit(run, now)
         if permit is None:
-            self.ended(run, now, now, ErrorCategory.CIRCUIT_OPEN, None, "circuit")
+            self.ended(run, now, now, ErrorCategory.CIRCUIT_OPEN, None, rejected=True)
         elif self.places is None or self.busy < self.places:
             self.busy += 1
             self.call(run, now, now, permit)
@@ -179,7 +179,7 @@ class _Day:
                 self.line.remove(run)
                 if permit[1] is not None:
                     self.step(machine.Release(permit[1]), later)
-                self.ended(run, now, later, ErrorCategory.UNAVAILABLE, None, "limit")
+                self.ended(run, now, later, ErrorCategory.UNAVAILABLE, None, rejected=True)
 
         if self.max_wait is not None:
             self.at(now + self.max_wait, gives_up)
@@ -223,7 +223,7 @@ class _Day:
             generation, owner = permit
             outcome = "s" if category is None else "f"
             self.step(machine.Record(generation, ((outcome, 1),), None, retry_after, owner), now)
-        self.ended(run, asked, now, category, retry_after, None)
+        self.ended(run, asked, now, category, retry_after)
 
     # -- the service
 
@@ -279,7 +279,7 @@ class _Day:
         now: float,
         category: ErrorCategory | None,
         retry_after: float | None,
-        rejected_by: Literal["circuit", "limit"] | None,
+        rejected: bool = False,
     ) -> None:
         delay = None if category is None else self.delay(run, category, retry_after, now)
         run.attempts.append(
@@ -289,7 +289,7 @@ class _Day:
                 succeeded=category is None,
                 category=None if category is None else category.value,
                 retry_after=retry_after,
-                rejected_by=rejected_by,
+                rejected=rejected,
                 circuit=self.circuit,
             )
         )
@@ -323,7 +323,7 @@ class _Day:
         hit = not run.attempts[0].succeeded
         truth.hit += hit
         truth.recovered += hit and well
-        truth.recoveries += [now - run.began] if hit and well and run.attempts[0].rejected_by is None else []
+        truth.recoveries += [now - run.began] if hit and well and not run.attempts[0].rejected else []
         ended = "succeeded" if well else "fallback" if self.policy.falls_back else "failed"
         truth.fallback += ended == "fallback"
         truth.failed += ended == "failed"

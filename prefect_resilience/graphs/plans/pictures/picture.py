@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal, cast
 
+from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.node_states import leads
@@ -129,7 +130,7 @@ def _verdict(result: PlanResult, nodes: int) -> str:
     if begun:
         starts = [end.started_at.timestamp() for end in begun if end.started_at is not None]
         ends = [start + (end.duration or 0) for start, end in zip(starts, begun, strict=True)]
-        took = f" in {seconds(max(ends) - min(starts))}"
+        took = f" in {lasting(max(ends) - min(starts))}"
     return f"{'succeeded' if result.succeeded else 'failed'}{took}: {', '.join(said) or 'nothing ran'}"
 
 
@@ -138,18 +139,6 @@ def counts_of(result: PlanResult) -> list[str]:
     counted = Counter(end.status for end in result.nodes.values())
     order = ("succeeded", "handled", "failed", "skipped")
     return [f"{counted[status]:,} {status}" for status in order if counted[status]]
-
-
-def seconds(duration: float) -> str:
-    """A duration in fitting units: "250 ms", "3.2 s", "2 min 5 s"."""
-    if duration < 0.9995:
-        return f"{duration * 1000:.0f} ms"
-    if duration < 60:
-        return f"{duration:.3g} s"
-    minutes, rest = divmod(round(duration), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60} h {minutes % 60} min"
 
 
 def _box(node: Node, end: NodeResult | None, conditional: bool, added: bool) -> Box:
@@ -189,7 +178,7 @@ def _ending(end: NodeResult | None) -> list[str]:
         return _wrapped(f"skipped: {end.reason}" if end.reason else "skipped")
     went = [end.status if end.status != "succeeded" else ""]
     went.append(f"{end.attempts} attempts" if end.attempts > 1 else "")
-    went.append("" if end.duration is None else seconds(end.duration))
+    went.append("" if end.duration is None else lasting(end.duration))
     return [" · ".join(part for part in went if part), *_wrapped(end.error.summary() if end.error else "")]
 
 
