@@ -1,6 +1,5 @@
 """Agents and providers in chains; see `prefect_resilience.graphs.agents`."""
 
 from prefect_resilience.graphs.agents import *  # noqa: F403
-from prefect_resilience.graphs.agents import __all__ as __all__
 
 __path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

@@ -54,7 +54,7 @@ def sentence(model: type[BaseModel], error: ValidationError) -> str:
     parts = first["loc"][:-2] if first["loc"][-1:] == ("[key]",) else first["loc"]
     place = ".".join(str(part) for part in parts)
     if first["type"] == "extra_forbidden":
-        return f"{model.__name__} has no option {place!r}{nearest(place, known_options(model))}"
+        return f"{model.__name__} has no option {place!r}{nearest(place, sorted(model.model_fields))}"
     if first["type"] == "value_error":
         text = str(first.get("ctx", {}).get("error", first["msg"]))
         return (
@@ -100,10 +100,6 @@ def _mend(error: Any) -> str:
     if error["type"] in _MENDS:
         return _MENDS[error["type"]].format(**details)
     return error["msg"][0].lower() + error["msg"][1:]
-
-
-def known_options(model: type[BaseModel]) -> list[str]:
-    return sorted(model.model_fields)
 
 
 def nearest(wrong: str, right: Iterable[str]) -> str:

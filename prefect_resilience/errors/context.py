@@ -6,9 +6,9 @@ import json
 import traceback
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from prefect_resilience.errors.classify.classify import classify, wall_clock
 from prefect_resilience.errors.classify.shapes import as_dict, put, read, state_error, state_type
@@ -46,10 +46,8 @@ MOST_LEVELS = 20
 _FRAMES = 50
 
 
-class AttemptRecord(BaseModel):
+class AttemptRecord(BaseModel, frozen=True, defer_build=True):
     """One attempt: its start (UTC), its seconds, its error, and the delay in seconds before the next."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     attempt: int = Field(ge=1)
     started_at: datetime
@@ -58,29 +56,25 @@ class AttemptRecord(BaseModel):
     delay: float | None = None
 
 
-class PartialOutput(BaseModel):
+class PartialOutput(BaseModel, frozen=True, defer_build=True):
     """The output that was produced before the failure.
 
     `original_size` is None unless the output was cut. Then it is the number of characters of its JSON, or the
     number of values if they were kept or yielded one by one and the later ones are missing.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
-
     content: Any = None
     truncated: bool = False
     original_size: int | None = None
 
 
-class ErrorContext(BaseModel):
+class ErrorContext(BaseModel, frozen=True, defer_build=True):
     """A failure with its context. Its JSON reads back into an equal model.
 
     `timestamp` is in UTC, `retry_after` in seconds, `attempt` counts from 1. `cause` is the context of the
     sub-step that failed, and `nesting_depth` is the number of steps above this one. `stack_trace` is
     redacted. `action_id` is the action (the `type`) of the plan's node that failed, None outside plans.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     category: ErrorCategory
     kind: ErrorKind

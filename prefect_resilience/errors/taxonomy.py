@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 from prefect_resilience.errors.classify.shapes import as_number, read, read_text
 from prefect_resilience.errors.secrets.redact import EDGE, redact_beginning, redact_data
@@ -142,15 +142,13 @@ def bounded(text: str, limit: int = MESSAGE_LIMIT) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-class ErrorInfo(BaseModel):
+class ErrorInfo(BaseModel, frozen=True, defer_build=True):
     """One failure, classified. `message` and `details` are always redacted.
 
     `code` is a short text to search for ("429", "TIMEOUT", "context_length_exceeded", a class's name).
     `retry_after` is in seconds, never negative; None if the service did not ask for a wait. `exception_type`
     is a dotted class name, None if there was no exception.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     category: ErrorCategory
     kind: ErrorKind

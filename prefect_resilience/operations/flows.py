@@ -13,27 +13,26 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, Field, WithJsonSchema
 
 from prefect_resilience.base.naming import digest, storable, template_fields
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.text import code_cell, utc_text
-from prefect_resilience.durable.batches.edge.operations import (
-    abandon_batch,
-    close_task_runs,
-    crash_silent_runs,
-    prune_batches,
-    recover_batch,
-    settle_effect,
-)
-from prefect_resilience.durable.letters.edge.operations import purge_dead_letters, replay_dead_letters
+from prefect_resilience.durable.batches.edge.operations import abandon_batch as abandon_batch
+from prefect_resilience.durable.batches.edge.operations import close_task_runs as close_task_runs
+from prefect_resilience.durable.batches.edge.operations import crash_silent_runs as crash_silent_runs
+from prefect_resilience.durable.batches.edge.operations import prune_batches as prune_batches
+from prefect_resilience.durable.batches.edge.operations import recover_batch as recover_batch
+from prefect_resilience.durable.batches.edge.operations import settle_effect as settle_effect
+from prefect_resilience.durable.letters.edge.operations import purge_dead_letters as purge_dead_letters
+from prefect_resilience.durable.letters.edge.operations import replay_dead_letters as replay_dead_letters
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import Actions
@@ -44,31 +43,9 @@ from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuit, get
 from prefect_resilience.guards.circuits.registry import StoreReference
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
-from prefect_resilience.operations.tuning.weekly import tune
+from prefect_resilience.operations.tuning.weekly import tune as tune
 from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
-
-__all__ = [
-    "CircuitChange",
-    "abandon_batch",
-    "arun_plan",
-    "change_circuit",
-    "close_task_runs",
-    "crash_silent_runs",
-    "find_circuit",
-    "prune_batches",
-    "purge_dead_letters",
-    "recover_batch",
-    "replay_dead_letters",
-    "report",
-    "reset_circuits",
-    "run_plan",
-    "set_circuit",
-    "settle_effect",
-    "show_circuits",
-    "tune",
-    "unknown_circuit",
-]
 
 Action = Literal["open", "close", "disable", "reset"]
 
@@ -83,7 +60,7 @@ NAMES_SHOWN = 10
 KEY_LIMIT = 60
 
 
-class CircuitChange(BaseModel):
+class CircuitChange(BaseModel, frozen=True):
     """The change of one circuit by one action; `before` is None if the action created the circuit.
 
     Example:
@@ -92,8 +69,6 @@ class CircuitChange(BaseModel):
         >>> CircuitChange(name="labels", before=None, after=after).after.state
         'forced_open'
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     before: CircuitSnapshot | None

@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 47529,
+    "lines of code": 47082,
     "files": 347,
     "longest file, lines": 400,
     "arrows between rooms": 48,
@@ -34,8 +34,8 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 360,
-    "tests, lines of code": 74_127,
-    "functions named by a participle, %": 15.9,
+    "tests, lines of code": 74_058,
+    "functions named by a participle, %": 15.8,
     "assignments to vague names, %": 9.6,
     "file names that stand twice": 26,
 }

@@ -33,17 +33,13 @@ class ResilienceSettings(BaseSettings):
     enabled: bool = Field(
         default=True, validation_alias=AliasChoices("RESILIENCE_ENABLED", "PREFECT_RESILIENCE_ENABLED")
     )
-    store_url: str = Field(default_factory=lambda: default_store_url())
+    store_url: str = Field(default_factory=lambda: f"sqlite:///{PREFECT_HOME.value()}/resilience.db")
     circuit_store_url: str | None = None
     timeouts: dict[str, float] = Field(default_factory=dict[str, float])
 
     @property
     def operations(self) -> dict[str, float]:
         return {**DEFAULT_OPERATIONS, **self.timeouts}
-
-
-def default_store_url() -> str:
-    return f"sqlite:///{Path(PREFECT_HOME.value()) / 'resilience.db'}"
 
 
 def current_settings() -> ResilienceSettings:

@@ -8,10 +8,10 @@ marked as cut off.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
 from prefect_resilience.durable.effects.aliases import remove_aliases
@@ -46,7 +46,7 @@ AuditOutcome = Literal[
 ]
 
 
-class AuditEntry(BaseModel):
+class AuditEntry(BaseModel, frozen=True):
     """One action on a batch, or an attempt at one.
 
     `at` and `next_at` are seconds since the epoch, by the store's clock. `asked` is the request: "auto", a
@@ -55,8 +55,6 @@ class AuditEntry(BaseModel):
     `reason` the one that the caller gave.
     `ended`: the state of the run at the next recovery. `state_id`: the state that reschedules the flow run.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     id: str
     at: float

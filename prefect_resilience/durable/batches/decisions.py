@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from prefect_resilience.durable.batches.audit import AuditEntry, trail_of
 from prefect_resilience.durable.batches.strategies import (
@@ -94,7 +94,7 @@ class BatchSnapshot:
         return replace(trail, abandoned_at=None) if again else trail
 
 
-class RecoveryReport(BaseModel):
+class RecoveryReport(BaseModel, frozen=True):
     """What a recovery did, or with `dry_run` what it would have done.
 
     `action`: "rescheduled" (a worker runs the same flow run again, from `next_at` on), "compensated",
@@ -103,8 +103,6 @@ class RecoveryReport(BaseModel):
     `not_undone`: the effects that a rollback compensated, or would compensate, and those that it leaves, with
     the reasons. `audit` is the batch's audit log, the newest entry last.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     batch_id: str
     strategy: Strategy | None

@@ -201,7 +201,7 @@ def _read(states: Sequence[RunState]) -> list[_Going]:
 
 def _first(going: _Going, origin: RunOrigin) -> Start:
     """What started a run, by what Prefect recorded at its creation."""
-    message = _last_message(going.before)
+    message = next((state.message for state in going.before if state.message), "")
     at = going.before[0].at if going.before else None
     if origin.inner:
         return Start("parent", at=at)
@@ -263,10 +263,6 @@ def _entry_of(state: RunState, by: str, audit: Sequence[AuditEntry]) -> AuditEnt
         one for one in done if one.state_id is None and one.by == by and abs(one.at - state.at) <= AUDIT_SLACK
     ]
     return min(near, key=lambda one: abs(one.at - state.at), default=None)
-
-
-def _last_message(states: Sequence[RunState]) -> str:
-    return next((state.message for state in states if state.message), "")
 
 
 # Task runs that a killed process left Running or Pending, and that nothing will ever finish.

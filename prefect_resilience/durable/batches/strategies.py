@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
@@ -102,7 +102,7 @@ class RecoveryTrail:
     abandoned_at: float | None = None
 
 
-class RecoveryHint(BaseModel):
+class RecoveryHint(BaseModel, frozen=True):
     """How to continue a batch, and why.
 
     `automatic`: whether `auto` does it. `skip`: the keys that are done. `skip_until`: the last external one,
@@ -110,8 +110,6 @@ class RecoveryHint(BaseModel):
     will be asked. `waiting`: keys that a person must settle. `next_at`: when `auto` may recover, in seconds
     since the epoch. `attempt`: its number, from 1.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     strategy: Strategy
     why: str

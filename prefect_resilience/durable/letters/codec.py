@@ -1,8 +1,8 @@
 """A call's parameters as JSON without the secrets in them, and back.
 
 Plain JSON is kept unchanged. Other values become an object with a `$kind`: the scalars of `kinds`, tuples,
-sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses, attrs classes,
-named tuples, and saved Prefect blocks by name (their secrets stay with Prefect).
+sets, mappings with keys that are not strings, enumerations, pydantic models, dataclasses, named tuples, and
+saved Prefect blocks by name (their secrets stay with Prefect).
 
 A value that is secret, too large, recursive, or of an unknown kind is left out and replaced by a
 `LeftOut`. Reading runs no constructor, validator or pickle: objects are built as `copy` builds them.
@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import pydantic
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from prefect_resilience.durable.letters.kinds import (
     SCALARS,
@@ -56,14 +56,12 @@ _CONTAINERS: dict[str, type[Any]] = {"list": list, "tuple": tuple, "set": set, "
 Why = Literal["secret", "too large", "too deep", "inside itself", "unknown kind"]
 
 
-class LeftOut(BaseModel):
+class LeftOut(BaseModel, frozen=True):
     """A placeholder for a value left out of a letter. A replay needs the value from another source.
 
     `path` is its place, as in "order.card.number"; `type` is the value's class; `hint` is the redacted
     beginning of the value.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     path: str
     why: Why
@@ -180,14 +178,12 @@ class _Encoder:
             return self._mapping(cast("dict[Any, Any]", value), path)
         if dataclasses.is_dataclass(cls):
             return self._object("dataclass", value, [one.name for one in dataclasses.fields(cls)], path)
-        if hasattr(cls, "__attrs_attrs__"):
-            return self._object("attrs", value, [one.name for one in cls.__attrs_attrs__], path)
         if is_named_tuple(cls):
             return self._object("namedtuple", value, cls._fields, path)
         for kind, container in _CONTAINERS.items():
             if isinstance(value, container):
                 # Sets are sorted, so that the same call makes the same letter whatever the hash seed.
-                items = sorted(value, key=_sortable) if "set" in kind else list(value)
+                items = sorted(value, key=repr) if "set" in kind else list(value)
                 named = zip(items, argument_names(items), strict=True)
                 encoded = [self.value(item, f"{path}.{n}", name) for n, (item, name) in enumerate(named)]
                 return encoded if kind == "list" else {KIND: kind, "value": encoded}
@@ -271,10 +267,6 @@ def _number(value: int | float) -> Any:
     return int(value)
 
 
-def _sortable(value: Any) -> tuple[str, str]:
-    return type(value).__name__, repr(value)
-
-
 # -- reading
 
 
@@ -322,7 +314,7 @@ class Reader:
     def _special(self, kind: str, encoded: dict[str, Any], path: str) -> Any:
         if kind == LEFT_OUT:
             return self._left_out(encoded, path)
-        if "class" in encoded and kind in ("enum", "model", "dataclass", "attrs", "namedtuple"):
+        if "class" in encoded and kind in ("enum", "model", "dataclass", "namedtuple"):
             return self._instance(kind, encoded, path)
         value = encoded.get("value")
         if kind in SCALARS:

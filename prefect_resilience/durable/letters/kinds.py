@@ -87,25 +87,11 @@ def _read_url(written: Any) -> Any:
     return kind(written[1])
 
 
-def _write_array(value: Any) -> list[Any]:
-    """The type of the elements, the shape (None: a scalar), and the bytes."""
-    shape = None if isinstance(value, sys.modules["numpy"].generic) else list(value.shape)
-    return [value.dtype.str, shape, b64encode(value.tobytes()).decode()]
-
-
-def _read_array(written: Any) -> Any:
-    numpy: Any = importlib.import_module("numpy")
-    kind, shape, data = written
-    flat = numpy.frombuffer(b64decode(data), numpy.dtype(kind))
-    return flat[0] if shape is None else flat.reshape(shape).copy()
-
-
 def _base64(value: bytes | bytearray) -> str:
     return b64encode(value).decode()
 
 
 _URLS: tuple[type[Any], ...] = (pydantic.AnyUrl.__mro__[-2], pydantic.PostgresDsn.__mro__[-2])
-_ARRAY = Scalar((), _write_array, _read_array)
 # The order matters: a datetime is a date, too.
 SCALARS: dict[str, Scalar] = {
     "bytes": Scalar((bytes,), _base64, b64decode),
@@ -127,7 +113,6 @@ SCALARS: dict[str, Scalar] = {
         ipaddress.IPv6Network,
     ),
     "url": Scalar(_URLS, lambda url: [type(url).__name__, str(url)], _read_url),
-    "array": _ARRAY,
     # Older versions wrote these.
     "fraction": Scalar((), str, Fraction),
     "complex": Scalar((), str, lambda written: complex(*map(float.fromhex, written))),
@@ -135,8 +120,6 @@ SCALARS: dict[str, Scalar] = {
     "int": Scalar((), str, lambda written: int(written, 16)),
     "float": Scalar((), str, float),
 }
-_ARRAY_KINDS = "biufcmM"
-"""Arrays of booleans, numbers and times. Arrays of other elements are not kept: texts may be secret."""
 
 
 def scalar_of(value: Any) -> str | None:
@@ -146,9 +129,6 @@ def scalar_of(value: Any) -> str | None:
             # A subclass may hold more than the text that is written, such as nanoseconds.
             known = type(value) in scalar.types or scalar.read(scalar.write(value)) == value
             return name if known else None
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None and (type(value) is numpy.ndarray or isinstance(value, numpy.generic)):
-        return "array" if value.dtype.kind in _ARRAY_KINDS else None
     return None
 
 
@@ -190,12 +170,11 @@ def find_class(path: str, find_module: FindModule = importlib.import_module) -> 
 
 
 def _holds_data(cls: Any) -> bool:
-    """Whether this is a model, dataclass, attrs class, enumeration or named tuple."""
+    """Whether this is a model, dataclass, enumeration or named tuple."""
     if not isinstance(cls, type):
         return False
-    found = cast("type[Any]", cls)
-    marked = hasattr(found, "__dataclass_fields__") or hasattr(found, "__attrs_attrs__")
-    return marked or issubclass(found, BaseModel | Enum) or is_named_tuple(found)
+    is_data = hasattr(cast("Any", cls), "__dataclass_fields__") or issubclass(cls, BaseModel | Enum)
+    return is_data or is_named_tuple(cls)
 
 
 def is_named_tuple(cls: type[Any]) -> bool:
@@ -220,7 +199,7 @@ def check_fields(cls: type[Any], members: dict[str, Any]) -> None:
 
 
 def object_of(cls: Any, members: dict[str, Any]) -> Any:
-    """A dataclass or attrs object with these members, also a frozen one and one with slots."""
+    """An object of a dataclass with these members, also a frozen one and one with slots."""
     made: Any = cls.__new__(cls)
     for one in getattr(cls, "__dataclass_fields__", {}).values():
         if one.default_factory is not dataclasses.MISSING:

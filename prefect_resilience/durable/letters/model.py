@@ -35,10 +35,8 @@ Starts = tuple[tuple[str, int], ...]
 """The prefix of the name of a module that Prefect loaded from a file."""
 
 
-class Source(BaseModel):
+class Source(BaseModel, frozen=True):
     """Where to find a task or flow: `module:qualname`, and the file if the module cannot be imported."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     module: str
     qualname: str
@@ -48,14 +46,12 @@ class Source(BaseModel):
         return f"{self.module}:{self.qualname}"
 
 
-class Claim(BaseModel):
+class Claim(BaseModel, frozen=True):
     """The current replay of a letter. The claim holds until `until`, unless it is renewed or released.
 
     `token` identifies this claim; `run_id` is the task or flow run of the replay; `process` identifies the
     owner's process, if the system can.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     owner: str
     token: str
@@ -65,10 +61,8 @@ class Claim(BaseModel):
     process: list[Any] | None = None
 
 
-class Replay(BaseModel):
+class Replay(BaseModel, frozen=True):
     """One replay that has ended; `message` says why it failed, or what is unknown about it."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     started_at: datetime
     finished_at: datetime
@@ -78,14 +72,12 @@ class Replay(BaseModel):
     message: str = ""
 
 
-class Pass(BaseModel):
+class Pass(BaseModel, frozen=True):
     """The outcome of the call in one pass of its flow run: it finally failed, or it succeeded.
 
     `starts` are the flow runs around it with the number of their start, the root first; `attempts`, `code`,
     `category` and `message` describe a failure.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     at: datetime
     outcome: Literal["failed", "succeeded"] = "failed"
@@ -97,10 +89,8 @@ class Pass(BaseModel):
     message: str = ""
 
 
-class Contents(BaseModel):
+class Contents(BaseModel, frozen=True):
     """The part of a letter that a listing does not read: the parameters as JSON, and the error."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     parameters: dict[str, Any]
     error: ErrorContext | None = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
 
@@ -18,7 +18,7 @@ Result = Literal["replayed", "failed", "skipped", "would_replay"]
 Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
 
 
-class LetterOutcome(BaseModel):
+class LetterOutcome(BaseModel, frozen=True):
     """The outcome of one letter.
 
     result: "replayed" with success (a deployment's run: created); "failed" again, so it keeps waiting;
@@ -29,8 +29,6 @@ class LetterOutcome(BaseModel):
         made the call), "api_unavailable" (the Prefect API did not answer).
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
     id: str
     name: str
     result: Result
@@ -39,10 +37,8 @@ class LetterOutcome(BaseModel):
     reason: Reason | None = None
 
 
-class ReplayReport(BaseModel):
+class ReplayReport(BaseModel, frozen=True):
     """The outcome of every letter, in the order of the replay: the oldest first."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     outcomes: tuple[LetterOutcome, ...] = ()
     dry_run: bool = False

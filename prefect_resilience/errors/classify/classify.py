@@ -32,16 +32,6 @@ from prefect_resilience.errors.classify.shapes import (
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
-__all__ = [
-    "WORST_FIRST",
-    "ErrorInfo",
-    "Rule",
-    "classifier",
-    "classify",
-    "register_classifier",
-    "unregister_classifier",
-]
-
 Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
 """Classifies an exception: a category, its name, or a whole ErrorInfo; None is no opinion."""
 

@@ -22,13 +22,7 @@ from prefect_resilience.errors.classify.http import (
     status_category,
 )
 from prefect_resilience.errors.classify.retry_after import wait_in_text
-from prefect_resilience.errors.taxonomy import (
-    CATEGORY_CODES,
-    Opinion,
-    coded,
-    found_by_words,
-    worded,
-)
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Opinion, coded, found_by_words, worded
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 BY_NAME = coded(

@@ -78,9 +78,6 @@ class PersonNeeded(ResilienceError):
         self.why = why
         super().__init__(f"every agent of {chain!r} failed, and {person!r} must take over: {why}")
 
-    def __reduce__(self) -> tuple[type[PersonNeeded], tuple[str, str, str]]:
-        return type(self), (self.chain, self.person, self.why)
-
 
 class NotAnswered(ResilienceError):
     """A question was not answered in time. It is not retried.

@@ -67,16 +67,19 @@ class PathBuilder:
         return Condition(operator="not_exists", path=self._path)
 
     def __and__(self, other: object) -> Condition:
-        raise _without_comparison(self._path)
+        raise ConfigurationError(
+            f"path({self._path!r}) is combined by & or | without a comparison: these bind tighter than >, == "
+            f"and <, so put each comparison in parentheses, as in (path('a') > 1) & (path('b') > 2)"
+        )
 
     def __or__(self, other: object) -> Condition:
-        raise _without_comparison(self._path)
+        return self & other
 
     def __rand__(self, other: object) -> Condition:
-        raise _without_comparison(self._path)
+        return self & other
 
     def __ror__(self, other: object) -> Condition:
-        raise _without_comparison(self._path)
+        return self & other
 
     def __invert__(self) -> Condition:
         raise ConfigurationError(
@@ -96,13 +99,6 @@ class PathBuilder:
                 f"path({self._path!r}) can only be compared with a value, not with {value!r}"
             )
         return Condition(operator=operator, path=self._path, value=value)
-
-
-def _without_comparison(path: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"path({path!r}) is combined by & or | without a comparison: these bind tighter than >, == "
-        f"and <, so put each comparison in parentheses, as in (path({path!r}) > 1) & (path('b') > 2)"
-    )
 
 
 def path(path: str) -> PathBuilder:

@@ -38,9 +38,6 @@ class ConditionError(ResilienceError, ValueError):
         self.path = path
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type[ConditionError], tuple[str, str | None]]:
-        return type(self), (str(self), self.path)
-
 
 STEPS = 1_000_000
 """The most parts of a value that one evaluation may visit."""

@@ -24,7 +24,7 @@ from prefect_resilience.base.plain import not_json, shortly
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.conditions.compare import SECONDS, ConditionError, EvaluationBounds
+from prefect_resilience.graphs.conditions.compare import SECONDS, EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
@@ -36,8 +36,6 @@ from prefect_resilience.graphs.conditions.reading import (
     too_large,
     type_of,
 )
-
-__all__ = ["Condition", "ConditionError", "Explanation", "condition_mistakes", "place_text"]
 
 _MOST_TOLD = 5
 

@@ -42,9 +42,6 @@ class PathError(ConfigurationError):
         self.column = column
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type[PathError], tuple[str, int]]:
-        return type(self), (str(self), self.column)
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -137,18 +134,15 @@ def _named(text: str) -> Part:
 def _unquoted(path: str, at: int, quoted: str) -> str:
     inner = quoted[1:-1]
     if quoted[0] == "'":
-        inner = re.sub(r'\\(.)|(")', lambda found: _requoted(found[0]), inner)
+        # A piece of a text in single quotes, as written in double quotes.
+        double = {"\\'": "'", '"': '\\"'}
+        inner = re.sub(r'\\(.)|(")', lambda found: double.get(found[0], found[0]), inner)
     try:
         return cast(str, json.loads(f'"{inner}"', strict=False))
     except json.JSONDecodeError:
         raise _wrong(
             path, at, f"{shown_path(quoted)} has an escape sequence that JSON does not have"
         ) from None
-
-
-def _requoted(text: str) -> str:
-    """A piece of a text in single quotes, as written in double quotes."""
-    return {"\\'": "'", '"': '\\"'}.get(text, text)
 
 
 def _wrong(path: str, at: int, why: str) -> PathError:

@@ -12,32 +12,18 @@ from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.compare import PatternMistake, compiled_pattern
 from prefect_resilience.graphs.conditions.paths import PathError, check_path
 
-Operator = Literal[
-    "error_occurred",
-    "success",
-    "failed",
-    "contains",
-    "equals",
-    "not_equals",
-    "gt",
-    "gte",
-    "lt",
-    "lte",
-    "exists",
-    "not_exists",
-    "in",
-    "matches",
-    "all",
-    "any",
-    "not",
-]
+OfErrors = Literal["error_occurred", "success", "failed"]
+OfParts = Literal["contains", "equals", "not_equals"]
+OfOrder = Literal["gt", "gte", "lt", "lte"]
+OfPresence = Literal["exists", "not_exists"]
+OfConditions = Literal["all", "any", "not"]
+Operator = Literal[OfErrors, OfParts, OfOrder, OfPresence, "in", "matches", OfConditions]
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
-
-OF_ERRORS = ("error_occurred", "success", "failed")
-OF_ORDER = ("gt", "gte", "lt", "lte")
-OF_PRESENCE = ("exists", "not_exists")
-OF_CONDITIONS = ("all", "any", "not")
+OF_ERRORS: tuple[str, ...] = get_args(OfErrors)
+OF_ORDER: tuple[str, ...] = get_args(OfOrder)
+OF_PRESENCE: tuple[str, ...] = get_args(OfPresence)
+OF_CONDITIONS: tuple[str, ...] = get_args(OfConditions)
 WITH_VALUE = ("contains", "equals", "not_equals", *OF_ORDER, "in", "matches")
 WITH_PATH = (*WITH_VALUE, *OF_PRESENCE)
 
@@ -73,17 +59,8 @@ LONGEST_MS = 60_000
 
 Place = tuple[str | int, ...]
 FIELDS = (
-    "type",
-    "operator",
-    "path",
-    "field",
-    "value",
-    "source_task",
-    "conditions",
-    "condition",
-    "category",
-    "code",
-    "timeout_ms",
+    *("type", "operator", "path", "field", "value", "source_task", "conditions", "condition", "category"),
+    *("code", "timeout_ms"),
 )
 _AT_LEAST = {"condition": "a condition", "conditions": "a list of at least one condition"}
 _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"

@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
@@ -30,10 +30,8 @@ ERROR = "error"
 RESERVED = ("return_state", "wait_for")
 
 
-class ParameterSpec(BaseModel):
+class ParameterSpec(BaseModel, frozen=True):
     """One input of an action. `type` is the annotation as text; `default` applies if it is not required."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     type: str = ""
@@ -42,10 +40,8 @@ class ParameterSpec(BaseModel):
     description: str = ""
 
 
-class ActionSpec(BaseModel):
+class ActionSpec(BaseModel, frozen=True):
     """The description of an action, from its docstring and its annotations."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     description: str = ""
@@ -77,10 +73,6 @@ class Action:
     def takes_any(self) -> bool:
         kinds = [parameter.kind for parameter in inspect.signature(self.function).parameters.values()]
         return inspect.Parameter.VAR_KEYWORD in kinds
-
-    @cached_property
-    def takes_error(self) -> bool:
-        return ERROR in self.parameters
 
     @property
     def place(self) -> str:

@@ -8,14 +8,14 @@ calls only the filters below, and makes no text longer than `TEXT_LIMIT`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.environment import TemplateExpression
-from jinja2.filters import do_float, do_int
+from jinja2.filters import do_int
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
@@ -66,29 +66,6 @@ def _joined(values: Any, between: Any = "") -> str:
     return between.join(parts)
 
 
-def _end(from_side: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Any]:
-    def end(value: Any) -> Any:
-        if isinstance(value, Absent):
-            return value
-        return next(from_side(value), Absent(lambda: "the list is empty"))
-
-    return end
-
-
-def _truncated(value: Any, length: Any = 255) -> str:
-    most = max(1, min(TEXT_LIMIT, int(_number(length, "truncate"))))
-    whole = as_text(value)
-    return whole if len(whole) <= most else whole[: most - 1] + "…"
-
-
-def _round(value: Any, digits: Any = 0) -> Any:
-    return round(_number(value, "round"), max(-300, min(300, int(_number(digits, "round")))))
-
-
-def _float(value: Any, fallback: Any = 0) -> Any:
-    return do_float(value, fallback)
-
-
 def _changed(change: Callable[[str], str]) -> Callable[[Any], str]:
     return lambda value: change(as_text(value))
 
@@ -100,33 +77,19 @@ def _listed(values: list[Any]) -> list[Any]:
 
 FILTERS: dict[str, tuple[int, Callable[..., Any]]] = {
     "default": (2, _default),
-    "d": (2, _default),
     "tojson": (0, as_json),
     "length": (0, len),
-    "count": (0, len),
     "upper": (0, _changed(str.upper)),
     "lower": (0, _changed(str.lower)),
-    "capitalize": (0, _changed(str.capitalize)),
     "trim": (0, _changed(str.strip)),
     "join": (1, _joined),
-    "first": (0, _end(iter)),
-    "last": (0, _end(reversed)),
-    "round": (1, _round),
     "int": (1, do_int),
-    "float": (1, _float),
-    "string": (0, as_text),
-    "truncate": (1, _truncated),
 }
 """The filters, and the most values that each takes."""
 
 TESTS: dict[str, Callable[[Any], bool]] = {
-    "boolean": lambda value: isinstance(value, bool),
     "defined": lambda value: not isinstance(value, Absent),
-    "mapping": lambda value: isinstance(value, dict),
     "none": lambda value: value is None,
-    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
-    "sequence": lambda value: isinstance(value, list),
-    "string": lambda value: isinstance(value, str),
     "undefined": lambda value: isinstance(value, Absent),
 }
 

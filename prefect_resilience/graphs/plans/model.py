@@ -37,17 +37,6 @@ from prefect_resilience.guards.retries.policy import Retry
 if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.result import PlanResult
 
-__all__ = [
-    "Bounds",
-    "Cache",
-    "Condition",
-    "Execution",
-    "FanOut",
-    "Node",
-    "Plan",
-    "PlanTransition",
-    "TriggerRule",
-]
 
 TriggerRule = Literal["all_settled", "all_success", "any_success", "always"]
 

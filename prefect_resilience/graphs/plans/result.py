@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer
+from pydantic import BaseModel, Field, field_serializer
 
 from prefect_resilience.base.plain import plain, plain_or_cut
 from prefect_resilience.base.process import setting
@@ -24,15 +24,13 @@ from prefect_resilience.graphs.plans.model import Node
 NodeStatus = Literal["succeeded", "failed", "handled", "skipped"]
 
 
-class NodeResult(BaseModel):
+class NodeResult(BaseModel, frozen=True):
     """One node after the run. `handled`: it failed, and another node handled its error.
 
     `output` is the action's output; in JSON, values that JSON cannot write become short strings. `attempts`
     of a fan-out counts all its branches. `reason` says why it was skipped, or why it took its routes.
     `routed_to` are the nodes that it routed to. `duration` is in seconds, with all attempts and delays.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     status: NodeStatus
     output: Any = None
@@ -49,13 +47,11 @@ class NodeResult(BaseModel):
         return plain(output)
 
 
-class PlanResult(BaseModel):
+class PlanResult(BaseModel, frozen=True):
     """The whole run. `succeeded`: every failure of a node was handled.
 
     `nodes` are in the plan's order; then come those that were `added` while it ran.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     succeeded: bool
     nodes: dict[str, NodeResult] = Field(default_factory=dict[str, NodeResult])

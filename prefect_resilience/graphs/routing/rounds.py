@@ -25,13 +25,10 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.conditions.compare import ConditionError, EvaluationBounds, equal
 from prefect_resilience.graphs.conditions.evaluate import shown
-from prefect_resilience.guards.partials import LIMIT as PARTIAL
-from prefect_resilience.guards.partials import partial_output
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.routing.edge.gathering import Outcome
 
-__all__ = ["PARTIAL", "History", "Iteration", "Round", "brief", "history_details", "partial_output"]
 
 T = TypeVar("T")
 
@@ -168,19 +165,7 @@ class Votes:
         return NoQuorum(self.need, votes, self.errors)
 
 
-class _Told(ResilienceError):
-    """An exception that is pickled with the arguments of its class."""
-
-    def __init__(self, message: str, *told: Any) -> None:
-        super().__init__(message)
-        self._told = told
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # With attributes that were added later, such as its ErrorContext and notes.
-        return type(self), self._told, {key: kept for key, kept in self.__dict__.items() if key != "_told"}
-
-
-class NoRoute(_Told):
+class NoRoute(ResilienceError):
     """No branch matches this value, and there is no `otherwise`. `branches` are the conditions."""
 
     error_category = "validation"
@@ -189,13 +174,11 @@ class NoRoute(_Told):
         self.value = value
         self.branches = branches
         super().__init__(
-            f"no branch matches {value}: none of ({', '.join(branches)}) holds, and there is no otherwise",
-            value,
-            branches,
+            f"no branch matches {value}: none of ({', '.join(branches)}) holds, and there is no otherwise"
         )
 
 
-class NoQuorum(_Told):
+class NoQuorum(ResilienceError):
     """Fewer than `need` handlers gave the same answer.
 
     `votes` has each answer, shortened, with the names of its handlers. `errors` has the error of each failed
@@ -211,14 +194,11 @@ class NoQuorum(_Told):
         said = [f"{', '.join(names)} answered {answer}" for answer, names in votes.items()]
         said += [f"{name} failed ({error})" for name, error in errors.items()]
         super().__init__(
-            f"fewer than {need} handlers gave the same answer: {'; '.join(said) or 'no answers'}",
-            need,
-            votes,
-            errors,
+            f"fewer than {need} handlers gave the same answer: {'; '.join(said) or 'no answers'}"
         )
 
 
-class TooManyFailures(_Told):
+class TooManyFailures(ResilienceError):
     """More items failed than allowed: `failed` of `total`. `failures` has the first 100 of them."""
 
     error_category = "subtask"
@@ -230,23 +210,17 @@ class TooManyFailures(_Told):
         self.allowed = allowed
         first = failures[0].error
         example = f"; first failed item {failures[0].name}: {first.summary()}" if first else ""
-        super().__init__(
-            f"{failed} of {total} items failed, but only {allowed} may fail{example}",
-            failures,
-            failed,
-            total,
-            allowed,
-        )
+        super().__init__(f"{failed} of {total} items failed, but only {allowed} may fail{example}")
 
 
-class _Halted(_Told):
+class _Halted(ResilienceError):
     """A loop that ended before `until` held. `iteration_history` includes its last round."""
 
     def __init__(self, message: str, rounds: int, value: Any, history: tuple[Round[Any], ...]) -> None:
         self.rounds = rounds
         self.value = value
         self.iteration_history = history
-        super().__init__(message, rounds, value, history)
+        super().__init__(message)
 
 
 class NoProgress(_Halted):
@@ -258,7 +232,6 @@ class NoProgress(_Halted):
         self.patience = patience
         last = "the last round" if patience == 1 else f"the last {patience} rounds"
         super().__init__(f"{last} of {rounds} changed nothing", rounds, value, history)
-        self._told = (rounds, value, history, patience)
 
 
 class RoundsExhausted(_Halted):

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from prefect_resilience.guards.circuits.listeners import Listeners
 
 
-class BudgetStatus(BaseModel):
+class BudgetStatus(BaseModel, frozen=True):
     """The status of an error budget, from its store.
 
     objective: the share of runs that must succeed; window: its length in seconds, up to now.
@@ -23,8 +23,6 @@ class BudgetStatus(BaseModel):
     burned: whether the budget burns too fast now, or is used up. burning_since: the start of that, in seconds
         since the epoch by the store's clock. why: the reason.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     name: str
     objective: float
@@ -71,8 +69,6 @@ WORKBOOK = ((3_600.0, 300.0, 14.4), (21_600.0, 1_800.0, 6.0), (259_200.0, 21_600
 DIGITS = 6
 """Decimal places of burn rates and of `remaining`."""
 
-SHORTEST_LONG = 60.0
-SHORTEST_SHORT = 5.0
 STAYS = 0.5
 """A burn lasts while a rule holds at this share of its rate, so that a rate near the limit is one burn."""
 
@@ -95,8 +91,7 @@ def rules_of(window: float) -> tuple[Rule, ...]:
     """The workbook's rules, scaled to an objective over `window` seconds."""
     scale = window / MONTH
     return tuple(
-        Rule(max(SHORTEST_LONG, long * scale), max(SHORTEST_SHORT, short * scale), rate)
-        for long, short, rate in WORKBOOK
+        Rule(max(60.0, long * scale), max(5.0, short * scale), rate) for long, short, rate in WORKBOOK
     )
 
 
@@ -230,11 +225,5 @@ def _index(seconds: float, now: float) -> int:
     return math.floor(now * BUCKETS / seconds)
 
 
-BurnListener = Callable[["BudgetStatus"], object]
-
-burn_listeners: Listeners[BurnListener] = Listeners()
-
-
-def add_burn_listener(listener: BurnListener) -> BurnListener:
-    """Call `listener(status)` when a budget begins to burn, in the process whose merge made it burn."""
-    return burn_listeners.add(listener)
+# Called when a budget begins to burn, in the process whose merge made it burn.
+burn_listeners: Listeners[Callable[[BudgetStatus], object]] = Listeners()

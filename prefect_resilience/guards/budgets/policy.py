@@ -128,7 +128,6 @@ KEPT_FOR = 7 * 86_400.0
 class _Counted:
     def __init__(self) -> None:
         # A forked child begins with no counters: the parent merges the earlier counts.
-        self.lock = threading.Lock()
         self.counters: dict[str, Counter] = {}
 
 
@@ -145,7 +144,8 @@ def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | No
     """Count a run. Returns the function to call now to merge it (it may block), or None if that can wait."""
     counter = _state.counters.get(name)
     if counter is None:
-        counter = _counter(name, budget)
+        _merge_at_exit()
+        counter = _state.counters.setdefault(name, Counter(name, budget))
     return counter.count(budget, good)
 
 
@@ -231,12 +231,6 @@ def merge(
             return model.status_of(name, after, now) if begins else None
         time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
     raise StoreUnavailable(f"too many concurrent changes to the error budget {name!r}: try again")
-
-
-def _counter(name: str, budget: ErrorBudget) -> Counter:
-    _merge_at_exit()
-    with _state.lock:
-        return _state.counters.setdefault(name, Counter(name, budget))
 
 
 @cache

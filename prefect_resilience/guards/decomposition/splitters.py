@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal, Self, cast
 
@@ -213,36 +212,12 @@ def concat(results: Sequence[Any]) -> Any:
     )
 
 
-def _texts(results: Sequence[Any]) -> str:
-    return "".join(results)
-
-
-def _lists(results: Sequence[Any]) -> list[Any]:
-    return [item for result in results for item in result]
-
-
-def _mappings(results: Sequence[Any]) -> dict[Any, Any]:
-    return {key: value for result in results for key, value in cast("Mapping[Any, Any]", result).items()}
-
-
-def _sets(results: Sequence[Any]) -> set[Any]:
-    return set[Any]().union(*results)
-
-
-_MERGED: tuple[tuple[Any, Any], ...] = (
-    (str, _texts),
-    ((list, tuple), _lists),
-    (Mapping, _mappings),
-    ((set, frozenset), _sets),
+_MERGED: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (str, "".join),
+    ((list, tuple), lambda results: [item for result in results for item in result]),
+    (Mapping, lambda results: {key: value for result in results for key, value in result.items()}),
+    ((set, frozenset), lambda results: set[Any]().union(*results)),
 )
-
-
-@dataclass(frozen=True)
-class _Join:
-    separator: str
-
-    def __call__(self, results: Sequence[str]) -> str:
-        return self.separator.join(results)
 
 
 def join(separator: str = "\n\n") -> Any:
@@ -252,4 +227,4 @@ def join(separator: str = "\n\n") -> Any:
         >>> join(", ")(["a", "b"])
         'a, b'
     """
-    return _Join(separator)
+    return separator.join

@@ -70,12 +70,7 @@ class AdaptiveLimit(Limit):
     if TYPE_CHECKING:
 
         def __init__(
-            self,
-            initial: int = 20,
-            minimum: int = 1,
-            maximum: int = 200,
-            *,
-            max_wait: Duration | None = None,
+            self, initial: int = 20, minimum: int = 1, maximum: int = 200, *, max_wait: Duration | None = None
         ) -> None: ...
 
     @model_validator(mode="after")

@@ -26,8 +26,6 @@ from prefect_resilience.guards.limits.shared import (
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 from prefect_resilience.guards.timeouts.threads import start_call
 
-__all__ = ["Bulkhead", "BulkheadFullError"]
-
 
 class Bulkhead(NamedLimit):
     """At most `max_concurrent` calls at a time; the others wait in order of arrival.

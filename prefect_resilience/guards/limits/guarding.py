@@ -155,9 +155,6 @@ class BulkheadFullError(LimitRefused):
             said += ' (Timeout(..., mode="process") stops a call at its deadline)'
         super().__init__(said)
 
-    def __reduce__(self) -> tuple[type[BulkheadFullError], tuple[str | None, int, float, int]]:
-        return type(self), (self.name, self.max_concurrent, self.waited, self.overdue)
-
 
 class AdaptiveLimitFullError(BulkheadFullError):
     """No place of an `AdaptiveLimit` became free within `waited` s; `max_concurrent` was its number then.
@@ -188,9 +185,6 @@ class RateLimitedError(LimitRefused):
         which = "a rate limit without a name" if name is None else f"rate limit {name!r}"
         allowed = f"{calls} call{'' if calls == 1 else 's'} in {per:g} s"
         super().__init__(f"{which} allows {allowed}: the next one can be made in {retry_after:.2f} s")
-
-    def __reduce__(self) -> tuple[type[RateLimitedError], tuple[str | None, int, float, float]]:
-        return type(self), (self.name, self.calls, self.per, self.retry_after)
 
 
 NOT_IN_PREFECT = re.compile(f"[/%&<>{UNPRINTABLE}]")

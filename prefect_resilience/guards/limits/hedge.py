@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, cast
 
@@ -36,8 +36,11 @@ PERCENTILE = re.compile(r"p(\d\d?(?:\.\d+)?)")
 SHARE = 2.0
 """With a percentile, at most this many times the share of slow calls get another call: 10 % with "p95"."""
 
+WARM_UP, MOST_OVERDUE = 100, 20
+"""With a percentile: calls before the first hedge. For sync calls: the most abandoned ones at a time."""
+
 MOST_MEASURED = 1024
-"""Beyond this many functions in a process, the oldest one is measured anew."""
+"""Beyond this many functions in a process, the one that was not called for longest is measured anew."""
 
 
 def _delay(after: Any) -> float | str:
@@ -68,11 +71,11 @@ class Hedge(Policy):
 
     With `after="p95"`, a call is repeated if it takes longer than 95 % of the calls before it: the load grows
     by about 5 %, and never by more than 10 % (Dean and Barroso, "The Tail at Scale", 2013). Nothing is
-    repeated during the first `warm_up` calls of a function in a process.
+    repeated during the first 100 calls of a function in a process.
 
     The other calls are cancelled when they are async, and `Hedge` waits for their end. A sync call runs in a
     thread, which cannot be cancelled: it is abandoned, keeps its places in limits until it ends, and counts
-    as overdue. While `most_overdue` of them run, no further call is made.
+    as overdue. While 20 of them run, no further call is made.
 
     Raises `ConfigurationError` for invalid options.
     """
@@ -83,18 +86,10 @@ class Hedge(Policy):
         description='The time without an answer after which another call starts, or a percentile ("p95").'
     )
     max: int = Field(default=1, strict=True, ge=1, description="The maximum number of additional calls.")
-    warm_up: int = Field(
-        default=100, strict=True, ge=20, description="With a percentile: calls before the first hedge."
-    )
-    most_overdue: int = Field(
-        default=20, strict=True, ge=1, description="For sync calls: the most abandoned ones at a time."
-    )
 
     if TYPE_CHECKING:
 
-        def __init__(
-            self, after: Duration | str, max: int = 1, *, warm_up: int = 100, most_overdue: int = 20
-        ) -> None: ...
+        def __init__(self, after: Duration | str, max: int = 1) -> None: ...
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """The value of the first successful call of the sync function `fn(*args, **kwargs)`.
@@ -182,7 +177,7 @@ class Measured:
             return cast("float", hedge.after)
         with self._lock:
             self.calls += 1
-            return self.sketch.quantile(share) if self.sketch.seen >= hedge.warm_up else None
+            return self.sketch.quantile(share) if self.sketch.seen >= WARM_UP else None
 
     def ended(self, seconds: float) -> None:
         """Count the latency of a first call. If another one won, it is the time until then: enough to know
@@ -195,7 +190,7 @@ class Measured:
         share = _share_of(hedge.after)
         with self._lock:
             self.abandoned = [call for call in self.abandoned if not call.finished]
-            if len(self.abandoned) >= hedge.most_overdue or abandoned():
+            if len(self.abandoned) >= MOST_OVERDUE or abandoned():
                 return False
             return not share or self.more < SHARE * (1 - share) * self.calls
 
@@ -204,17 +199,10 @@ class _AllMeasured:
     """What this process has measured, by functions and the names of their limits."""
 
     def __init__(self) -> None:
-        self.by_name: dict[str, Measured] = {}
-        self._lock = threading.RLock()
+        self.of = lru_cache(MOST_MEASURED)(self._new)
 
-    def of(self, name: str) -> Measured:
-        measured = self.by_name.get(name)
-        if measured is None:
-            with self._lock:
-                while len(self.by_name) >= MOST_MEASURED:
-                    del self.by_name[next(iter(self.by_name))]
-                measured = self.by_name.setdefault(name, Measured())
-        return measured
+    def _new(self, name: str) -> Measured:
+        return Measured()
 
 
 _all_measured = per_process(_AllMeasured)

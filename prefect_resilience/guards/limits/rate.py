@@ -23,8 +23,6 @@ from prefect_resilience.guards.limits.line import (
 )
 from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, answered, run_going_on, take_slot
 
-__all__ = ["RateLimit", "RateLimitedError"]
-
 LEAST_PERIOD = 0.001
 GRACE_SECONDS = 0.25
 """How long a caller may wait beyond `max_wait` while the callers before it wait for the API."""

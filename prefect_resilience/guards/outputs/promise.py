@@ -56,7 +56,7 @@ class Expect:
             raise ConfigurationError("Expect(Expect(...)): write Expect only once")
         object.__setattr__(self, "shape", shape_of(self.what))
 
-    shape: Shape | Predicate = field(init=False, repr=False, compare=False)
+    shape: Shape = field(init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, value: Any) -> Expect | None:

@@ -6,12 +6,13 @@ Each checks an output and returns the task's value, or raises `Broken` with the 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, Protocol, cast, get_origin
+from typing import Any, cast, get_origin
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
@@ -102,19 +103,6 @@ class Broken(Exception):
         self.actual = actual
         self.violations = violations
         super().__init__(actual)
-
-
-class Shape(Protocol):
-    """One kind of expected output."""
-
-    @property
-    def name(self) -> str:
-        """The name of the expected type."""
-        ...
-
-    def of(self, value: Any) -> Any:
-        """The task's value. Raises `Broken`."""
-        ...
 
 
 def type_of(value: Any) -> str:
@@ -334,33 +322,20 @@ def _plain(value: Any) -> Any:
 
 def _check_references(schema: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a `$ref` to a missing part of the schema itself."""
-    if any("$id" in part for part in _objects(schema)):
+    text = json.dumps(schema, default=str, skipkeys=True, ensure_ascii=False)
+    if '"$id":' in text:
         return  # then references are relative to that id
-    resource = DRAFT202012.create_resource(cast("Any", schema))
-    root = Registry[Any]().with_resource("", resource).resolver()
-    for part in _objects(schema):
-        reference = part.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#/"):
-            try:
-                root.lookup(reference)
-            except (Unresolvable, ValueError, TypeError):
-                raise ConfigurationError(
-                    f"expect= is a JSON Schema with an unknown $ref: {reference!r}"
-                ) from None
+    root = Registry[Any]().with_resource("", DRAFT202012.create_resource(cast("Any", schema))).resolver()
+    for reference in re.findall(r'"\$ref": "(#/[^"\\]*)"', text):
+        try:
+            root.lookup(reference)
+        except (Unresolvable, ValueError, TypeError):
+            raise ConfigurationError(
+                f"expect= is a JSON Schema with an unknown $ref: {reference!r}"
+            ) from None
 
 
-def _objects(part: Any) -> Iterator[dict[str, Any]]:
-    left = [part]
-    while left:
-        here = left.pop()
-        if isinstance(here, dict):
-            yield cast("dict[str, Any]", here)
-            left.extend(cast("dict[str, Any]", here).values())
-        elif isinstance(here, list):
-            left.extend(cast("list[Any]", here))
-
-
-def shape_of(what: Any) -> Shape | Predicate:
+def shape_of(what: Any) -> Shape:
     """The shape from a value of `expect=`. Raises ConfigurationError."""
     if isinstance(what, str):
         if what not in TYPES:
@@ -380,6 +355,7 @@ def shape_of(what: Any) -> Shape | Predicate:
     )
 
 
+Shape = JsonType | Schema | Model | Predicate
 _BUILTINS: dict[Any, str] = {
     **{list: "array", dict: "object", str: "string", int: "integer", float: "number"},
     **{bool: "boolean", type(None): "null"},

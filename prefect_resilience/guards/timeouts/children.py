@@ -63,9 +63,6 @@ class ProcessDied(ResilienceError):
         self.exit_code = exit_code
         super().__init__(f"the child process of {what} {_ending(exit_code)} before it returned a result")
 
-    def __reduce__(self) -> tuple[type[ProcessDied], tuple[str, int | None]]:
-        return type(self), (self.what, self.exit_code)
-
 
 class Child:
     """A child process, which makes one call at a time. See `child.py` for the messages."""

@@ -18,8 +18,6 @@ from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, as_cla
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
 from prefect_resilience.guards.timeouts.threads import name_of, start_call
 
-__all__ = ["Carriage", "ProcessDied", "UnpicklableError", "acall_in_process", "call_in_process"]
-
 T = TypeVar("T")
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 Level = Literal["wrong", "note"]
 
 
-class DiagnosisFinding(BaseModel):
+class DiagnosisFinding(BaseModel, frozen=True):
     """One problem, and how to fix it.
 
     `check`: the name of the check. `where`: the place of the problem. `says`: the problem, in one sentence.
     `mend`: the fix, in one sentence. `level`: "wrong", or "note" if it may be intended.
     """
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     check: str
     where: str
@@ -40,10 +38,8 @@ def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> Diagnosis
     return wrong("clocks", where, says, mend)
 
 
-class Diagnosis(BaseModel):
+class Diagnosis(BaseModel, frozen=True):
     """The findings of all checks. `checks`: the names of the checks that ran, in order."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
     checks: tuple[str, ...]
     findings: tuple[DiagnosisFinding, ...]

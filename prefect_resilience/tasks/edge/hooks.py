@@ -41,19 +41,9 @@ from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.secrets.scrub import learn_secrets
-from prefect_resilience.tasks.edge.ending import recovery_hint, run_summary
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.seams import on_task_run_state
 from prefect_resilience.telemetry.edge.events import emit
-
-__all__ = [
-    "capture_for_flow",
-    "capture_for_task",
-    "dead_letter",
-    "keep_dead_letter",
-    "recovery_hint",
-    "run_summary",
-]
 
 MOST_GIVEN = 1_000
 Log = logging.LoggerAdapter[Any]

@@ -60,13 +60,10 @@ def log_failure(
 def in_users_code(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
     """The error with its traceback from the first frame of the user's code on; empty without such a frame."""
     trace = error.__traceback__
-    while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__name__", "")):
+    ours = f"{__name__.partition('.')[0]}."
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(ours):
         trace = trace.tb_next
     return type(error), error, trace
-
-
-def _is_ours(module: str) -> bool:
-    return module.startswith(f"{__name__.partition('.')[0]}.")
 
 
 class EngineFilter(logging.Filter):

@@ -22,7 +22,7 @@ from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.guards.budgets.model import add_burn_listener
+from prefect_resilience.guards.budgets.model import burn_listeners
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
@@ -44,11 +44,7 @@ LABELS = ("code", "category", "action")
 SENT_AT_ONCE = 100
 MOST_ATTEMPTS = 200
 """The most attempts in an event; of more, the first ones."""
-CIRCUIT_EVENTS = {
-    "open": "circuit.opened",
-    "half_open": "circuit.half-opened",
-    "closed": "circuit.closed",
-}
+CIRCUIT_EVENTS = {"open": "circuit.opened", "half_open": "circuit.half-opened", "closed": "circuit.closed"}
 """The event's name by the circuit's new state. Any other state was forced by hand."""
 
 
@@ -289,7 +285,7 @@ def announce_circuits() -> None:
     """Send an event for each change of a circuit or an error budget that a run in this process causes."""
     add_transition_listener(_circuit_changed)
     add_store_listener(_store_lost)
-    add_burn_listener(_budget_burned)
+    burn_listeners.add(_budget_burned)
 
 
 def _circuit_changed(change: Transition) -> None:

@@ -54,19 +54,11 @@ def comes_back(value: Any) -> Any:
     return back
 
 
-def test_arrays_come_back_bit_for_bit() -> None:
-    for array in (
-        numpy.array([[1.5, numpy.nan], [-0.0, numpy.inf]]),
-        numpy.arange(12, dtype=">i2").reshape(3, 4)[:, ::2],
-        numpy.array(["2026-11-20", "NaT"], dtype="datetime64[D]"),
-        numpy.array(7),
-        numpy.zeros((0, 3)),
-    ):
-        back = through_a_store({"value": array})["value"]
-        assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
-        back += back.dtype.type(0) if back.dtype.kind != "M" else numpy.timedelta64(0)  # may be written to
-    for array in (numpy.array(["a secret"]), numpy.array([object()])):
-        assert [one.why for one in encode_parameters({"value": array}).left_out] == ["unknown kind"]
+@pytest.mark.parametrize("value", [numpy.arange(3), numpy.float32(1.1), shop.Attrs("a")], ids=repr)
+def test_objects_of_other_libraries_are_left_out_and_the_letter_says_so(value: Any) -> None:
+    (one,) = encode_parameters({"value": value}).left_out
+    assert (one.path, one.why) == ("value", "unknown kind")
+    assert one.type == f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 ORDER = shop.Order(
@@ -131,7 +123,6 @@ ORDER = shop.Order(
         shop.Point(1.0, math.inf, {1: "a"}),
         shop.Slotted("a", [shop.Point(0, 0), (1,)]),
         shop.Checked(3),
-        shop.Attrs("a", 2),
         shop.Card(1, "visa"),
         shop.Plain(1, (2,)),
         ORDER,
@@ -147,9 +138,6 @@ ORDER = shop.Order(
         shop.Kept(a=1, b=Decimal(2)),
         shop.Tree(1, [shop.Tree(b"x", [shop.Tree({"a": 1})])]),
         bytes(range(256)) * 4096,
-        numpy.float32(1.1),
-        numpy.datetime64("2026-11-20T18:00:00.000000001"),
-        numpy.bool_(True),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -520,13 +508,11 @@ def test_new_fields_with_defaults_are_filled_in() -> None:
     where = "tests.durable.letters.shop:"
     item = {KIND: "model", "class": where + "Item", "fields": {"sku": "a", "price": 1}, "set": ["sku"]}
     point = {KIND: "dataclass", "class": where + "Point", "fields": {"x": 1.0, "y": 2.0}}
-    checked = {KIND: "attrs", "class": where + "Attrs", "fields": {"name": "a", "count": 0}}
     late = {KIND: "dataclass", "class": where + "Late", "fields": {}}
-    read = Reader().parameters({"item": item, "point": point, "attrs": checked, "late": late})
+    read = Reader().parameters({"item": item, "point": point, "late": late})
     assert read["late"].since == 2026
     assert read["item"].tags == frozenset()
     assert read["point"] == shop.Point(1.0, 2.0)
-    assert read["attrs"] == shop.Attrs("a")
 
 
 def test_reading_runs_no_validator(monkeypatch: pytest.MonkeyPatch) -> None:

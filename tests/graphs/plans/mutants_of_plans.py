@@ -39,7 +39,7 @@ RICH: dict[str, Any] = {
             "kind": "reasoning",
             "depends_on": "load",
             "map": {"over": "{{load.output.items}}", "as": "doc", "max_concurrent": 3, "allow_failures": 0.1},
-            "input": {"prompt": "{{doc.text | default('none') | truncate(20)}} of {{index + 1}}"},
+            "input": {"prompt": "{{doc.text | default('none') | trim}} of {{index + 1}}"},
             "retry_policy": {"attempts": 3, "by_category": {"rate_limit": 5}, "backoff": {"kind": "linear"}},
             "cache": {"ttl": 60, "key": "{{doc.id}}"},
             "circuit": {"name": "llm", "open_for": 5},

@@ -141,28 +141,17 @@ VIEW = View(
         ("{{ 'big' if a.output.n > 2 else 'small' }}", "big"),
         ("{{ 'big' if a.output.n > 9 }}", None),
         ("{{ s.output or 'other' }}", "other"),
-        ("{{ s.output.x | default('d') }} {{ '' | d('e', true) }} {{ 0 | d('x') }}", "d e 0"),
-        ("{{ a.output.items | length }} {{ a.output.text | count }} {{ a.output.empty | length }}", "3 2 0"),
+        ("{{ s.output.x | default('d') }} {{ '' | default('e', true) }} {{ 0 | default('x') }}", "d e 0"),
+        ("{{ a.output.items | length }} {{ a.output.text | length }} {{ a.output.empty | length }}", "3 2 0"),
         ("{{ s.output | length }}", 0),
-        ("{{ a.output.text | upper | lower | capitalize }}{{ ' x ' | trim }}", "Hix"),
+        ("{{ a.output.text | upper }}{{ a.output.text | upper | lower }}{{ ' x ' | trim }}", "HIhix"),
         ("{{ a.output.items | join(', ') }}", '1, {"b": "x"}, [2, 3]'),
         ("{{ s.output | join }}", ""),
-        ("{{ (a.output.items | last)[0] }} {{ a.output.items | first }} {{ a.output.keys | first }}", "2 1 0"),
-        ("{{ (a.output.items | last)[9] }}", None),
-        ("{{ (s.output | first).x }}", None),
-        ("{{ 'abc' | first }}", "a"),
-        ("{{ a.output.none | first }}", None),
-        ("{{ 2.567 | round(1) }} {{ 2.5 | round }}", "2.6 2.0"),
         ("{{ '42' | int + 1 }} {{ '4.7' | int }} {{ 'x' | int(7) }} {{ 2.9 | int }} {{ [] | int }}", "43 4 7 2 0"),
-        ("{{ '1.5' | float }} {{ 'x' | float }} {{ s.output | int }}", "1.5 0 0"),
         ("{{ ('9' ~ '9') | int(1) }}", 99),
-        ("{{ 5 | string }}", "5"),
-        ("{{ 'abcdef' | truncate(4) }} {{ 'abc' | truncate(4) }} {{ a.output.items | truncate(5) }}", "abc… abc [1, …"),
         ("{{ a.output.keys | tojson }}", '{"0": "zero", "a key": 1, "values": "v", "é": "e"}'),
         ("{{ 'x' | tojson }} {{ s.output | tojson }} {{ a.output.when | tojson }}", '"x" null 2026-01-02T00:00:00+00:00'),
         ("{{ s.output is defined }} {{ s.output is undefined }} {{ a.output.null is none }}", "false true true"),
-        ("{{ a.output.n is number }} {{ true is number }} {{ 'x' is string }} {{ true is boolean }}", "true false true true"),
-        ("{{ a.output is mapping }} {{ a.output.items is sequence }}", "true true"),
         ("{{ [a.output.n, s.output] }}", [3, None]),
         ("{{ a.output.items[a.output.n - 2].b }}", "x"),
         ("{{ a.output.keys[a.output.n - 3] }}", "zero"),
@@ -200,8 +189,6 @@ def test_a_lone_template_gives_the_very_value() -> None:
         ("{{ a.output.txt == 1 }}", "{{ a.output.txt == 1 }}: a.output has no 'txt'; did you mean 'text'?"),
         ("{{ a.output.txt | upper }}", "{{ a.output.txt | upper }}: a.output has no 'txt'; did you mean 'text'?"),
         ("{{ [a.output.txt] }}", "{{ [a.output.txt] }}: a.output has no 'txt'; did you mean 'text'?"),
-        ("{{ (a.output.items | first).x }}", "{{ (a.output.items | first).x }}: its value is 1, and has no 'x'"),
-        ("{{ a.output.none | last }}", "{{ a.output.none | last }}: the list is empty"),
         ("{{ a.output.txt | default('') }}", None),
         ("{{ a.output.txt is defined }}", None),
         ("{{inputs.drugs}}", "{{ inputs.drugs }}: inputs has no 'drugs'; did you mean 'drug'?"),
@@ -240,11 +227,8 @@ def test_a_warning_is_said_once_and_suggestions_end() -> None:
         ("{{ 'a' + 1 }}", "input: '+' needs a number, not a str"),
         ("{{ 'a' - 'b' }}", "input: '-' needs a number, not a str"),
         ("{{ true + 1 }}", "input: '+' needs a number, not a bool"),
-        ("{{ a.output.null | round }}", "input: round needs a number, not null"),
-        ("{{ s.output | round }}", "input: round needs a number, not a missing value: its node has no output"),
         ("{{ 5 | length }}", "input: {{ 5 | length }} cannot be evaluated: object of type 'int' has no len()"),
         ("{{ 5 | join }}", "input: join needs a list, not a int"),
-        ("{{ 5 | first }}", "input: {{ 5 | first }} cannot be evaluated: 'int' object is not iterable"),
         ("{{ a.output[a.output.items] }}", "input: the brackets must contain a name or a whole number"),
         ("{{ a.output['__class' ~ '__'] }}", "input: the brackets must contain a name or a whole number"),
         ("{{ a.output.x() }}", "input: {{ a.output.x() }}: calls are not allowed in a template: write a path such as kg_query.output.text, or a filter such as | upper"),
@@ -298,8 +282,8 @@ def test_sizes_are_bounded() -> None:
     [
         ("{{ a.output[1.5] }}", "write a name or a whole number between the brackets"),
         ("{{ a.output[true] }}", "write a name or a whole number between the brackets"),
-        ("{{ a.output is number(1) }}", "the test 'number' takes no arguments"),
-        ("{{ a.output is odd }}", "unknown test 'odd'; write one of boolean, defined, mapping, none, number, sequence, string, undefined"),
+        ("{{ a.output is defined(1) }}", "the test 'defined' takes no arguments"),
+        ("{{ a.output is odd }}", "unknown test 'odd'; write one of defined, none, undefined"),
         ("{{ a.output | upper(1) }}", "the filter 'upper' takes no arguments"),
         ("{{ a.output | join(1, 2) }}", "the filter 'join' takes at most 1 argument, by position"),
         ("{{ a.output, 1 }}", "write one value, or a list as in [a, b]"),
@@ -358,7 +342,7 @@ def test_references_and_whether_there_is_a_template() -> None:
     assert has_template("{% x %}")
     assert not has_template({"{{a}}": ["a", 5, None, {"x": "{ a }"}]})
     assert is_one_template("{{ a.output }}")
-    assert is_one_template("{{ a.output | first }}")
+    assert is_one_template("{{ a.output | length }}")
     assert is_one_template("{{ a")
     assert not is_one_template("{{a}}{{b}}")
     assert not is_one_template("a")

@@ -15,7 +15,8 @@ from prefect_resilience import Backoff, Retry, error_context
 from prefect_resilience.errors.secrets.redact import register_secret
 from prefect_resilience.graphs.conditions import ConditionError, path
 from prefect_resilience.graphs.routing import NoProgress, RoundsExhausted, aiterate, iterate
-from prefect_resilience.graphs.routing.rounds import KEPT_VALUES, PARTIAL
+from prefect_resilience.graphs.routing.rounds import KEPT_VALUES
+from prefect_resilience.guards.partials import LIMIT as PARTIAL
 from tests.graphs.routing.scenes import drawn, in_flow
 
 

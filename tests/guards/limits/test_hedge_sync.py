@@ -18,7 +18,7 @@ from prefect_resilience.guards.timeouts.threads import overdue_calls
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    hedges._all_measured.by_name.clear()
+    hedges._all_measured.of.cache_clear()
     yield
     wait_until(lambda: overdue_calls() == 0 and not line._lines.by_key)
 
@@ -120,8 +120,9 @@ def test_an_attempt_that_is_over_makes_no_more_calls():
     finish.set()
 
 
-def test_abandoned_calls_are_bounded():
-    finish, quick = threading.Event(), Hedge(0.01, most_overdue=2)
+def test_abandoned_calls_are_bounded(monkeypatch):
+    monkeypatch.setattr(hedges, "MOST_OVERDUE", 2)
+    finish, quick = threading.Event(), Hedge(0.01)
     made = []
 
     def read(number):
@@ -139,21 +140,23 @@ def test_abandoned_calls_are_bounded():
     finish.set()
 
 
-def test_a_percentile_waits_for_its_warm_up_and_follows_what_is_measured():
-    hedge, script = Hedge("p90", warm_up=20), Script((0.002, "x"))
+def test_a_percentile_waits_for_its_warm_up_and_follows_what_is_measured(monkeypatch):
+    monkeypatch.setattr(hedges, "WARM_UP", 20)
+    hedge, script = Hedge("p90"), Script((0.002, "x"))
     for _ in range(20):
         hedge.call(script)
     assert script.calls == 20
     slow = Script((0.3, "slow"), (0, "quick"))
-    measured = next(iter(hedges._all_measured.by_name.values()))
+    measured = hedges._all_measured.of(repr(script))
     assert 0.001 < measured.begins(hedge) < 0.2
     script.script, script.calls = slow.script, 0
     assert hedge.call(script) == "quick"
     assert measured.sketch.seen == 21
 
 
-def test_a_percentile_bounds_the_load_that_it_adds():
-    hedge, made = Hedge("p90", warm_up=20), []
+def test_a_percentile_bounds_the_load_that_it_adds(monkeypatch):
+    monkeypatch.setattr(hedges, "WARM_UP", 20)
+    hedge, made = Hedge("p90"), []
 
     def read():
         made.append(1)
@@ -166,17 +169,24 @@ def test_a_percentile_bounds_the_load_that_it_adds():
 
 def test_each_function_and_limit_is_measured_by_itself(monkeypatch):
     monkeypatch.setattr(hedges, "MOST_MEASURED", 3)
-    hedge = Hedge("p50", warm_up=20)
+    measured = hedges._AllMeasured().of
+    monkeypatch.setattr(hedges._all_measured, "of", measured)
+
+    def calls(*names):
+        return [measured(name).calls for name in names]
+
+    hedge = Hedge("p50")
     hedge.call(int)
     hedge.call(partial(str, "x"))
     hedge.within(int, [Bulkhead(1, name="llm:{kind}")], {"kind": "a"})()
-    assert list(hedges._all_measured.by_name) == ["int", "str", "int|llm:a"]
+    assert calls("int", "str", "int|llm:a") == [1, 1, 1]
     hedge.call(float)
-    assert list(hedges._all_measured.by_name) == ["str", "int|llm:a", "float"]
+    assert calls("str", "int|llm:a", "float", "int") == [1, 1, 1, 0]
 
 
-def test_async_calls_may_have_a_percentile_too():
-    hedge, calls = Hedge("p95", warm_up=20), []
+def test_async_calls_may_have_a_percentile_too(monkeypatch):
+    monkeypatch.setattr(hedges, "WARM_UP", 20)
+    hedge, calls = Hedge("p95"), []
 
     async def read():
         calls.append(1)
@@ -198,7 +208,6 @@ def test_async_calls_may_have_a_percentile_too():
         (lambda: Hedge("pp"), "Hedge(after='pp'): write a percentile from"),
         (lambda: Hedge("p100"), "Hedge(after='p100'): write a percentile from"),
         (lambda: Hedge("soon"), "'soon' is not a duration"),
-        (lambda: Hedge(1, warm_up=3), "Hedge(warm_up=3): write at least 20"),
         (lambda: Hedge(1).call(asyncio.sleep, 0), "sleep is async: write `await Hedge(...).acall(...)`"),
         (
             lambda: resilient(hedge=Hedge(1))(generator),

@@ -180,10 +180,6 @@ _TextBox = Annotated[str | None, WithJsonSchema({"type": "string", "title": "Com
 """A plain field: for `str | None` the UI would ask for the type first."""
 
 
-def _without_blank(given: dict[str, Any]) -> dict[str, Any]:
-    return {**given, "comment": given["comment"] or None}
-
-
 def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any, datetime], Any]]:
     """The form, and a function that makes the answer from it and its time."""
     if isinstance(wanted, type) and issubclass(wanted, Approval):
@@ -194,7 +190,9 @@ def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any, datetime], Any]]:
         fields["approved"] = (bool, Field(default=False))
         fields["comment"] = (_TextBox, Field(default=""))
         made = create_model(wanted.__name__, __base__=RunInput, **fields)
-        return made, lambda given, at: wanted(**_without_blank(given.model_dump()), answered_at=at)
+        return made, lambda given, at: wanted(
+            **(given.model_dump() | {"comment": given.comment or None}), answered_at=at
+        )
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
         model = wanted
         form = cast("type[RunInput]", run_input_subclass_from_type(model))

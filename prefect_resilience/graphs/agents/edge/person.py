@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing_extensions import TypeVar
 
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.base.naming import digest
+from prefect_resilience.base.outcomes import is_awaitable, last
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -84,10 +84,9 @@ def tell(notify: Notify, notice: Notice) -> str | None:
             notify = cast("NotificationBlock", Block.load(notify, _sync=True))  # pyright: ignore
         if isinstance(notify, NotificationBlock):
             with notify.raise_on_failure():
-                answer: Any = notify.notify(notice.body, notice.subject)
-                _waited_for(answer)
+                _wait_for(notify.notify(notice.body, notice.subject))
         else:
-            _waited_for(notify(notice))
+            _wait_for(notify(notice))
     except Exception as failure:  # noqa: BLE001 - the chain's own failure is more important
         why = redact(f"the notification failed: {failure!r}")
         logger.error("%s: %s", notice.subject, why)
@@ -95,13 +94,9 @@ def tell(notify: Notify, notice: Notice) -> str | None:
     return None
 
 
-def _waited_for(answer: Any) -> None:
-    if inspect.isawaitable(answer):
-        run_coro_as_sync(_awaited(answer))
-
-
-async def _awaited(answer: Any) -> Any:
-    return await answer
+def _wait_for(answer: Any) -> None:
+    if is_awaitable(answer):
+        run_coro_as_sync(last(answer))
 
 
 @dataclass(frozen=True)
@@ -171,16 +166,15 @@ class Person:
         asked, seen = redact(question), here.observed_flow_pauses
         key = digest(f"{self.name}\n{asked}")
         seen[key] = seen.get(key, 0) + 1  # the same text once more is another question
-        announce = None if self.notify is None else partial(_announce, self.name, self.notify, asked)
+        announce = None
+        if self.notify is not None:
+            notice = notice_of(self.name, f"{self.name}: {one_line(asked)}", {}, asked)
+            announce = partial(tell, self.notify, notice)
         return _question(self, asked, f"{key}-{seen[key]}", announce).task(self.name, asked, isasync=isasync)
 
 
 def _question(person: Person, text: str, key: str, announce: Callable[[], Any] | None = None) -> Question:
     return Question(text, key, person.answer, person.timeout, person.poll_interval, announce)
-
-
-def _announce(name: str, notify: Notify, asked: str) -> None:
-    tell(notify, notice_of(name, f"{name}: {one_line(asked)}", {}, asked))
 
 
 A = TypeVar("A", bound=Approval, default=Approval)

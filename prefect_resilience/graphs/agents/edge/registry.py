@@ -62,7 +62,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f'{self.a_kind} needs a name, as in @{self.kind}("builder")')
+            article = "an" if self.kind == "agent" else "a"
+            raise ConfigurationError(f'{article} {self.kind} needs a name, as in @{self.kind}("builder")')
         if not callable(self.target):
             raise ConfigurationError(
                 f"the {self.kind} {self.name!r} must be a function or a task, not {self.target!r}"
@@ -76,10 +77,6 @@ class Agent:
         for name, why in NOT_HERE.items():
             if name in self.options:
                 raise ConfigurationError(f"the {self.kind} {self.name!r} does not accept {name}=: {why}")
-
-    @property
-    def a_kind(self) -> str:
-        return "an agent" if self.kind == "agent" else f"a {self.kind}"
 
     @property
     def place(self) -> str:

@@ -78,7 +78,7 @@ class Preparation:
         if node.map is not None and node.map.item in action.parameters:
             given.setdefault(node.map.item, view.names[node.map.item])
         parameters = action.converted(given)
-        if action.takes_error:
+        if ERROR in action.parameters:
             parameters.setdefault(ERROR, seen)
         key = node.cache.key if isinstance(node.cache, Cache) else None
         rendered = None if key is None else str(self._rendered(node, key, view, "cache.key"))

@@ -15,7 +15,6 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.actions import Action, Actions
 from prefect_resilience.graphs.plans.builtin import (
-    Ask,
     Nest,
     asking,
     common_part,
@@ -34,11 +33,6 @@ from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, Gave
 from prefect_resilience.graphs.routing.edge.voting import Quorum
-
-
-def asking_of(actions: Actions) -> Ask:
-    """The quorum of a plan with these actions."""
-    return partial(_ask, actions)
 
 
 def _ask(
@@ -108,7 +102,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
-    with nested(nest), asking(asking_of(actions)), progress_shown(f"{artifact_key(title)}-progress", run):
+    with nested(nest), asking(partial(_ask, actions)), progress_shown(f"{artifact_key(title)}-progress", run):
         try:
             result = run.run()
         except PlanFailed as failure:

@@ -47,9 +47,6 @@ class PlanError(ConfigurationError):
         self.source = source
         super().__init__(_listed(self.mistakes, source))
 
-    def __reduce__(self) -> tuple[type[PlanError], tuple[tuple[Mistake, ...], str]]:
-        return type(self), (self.mistakes, self.source)
-
 
 def _listed(mistakes: tuple[Mistake, ...], source: str) -> str:
     count = len(mistakes)

@@ -41,9 +41,9 @@ from prefect_resilience.graphs.routing.rounds import (
     Round,
     RoundsExhausted,
     history_details,
-    partial_output,
     same,
 )
+from prefect_resilience.guards.partials import partial_output
 from prefect_resilience.tasks.edge.answers import request_of_step
 
 E = TypeVar("E", NoProgress, RoundsExhausted)
