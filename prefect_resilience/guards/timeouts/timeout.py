@@ -14,7 +14,7 @@ import anyio
 from pydantic import Field, field_validator, model_validator
 
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, LONGEST, Duration, seconds_of
-from prefect_resilience.base.outcomes import generates, last
+from prefect_resilience.base.outcomes import PLAIN, generates, last
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
@@ -113,11 +113,7 @@ async def acall_with_deadline(
 
     Raises `AttemptTimeout`, and any exception of the awaitable.
     """
-    with anyio.move_on_after(seconds) as scope:
-        return await awaitable_factory()
-    # The scope swallows only its own cancellation, so the deadline has passed.
-    assert scope.cancelled_caught
-    raise AttemptTimeout(seconds, what)
+    return await _acall_within(seconds, what, awaitable_factory)
 
 
 T = TypeVar("T")
@@ -240,7 +236,12 @@ def bounded(
 async def _acall_within(
     seconds: float, what: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    return await acall_with_deadline(lambda: last(fn(*args, **kwargs)), seconds, what=what)
+    with anyio.move_on_after(seconds) as scope:
+        value = await fn(*args, **kwargs)
+        return value if type(value) in PLAIN else await last(value)
+    # The scope swallows only its own cancellation, so the deadline has passed.
+    assert scope.cancelled_caught
+    raise AttemptTimeout(seconds, what)
 
 
 def call_within(timeout: Timeout, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
