@@ -35,10 +35,11 @@ class FirstAttempt:
         self.guard: Guard = guard
         self.fn: Callable[..., Any] = fn or bounded(guard.timeout, guard.fn, guard.isasync, guard.fn)
         bounds = fn is None and (guard.timeout is None or guard.timeout.mode != "process")
-        several = (guard.limits, guard.hedge, guard.effect, guard.error_budget, guard.policy)
+        several = (guard.hedge, guard.effect, guard.error_budget, guard.policy)
         others = (guard.expect, guard.decompose, guard.retry.budget)
         self.is_plain: bool = (
-            not any(several)
+            all(each is guard.circuit for each in guard.entered_in_order)
+            and not any(several)
             and others == (None, None, None)
             and not guard.remembers
             and (bounds or guard.timeout is None)
