@@ -35,12 +35,10 @@ class FirstAttempt:
         self.guard: Guard = guard
         self.fn: Callable[..., Any] = fn or bounded(guard.timeout, guard.fn, guard.isasync, guard.fn)
         bounds = fn is None and (guard.timeout is None or guard.timeout.mode != "process")
-        several = (guard.hedge, guard.effect, guard.error_budget, guard.policy)
-        others = (guard.expect, guard.decompose, guard.retry.budget)
+        others = (guard.hedge, guard.effect, guard.error_budget, guard.expect, guard.decompose)
         self.is_plain: bool = (
             all(each is guard.circuit for each in guard.entered_in_order)
-            and not any(several)
-            and others == (None, None, None)
+            and all(each is None for each in (*others, guard.policy, guard.retry.budget))
             and not guard.remembers
             and (bounds or guard.timeout is None)
         )
