@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 47082,
+    "lines of code": 47081,
     "files": 347,
     "longest file, lines": 400,
     "arrows between rooms": 48,
@@ -34,7 +34,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 360,
-    "tests, lines of code": 74_058,
+    "tests, lines of code": 74_054,
     "functions named by a participle, %": 15.8,
     "assignments to vague names, %": 9.6,
     "file names that stand twice": 26,

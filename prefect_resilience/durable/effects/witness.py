@@ -39,14 +39,13 @@ _SENDS = names(
 )
 _NATIVE = names("ctypes.dlopen ctypes.dlsym ctypes.dlsym/handle ctypes.call_function mmap.__new__")
 _PATHS: dict[str, tuple[tuple[int, int | None], ...]] = {
-    "open": ((0, None),),
+    **dict.fromkeys(names("open os.truncate os.setxattr os.removexattr"), ((0, None),)),
     "os.mkdir": ((0, 2),),
     "os.rename": ((1, 3), (0, 2)),
     "os.link": ((1, 3),),
     "os.symlink": ((1, 2),),
     "os.remove": ((0, 1),),
     "os.rmdir": ((0, 1),),
-    "os.truncate": ((0, None),),
     "os.chmod": ((0, 2),),
     "os.chown": ((0, 3),),
     "os.utime": ((0, 3),),

@@ -283,24 +283,15 @@ def test_clients_of_both_libraries_are_served(ask, server, provider, library) ->
 @pytest.mark.smoke
 def test_one_line_for_each_sdk(server) -> None:
     """As the documentation has it."""
+    options: Any = {"max_retries": 0, "base_url": server.url, "api_key": "none"}
     ours = ResilientTransport(allowed_methods=["GET", "POST"], retry=Retry(backoff=Backoff.none()))
-    with openai.OpenAI(
-        http_client=openai.DefaultHttpxClient(transport=ours),
-        max_retries=0,
-        base_url=server.url,
-        api_key="none",
-    ) as client:
+    with openai.OpenAI(http_client=openai.DefaultHttpxClient(transport=ours), **options) as client:
         server.says(503, answer("openai"))
         said = client.chat.completions.create(model="m", messages=[{"role": "user", "content": "count"}])
         assert said.choices[0].message.content == TEXT
         assert client.timeout == openai.DEFAULT_TIMEOUT, "the client keeps the SDK's own timeouts"
     ours = ResilientTransport(allowed_methods=["GET", "POST"], retry=Retry(backoff=Backoff.none()))
-    with anthropic.Anthropic(
-        http_client=anthropic.DefaultHttpxClient(transport=ours),
-        max_retries=0,
-        base_url=server.url,
-        api_key="none",
-    ) as client:
+    with anthropic.Anthropic(http_client=anthropic.DefaultHttpxClient(transport=ours), **options) as client:
         server.says(529, answer("anthropic"))
         began = time.monotonic()
         said = client.messages.create(

@@ -28,6 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing import shared_memory
 from typing import Any
 
@@ -150,6 +151,11 @@ def touched(folder: pathlib.Path) -> None:
     (folder / "there").touch()
 
 
+def labelled(folder: pathlib.Path) -> None:
+    with suppress(OSError):  # not every file system has attributes
+        os.setxattr(folder / "there", "user.sent", b"1")
+
+
 def truncated(folder: pathlib.Path) -> None:
     os.truncate(folder / "there", 0)
 
@@ -218,6 +224,7 @@ LEAVING = [
     (made_a_folder, "os.mkdir"),
     (removed, "os.remove"),
     (touched, "os.utime"),
+    (labelled, "os.setxattr"),
     (truncated, "os.truncate"),
     (forked, "os.fork"),
     (forked_with_a_terminal, "os.forkpty"),
