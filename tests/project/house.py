@@ -23,8 +23,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 47081,
-    "files": 347,
+    "lines of code": 46988,
+    "files": 346,
     "longest file, lines": 400,
     "arrows between rooms": 48,
     "arrows upward": 0,
@@ -33,8 +33,8 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 360,
-    "tests, lines of code": 74_054,
+    "files with stubs": 359,
+    "tests, lines of code": 74_049,
     "functions named by a participle, %": 15.8,
     "assignments to vague names, %": 9.6,
     "file names that stand twice": 26,

@@ -19,7 +19,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
-from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, moment_of
 from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flushed
 
 if TYPE_CHECKING:
@@ -322,7 +322,9 @@ class CircuitBreaker(Guarding):
         StoreUnavailable, and changes nothing, when the store cannot be written; so do the other commands.
         """
         circuit = self._current()
-        circuit.command(machine.Force("forced_open", redact(reason), circuit.moment(until)))
+        if until is not None:
+            circuit.refresh()  # the store's clock counts
+        circuit.command(machine.Force("forced_open", redact(reason), moment_of(until, circuit.link.now())))
 
     def force_closed(self, reason: str = "closed manually") -> None:
         """Close the circuit for the fleet and empty its windows; it can open again as usual."""

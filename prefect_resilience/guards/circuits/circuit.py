@@ -6,16 +6,15 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from time import monotonic, sleep
 
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.errors.taxonomy import ErrorInfo
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.link import StoreLink, drained
+from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.circuits.listeners import logger, tell
 from prefect_resilience.guards.circuits.merger import Merger
-from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, judge, moment_of
+from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, judge
 from prefect_resilience.guards.circuits.pending import Permit, flush_aside
 from prefect_resilience.guards.circuits.view import CurrentView, View, snapshot_of
 
@@ -137,7 +136,7 @@ class Circuit:
     def flush(self) -> None:
         """Exchange counts with the store if that is due, and tell the listeners. Never raises."""
         # A failure is worth a short wait for another thread's exchange; a success can wait for the next one.
-        patience = PATIENCE if self._merger.is_urgent else 0
+        patience = PATIENCE if self._merger.pending.urgent else 0
         self._talk(lambda: self._merger.is_due() and self._merger.sync(), patience)
 
     def finish(self) -> None:
@@ -160,12 +159,6 @@ class Circuit:
 
     # -- commands and state
 
-    def moment(self, until: float | str | datetime | timedelta | None) -> float | None:
-        """The end of a forced opening, by the store's clock. Raises ConfigurationError."""
-        if until is not None:
-            self.refresh()
-        return moment_of(until, self.link.now())
-
     def command(self, event: machine.Force | machine.Reset) -> None:
         """Change the circuit for the whole fleet, or raise StoreUnavailable and change nothing."""
         try:
@@ -186,4 +179,5 @@ class Circuit:
         self.shown.show(retire=True)
 
     def _tell(self) -> None:
-        tell([*drained(self.link.notices), *drained(self._merger.news)])
+        tell(self.link.notices)
+        tell(self._merger.news)

@@ -13,9 +13,7 @@ from prefect_resilience.guards.circuits.model import CircuitState
 from prefect_resilience.guards.circuits.window import (
     Count,
     Run,
-    StoredCalls,
     StoredFields,
-    StoredSpan,
     StoredWindow,
     WindowDocument,
     size_of,
@@ -148,12 +146,12 @@ class _StoredBaseline(StoredFields):
     at: float
 
 
-class _MoreCalls(StoredCalls):
+class _MoreCalls(windows.StoredCalls):
     generation: Count
     used: float
 
 
-class _MoreSpan(StoredSpan):
+class _MoreSpan(windows.StoredSpan):
     generation: Count
     used: float
 
@@ -229,14 +227,11 @@ def count(document: CircuitDocument, size: int | float, run: Run, now: float) ->
     """Add a run to every window, also to the one of this size, which is made if there is none."""
     own, first = window_of(document, size), document["window"]
     mine = windows.record(own, size, (run,), now)
-    rest = [
-        {**one, **windows.record(one, size_of(one), (run,), now)}
-        for one in windows_of(document)
-        if one is not own
-    ]
+    more = [window for window in windows_of(document) if window is not own]
+    rest = [{**window, **windows.record(window, size_of(window), (run,), now)} for window in more]
     if own is not first and first is not None:
-        more = {**mine, "generation": document["generation"], "used": now}
-        mine, *rest = [rest[0], more, *rest[1:]][:MOST_WINDOWS]
+        second = {**mine, "generation": document["generation"], "used": now}
+        mine, *rest = [rest[0], second, *rest[1:]][:MOST_WINDOWS]
     document["window"] = mine
     if rest:
         document["windows"] = rest

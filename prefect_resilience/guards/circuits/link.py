@@ -1,4 +1,4 @@
-"""The link of a process to one store of circuits.
+"""The link of a process to one store of circuits, and the news of the circuits in it.
 
 The store is opened at its first use. After a failed or slow contact it is not asked for a while (a rest).
 """
@@ -6,19 +6,21 @@ The store is opened at its first use. After a failed or slow contact it is not a
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing
 from time import monotonic
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits.listeners import StoreNotice
-from prefect_resilience.guards.circuits.news import CircuitNews
-from prefect_resilience.stores import Store, open_store
+from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition, logger
+from prefect_resilience.stores import Document, Store, open_store
 from prefect_resilience.stores.watching import Watch, WatchedStore
 
 PREFIX = "circuit/"
@@ -26,12 +28,17 @@ PREFIX = "circuit/"
 
 
 T = TypeVar("T")
-N = TypeVar("N")
 
 REST_AFTER_FAILURE = 5.0
 SLOW = 3.0
 REST_PER_SECOND = 5.0
 LONGEST_REST = 30.0
+
+WAIT = 1.0
+"""Seconds after which the thread sees that no circuit is left."""
+
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 10.0
 
 
 class StoreLink:
@@ -53,7 +60,7 @@ class StoreLink:
         self._down = False
         self._met_at: float | None = None
         self._offset = time.time() - monotonic()
-        self.notices: deque[StoreNotice] = deque()
+        self.notices: deque[Transition | StoreNotice] = deque()
         """The notices about this store, for the listeners."""
         self.begin()
 
@@ -138,14 +145,94 @@ class StoreLink:
                 self.notices.append(StoreNotice(url, available=not is_down, reason=reason))
 
 
-def drained(queue: deque[N]) -> list[N]:
-    """Remove and return the items of a queue. `popleft` is atomic, so each item is taken once."""
-    taken: list[N] = []
-    with suppress(IndexError):
-        while True:
-            taken.append(queue.popleft())
-    return taken
-
-
 def _rest(took: float) -> float:
     return min(LONGEST_REST, took * REST_PER_SECOND)
+
+
+class Follower(Protocol):
+    """A circuit that wants to hear of its document."""
+
+    name: str
+
+    def hear(self, found: Document | None) -> None:
+        """The document was changed. None: load it, and decide anew when to load it next."""
+        ...
+
+
+class CircuitNews:
+    """Follows the documents under `prefix`; `watch` opens a watch of them.
+
+    It gets only the news of its followers' names. A circuit whose name is not in `heard` polls. After a cut
+    the thread connects again, after a random pause, so that a fleet does not come back all at once. It ends
+    when no follower is left.
+    """
+
+    def __init__(self, prefix: str, watch: Callable[[str], Watch]) -> None:
+        self._prefix = prefix
+        self._watch = watch
+        self._followers: dict[str, weakref.WeakSet[Follower]] = {}
+        self._lock = threading.Lock()
+        self._runs = False
+        self.heard: frozenset[str] = frozenset()
+
+    def join(self, follower: Follower) -> None:
+        """Tell `follower` the news of its name, as long as it lives."""
+        with self._lock:
+            self._followers.setdefault(follower.name, weakref.WeakSet()).add(follower)
+            if not self._runs:
+                self._runs = True
+                start_thread("circuit-news", self._run)
+
+    def leave(self, follower: Follower) -> None:
+        """Tell `follower` nothing more."""
+        with self._lock:
+            self._followers.get(follower.name, weakref.WeakSet[Follower]()).discard(follower)
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while self._is_wanted():
+            try:
+                with closing(self._watch(self._prefix)) as watch:
+                    pause = FIRST_PAUSE
+                    self._follow(watch)
+            except StoreUnavailable as error:
+                logger.debug("no news of circuits: %s", error)
+            time.sleep(random.uniform(pause / 2, pause))
+            pause = min(LONGEST_PAUSE, 2 * pause)
+
+    def _is_wanted(self) -> bool:
+        with self._lock:
+            self._followers = {name: known for name, known in self._followers.items() if known}
+            self._runs = bool(self._followers)
+            return self._runs
+
+    def _follow(self, watch: Watch) -> None:
+        try:
+            while self._is_wanted():
+                self._hear(watch)
+                for news in watch.wait(WAIT):
+                    self._tell(news.key.removeprefix(self._prefix), news.document)
+        finally:
+            names, self.heard = self.heard, frozenset()
+            for name in names:
+                self._tell(name, None)
+
+    def _hear(self, watch: Watch) -> None:
+        """Follow the names of all followers. New ones load their document: they may have missed news."""
+        with self._lock:
+            names = frozenset(self._followers)
+        if names == self.heard:
+            return
+        watch.follow([self._prefix + name for name in names])
+        added, self.heard = names - self.heard, names
+        for name in added:
+            self._tell(name, None)
+
+    def _tell(self, name: str, document: Document | None) -> None:
+        with self._lock:
+            followers = list(self._followers.get(name, ()))
+        for follower in followers:
+            try:
+                follower.hear(document)
+            except Exception:  # noqa: BLE001 - the other circuits still want their news
+                logger.exception("circuit %r could not take its news", name)

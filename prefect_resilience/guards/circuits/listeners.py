@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.circuits.model import CircuitState
@@ -98,51 +100,33 @@ def remove_store_listener(listener: StoreListener) -> None:
     _store_listeners.remove(listener)
 
 
-def tell(news: Iterable[Transition | StoreNotice]) -> None:
-    """Log each transition and notice and pass it to the listeners. Never raises."""
-    for item in news:
-        if isinstance(item, Transition):
-            _log_transition(item)
-            _transition_listeners.tell(item)
-        else:
-            _log_notice(item)
-            _store_listeners.tell(item)
+def tell(news: deque[Transition | StoreNotice]) -> None:
+    """Take each transition and notice, log it, and pass it to the listeners. Never raises."""
+    with suppress(IndexError):  # another thread takes items, too
+        while news:
+            item = news.popleft()
+            logger.log(*_line_of(item))
+            (_transition_listeners if isinstance(item, Transition) else _store_listeners).tell(item)
 
 
-def warn_of_windows(name: str, own: int | float, others: Iterable[int | float]) -> None:
-    """Log that policies with other windows use the circuit, too."""
-    here, *elsewhere = (
-        f"{size} calls" if isinstance(size, int) else f"{size:g} s" for size in (own, *others)
-    )
-    logger.warning(
+def warn_of_windows(name: str, sizes: Iterable[int | float]) -> None:
+    """Log that policies with other windows, after the one of this process, use the circuit, too."""
+    own, *elsewhere = (f"{size} calls" if isinstance(size, int) else f"{size:g} s" for size in sizes)
+    line = (
         "circuit %r has a window of %s here and of %s in other policies: each policy judges the calls of all "
-        "processes by its own window, so the strictest one opens the circuit",
-        name,
-        here,
-        ", ".join(elsewhere),
+        "processes by its own window, so the strictest one opens the circuit"
     )
+    logger.warning(line, name, own, ", ".join(elsewhere))
 
 
-def _log_transition(item: Transition) -> None:
-    worse = item.after in {"open", "forced_open"}
-    error = f"; last error: {item.last_error}" if worse and item.last_error else ""
-    logger.log(
-        logging.WARNING if worse else logging.INFO,
-        "circuit %r: %s -> %s: %s%s",
-        item.name,
-        item.before,
-        item.after,
-        item.reason,
-        error,
-    )
-
-
-def _log_notice(item: StoreNotice) -> None:
+def _line_of(item: Transition | StoreNotice) -> tuple[Any, ...]:
+    """The level of a log line, its format, and the values in it."""
+    if isinstance(item, Transition):
+        is_worse = item.after in {"open", "forced_open"}
+        error = f"; last error: {item.last_error}" if is_worse and item.last_error else ""
+        values = (item.name, item.before, item.after, item.reason, error)
+        return logging.WARNING if is_worse else logging.INFO, "circuit %r: %s -> %s: %s%s", *values
     if item.available:
-        logger.info("the circuit store %s is available again", item.url)
-    else:
-        logger.warning(
-            "the circuit store %s is unavailable (%s); circuits continue with the state in this process",
-            item.url,
-            item.reason,
-        )
+        return logging.INFO, "the circuit store %s is available again", item.url
+    line = "the circuit store %s is unavailable (%s); circuits continue with the state in this process"
+    return logging.WARNING, line, item.url, item.reason

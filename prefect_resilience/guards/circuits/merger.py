@@ -9,13 +9,19 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from time import monotonic
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.circuits import machine, sharing
 from prefect_resilience.guards.circuits.document import other_sizes
 from prefect_resilience.guards.circuits.link import PREFIX, StoreLink
-from prefect_resilience.guards.circuits.listeners import EnteredState, Transition, warn_of_windows
+from prefect_resilience.guards.circuits.listeners import (
+    EnteredState,
+    StoreNotice,
+    Transition,
+    warn_of_windows,
+)
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Event, Record, Release
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.pending import Pending, Permit
@@ -77,11 +83,11 @@ class Merger:
         self._link = link
         self._shown = shown
         self._lock = threading.Lock()
-        self._pending = Pending(UNSEEN)
+        self.pending = Pending(UNSEEN)
         self._unsynced: list[Event] = []
         self._is_local = False
         self._generation_seen = UNSEEN
-        self.news: deque[Transition] = deque()
+        self.news: deque[Transition | StoreNotice] = deque()
         """The transitions that this process caused, for the listeners."""
         self._turn = Turn(1.0, NEVER, NEVER, counts=True)
         self._look_at = NEVER
@@ -99,27 +105,19 @@ class Merger:
     ) -> None:
         """Count an outcome, unless its epoch is over."""
         with self._lock:
-            if permit.epoch is self._pending.epoch:
-                if permit.lease is not None or self._turn.counts:
-                    self._pending.add(permit, outcome, error, retry_after)
-            elif permit.lease is not None:
-                self._pending.release(permit.lease)
+            if permit.lease is not None or self._turn.counts:
+                self.pending.add(permit, outcome, error, retry_after)
 
     def give_back(self, lease: str) -> None:
         """Give a lease back without an outcome."""
         with self._lock:
-            self._pending.release(lease)
-
-    @property
-    def is_urgent(self) -> bool:
-        """Whether there is a failure, or the outcome of a probe, that is not in the store."""
-        return self._pending.urgent
+            self.pending.release(lease)
 
     def is_due(self) -> bool:
         """Whether there is something to exchange now. Another thread may have flushed already."""
         with self._lock:
             view, now = self._shown.view, monotonic()
-            if self._pending.probes or view.waiting or (self._pending.urgent and self._cannot_wait(now)):
+            if self.pending.probes or view.waiting or (self.pending.urgent and self._cannot_wait(now)):
                 return True
             return now >= view.until and not self._goes_on(now)
 
@@ -129,7 +127,7 @@ class Merger:
             self._turn.is_prompt and self._failures.take(self._shown.view.fleet, now)
         ):
             return True
-        document, record = self._shown.view.document, self._pending.record()
+        document, record = self._shown.view.document, self.pending.record()
         return bool(machine.step(document, record, self._link.now(), self._policy)[1])
 
     def go_on(self) -> Permit | None:
@@ -141,12 +139,12 @@ class Merger:
         view, turn = self._shown.view, self._turn
         if view.document["state"] != "closed" or self._is_local or self._unsynced or now >= self._look_at:
             return False
-        if turn.counts and (self._pending.any() or now < turn.ends):
+        if turn.counts and (self.pending.any() or now < turn.ends):
             return False
         if turn.counts:
             self._turn = turn_of(view.document["share"], view.fleet, now, self._policy.sync_interval)
         else:
-            self._pending.drop()
+            self.pending.drop()
             self._turn = begun(turn, now)
         self._show_until(self._turn.due)
         return True
@@ -160,7 +158,7 @@ class Merger:
     def has_counted(self) -> bool:
         """Whether there are outcomes that are not in the store."""
         with self._lock:
-            return bool(self._unsynced) or self._pending.any()
+            return bool(self._unsynced) or self.pending.any()
 
     def permit(self, owner: str = "") -> Permit | None:
         """The permit by the view, or of `owner` after its Acquire was merged.
@@ -170,9 +168,9 @@ class Merger:
         with self._lock:
             view = self._shown.view
             if view.permit is None and owner in view.document["leases"]:
-                return Permit(self._pending.epoch, owner)
+                return Permit(self.pending.epoch, owner)
             is_ignorant = self._generation_seen == UNSEEN and not self._is_local
-            return Permit(self._pending.epoch) if is_ignorant else view.permit
+            return Permit(self.pending.epoch) if is_ignorant else view.permit
 
     # -- news, by the thread of the link
 
@@ -227,14 +225,14 @@ class Merger:
     def _take(self) -> list[Event]:
         with self._lock:
             if not self._turn.counts:
-                self._pending.drop()
-            return self._pending.take()
+                self.pending.drop()
+            return self.pending.take()
 
     def _exchange(self, batch: list[Event], counted: list[Event]) -> bool:
         """Merge `batch`; if every swap lost to another process, `counted` stays unsynced."""
-        seen = self._version
+        version = self._version
         merged = self._link.exchange(lambda store: self._merge(store, batch))
-        self._adopt(merged, [] if merged.won else counted, seen)
+        self._adopt(merged, [] if merged.won else counted, version)
         return merged.won
 
     def _merge(self, store: Store, batch: list[Event]) -> Merged:
@@ -249,19 +247,19 @@ class Merger:
             batch, share = thinned(batch, share, before, now)
             (after, changes), publish = self._stepped(before, batch, now), False
             if self._link.publishes:
-                is_joined = before["state"] == "closed" and any(map(is_counted, batch))
-                after, publish = sharing.announced(
-                    before, after, self._weight(share) if is_joined else 0.0, now
-                )
+                counts = before["state"] == "closed" and any(map(is_counted, batch))
+                weight = self._weight(share) if counts else 0.0
+                after, publish = sharing.announced(before, after, weight, now)
             if after == before:
                 # Reading an idle circuit changes nothing, so it writes nothing.
                 return Merged(after, now, version, changes)
-            swap = (
-                partial(store.swap, publish=True)
-                if publish and isinstance(store, WatchedStore)
-                else store.swap
-            )
-            written = swap(key, version, after, _expiry(after, now))
+            swap = store.swap
+            if publish and isinstance(store, WatchedStore):
+                swap = partial(store.swap, publish=True)
+            # The store never forgets a circuit that an operator forced open or disabled.
+            is_forced = after["state"] in {"forced_open", "disabled"}
+            expires_at = None if is_forced else max(now, after["retry_at"] or 0.0) + KEPT_FOR
+            written = swap(key, version, after, expires_at)
             if written:
                 if after["demand"] != before["demand"]:
                     self._weighed_at = monotonic()
@@ -289,14 +287,12 @@ class Merger:
     def _adopt(self, merged: Merged, unsynced: list[Event], seen: int) -> None:
         """Take the merged document for the view, unless a later one was heard of since version `seen`."""
         with self._lock:
-            forked = self._has_diverged
-            self._is_local = False
             self._unsynced = unsynced[-UNSYNCED_KEPT:]
             self._follow()
             if self._version not in (seen, merged.version) and (merged.version or 0) < self._version:
                 self._tell(merged)
             else:
-                self._look(merged, new_epoch=forked)
+                self._look(merged)
 
     def _follow(self) -> None:
         """Follow the document if this circuit is in use for longer than a short script."""
@@ -309,12 +305,11 @@ class Merger:
 
     def _run_locally(self, batch: list[Event]) -> None:
         with self._lock:
-            self._is_local = True
             now = self._link.now()
             # No other process counts for this one now.
             alone = {**self._shown.view.document, "share": 1.0, "demand": None}
             document, changes = self._stepped(alone, batch, now)
-            unsynced = [*self._unsynced, *(kept for event in batch for kept in self._unsynced_of(event))]
+            unsynced = [*self._unsynced, *chain.from_iterable(map(self._unsynced_of, batch))]
             if any(change.after == "closed" for change in changes):
                 # This process saw the service recover: its older failures need not reach the store.
                 unsynced = [event for event in unsynced if isinstance(event, Release)]
@@ -329,23 +324,26 @@ class Merger:
         elif isinstance(event, Release):
             yield event
 
-    def _look(self, merged: Merged, new_epoch: bool = False, is_news: bool = False) -> None:
+    def _look(self, merged: Merged, is_news: bool = False) -> None:
         document, now, at = merged.document, merged.now, monotonic()
+        is_new = document["generation"] != self.pending.epoch.generation
         if merged.version is not None:
+            # A generation of the store is not the local one of the same number.
+            is_new = is_new or self._has_diverged
             self._version, self._generation_seen = merged.version, document["generation"]
+        self._is_local = merged.version is None
         if not self._warned and (others := other_sizes(document, self._policy.window_size, now)):
             self._warned = True
-            warn_of_windows(self.name, self._policy.window_size, others)
-        is_new = new_epoch or document["generation"] != self._pending.epoch.generation
+            warn_of_windows(self.name, (self._policy.window_size, *others))
         if is_new:
-            self._pending.begin(document["generation"])
+            self.pending.begin(document["generation"])
         fleet, interval, turn = sharing.fleet_of(document, now), self._policy.sync_interval, self._turn
         if is_new or not turn.goes_on(document["share"], at, is_news):
             self._turn = turn_of(document["share"], fleet, at, interval)
         elif document["share"] < turn.share:
             self._turn = replace(turn, share=document["share"], is_prompt=False)
         if turn.counts and not self._turn.counts:
-            self._pending.drop()
+            self.pending.drop()
         polls = sharing.polls_in(fleet, interval)
         self._look_at = at + (sharing.looks_in(fleet, random.random()) if self.is_followed else polls)
         self._shown.show(self._view(document, fleet, now, at, is_news))
@@ -353,7 +351,7 @@ class Merger:
 
     def _view(self, document: CircuitDocument, fleet: float, now: float, at: float, is_news: bool) -> View:
         """The view of `document` at `now` by the store's clock, which is `at` by `monotonic()`."""
-        rests, until, permit = self._link.rest_until, self._look_at, Permit(self._pending.epoch)
+        rests, until, permit = self._link.rest_until, self._look_at, Permit(self.pending.epoch)
         if document["state"] == "closed":
             until = max(rests, min(until, self._turn.due))
             # Not all processes of a large fleet end a row of failures at once.
@@ -384,10 +382,3 @@ def _dated(event: Event, document: CircuitDocument) -> Event:
     if isinstance(event, Record) and event.generation == UNSEEN and document["state"] == "closed":
         return replace(event, generation=document["generation"])
     return event
-
-
-def _expiry(document: CircuitDocument, now: float) -> float | None:
-    """When the store may forget the document; None for a circuit that an operator forced open or disabled."""
-    if document["state"] in {"forced_open", "disabled"}:
-        return None
-    return max(now, document["retry_at"] or 0.0) + KEPT_FOR

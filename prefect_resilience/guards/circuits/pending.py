@@ -62,10 +62,15 @@ class Pending:
         self.urgent: bool = False
 
     def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
-        """Count one outcome, after the successes before it."""
+        """Count one outcome, after the successes before it; not that of another epoch."""
+        is_current = permit.epoch is self.epoch
         if permit.lease is not None:
-            self._probe(Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease))
-            return
+            record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
+            self._probe(record if is_current else Release(permit.lease))
+        elif is_current:
+            self._count(outcome, error, retry_after)
+
+    def _count(self, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
         self._append("s", self.epoch.take())
         self._append(outcome, 1)
         if outcome in "fF":

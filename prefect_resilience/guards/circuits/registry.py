@@ -59,33 +59,28 @@ def link_to(store: StoreReference) -> StoreLink:
     """The link to a store, which is not opened yet. Raises ConfigurationError for an invalid URL or value."""
     with _state.lock:
         if store is None:
-            return _known_link(DEFAULT, lambda: StoreLink(lambda: (_state.default_url or places.circuits)()))
+            return _known_link(DEFAULT, lambda: (_state.default_url or places.circuits)())
         if isinstance(store, str):
             for link in _state.links_of_stores.values():
                 if link.url == store:
                     return link
             url = parse_url(store).canonical
-            return _known_link(url, lambda: StoreLink(url))
+            return _known_link(url, url)
         if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f'store={store!r} is not a store: write a URL, as in "sqlite:///circuits.db", or leave it out'
             )
-        known = _state.links.get(store.url)
-        if known is not None and known.opened is store:
-            return known
-        link = _state.links_of_stores.get(id(store))
-        if link is None:
-            link = _state.links_of_stores[id(store)] = StoreLink(store.url, store)
+        link = _state.links.get(store.url)
+        if link is None or link.opened is not store:
+            link = _state.links_of_stores.get(id(store)) or StoreLink(store.url, store)
+            _state.links_of_stores[id(store)] = link
         return link
 
 
-def _known_link(place: str, make: Callable[[], StoreLink]) -> StoreLink:
-    link = _state.links.get(place)
-    if link is None:
-        link = _state.links[place] = make()
-        while len(_state.links) > LINKS_KEPT:
-            _state.links.popitem(last=False)
-    _state.links.move_to_end(place)
+def _known_link(place: str, url: str | Callable[[], str]) -> StoreLink:
+    link = _state.links[place] = _state.links.pop(place, None) or StoreLink(url)
+    while len(_state.links) > LINKS_KEPT:
+        _state.links.popitem(last=False)
     return link
 
 

@@ -61,19 +61,13 @@ CLEARLY = 1.5
 """The factor by which the share must change to be published."""
 
 FAILURES_AT_ONCE = 10.0
-"""Of one process in a small fleet: how many failures it merges at once, each alone. In a larger fleet it is
-one. More of them wait for the turn's end."""
+"""Of one process in a small fleet: how many failures it merges at once, each alone; in a larger one fewer.
+The others wait for the turn's end."""
 
 
 def joined(document: CircuitDocument, weight: float, now: float) -> CircuitDocument:
     """`document` after a merge of this weight."""
     return {**document, "demand": {"sum": _demand(document, now) + weight, "at": now}}
-
-
-def resumed(document: CircuitDocument, now: float) -> CircuitDocument:
-    """`document` when it has closed: nothing was merged meanwhile, but the fleet is as large as before."""
-    demand = document["demand"]
-    return document if demand is None else {**document, "demand": {**demand, "at": now}}
 
 
 def fleet_of(document: CircuitDocument, now: float) -> float:
@@ -102,8 +96,9 @@ def announced(
     """`after` a merge of this weight, with the share and the time of its news, and whether to publish it."""
     if weight:
         after = joined(after, weight, now)
-    if before["state"] != "closed" and after["state"] == "closed":
-        after = resumed(after, now)
+    if before["state"] != "closed" and after["state"] == "closed" and after["demand"]:
+        # Nothing was merged meanwhile, but the fleet is as large as before.
+        after = {**after, "demand": {**after["demand"], "at": now}}
     share = share_of(after, now)
     if share < 1 and max(share, after["share"]) < CLEARLY * min(share, after["share"]):
         share = after["share"]
@@ -215,7 +210,7 @@ class FailureBudget:
 
     def take(self, fleet: float, now: float) -> bool:
         """Whether a failure may be merged at `now`."""
-        most = FAILURES_AT_ONCE if fleet <= FEW else 1.0
+        most = max(1.0, FAILURES_AT_ONCE * FEW / max(FEW, fleet))
         earned = max(0.0, now - self._at) * MERGES / min(max(FEW, fleet), COUNTED)
         self._left, self._at = min(most, self._left + earned), now
         if self._left < 1:

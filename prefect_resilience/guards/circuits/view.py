@@ -131,6 +131,7 @@ def ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> floa
     return min(ends) if len(ends) >= policy.probes else min(now, document["updated_at"])
 
 
+SAME_FIELDS = ("state", "generation", "opened_at", "retry_at", "reason", "last_error")
 _ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
 """Accepts any length of openings and leases in a document: the circuit's own policy is unknown here."""
 
@@ -142,24 +143,19 @@ def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> Cir
     counted = window.totals(seen["window"], now)
     return CircuitSnapshot(
         name=name,
-        state=seen["state"],
-        generation=seen["generation"],
         consecutive_failures=seen["failures_in_row"],
         window_calls=counted.calls,
         window_failures=counted.failures,
         window_slow=counted.slow,
-        opened_at=seen["opened_at"],
-        retry_at=seen["retry_at"],
         reopenings=max(0, seen["openings"] - 1),
         probes_in_flight=len(seen["leases"]),
-        reason=seen["reason"],
-        last_error=seen["last_error"],
         updated_at=document["updated_at"],
         usual_failure_rate=rate(seen["baseline"]),
         # From the stored document: no call has met a state that only elapsed time brought about.
         history=tuple(
-            CircuitEntered(generation=generation, at=at, state=state, retry_at=retry_at)
-            for generation, at, state, retry_at in document["history"]
+            CircuitEntered(**dict(zip(CircuitEntered.model_fields, entry, strict=True)))
+            for entry in document["history"]
         ),
         share_counted=document["share"],
+        **{field: seen[field] for field in SAME_FIELDS},
     )

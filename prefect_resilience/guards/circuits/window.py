@@ -1,7 +1,6 @@
 """Sliding windows over the outcomes of calls, as JSON documents and pure functions.
 
-The idea is resilience4j's (`SlidingTimeWindowMetrics`): totals are kept beside the parts, and a part that
-leaves the window is subtracted from them. Reading the totals therefore costs the same for any window.
+The idea is resilience4j's (`SlidingTimeWindowMetrics`): a span of time has few parts, and totals beside them.
 
 A window document is one of
 
@@ -17,10 +16,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from operator import add
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from annotated_types import Predicate
 from pydantic import BaseModel, ConfigDict, Field
@@ -42,8 +41,7 @@ Run = tuple[Outcome, int]
 WindowDocument = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class WindowTotals:
+class WindowTotals(NamedTuple):
     """The totals of a window; `slow` calls may have failed or succeeded."""
 
     calls: int = 0
@@ -56,35 +54,24 @@ def parse_window(window: object) -> int | float:
 
     Raises ConfigurationError for anything that is neither `100`, `"100"`, `"60s"` nor a timedelta.
     """
-    if isinstance(window, timedelta):
-        return _span(window.total_seconds(), window)
-    if isinstance(window, int) and not isinstance(window, bool):
-        return _count(window)
-    if isinstance(window, str):
-        return _size_of_text(window)
-    raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
+    size = window if isinstance(window, int) and not isinstance(window, bool) else None
+    if isinstance(window, str | timedelta):
+        size = _size_of(window)
+    if size is None:
+        raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
+    if isinstance(size, int) and not 1 <= size <= LARGEST_COUNT:
+        raise ConfigurationError(f"window={size} is not between 1 and {LARGEST_COUNT} calls: {FORMS}")
+    if isinstance(size, float) and not 0.01 <= size <= LARGEST_SPAN:
+        raise ConfigurationError(f"window={window!r} is not between 10 ms and 7 days: {FORMS}")
+    return size
 
 
 @lru_cache(maxsize=256)  # called three times in each exchange of a circuit
-def _size_of_text(window: str) -> int | float:
-    if re.fullmatch(r"\s*\d+\s*", window):
-        return _count(int(window))
-    seconds = None if re.fullmatch(r"[\s\d.]*", window) else seconds_of(window)
-    if seconds is None:
-        raise ConfigurationError(f"window={window!r} is not a window: {FORMS}")
-    return _span(seconds, window)
-
-
-def _count(calls: int) -> int:
-    if 1 <= calls <= LARGEST_COUNT:
-        return calls
-    raise ConfigurationError(f"window={calls} is not between 1 and {LARGEST_COUNT} calls: {FORMS}")
-
-
-def _span(seconds: float, written: object) -> float:
-    if 0.01 <= seconds <= LARGEST_SPAN:
-        return float(seconds)
-    raise ConfigurationError(f"window={written!r} is not between 10 ms and 7 days: {FORMS}")
+def _size_of(window: str | timedelta) -> int | float | None:
+    if isinstance(window, str) and re.fullmatch(r"\s*\d+\s*", window):
+        return int(window)
+    seconds = None if isinstance(window, str) and re.fullmatch(r"[\s\d.]*", window) else seconds_of(window)
+    return None if seconds is None else float(seconds)
 
 
 def canonical_window(window: object) -> int | str:
@@ -97,24 +84,33 @@ def record(
     document: WindowDocument | None, size: int | float, runs: Iterable[Run], now: float
 ) -> WindowDocument:
     """`document` with `runs` added at the time `now`; a new one if it is None or has another size."""
-    fitting = document if fits(document, size) else None
+    old = document if document and fits(document, size) else {}
     if isinstance(size, int):
-        return _record_last(fitting, size, runs)
-    return _record_span(fitting, size, runs, now)
+        recent = old.get("recent", "") + "".join(outcome * min(number, size) for outcome, number in runs)
+        recent = recent[-size:]
+        failures, slow = sum(map(recent.count, "fF")), sum(map(recent.count, "SF"))
+        return {"last": size, "recent": recent, "calls": len(recent), "failures": failures, "slow": slow}
+    index = _index(size, now)
+    added = [
+        [index, number, number * (outcome in "fF"), number * (outcome in "SF")] for outcome, number in runs
+    ]
+    return _span(size, [*old.get("buckets", ()), *added], now)
 
 
 def totals(document: WindowDocument | None, now: float) -> WindowTotals:
     """The totals of the window at `now`."""
-    if document is None:
-        return WindowTotals()
-    if "seconds" in document:
-        document = _age(document, _index(document["seconds"], now))
-    return WindowTotals(document["calls"], document["failures"], document["slow"])
+    if document is not None and "seconds" in document:
+        document = _span(document["seconds"], document["buckets"], now)
+    return sums(document)
 
 
-def sums(document: WindowDocument | None) -> tuple[int, int, int]:
-    """Calls, failures and slow calls at the time when the document was written."""
-    return (document["calls"], document["failures"], document["slow"]) if document else (0, 0, 0)
+def sums(document: WindowDocument | None) -> WindowTotals:
+    """The totals at the time when the document was written."""
+    return (
+        WindowTotals(document["calls"], document["failures"], document["slow"])
+        if document
+        else WindowTotals()
+    )
 
 
 def least(calls: int, size: int | float) -> int:
@@ -164,66 +160,18 @@ class StoredSpan(_StoredSums):
 StoredWindow = Annotated[StoredCalls, Predicate(lambda w: len(w.recent) == w.calls)] | StoredSpan
 
 
-def _record_last(document: WindowDocument | None, size: int, runs: Iterable[Run]) -> WindowDocument:
-    recent = document["recent"] if document else ""
-    calls, failures, slow = sums(document)
-    for outcome, number in runs:
-        added = outcome * min(number, size)
-        recent += added
-        gone = recent[: max(0, len(recent) - size)]
-        recent = recent[len(gone) :]
-        failures += _failures(added) - _failures(gone)
-        slow += _slow(added) - _slow(gone)
-        calls = len(recent)
-    return {"last": size, "recent": recent, "calls": calls, "failures": failures, "slow": slow}
-
-
-def _failures(outcomes: str) -> int:
-    return outcomes.count("f") + outcomes.count("F")
-
-
-def _slow(outcomes: str) -> int:
-    return outcomes.count("S") + outcomes.count("F")
-
-
-def _record_span(
-    document: WindowDocument | None, size: float, runs: Iterable[Run], now: float
-) -> WindowDocument:
-    index = _index(size, now)
-    if document is None:
-        document = {"seconds": size, "buckets": [], "calls": 0, "failures": 0, "slow": 0}
-    document = _age(document, index)
-    calls = failures = slow = 0
-    for outcome, number in runs:
-        calls += number
-        failures += number if outcome in "fF" else 0
-        slow += number if outcome in "SF" else 0
-    buckets: list[list[int]] = document["buckets"]
-    if buckets and buckets[-1][0] >= index:
-        last = buckets[-1]
-        buckets[-1] = [last[0], last[1] + calls, last[2] + failures, last[3] + slow]
-    else:
-        buckets.append([index, calls, failures, slow])
-    document["calls"] += calls
-    document["failures"] += failures
-    document["slow"] += slow
-    return document
-
-
-def _age(document: WindowDocument, index: int) -> WindowDocument:
-    """A copy without the buckets that have left the window when the current one is `index`."""
-    calls, failures, slow = sums(document)
-    kept: list[list[int]] = []
-    for bucket in document["buckets"]:
+def _span(seconds: float, buckets: list[list[int]], now: float) -> WindowDocument:
+    """The document of these buckets, without those that have left the window."""
+    index, parts = _index(seconds, now), list[list[int]]()
+    for bucket in buckets:
         # A bucket in the future was written before the clock was set back. It counts as the current one.
         at = min(bucket[0], index)
-        if at <= index - BUCKETS:
-            calls, failures, slow = calls - bucket[1], failures - bucket[2], slow - bucket[3]
-        elif kept and kept[-1][0] == at:
-            kept[-1] = [at, *(a + b for a, b in zip(kept[-1][1:], bucket[1:], strict=True))]
-        else:
-            kept.append([at, *bucket[1:]])
-    return {**document, "buckets": kept, "calls": calls, "failures": failures, "slow": slow}
+        if parts and parts[-1][0] == at:
+            parts[-1] = [at, *map(add, parts[-1][1:], bucket[1:])]
+        elif at > index - BUCKETS:
+            parts.append([at, *bucket[1:]])
+    _, calls, failures, slow = map(sum, zip(*parts, strict=True)) if parts else (0, 0, 0, 0)
+    return {"seconds": seconds, "buckets": parts, "calls": calls, "failures": failures, "slow": slow}
 
 
 def _index(seconds: float, now: float) -> int:

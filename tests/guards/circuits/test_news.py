@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.fleet_processes import Lost
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import CircuitBreaker, forget_circuits, machine, merger
 from prefect_resilience.guards.circuits import link as link_module
@@ -19,7 +20,6 @@ from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.merger import Merger
 from prefect_resilience.guards.circuits.sharing import COUNTED, LOOK_WITHIN, MEMORY
 from prefect_resilience.stores import Document, open_store
-from prefect_resilience.stores.watching import News, Watch
 from prefect_resilience.testing.stores import wait_until
 from tests.stores_servers import RedisServer
 
@@ -177,33 +177,10 @@ def test_after_a_cut_it_polls_and_then_follows_again(
     wait_until(lambda: circuit.shown.view.refused)
 
 
-class Deaf:
-    """A store of which every message is lost."""
-
-    class Silence:
-        def wait(self, seconds: float) -> list[News]:
-            time.sleep(min(seconds, 0.01))
-            return []
-
-        def follow(self, keys: Collection[str]) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
-
-    def __init__(self, url: str) -> None:
-        store: Any = open_store(url)
-        self.url, self.load, self.swap = store.url, store.load, store.swap
-        self.delete, self.scan, self.now, self.close = store.delete, store.scan, store.now, store.close
-
-    def watch(self, prefix: str) -> Watch:
-        return self.Silence()
-
-
 @pytest.mark.parametrize("share", [1.0, 0.01, 1e-5])
 def test_with_every_message_lost_it_looks_itself(redis_url: str, share: float) -> None:
     """At the latest after LOOK_WITHIN seconds, in a fleet of any size."""
-    store: Any = Deaf(redis_url)
+    store: Any = Lost(open_store(redis_url))
     breaker = CircuitBreaker("news", store=store, **POLICY)
     crowd = {"sum": COUNTED * MEMORY / share, "at": store.now()}
     store.swap(PREFIX + "news", 0, {**machine.new(), "share": share, "demand": crowd})

@@ -123,13 +123,25 @@ def test_a_turn_in_which_nobody_called_is_drawn_again() -> None:
     assert all(one.begins >= 99 for one in late)
 
 
+def test_a_turn_goes_on_to_its_end_and_is_drawn_again_with_a_smaller_share() -> None:
+    counting, idle = Turn(0.5, 0.0, 5.0, counts=True), Turn(0.5, 9.0, 14.0, counts=False)
+    assert [counting.goes_on(0.5, at, is_news=False) for at in (3.0, 6.0)] == [True, False]
+    assert counting.goes_on(1.0, 6.0, is_news=True)
+    assert not Turn(1.0, 0.0, 5.0, counts=True).goes_on(1.0, 3.0, is_news=False)
+    assert [idle.goes_on(share, 3.0, is_news=True) for share in (0.5, 0.4)] == [True, False]
+    random.seed(7)
+    stays = sum(counting.goes_on(0.1, 3.0, is_news=True) for _ in range(1000))
+    assert stays == pytest.approx(200, abs=50)
+
+
 def test_a_few_failures_are_merged_at_once() -> None:
     budget = sharing.FailureBudget()
     assert [budget.take(1, 100.0) for _ in range(12)] == [True] * 10 + [False] * 2
     taken = sum(budget.take(1, 100 + number / 100) for number in range(1000))
     assert taken == pytest.approx(20, abs=1)
-    crowd = sharing.FailureBudget()
-    assert [crowd.take(10, 100.0) for _ in range(3)] == [True, False, False]
+    for processes, at_once in ((20, 3), (60, 1), (10_000, 1)):
+        crowd = sharing.FailureBudget()
+        assert sum(crowd.take(processes, 100.0) for _ in range(12)) == at_once
 
 
 @pytest.mark.parametrize("processes", [6, 24, 60, 10_000])
