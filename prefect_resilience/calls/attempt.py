@@ -25,7 +25,6 @@ from prefect_resilience.base.outcomes import (
     returned_by,
     settling,
 )
-from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.calls.decomposing import decomposed
 from prefect_resilience.calls.judging import annotate, caused_by, judged, replaced_message
 from prefect_resilience.calls.model import Guard, RunContext, Substitute
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.outputs.promise import Expect
 
-Held = list[tuple[Guarding, Any]]
+Held = list[tuple[Any, Any]]
 """The acquired guards, each with its ticket."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import PLAIN, last, settled
@@ -16,9 +16,6 @@ from prefect_resilience.calls.attempt import Held, ended, guarded, leave
 from prefect_resilience.calls.model import Guard, RunContext
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.timeouts.timeout import bounded
-
-if TYPE_CHECKING:
-    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 
 Attempts = Callable[[Any, Steps[Any] | None], Steps[Any]]
 """All attempts of a call, with its context. The second argument is the end of a first one that failed."""
@@ -65,8 +62,9 @@ class FirstAttempt:
             drive(leave(self.guard, held, error))
             raise
         else:
-            if held and (flush := left_at_once(held)):
-                flush()
+            for circuit, ticket in held:
+                if circuit.leave_at_once(ticket):
+                    circuit.flush()
             if (record := run.known()) is not None and record.history:
                 run.recovered(record)
             run.went_well()
@@ -98,8 +96,9 @@ class FirstAttempt:
             await adrive(leave(self.guard, held, error))
             raise
         else:
-            if held and (flush := left_at_once(held)):
-                await asyncio.to_thread(flush)
+            for circuit, ticket in held:
+                if circuit.leave_at_once(ticket):
+                    await asyncio.to_thread(circuit.flush)
             if (record := run.known()) is not None and record.history:
                 run.recovered(record)
             run.went_well()
@@ -122,9 +121,3 @@ class FirstAttempt:
         except Exception:  # noqa: BLE001 - `guarded` raises it again, where it is handled
             return None
         return None if ticket is None else [(bound, ticket)]
-
-
-def left_at_once(held: Held) -> Callable[[], None] | None:
-    """Count a success in the circuit that was acquired at once. Returns further work, which may block."""
-    circuit, ticket = cast("tuple[CircuitBreaker, Any]", held.pop())
-    return circuit.flush if circuit.leave_at_once(ticket) else None

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.flows.programs import printed_by
+
 # number, item, attempts, result of each attempt, answered by, seconds
 COLUMNS = 6
 
@@ -18,21 +14,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
-    unwanted = ("PREFECT_", "COV_", "COVERAGE_", "COLUMNS")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    env["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
-    env["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.quickstart"],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    home = str(tmp_path_factory.mktemp("prefect-home"))
+    return printed_by("flows.quickstart", PREFECT_HOME=home, PREFECT_SERVER_ANALYTICS_ENABLED="false")
 
 
 @pytest.fixture(scope="module")

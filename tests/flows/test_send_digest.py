@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-ROOT = Path(__file__).parents[2]
+from tests.flows.programs import printed_by
+
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> str:
-    unwanted = ("PREFECT_", "COV_", "COVERAGE_")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    env["PREFECT_HOME"] = str(tmp_path_factory.mktemp("prefect-home"))
-    env["PREFECT_API_URL"] = str(PREFECT_API_URL.value())
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.send_digest"],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return " ".join(done.stdout.split())
+    home = str(tmp_path_factory.mktemp("prefect-home"))
+    said = printed_by("flows.send_digest", PREFECT_HOME=home, PREFECT_API_URL=str(PREFECT_API_URL.value()))
+    return " ".join(said.split())
 
 
 def test_each_receiver_got_each_message_exactly_once(printed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
@@ -10,6 +9,8 @@ from contextlib import aclosing, contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial, update_wrapper
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from prefect.client.orchestration import get_client
@@ -54,7 +55,6 @@ from prefect_resilience.telemetry import notes
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
-    from prefect.context import FlowRunContext
 
 MOST_LETTERS = 40_000
 
@@ -244,39 +244,43 @@ class ResilientFlow(Flow[P, R]):
 
 def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the engine calls once per run. It has the signature of the user's function."""
-    fn = guard.fn
-    if inspect.isasyncgenfunction(fn):
+    fn: Callable[..., Any] = guard.fn
+    inside, entered, closing, run, arun = _inside, _entered, aclosing[Any], drive, adrive
+    if inspect.isasyncgenfunction(guard.fn):
 
         async def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
-            with _inside(guard, await adrive(_entered(guard, args, kwargs))):
-                async with aclosing(fn(*args, **kwargs)) as items:
+            with inside(guard, await arun(entered(guard, args, kwargs))):
+                async with closing(fn(*args, **kwargs)) as items:
                     async for item in items:
                         yield item
 
         made: Callable[..., Any] = guarded_async_generator
-    elif inspect.isgeneratorfunction(fn):
+    elif inspect.isgeneratorfunction(guard.fn):
 
         def guarded_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            with _inside(guard, drive(_entered(guard, args, kwargs))):
+            with inside(guard, run(entered(guard, args, kwargs))):
                 chunks: Generator[Any, Any, Any] = fn(*args, **kwargs)
                 return (yield from chunks)
 
         made = guarded_generator
-    elif inspect.iscoroutinefunction(fn):
+    elif inspect.iscoroutinefunction(guard.fn):
 
         async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with _inside(guard, await adrive(_entered(guard, args, kwargs))):
+            with inside(guard, await arun(entered(guard, args, kwargs))):
                 return await fn(*args, **kwargs)
 
         made = guarded_coroutine
     else:
 
         def guarded_function(*args: Any, **kwargs: Any) -> Any:
-            with _inside(guard, drive(_entered(guard, args, kwargs))):
+            with inside(guard, run(entered(guard, args, kwargs))):
                 return fn(*args, **kwargs)
 
         made = guarded_function
-    made = functools.update_wrapper(made, fn)
+    if (names := getattr(fn, "__globals__", None)) is not None:
+        # Prefect looks up the names in annotations here. The code above uses none but its own.
+        made = FunctionType(made.__code__, names, closure=made.__closure__)
+    made = update_wrapper(made, fn)
     # The engine reads the signature at every call, and reading it through the wrapper is slow.
     setattr(made, "__signature__", inspect.signature(fn))  # noqa: B010
     return bound_like(bound_to, copy_of=made)
@@ -362,7 +366,7 @@ else:
         Every option of `prefect.flow` works too. Raises ConfigurationError for invalid options.
         """
         if fn is None:
-            return functools.partial(_decorate, options)
+            return partial(_decorate, options)
         return _decorate(options, fn)
 
     resilient_flow.from_source = Flow.from_source

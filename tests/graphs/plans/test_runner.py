@@ -134,6 +134,10 @@ def test_an_action_that_leaves_the_process_fails_its_node_alone() -> None:
     assert done.result.nodes["a"].error.category == "agent_crash"
 
 
+def where() -> int:
+    return os.getpid()
+
+
 @pytest.mark.long
 def test_nodes_run_in_other_processes() -> None:
     from prefect.task_runners import ProcessPoolTaskRunner
@@ -141,7 +145,7 @@ def test_nodes_run_in_other_processes() -> None:
     there = run_plan.with_options(task_runner=ProcessPoolTaskRunner(max_workers=2))
     fallback = node("c", "where", retry_policy=QUICK)
     plan = {"tasks": [node("a", "where"), node("b", "fail", retry_policy=QUICK, on_failure="c"), fallback]}
-    result = there(plan, actions={"where": os.getpid, "fail": fail})
+    result = there(plan, actions={"where": where, "fail": fail})
     assert {name: one.status for name, one in result.nodes.items()} == {
         "a": "succeeded",
         "b": "handled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 
 import prefect
 import pytest
@@ -11,6 +12,7 @@ from prefect import flow, task
 from prefect.context import FlowRunContext
 from prefect.exceptions import ParameterTypeError
 from prefect.states import Failed, State
+from pydantic import BaseModel
 
 from prefect_resilience import (
     ResilientFlow,
@@ -41,6 +43,29 @@ def double(n: int) -> int:
 @task
 def plain_triple(n: int) -> int:
     return 3 * n
+
+
+def bought(order: Order, day: datetime.date, later: list[Order] | None = None):
+    return order, day, later
+
+
+async def abought(order: Order, day: datetime.date, later: list[Order] | None = None):
+    return order, day, later
+
+
+@pytest.mark.parametrize("function", [bought, abought])
+def test_parameters_have_the_types_of_their_module(function):
+    """The annotations of this module are texts, and the class stands below the functions."""
+    made = resilient_flow(function)
+    given = {"order": {"number": "1"}, "day": "2026-01-02", "later": [{"number": 2}]}
+    expected = Order(number=1), datetime.date(2026, 1, 2), [Order(number=2)]
+    assert ran(made, made, **given) == expected
+    with pytest.raises(ParameterTypeError):
+        ran(made, made, {"number": "one"}, "2026-01-02")
+
+
+class Order(BaseModel):
+    number: int
 
 
 @pytest.mark.smoke
