@@ -83,7 +83,7 @@ class Merger:
         self._link = link
         self._shown = shown
         self._lock = threading.Lock()
-        self.pending = Pending(UNSEEN)
+        self.pending: Pending = Pending(UNSEEN)
         self._unsynced: list[Event] = []
         self._is_local = False
         self._generation_seen = UNSEEN
