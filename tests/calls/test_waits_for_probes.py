@@ -67,7 +67,7 @@ class Outage:
 
     @property
     def waiting(self) -> int:
-        return len(vars(self.breaker)["_circuit"]._waiting)
+        return len(vars(self.breaker)["_circuit"].shown._waiting)
 
     def called(self) -> int:
         with self._lock:

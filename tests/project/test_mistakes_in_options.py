@@ -204,7 +204,7 @@ MISTAKES: list[tuple[Any, str]] = [
     (
         lambda: path("a") > 1 & path("b") > 2,
         "path('b') is combined by & or | without a comparison: these bind tighter than >, == and <, so put "
-        "each comparison in parentheses, as in (path('b') > 1) & (path('b') > 2)",
+        "each comparison in parentheses, as in (path('a') > 1) & (path('b') > 2)",
     ),
     (lambda: path("a") | path("b"), "path('a') is combined by & or | without a comparison: "),
     (lambda: ~path("a"), "~path('a') has no comparison: write ~(path('a') > 1), or write "),
