@@ -10,13 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def printed_by(module: str, **variables: str) -> str:
-    """What `python -m module` prints, with no settings but these."""
+def run_program(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The end of `python -m` with these words, with no settings but these."""
     unwanted = ("PREFECT_", "COV_", "COVERAGE_", "COLUMNS")
     env = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
-    command = [sys.executable, "-m", module]
+    command = [sys.executable, "-m", *words]
     done = subprocess.run(
         command, cwd=ROOT, env=env | variables, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import sqlite3
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +20,7 @@ from flows.drug_library import abstracts, search, summarise
 from flows.serving import running
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.operations import run_plan
+from tests.flows.programs import run_program
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]
 
@@ -132,18 +131,9 @@ def test_a_question_for_a_person_says_what_and_why(
 
 def test_it_runs_as_it_is_written_down(tmp_path: Path) -> None:
     pictures = tmp_path / "pictures"
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
-    env["PREFECT_API_URL"] = str(get_current_settings().api.url)
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.drug_research", "--pictures", str(pictures)],
-        cwd=ROOT,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    api, home = str(get_current_settings().api.url), str(tmp_path)
+    words = ("flows.drug_research", "--pictures", str(pictures))
+    done = run_program(*words, PREFECT_API_URL=api, PREFECT_HOME=home)
     assert done.stderr == ""
     rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
     asked = [row[1:3] for row in rows if row[0] == "kg_query"]

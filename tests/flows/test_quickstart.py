@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.flows.programs import printed_by
+from tests.flows.programs import run_program
 
 # number, item, attempts, result of each attempt, answered by, seconds
 COLUMNS = 6
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     home = str(tmp_path_factory.mktemp("prefect-home"))
-    return printed_by("flows.quickstart", PREFECT_HOME=home, PREFECT_SERVER_ANALYTICS_ENABLED="false")
+    return run_program("flows.quickstart", PREFECT_HOME=home, PREFECT_SERVER_ANALYTICS_ENABLED="false").stdout
 
 
 @pytest.fixture(scope="module")

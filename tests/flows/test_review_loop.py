@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +11,7 @@ from prefect.settings import get_current_settings
 
 from flows import review_loop
 from flows.serving import running
+from tests.flows.programs import run_program
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]
 
@@ -45,19 +43,9 @@ def test_a_broken_promise_is_given_up_after_the_third_try_with_the_original_kept
     assert "oops" in context.partial_output.content
 
 
-def test_it_runs_as_it_is_written_down() -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "COVERAGE_"))}
-    env["PREFECT_API_URL"] = str(get_current_settings().api.url)
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.review_loop"],
-        cwd=Path(__file__).parents[2],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_it_runs_as_it_is_written_down(tmp_path: Path) -> None:
+    api = str(get_current_settings().api.url)
+    done = run_program("flows.review_loop", PREFECT_API_URL=api, PREFECT_HOME=str(tmp_path))
     assert done.stderr == ""
     rows = [re.split(r"\s{2,}", line.strip()) for line in done.stdout.splitlines()]
     assert [row[1] for row in rows if row[0] == "round 2"] == ["malformed, ok", "ok"]

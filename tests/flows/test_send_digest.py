@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from tests.flows.programs import printed_by
+from tests.flows.programs import run_program
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> str:
     home = str(tmp_path_factory.mktemp("prefect-home"))
-    said = printed_by("flows.send_digest", PREFECT_HOME=home, PREFECT_API_URL=str(PREFECT_API_URL.value()))
-    return " ".join(said.split())
+    done = run_program("flows.send_digest", PREFECT_HOME=home, PREFECT_API_URL=str(PREFECT_API_URL.value()))
+    return " ".join(done.stdout.split())
 
 
 def test_each_receiver_got_each_message_exactly_once(printed):

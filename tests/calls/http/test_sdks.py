@@ -20,17 +20,7 @@ from prefect_resilience.errors import CircuitOpenError
 from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.http import ResilientTransport
-from tests.calls.http.sdks import (
-    SDKS,
-    TEXT,
-    Ask,
-    answer,
-    error_event,
-    half_a_stream,
-    refused,
-    stream,
-    unwell,
-)
+from tests.calls.http.sdks import SDKS, TEXT, Ask, answer, error_event, half_a_stream, refused, stream, unwell
 from tests.calls.http.server import Act
 
 pytestmark = pytest.mark.slow
@@ -91,10 +81,7 @@ def test_a_provider_that_does_not_listen_yet(ask, server, provider) -> None:
     server.says(answer(provider))
     opened = threading.Timer(0.3, server.open)
     opened.start()
-    ask.options = {
-        "retry": Retry(attempts=20, backoff=Backoff.constant(0.05)),
-        "allowed_methods": ["GET"],
-    }
+    ask.options = {"retry": Retry(attempts=20, backoff=Backoff.constant(0.05)), "allowed_methods": ["GET"]}
     assert ask() == TEXT
     opened.join()
     assert len(server.seen) == 1

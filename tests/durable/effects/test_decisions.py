@@ -155,11 +155,7 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     ("no effects", seen(), Decided(None, "nothing", "it has no effects")),
     ("all done", seen(None, DONE), Decided(None, "nothing", "no effect is missing or in doubt")),
     ("completed", seen(run("Completed"), DONE), Decided(None, "nothing", "its flow run completed")),
-    (
-        "completed without effects",
-        seen(run("Completed")),
-        Decided(None, "nothing", "its flow run completed"),
-    ),
+    ("completed without effects", seen(run("Completed")), Decided(None, "nothing", "its flow run completed")),
     ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
     (
         "crashed behind an effect",
@@ -200,11 +196,7 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
             "compensate", "compensated", f"{RUN_FAILED}; its rollback was interrupted and must be finished"
         ),
     ),
-    (
-        "a doubt",
-        seen(run("Failed"), DOUBT),
-        Decided("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}"),
-    ),
+    ("a doubt", seen(run("Failed"), DOUBT), Decided("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}")),
     (
         "cancelled",
         seen(run("Cancelled"), DONE),
@@ -405,14 +397,8 @@ EVERY_WAY = [
 @pytest.mark.parametrize(
     ("asked", "decided"),
     [
-        (
-            RecoveryRequest("manual_only"),
-            Decided("manual_only", "told", "manual_only was requested"),
-        ),
-        (
-            RecoveryRequest("compensate"),
-            Decided("compensate", "compensated", "a rollback was requested"),
-        ),
+        (RecoveryRequest("manual_only"), Decided("manual_only", "told", "manual_only was requested")),
+        (RecoveryRequest("compensate"), Decided("compensate", "compensated", "a rollback was requested")),
         (
             RecoveryRequest("compensate", to="paid"),
             Decided("compensate", "compensated", "a rollback to 'paid' was requested"),
@@ -453,12 +439,7 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
         "restart_from_last_external",
         rescheduled("a restart was requested", strategy="restart_from_last_external"),
     ),
-    (
-        "completed",
-        seen(run("Completed"), DONE),
-        "selective",
-        Decided("selective", "refused", COMPLETED),
-    ),
+    ("completed", seen(run("Completed"), DONE), "selective", Decided("selective", "refused", COMPLETED)),
     (
         "completed and not deployed",
         seen(run("Completed", deployed=False)),
@@ -477,12 +458,7 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
         "restart",
         Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}"),
     ),
-    (
-        "no run",
-        seen(),
-        "restart",
-        Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}"),
-    ),
+    ("no run", seen(), "restart", Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}")),
     (
         "no run, under a name",
         seen(named_after_run=False),

@@ -149,11 +149,7 @@ def test_a_deployed_run_runs_again_under_its_own_id(receiver, post):
         run_flow(invoices, flow_run=run)
     run_id = str(run.id)
     hint = batch_status(run_id).hint
-    assert (hint.strategy, hint.skip_until, hint.attempt) == (
-        "restart_from_last_external",
-        f"{run_id}.2",
-        1,
-    )
+    assert (hint.strategy, hint.skip_until, hint.attempt) == ("restart_from_last_external", f"{run_id}.2", 1)
     planned = recover(run_id, dry_run=True)
     assert (planned.action, planned.dry_run, planned.audit) == ("rescheduled", True, ())
     assert run_of(run_id).state.is_failed(), "a dry run does nothing"

@@ -12,20 +12,7 @@ import pytest
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.circuits import CircuitBreaker, CircuitPolicy, get_circuit
 from prefect_resilience.guards.circuits.breaker import BOUND_KEPT
-
-
-def failing(error: BaseException) -> Any:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def trip(breaker: CircuitBreaker, error: BaseException | None = None, times: int = 5) -> None:
-    for _ in range(times):
-        with pytest.raises(BaseException):  # noqa: B017, PT011
-            breaker.call(failing(error or TimeoutError("no answer")))
-
+from tests.guards.circuits.tripping import trip
 
 # -- handles
 

@@ -15,25 +15,13 @@ import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.circuits import CircuitBreaker, Transition
+from tests.guards.circuits.tripping import trip
 
 
 def http_error(status: int, headers: dict[str, str] | None = None) -> httpx.HTTPStatusError:
     request = httpx.Request("GET", "http://service.test/")
     response = httpx.Response(status, headers=headers, request=request)
     return httpx.HTTPStatusError(f"answered {status}", request=request, response=response)
-
-
-def failing(error: BaseException) -> Any:
-    def fail() -> None:
-        raise error
-
-    return fail
-
-
-def trip(breaker: CircuitBreaker, error: BaseException | None = None, times: int = 5) -> None:
-    for _ in range(times):
-        with pytest.raises(BaseException):  # noqa: B017, PT011
-            breaker.call(failing(error or TimeoutError("no answer")))
 
 
 # -- what counts
@@ -258,11 +246,7 @@ def test_a_reason_given_by_hand_is_stored_without_secrets(
 
 def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -> None:
     breaker.call(int)
-    for until in (
-        store.time + 60,
-        datetime.fromtimestamp(store.time + 60, UTC),
-        timedelta(minutes=1),
-    ):
+    for until in (store.time + 60, datetime.fromtimestamp(store.time + 60, UTC), timedelta(minutes=1)):
         breaker.force_open("maintenance", until=until)
         assert breaker.snapshot().retry_at == pytest.approx(store.time + 60, abs=1)
     store.time += 62
