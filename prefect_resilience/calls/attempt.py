@@ -38,7 +38,7 @@ from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import bucket_of
 from prefect_resilience.guards.timeouts import process
-from prefect_resilience.guards.timeouts.timeout import bounded
+from prefect_resilience.guards.timeouts.timeout import with_deadline
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
@@ -74,13 +74,13 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
             value = yield from as_promised(guard.expect, value)
             if claim is not None:
                 claim.note_changes()
-    except Exception as error:  # noqa: BLE001 - `ended` raises it again, or a fallback answers
-        return (yield from ended(guard, run, began, error, claim))
+    except Exception as error:  # noqa: BLE001 - `end_attempt` raises it again, or a fallback answers
+        return (yield from end_attempt(guard, run, began, error, claim))
     yield from succeeded(guard, run, value)
     return value
 
 
-def ended(
+def end_attempt(
     guard: Guard,
     run: RunContext,
     began: float,
@@ -195,7 +195,7 @@ def the_call(
     if guard.hedge is not None:
         call.fn = guard.hedge.within(call.fn, guard.limits, run.parameters)
     if timeout is not None:
-        call.fn = bounded(timeout, call.fn, guard.isasync, guard.fn)
+        call.fn = with_deadline(timeout, call.fn, guard.isasync, guard.fn)
     return call
 
 

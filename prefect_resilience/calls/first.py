@@ -12,10 +12,10 @@ from typing import Any
 
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import PLAIN, last, settled
-from prefect_resilience.calls.attempt import Held, ended, guarded, leave
+from prefect_resilience.calls.attempt import Held, end_attempt, guarded, leave
 from prefect_resilience.calls.model import Guard, RunContext
 from prefect_resilience.guards import faults
-from prefect_resilience.guards.timeouts.timeout import bounded
+from prefect_resilience.guards.timeouts.timeout import with_deadline
 
 Attempts = Callable[[Any, Steps[Any] | None], Steps[Any]]
 """All attempts of a call, with its context. The second argument is the end of a first one that failed."""
@@ -30,7 +30,7 @@ class FirstAttempt:
 
     def __init__(self, guard: Guard, fn: Callable[..., Any] | None = None) -> None:
         self.guard: Guard = guard
-        self.fn: Callable[..., Any] = fn or bounded(guard.timeout, guard.fn, guard.isasync, guard.fn)
+        self.fn: Callable[..., Any] = fn or with_deadline(guard.timeout, guard.fn, guard.isasync, guard.fn)
         bounds = fn is None and (guard.timeout is None or guard.timeout.mode != "process")
         others = (guard.hedge, guard.effect, guard.error_budget, guard.expect, guard.decompose)
         self.is_plain: bool = (
@@ -48,7 +48,7 @@ class FirstAttempt:
         attempts: Attempts | None = None,
     ) -> Any:
         """The value of the call. `attempts` makes the rest of it; default: one attempt by `guarded`."""
-        held = self._entered(run)
+        held = self._enter(run)
         if held is None:
             return drive(attempts(run, None) if attempts else guarded(self.guard, run, args, kwargs))
         began = time.monotonic()
@@ -69,8 +69,8 @@ class FirstAttempt:
                 run.recovered(record)
             run.went_well()
             return value
-        steps = ended(self.guard, run, began, failure, held=held)
-        del failure  # see `ended`
+        steps = end_attempt(self.guard, run, began, failure, held=held)
+        del failure  # see `end_attempt`
         return drive(attempts(run, steps) if attempts else steps)
 
     async def acall(
@@ -81,7 +81,7 @@ class FirstAttempt:
         attempts: Attempts | None = None,
     ) -> Any:
         """As `call`, for a coroutine function."""
-        held = self._entered(run)
+        held = self._enter(run)
         if held is None:
             steps = attempts(run, None) if attempts else guarded(self.guard, run, args, kwargs)
             return await adrive(steps)
@@ -103,11 +103,11 @@ class FirstAttempt:
                 run.recovered(record)
             run.went_well()
             return value
-        steps = ended(self.guard, run, began, failure, held=held)
+        steps = end_attempt(self.guard, run, began, failure, held=held)
         del failure
         return await adrive(attempts(run, steps) if attempts else steps)
 
-    def _entered(self, run: RunContext) -> Held | None:
+    def _enter(self, run: RunContext) -> Held | None:
         """Acquire the circuit. None if generators are needed: the store must be asked, the circuit rejects
         the call, or faults are injected."""
         if not self.is_plain or faults.active:

@@ -35,7 +35,7 @@ LIMITS = {
     "class names that stand twice": 0,
     "files with stubs": 359,
     "tests, lines of code": 74_017,
-    "functions named by a participle, %": 15.8,
+    "functions named by a participle, %": 15.7,
     "assignments to vague names, %": 9.6,
     "file names that stand twice": 26,
 }

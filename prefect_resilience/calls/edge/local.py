@@ -240,7 +240,7 @@ def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool
         try:
             yield from paused(run, delay, failure)
         finally:
-            del failure  # see `calls.attempt.ended`
+            del failure  # see `calls.attempt.end_attempt`
 
 
 def delay_after(run: LocalRun, error: BaseException) -> float | None:

@@ -219,7 +219,7 @@ class Timeout(Policy):
             )
 
 
-def bounded(
+def with_deadline(
     timeout: Timeout | None, fn: Callable[..., Any], isasync: bool, named: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The function, limited to `timeout.total`; AttemptTimeout has the name of the function `named`.

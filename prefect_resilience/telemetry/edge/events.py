@@ -219,11 +219,11 @@ def run_failed(
 
 def _record_of(history: Sequence[AttemptRecord], circuit: str | None) -> dict[str, Any]:
     """The failed attempts, from which `tune` learns. `at` is in seconds since the epoch."""
-    record: dict[str, Any] = {"attempts": [_failed_attempt(attempt) for attempt in history[:MOST_ATTEMPTS]]}
+    record: dict[str, Any] = {"attempts": [_attempt_record(attempt) for attempt in history[:MOST_ATTEMPTS]]}
     return record if circuit is None else {**record, "circuit": circuit}
 
 
-def _failed_attempt(attempt: AttemptRecord) -> dict[str, Any]:
+def _attempt_record(attempt: AttemptRecord) -> dict[str, Any]:
     delay = None if attempt.delay is None else round(attempt.delay, 3)
     fields: dict[str, Any] = {"seconds": round(attempt.duration, 4), "delay": delay}
     fields["at"] = round(attempt.started_at.timestamp(), 3)

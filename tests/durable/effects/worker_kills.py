@@ -313,7 +313,7 @@ class Plot:
         if phase == "before done" and is_late(self.case.mode, killed["order"]):
             expected = ("unknown", "done")  # who died was not the thread that was recording it
         if phase in ("before intent", ASKING):
-            # What was unknown already waits for its question, unless somebody began the run while it hung.
+            # What was unknown already waits for its question, unless a person began the run while it hung.
             waits = not self.case.blind or self.met > 0
             expected = (None, "failed", "done") + (("unknown",) if waits else ())
         if state not in expected:

@@ -86,7 +86,7 @@ def test_a_fleet_that_starts_at_once_finds_its_share() -> None:
 
 
 @given(fleet=fleets, draw=draws)
-def test_nobody_waits_longer_than_promised(fleet: float, draw: float) -> None:
+def test_no_process_waits_longer_than_promised(fleet: float, draw: float) -> None:
     assert sharing.LOOK_AFTER <= sharing.looks_in(fleet, draw) <= sharing.LOOK_WITHIN
     assert 0 <= sharing.asks_in(fleet, draw) < 25
     assert sharing.asks_in(min(FEW, fleet), draw) == 0
