@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -39,6 +41,10 @@ __all__ = [
 
 AGAIN_SECONDS = 0.2
 """The timer fires again after this time, for code that swallowed the first exception."""
+
+
+PRECISION = 0.002
+"""Seconds between two looks at the deadlines of an event loop."""
 
 
 class DeadlinePassed(BaseException):
@@ -99,6 +105,49 @@ def _on_alarm(number: int, _frame: FrameType | None) -> None:
     # Not our timer: other code sent the signal, and expects its default action.
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
+
+
+class _Timer:
+    """The deadlines of one event loop. They share a timer: one for each would cost more than all the rest."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.deadlines: dict[anyio.CancelScope, float] = {}
+        # `anyio.CancelScope()` asks each time which kind of loop is running.
+        self.new_scope: Callable[[], anyio.CancelScope] = type(anyio.CancelScope())
+        self._next = inf
+
+    def start(self, scope: anyio.CancelScope, seconds: float) -> None:
+        """Cancel the scope after `seconds`, unless it is taken out of `deadlines` before."""
+        self.deadlines[scope] = deadline = self.loop.time() + seconds
+        self._wake_at(deadline)
+
+    def _wake_at(self, deadline: float) -> None:
+        if deadline < self._next:
+            self._next = deadline
+            self.loop.call_at(deadline, self._cancel_overdue, deadline)
+
+    def _cancel_overdue(self, planned: float) -> None:
+        if planned != self._next:
+            return  # an earlier deadline came in, and its timer did the work of this one
+        for scope in [scope for scope, deadline in self.deadlines.items() if deadline <= planned]:
+            del self.deadlines[scope]
+            scope.cancel()
+        self._next = inf
+        if self.deadlines:
+            # With thousands of calls, a deadline may be late by as much.
+            self._wake_at(max(min(self.deadlines.values()), planned + PRECISION))
+
+
+_of_thread = threading.local()
+
+
+def _timer() -> _Timer:
+    loop = asyncio.get_running_loop()
+    timer: _Timer | None = getattr(_of_thread, "timer", None)
+    if timer is None or timer.loop is not loop:
+        timer = _of_thread.timer = _Timer(loop)
+    return timer
 
 
 async def acall_with_deadline(
@@ -236,16 +285,22 @@ def with_deadline(
 async def _acall_within(
     seconds: float, what: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
-    with anyio.move_on_after(seconds) as scope:
-        value = await fn(*args, **kwargs)
-        return value if type(value) in PLAIN else await last(value)
+    timer = _timer()
+    with timer.new_scope() as scope:
+        timer.start(scope, seconds)
+        try:
+            value = await fn(*args, **kwargs)
+            return value if type(value) in PLAIN else await last(value)
+        finally:
+            timer.deadlines.pop(scope, None)
     # The scope swallows only its own cancellation, so the deadline has passed.
     assert scope.cancelled_caught
     raise AttemptTimeout(seconds, what)
 
 
 def call_within(timeout: Timeout, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
-    seconds = cast(float, timeout.total)
+    seconds = timeout.total
+    assert seconds is not None
     if timeout.mode == "auto" and take_alarm():
         return _call_with_alarm(fn, args, kwargs, seconds)
     return call_with_deadline(fn, args, kwargs, seconds)

@@ -58,25 +58,19 @@ class AsWritten:
     def __get__(self, task: Any, owner: type | None = None) -> Any:
         if task is None:
             return self
-        fields = cast("dict[str, Any]", vars(task))
+        fields: dict[str, Any] = task.__dict__
         answers: Answers | None = fields.get("_for_engine")
-        if answers is not None and _is_running(task):
-            return getattr(answers, self.name)
+        context = None if answers is None else TaskRunContext.get()
+        if context is not None and context.task is task:
+            state = context.task_run.state
+            if state is not None and state.is_running():
+                return getattr(answers, self.name)
         if self.name not in fields:
             raise AttributeError(self.name)
         return fields[self.name]
 
     def __set__(self, task: Any, value: Any) -> None:
         vars(task)[self.name] = value
-
-
-def _is_running(task: Any) -> bool:
-    """Whether this code runs in a run of this very task."""
-    context = TaskRunContext.get()
-    if context is None or context.task is not task:
-        return False
-    state = context.task_run.state
-    return state is not None and state.is_running()
 
 
 class PolicyDelays(list[float]):

@@ -180,8 +180,11 @@ class ResilientTask(Task[P, R]):
             self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any
         ) -> Any:
             self._refuse_task_around()
-            with in_outer_task(), untagged():
+            if self.isasync:  # the run begins when the coroutine does
                 outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
+            else:
+                with in_outer_task(), untagged():
+                    outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
             if type(outcome) in PLAIN:
                 return outcome
             if inspect.iscoroutine(outcome):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import iscoroutinefunction
 from logging import ERROR, WARNING
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.client.schemas.objects import TaskRun
@@ -91,7 +91,8 @@ class TaskSurroundings(ReportingRun):
 
     @property
     def task(self) -> ResilientTask[..., Any]:
-        return cast("ResilientTask[..., Any]", self.context.task)
+        task: Any = self.context.task
+        return task
 
     @property
     def task_run(self) -> TaskRun:
@@ -124,7 +125,7 @@ class TaskSurroundings(ReportingRun):
         return task_run_logger(task_run=self.task_run, task=self.task)
 
     def known(self) -> RunRecord | None:
-        return record_of(self.task_run.id)
+        return _records.get(self.context.task_run.id) if _records else None
 
     def record(self, started: float) -> RunRecord:
         record = _records.setdefault(self.task_run.id, RunRecord(started))
@@ -177,7 +178,8 @@ class TaskSurroundings(ReportingRun):
 
     def went_well(self) -> None:
         self.done()
-        attempt_succeeded(self.task.name, self.task.action_id)
+        task = self.task
+        attempt_succeeded(task.name, task.action_id)
 
     def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:
         if error is None:

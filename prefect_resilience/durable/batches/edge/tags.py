@@ -60,7 +60,7 @@ def untagged() -> AbstractContextManager[Any]:
     Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again` adds the tag
     once the run has begun.
     """
-    tags = TagsContext.get().current_tags
+    tags = _tags()
     return TagsContext(current_tags=_other_tags()) if tags and named_in(tags) is not None else _NOTHING
 
 
@@ -76,13 +76,19 @@ def tagged_again(task_run: TaskRun) -> AbstractContextManager[Any]:
     return tagged(batch_id)
 
 
+def _tags() -> set[str]:
+    # `TagsContext.get` makes a new context before it looks for the one that is there. Its parent does not.
+    around: Any = super(TagsContext, TagsContext).get()
+    return set() if around is None else around.current_tags
+
+
 def _other_tags() -> set[str]:
-    return {tag for tag in TagsContext.get().current_tags if not tag.startswith(TAG)}
+    return {tag for tag in _tags() if not tag.startswith(TAG)}
 
 
 def tagged_batch() -> str | None:
     """The batch in the tags around this code."""
-    return named_in(TagsContext.get().current_tags)
+    return named_in(_tags())
 
 
 def batch_named_around() -> str | None:
