@@ -1,5 +1,5 @@
-"""Agents and providers in chains; see `prefect_resilience.graphs.agents`."""
+"""What agents of other libraries need from this package; chains of agents are in `prefect_resilience`."""
 
-from prefect_resilience.graphs.agents import *  # noqa: F403
+from prefect_resilience.tasks.edge.task_config import task_config as task_config
 
 __path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

@@ -18,6 +18,7 @@ from prefect_resilience import (
     ConfigurationError,
     ErrorContext,
     ErrorInfo,
+    NoProgress,
     OutputFormatError,
     PartialOutput,
     ProcessDied,
@@ -37,7 +38,6 @@ from prefect_resilience.errors.requests import (
     with_inner,
 )
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.graphs.routing import NoProgress
 
 NOW = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -465,7 +465,7 @@ def test_the_category_of_a_reason(reason, category, retryable):
 
 
 def test_rounds_that_were_used_up_are_turns():
-    from prefect_resilience.graphs.routing import RoundsExhausted
+    from prefect_resilience import RoundsExhausted
 
     details = classify(RoundsExhausted(5, None, ())).details
     assert details == {"resource": "turns", "usage": 5, "limit": 5}

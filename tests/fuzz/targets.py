@@ -17,6 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prefect_resilience import Condition, ConditionError
 from prefect_resilience.errors import ConfigurationError, ErrorInfo, classify
 from prefect_resilience.errors.classify.retry_after import (
     duration,
@@ -26,7 +27,7 @@ from prefect_resilience.errors.classify.retry_after import (
 )
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact, redact_data, register_secret
-from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes
+from prefect_resilience.graphs.conditions.model import condition_mistakes
 from prefect_resilience.graphs.conditions.paths import check_path, look_up, parsed, shown_path
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError

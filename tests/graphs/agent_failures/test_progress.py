@@ -8,8 +8,15 @@ import pickle
 import pytest
 from prefect import flow
 
-from prefect_resilience import ConfigurationError, ProgressGuard, error_context, iterate, subtask_request
-from prefect_resilience.graphs.routing import NoProgress, aiterate
+from prefect_resilience import (
+    ConfigurationError,
+    NoProgress,
+    ProgressGuard,
+    aiterate,
+    error_context,
+    iterate,
+    subtask_request,
+)
 from tests.prefect_runs import until
 
 

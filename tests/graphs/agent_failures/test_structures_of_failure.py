@@ -12,6 +12,7 @@ from prefect_resilience import (
     Backoff,
     ErrorContext,
     FailureReason,
+    NoProgress,
     ProgressGuard,
     ResourceExhausted,
     Retry,
@@ -25,7 +26,6 @@ from prefect_resilience import (
     resilient_task,
     subtask_request,
 )
-from prefect_resilience.graphs.routing import NoProgress
 
 pytestmark = pytest.mark.api
 

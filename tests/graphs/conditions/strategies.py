@@ -8,8 +8,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from prefect_resilience import Condition
 from prefect_resilience.errors import ErrorCategory
-from prefect_resilience.graphs.conditions import Condition
 
 NAMES = [
     "confidence",

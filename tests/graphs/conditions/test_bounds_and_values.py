@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pytest
 
+from prefect_resilience import Condition, ConditionError, path
 from prefect_resilience.base.plain import (
     ValueMistake,
     json_value,
@@ -20,7 +21,6 @@ from prefect_resilience.base.plain import (
     shortly,
     unfolded,
 )
-from prefect_resilience.graphs.conditions import Condition, ConditionError, path
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, instant, is_number, ordered
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import Condition, failed, path, succeeded
 from prefect_resilience.errors import ConfigurationError, ErrorCategory
-from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
 
 
 class Status(str, Enum):  # noqa: UP042

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import Condition, ConditionError, failed, path, succeeded
 from prefect_resilience.errors import ErrorCategory, ErrorInfo
-from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
 from prefect_resilience.graphs.conditions.evaluate import describe, shown
 from prefect_resilience.graphs.conditions.reading import OPERATORS, TYPES, json_schema
 

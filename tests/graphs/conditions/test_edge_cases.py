@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import Condition, path
 from prefect_resilience.base.plain import CUT, json_value, plain, plain_or_cut, unfolded
-from prefect_resilience.graphs.conditions import Condition, condition_mistakes, jsonpaths, path
+from prefect_resilience.graphs.conditions import jsonpaths
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, ordered
 from prefect_resilience.graphs.conditions.evaluate import masked
+from prefect_resilience.graphs.conditions.model import condition_mistakes
 from prefect_resilience.graphs.conditions.paths import Missing, look_up
 
 

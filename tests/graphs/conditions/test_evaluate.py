@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import Condition, ConditionError, failed, path, succeeded
 from prefect_resilience.errors import (
     ConfigurationError,
     ErrorCategory,
@@ -19,7 +20,6 @@ from prefect_resilience.errors import (
     register_secret,
     unregister_secret,
 )
-from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, parts
 
@@ -331,10 +331,10 @@ def test_what_others_wrote_or_set_does_not_break_a_comparison() -> None:
 def test_a_failed_sub_step_counts_as_what_made_it_fail():
     from datetime import datetime
 
+    from prefect_resilience import failed
     from prefect_resilience.errors.context import ErrorContext
     from prefect_resilience.errors.taxonomy import ErrorCategory as C
     from prefect_resilience.errors.taxonomy import ErrorInfo
-    from prefect_resilience.graphs.conditions import failed
 
     now = datetime(2026, 1, 31, tzinfo=UTC)
     cause = ErrorContext.from_info(ErrorInfo.of(C.RATE_LIMIT, "429"), timestamp=now)

@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from pydantic import BaseModel, ConfigDict, SecretStr, computed_field
 
+from prefect_resilience import path
 from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfolded
-from prefect_resilience.graphs.conditions import path
 from tests.graphs.conditions.strategies import results
 
 

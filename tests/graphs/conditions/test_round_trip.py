@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from prefect_resilience import Condition, ConditionError
 from prefect_resilience.errors import ErrorCategory, ErrorInfo
-from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes
+from prefect_resilience.graphs.conditions.model import condition_mistakes
 from tests.graphs.conditions.strategies import conditions, leaves, results, values
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.graphs.conditions import Condition, ConditionError
+from prefect_resilience import Condition, ConditionError
 from tests.graphs.conditions.strictness import ERROR, NOTHING, TABLE
 
 ROWS = [(name, row) for name, rows in TABLE.items() for row in rows]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.graphs.conditions import ConditionError
+from prefect_resilience import ConditionError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from tests.graphs.plans.hostile_plans import HOSTILE
 from tests.graphs.plans.mutants_of_plans import read

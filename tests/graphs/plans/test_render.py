@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from prefect_resilience.graphs.conditions import path
+from prefect_resilience import path
 from prefect_resilience.graphs.plans.model import FanOut, Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.pictures.picture import one_line, picture_of
 from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg

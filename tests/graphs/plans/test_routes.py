@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import Condition, failed, path, succeeded
 from prefect_resilience.errors import ErrorCategory
-from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
 from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.routes import Routing, about_errors, routes, with_errors
 from tests.graphs.plans.plan_builders import NOW, PLANS, error_at, node, result_of

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience import Retry
-from prefect_resilience.graphs.conditions import path
+from prefect_resilience import Retry, path
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience import ConfigurationError, ErrorContext
+from prefect_resilience import ConfigurationError, ErrorContext, NoQuorum
 from prefect_resilience.graphs.plans.actions import Actions
 from prefect_resilience.graphs.plans.builtin import run_quorum, run_vote
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
-from prefect_resilience.graphs.routing import NoQuorum
 from tests.graphs.plans.ran import ran
 
 Answer = dict[str, Any]

@@ -12,9 +12,16 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.states import Cancelled
 
-from prefect_resilience import Backoff, Retry, error_context, register_secret
-from prefect_resilience.graphs.routing import Gathered, Outcome, TooManyFailures, agather, gather
-from prefect_resilience.graphs.routing.edge.gathering import allowed_of
+from prefect_resilience import (
+    Backoff,
+    Retry,
+    TooManyFailures,
+    agather,
+    error_context,
+    gather,
+    register_secret,
+)
+from prefect_resilience.graphs.routing.edge.gathering import Gathered, Outcome, allowed_of
 from tests.graphs.routing.scenes import in_flow
 
 

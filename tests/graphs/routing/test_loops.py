@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from prefect import task
 from prefect.states import Completed
 
-from prefect_resilience import Backoff, Retry, error_context
+from prefect_resilience import (
+    Backoff,
+    ConditionError,
+    NoProgress,
+    Retry,
+    RoundsExhausted,
+    aiterate,
+    error_context,
+    iterate,
+    path,
+)
 from prefect_resilience.errors.secrets.redact import register_secret
-from prefect_resilience.graphs.conditions import ConditionError, path
-from prefect_resilience.graphs.routing import NoProgress, RoundsExhausted, aiterate, iterate
 from prefect_resilience.graphs.routing.rounds import KEPT_VALUES
 from prefect_resilience.guards.partials import LIMIT as PARTIAL
 from tests.graphs.routing.scenes import drawn, in_flow

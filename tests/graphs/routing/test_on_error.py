@@ -7,9 +7,17 @@ from prefect import task
 from prefect.client.schemas.objects import StateDetails
 from prefect.states import Cancelled, Crashed, Failed
 
-from prefect_resilience import Backoff, ErrorContext, Retry, error_context, redact, register_secret
-from prefect_resilience.graphs.conditions import failed, path
-from prefect_resilience.graphs.routing import on_error
+from prefect_resilience import (
+    Backoff,
+    ErrorContext,
+    Retry,
+    error_context,
+    failed,
+    on_error,
+    path,
+    redact,
+    register_secret,
+)
 from tests.graphs.routing.scenes import drawn, in_flow
 
 pytestmark = pytest.mark.api

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from prefect import task
 from prefect.client.orchestration import get_client
 
-from prefect_resilience import ErrorContext, error_context
-from prefect_resilience.graphs.routing import NoQuorum, on_error, quorum
+from prefect_resilience import ErrorContext, NoQuorum, error_context, on_error, quorum
 from tests.graphs.routing.scenes import drawn, in_flow
 
 

@@ -10,9 +10,23 @@ from prefect import flow, task
 from prefect.cache_policies import INPUTS
 from prefect.states import Cancelled
 
-from prefect_resilience import Backoff, ErrorContext, Retry, error_context, resilient_task
-from prefect_resilience.graphs.conditions import ConditionError, failed, path, succeeded
-from prefect_resilience.graphs.routing import NoRoute, on_error, otherwise, quorum, route, when
+from prefect_resilience import (
+    Backoff,
+    ConditionError,
+    ErrorContext,
+    NoRoute,
+    Retry,
+    error_context,
+    failed,
+    on_error,
+    otherwise,
+    path,
+    quorum,
+    resilient_task,
+    route,
+    succeeded,
+    when,
+)
 from tests.graphs.routing.scenes import drawn, in_flow
 
 pytestmark = pytest.mark.api

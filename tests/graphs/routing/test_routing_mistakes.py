@@ -5,9 +5,18 @@ from __future__ import annotations
 import pytest
 from prefect import flow, task
 
-from prefect_resilience import ConfigurationError
-from prefect_resilience.graphs.conditions import failed, path
-from prefect_resilience.graphs.routing import gather, iterate, on_error, otherwise, quorum, route, when
+from prefect_resilience import (
+    ConfigurationError,
+    failed,
+    gather,
+    iterate,
+    on_error,
+    otherwise,
+    path,
+    quorum,
+    route,
+    when,
+)
 
 pytestmark = pytest.mark.api
 

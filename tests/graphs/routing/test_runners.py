@@ -6,9 +6,7 @@ import pytest
 from prefect import flow, task
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
-from prefect_resilience import ErrorContext
-from prefect_resilience.graphs.conditions import failed, path
-from prefect_resilience.graphs.routing import gather, on_error, otherwise, quorum, route, when
+from prefect_resilience import ErrorContext, failed, gather, on_error, otherwise, path, quorum, route, when
 from tests.graphs.routing.scenes import in_flow
 
 pytestmark = pytest.mark.api
