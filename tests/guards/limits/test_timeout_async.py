@@ -105,3 +105,19 @@ async def test_a_late_value_is_handed_on():
         return "done"
 
     assert await acall_with_deadline(late, 0.02) == "done"
+
+
+def test_deadlines_of_one_loop_end_each_call_at_its_time():
+    async def call(seconds):
+        with pytest.raises(AttemptTimeout):
+            await acall_with_deadline(anyio.sleep_forever, seconds)
+        ended.append(seconds)
+
+    async def several():
+        await acall_with_deadline(lambda: asyncio.sleep(0), 20)  # its timer is left behind
+        await asyncio.gather(*map(call, (0.15, 0.05, 0.1)))
+
+    for _ in range(2):  # the second loop of this thread
+        ended = []
+        asyncio.run(asyncio.wait_for(several(), 30))
+        assert ended == [0.05, 0.1, 0.15]

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from weakref import WeakSet
 
 from tests.durable.effects.ways.receiver import Receiver
 
@@ -19,7 +20,8 @@ class Door:
         self._port_holder = _bound(0)
         self.port: int = self._port_holder.getsockname()[1]
         self._listener: socket.socket | None = None
-        self._open_ends: list[socket.socket] = []
+        # Weak: a function that is searched for open connections leads here, and these are not its own.
+        self._open_ends: WeakSet[socket.socket] = WeakSet()
         self._lock = threading.Lock()
 
     @property
@@ -43,7 +45,7 @@ class Door:
 
     def close(self) -> None:
         self.shut()
-        for one in self._open_ends:
+        for one in list(self._open_ends):
             end(one)
         self._port_holder.close()
 
@@ -53,7 +55,7 @@ class Door:
                 connection, _ = listener.accept()
             except OSError:
                 return
-            self._open_ends.append(connection)
+            self._open_ends.add(connection)
             threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
 
     def _serve_one(self, connection: socket.socket) -> None:
