@@ -57,6 +57,18 @@ def test_a_written_policy_is_refused_even_if_it_would_do_nothing(option):
         resilient_task(effect="external", cache_policy=option, persist_result=False)(pay)
 
 
+@pytest.mark.parametrize("policy", [None, DEFAULT, INPUTS])
+def test_a_policy_is_refused_that_is_assigned_later(policy):
+    made = resilient_task(effect="external")(pay).with_options(retry=2)
+    with pytest.raises(ConfigurationError, match="leave cache_policy out"):
+        made.cache_policy = policy
+    assert made.cache_policy == NO_CACHE
+    made.cache_policy = NO_CACHE
+    cached = resilient_task(pay)
+    cached.cache_policy = INPUTS
+    assert cached.cache_policy == INPUTS
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -43,6 +43,7 @@ from prefect_resilience.tasks.edge.task_options import (
     prefects_backoff,
     prefects_own,
     refuse_cache,
+    refuse_later_cache,
     restarting,
     retry_with,
     split,
@@ -175,6 +176,10 @@ class ResilientTask(Task[P, R]):
         retry_delay_seconds = AsWritten()
         retry_jitter_factor = AsWritten()
         retry_condition_fn = AsWritten()
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            refuse_later_cache(self, name, value)
+            super().__setattr__(name, value)
 
         def __call__(
             self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any

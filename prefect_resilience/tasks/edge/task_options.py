@@ -56,6 +56,14 @@ def refuse_cache(task: Task[Any, Any]) -> None:
         raise _cached(f"task {task.name!r}", "result_storage_key")
 
 
+def refuse_later_cache(task: Any, option: str, value: Any) -> None:
+    """As `refuse_cache`, for a policy that is assigned to a task after its decoration."""
+    if option == "cache_policy" and value != NO_CACHE and task.__dict__.get("_for_engine") is not None:
+        effect = task.guard.effect
+        if effect is not None and effect.external:
+            raise _cached(f"task {task.name!r}", option)
+
+
 def _cached(what: str, option: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} has both an external effect and {option}, with which Prefect could return the result of "
