@@ -28,7 +28,7 @@ import pybreaker
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.guards.circuits import CircuitBreaker
+from prefect_resilience import CircuitBreaker
 
 PEERS = ("pybreaker", "circuitbreaker", "purgatory", "aiobreaker", "interlock-cb")
 TARGET = 0.6

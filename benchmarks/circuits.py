@@ -37,7 +37,7 @@ from interlock.integrations.redis import RedisStorage
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.guards.circuits import CircuitBreaker
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.stores import Document, Store, open_store
 
 TARGET = 0.01

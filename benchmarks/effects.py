@@ -49,11 +49,11 @@ from rich.table import Table
 
 from prefect_resilience import ResilientTask, classify, resilient_task
 from prefect_resilience.base.drive import Invoke, drive
-from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import CallStart, RunningCall
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
+from prefect_resilience.effects import Effect
 from tests.stores_servers import PostgresServer
 
 TARGET = 0.5

@@ -29,8 +29,8 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits import CircuitBreaker
 from prefect_resilience.stores import Store, open_store
 from tests.stores_servers import PostgresServer, RedisServer, Server
 

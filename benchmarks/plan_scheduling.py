@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from prefect_resilience.errors import ErrorCategory, ErrorContext, ErrorInfo
+from prefect_resilience import ErrorCategory, ErrorContext, ErrorInfo
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule
 

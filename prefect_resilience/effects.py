@@ -1,12 +1,6 @@
-"""Side effects, batches and sagas: the names of `prefect_resilience.durable`."""
+"""Side effects, batches and sagas."""
 
-from typing import Any
+import lazy_loader
 
-from prefect_resilience import durable
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(durable, name)
-
-
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub("prefect_resilience", __file__)
 __path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

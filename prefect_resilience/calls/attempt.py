@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
@@ -33,7 +32,7 @@ from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorKind
-from prefect_resilience.guards import budgets, faults
+from prefect_resilience.guards import faults
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import bucket_of
@@ -62,7 +61,9 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
     claim: EffectClaim | None = None
     if effect is not None:
         direct = guard.circuit is None and not guard.limits
-        claim = durable.EffectClaim(effect, guard.fn, guard.isasync, guard.source, run, direct)
+        from prefect_resilience.durable.effects.claim import EffectClaim
+
+        claim = EffectClaim(effect, guard.fn, guard.isasync, guard.source, run, direct)
     if guard.expect is not None and (before := run.known()) is not None:
         args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
     try:
@@ -306,6 +307,8 @@ def done_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Steps[N
 
 def counted(budget: ErrorBudget, run: RunContext, good: bool) -> Steps[None]:
     """Count a finished run in its error budget, and merge the budget into the store when that is due."""
-    merge = budgets.count(budget, budget.name or str(run.identity["node_id"]), good)
+    from prefect_resilience.guards.budgets.policy import count
+
+    merge = count(budget, budget.name or str(run.identity["node_id"]), good)
     if merge is not None:
         yield Blocking(merge)

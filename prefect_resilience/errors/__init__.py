@@ -1,5 +1,1 @@
 """Errors: categories, classification, contexts, redaction and the exceptions of this package."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -15,7 +15,7 @@ from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
-from prefect_resilience.guards.circuits import get_circuits
+from prefect_resilience import get_circuits
 from tests.deployments import compose
 
 COMMANDS = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import classify
 from tests.errors.by_name import made
 
 

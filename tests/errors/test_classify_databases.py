@@ -19,8 +19,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sqlalchemy import exc
 
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import ErrorInfo, classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import ErrorInfo, classify
 from tests.free_ports import free_port
 from tests.stores_servers import PostgresServer
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 import requests
 
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import ErrorInfo, classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import ErrorInfo, classify
 
 
 def caught(call: Callable[[], object]) -> ErrorInfo:

@@ -13,8 +13,8 @@ import urllib3
 from google.api_core import exceptions as google
 from prefect.states import Failed
 
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import classify
 from prefect_resilience.errors.classify.retry_after import retry_info_delay, wait_in_text
 from tests.errors.by_name import made
 from tests.errors.sdks.cloud_cases import with_retry_info

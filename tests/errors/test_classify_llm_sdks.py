@@ -17,8 +17,8 @@ import pytest
 
 from flows.llm_service import BEHAVIOURS, LLMService
 from flows.serving import running
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import classify
 
 WORDS = "one two three four five six"
 MESSAGES: Any = [{"role": "user", "content": WORDS}]

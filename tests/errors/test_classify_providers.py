@@ -17,8 +17,8 @@ from google.api_core import exceptions as google
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2
 
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import ErrorInfo, classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import ErrorInfo, classify
 
 
 def caught(call: Callable[[], object], now: float | None = None) -> ErrorInfo:

@@ -15,7 +15,7 @@ from prefect.flow_engine import FlowRunTimeoutError
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, State
 from prefect.task_engine import TaskRunTimeoutError
 
-from prefect_resilience.errors import (
+from prefect_resilience import (
     CircuitOpenError,
     ErrorInfo,
     ErrorKind,
@@ -23,9 +23,9 @@ from prefect_resilience.errors import (
     classifier,
     classify,
     register_classifier,
-    unregister_classifier,
 )
-from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience.errors.classify.classify import unregister_classifier
 from prefect_resilience.errors.exceptions import ResilienceError
 
 

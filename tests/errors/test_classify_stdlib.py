@@ -22,7 +22,7 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from prefect_resilience.errors import (
+from prefect_resilience import (
     AttemptTimeout,
     CircuitOpenError,
     ConfigurationError,
@@ -32,7 +32,7 @@ from prefect_resilience.errors import (
     StoreUnavailable,
     classify,
 )
-from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience import ErrorCategory as C
 
 
 def caught(call: Callable[[], object]) -> ErrorInfo:

@@ -15,7 +15,7 @@ import pytest
 from prefect.client.schemas.objects import StateDetails
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
-from prefect_resilience.errors import (
+from prefect_resilience import (
     AttemptRecord,
     CircuitOpenError,
     ErrorCategory,
@@ -24,12 +24,10 @@ from prefect_resilience.errors import (
     ErrorKind,
     FailureReason,
     PartialOutput,
-    attach_context,
-    attached_context,
     classify,
     error_context,
 )
-from prefect_resilience.errors.context import exhausted_since
+from prefect_resilience.errors.context import attach_context, attached_context, exhausted_since
 from prefect_resilience.guards.retries.policy import Retry
 
 THEN = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

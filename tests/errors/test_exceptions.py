@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
+from prefect_resilience import classify
 from prefect_resilience.base.outcomes import answered_for, is_answered_for
-from prefect_resilience.errors import classify
 from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
     CircuitOpenError,

@@ -18,25 +18,25 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.errors import (
+from prefect_resilience import (
     ConfigurationError,
     classify,
-    collect_secrets,
     error_context,
     redact,
-    redact_data,
     register_secret,
     register_secret_pattern,
-    unregister_secret,
-    unregister_secret_pattern,
 )
 from prefect_resilience.errors.context import STACK_LIMIT
 from prefect_resilience.errors.secrets.pairs import MASK
 from prefect_resilience.errors.secrets.redact import (
     MAXIMUM_PATTERNS,
     MAXIMUM_VALUES,
+    collect_secrets,
     known_forms,
     redact_beginning,
+    redact_data,
+    unregister_secret,
+    unregister_secret_pattern,
 )
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorCategory as C

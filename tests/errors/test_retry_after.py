@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from prefect_resilience import Backoff, Retry
-from prefect_resilience.errors import classify
+from prefect_resilience import Backoff, Retry, classify
 from prefect_resilience.errors.classify.retry_after import (
     duration,
     plain_headers,

@@ -19,15 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
-from prefect_resilience.errors import (
-    classify,
-    redact,
-    register_secret,
-    register_secret_pattern,
-    scrub_exception,
-    unregister_secret,
-    unregister_secret_pattern,
-)
+from prefect_resilience import classify, redact, register_secret, register_secret_pattern
+from prefect_resilience.errors.secrets.redact import unregister_secret, unregister_secret_pattern
+from prefect_resilience.errors.secrets.scrub import scrub_exception
 
 SECRET = "hunter2-and-more"
 LEAK = f"login failed: password={SECRET}"

@@ -10,7 +10,9 @@ import pytest
 import sqlalchemy
 import yaml
 
-from prefect_resilience.errors import classify, redact, redact_data, scrub_exception
+from prefect_resilience import classify, redact
+from prefect_resilience.errors.secrets.redact import redact_data
+from prefect_resilience.errors.secrets.scrub import scrub_exception
 
 HERE = Path(__file__).parent
 SECRETS: list[dict[str, str]] = json.loads((HERE / "secret_forms.json").read_text())

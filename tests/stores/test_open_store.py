@@ -138,7 +138,7 @@ def test_a_missing_driver_is_named_with_what_to_install(
 def test_importing_loads_no_driver_and_opens_nothing() -> None:
     code = (
         "import sys, threading\n"
-        "import prefect_resilience.stores, prefect_resilience.guards.circuits\n"
+        "import prefect_resilience.stores, prefect_resilience.guards.circuits.breaker\n"
         "print([m for m in ('sqlalchemy', 'sqlite3', 'redis', 'psycopg') if m in sys.modules])\n"
         "print(threading.active_count())"
     )

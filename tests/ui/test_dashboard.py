@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
+from prefect_resilience import CircuitBreaker, get_circuits
 from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.model import DeadLetter, as_stored, new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
-from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, window
+from prefect_resilience.guards.circuits import window
 from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.machine import new
 from prefect_resilience.stores import open_store

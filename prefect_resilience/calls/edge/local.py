@@ -19,7 +19,6 @@ from prefect.context import TaskRunContext
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience import durable
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept_unless
 from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import guarded
@@ -208,10 +207,14 @@ class LocalRun(ReportingRun):
         return self._start
 
     def batch_id(self) -> str:
-        return durable.current_batch()
+        from prefect_resilience.durable.batches.edge.tags import current_batch
+
+        return current_batch()
 
     def passed(self) -> Pass:
-        return durable.pass_here()
+        from prefect_resilience.durable.batches.edge.tags import pass_here
+
+        return pass_here()
 
     def keep(self, reference: str, value: Any) -> str | None:
         return "it is not JSON, and only a task run has a result storage"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypedDict
 
-from prefect_resilience import durable
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.outcomes import generates
@@ -17,8 +16,10 @@ from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.model import NO_RETRY, Guard
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards import budgets, circuits, decomposition, limits, outputs
+from prefect_resilience.guards.decomposition.model import Decompose
 from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
+from prefect_resilience.guards.limits.guarding import Limit, NamedLimit
+from prefect_resilience.guards.limits.hedge import Hedge
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
     from prefect_resilience.errors.classify.classify import Rule
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-    from prefect_resilience.guards.decomposition.model import Decompose
     from prefect_resilience.guards.decomposition.splitters import Split
-    from prefect_resilience.guards.limits.guarding import Limit
-    from prefect_resilience.guards.limits.hedge import Hedge
     from prefect_resilience.guards.outputs.promise import Expect
 
     RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
@@ -100,24 +98,12 @@ def as_policy(retry: RetryOption) -> Retry:
 def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
     """Check the options against the function, and combine them."""
     ours = {**DEFAULTS, **ours}
-    circuit = ours.get("circuit")
-    circuit = circuits.CircuitBreaker(circuit) if isinstance(circuit, str) else circuit
-    if circuit is not None:
-        if not isinstance(circuit, circuits.CircuitBreaker):
-            if isinstance(circuit, circuits.CircuitPolicy):
-                raise ConfigurationError(
-                    "circuit= is a CircuitPolicy, which has no name: "
-                    "write CircuitBreaker.from_policy('name', policy)"
-                )
-            raise ConfigurationError(f"circuit={circuit!r} is not a circuit: write CircuitBreaker('name')")
-        check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
     timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:
         timeout.check_for(fn)
     fallbacks = as_fallbacks(ours["fallback"])
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
-    error_budget = ours.get("error_budget")
     rules: Any = ours.get("classify")
     hedge = _hedge(ours.get("hedge"), fn, timeout)
     expect = _expect(ours, fn, isasync)
@@ -125,7 +111,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         fn,
         isasync,
         retry,
-        circuit,
+        _circuit(ours["circuit"], fn),
         _limits(ours["limits"], fn),
         timeout,
         hedge,
@@ -134,7 +120,7 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         _effect(ours.get("effect"), fn, isasync, hedge),
         yes_or_no("dead_letter", ours.get("dead_letter", False)),
         _restart_stream(ours.get("restart_stream", False), fn),
-        None if error_budget is None else budgets.ErrorBudget.of(error_budget),
+        _error_budget(ours["error_budget"]),
         policy=_policy_block(ours.get("policy")),
         expect=expect,
         decompose=_decompose(ours, fn, isasync),
@@ -142,16 +128,42 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
     )
 
 
+def _circuit(value: Any, fn: Callable[..., Any]) -> CircuitBreaker | None:
+    if value is None:
+        return None
+    # Policies that few calls have are imported late.
+    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.circuits.model import CircuitPolicy
+
+    circuit = CircuitBreaker(value) if isinstance(value, str) else value
+    if isinstance(circuit, CircuitPolicy):
+        raise ConfigurationError(
+            "circuit= is a CircuitPolicy, which has no name: write CircuitBreaker.from_policy('name', policy)"
+        )
+    if not isinstance(circuit, CircuitBreaker):
+        raise ConfigurationError(f"circuit={circuit!r} is not a circuit: write CircuitBreaker('name')")
+    check_fields(f"circuit {circuit.name!r}", circuit.fields, fn)
+    return circuit
+
+
+def _error_budget(value: Any) -> ErrorBudget | None:
+    if value is None:
+        return None
+    from prefect_resilience.guards.budgets.policy import ErrorBudget
+
+    return ErrorBudget.of(value)
+
+
 def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     written = cast(
         "Iterable[Any]", value if isinstance(value, (list, tuple)) else [] if value is None else [value]
     )
     for limit in written:
-        if not isinstance(limit, limits.Limit):
+        if not isinstance(limit, Limit):
             raise ConfigurationError(
                 f"limits={limit!r} is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"
             )
-        if isinstance(limit, limits.NamedLimit):
+        if isinstance(limit, NamedLimit):
             check_fields(f"limit {limit.name!r}", limit.fields, fn)
     return tuple(written)
 
@@ -160,7 +172,7 @@ def _hedge(hedge: Any, fn: Callable[..., Any], timeout: Timeout | None) -> Hedge
     if hedge is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
-    if not isinstance(hedge, limits.Hedge):
+    if not isinstance(hedge, Hedge):
         raise ConfigurationError(f"hedge={hedge!r} is not a hedge: write Hedge(after=0.8)")
     if generates(fn):
         raise ConfigurationError(
@@ -175,7 +187,7 @@ def _hedge(hedge: Any, fn: Callable[..., Any], timeout: Timeout | None) -> Hedge
 
 
 def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
-    effect = None if value is None else durable.Effect.of(value)
+    effect = _effect_of(value)
     if effect is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
@@ -194,13 +206,22 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
     return effect
 
 
-def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Expect | None:
-    promised = ours.get("expect")
-    expect = None if promised is None else outputs.Expect.of(promised)
-    if expect is None:
+def _effect_of(value: Any) -> Effect | None:
+    if value is None:
         return None
+    from prefect_resilience.durable.effects.policy import Effect
+
+    return Effect.of(value)
+
+
+def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Expect | None:
+    if ours["expect"] is None:
+        return None
+    from prefect_resilience.guards.outputs.promise import Expect
+
+    expect = Expect.of(ours["expect"])
     expect.check_for(fn, isasync=isasync)
-    effect = durable.Effect.of(ours.get("effect"))
+    effect = _effect_of(ours.get("effect"))
     if effect is not None and effect.kind != "idempotent" and expect.repair:
         raise ConfigurationError(
             f"Expect(repair=True) repeats the call, which effect={effect.kind!r} forbids: leave repair out"
@@ -209,8 +230,7 @@ def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> E
 
 
 def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Decompose | None:
-    asked = ours.get("decompose")
-    decompose = None if asked is None else decomposition.Decompose.of(asked)
+    decompose = Decompose.of(ours["decompose"])
     if decompose is None:
         return None
     name = getattr(fn, "__name__", repr(fn))
@@ -218,7 +238,7 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
         raise ConfigurationError(
             f"decompose= needs a function with one result, but {name!r} is a generator: return a list"
         )
-    effect = durable.Effect.of(ours.get("effect"))
+    effect = _effect_of(ours.get("effect"))
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
         raise ConfigurationError(
             f"decompose= splits one call into several, but effect= records a single call: "

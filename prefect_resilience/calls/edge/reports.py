@@ -16,7 +16,6 @@ from uuid import UUID
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.loggers import flow_run_logger, task_run_logger
 
-from prefect_resilience import durable
 from prefect_resilience.base.process import per_process
 from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord
@@ -168,17 +167,24 @@ class ReportingRun(RunContext):
     # Effects.
 
     def ledger(self) -> Ledger:
-        return durable.open_ledger()
+        from prefect_resilience.durable.effects.ledger import open_ledger
+
+        return open_ledger()
 
     def marks(self) -> BatchMarks | None:
         if self.identity["task_run_id"] is None and self.identity["flow_run_id"] is None:
             return None  # there may be no Prefect API
         root = self.passed()[0] if self.identity["flow_run_id"] is not None else None
-        return durable.PrefectMarks(self.batch_id(), root, durable.store_name(self.ledger().store.url))
+        from prefect_resilience.durable.batches.edge.marks import PrefectMarks
+        from prefect_resilience.durable.batches.edge.tags import store_name
+
+        return PrefectMarks(self.batch_id(), root, store_name(self.ledger().store.url))
 
     def begun_external(self) -> None:
         if (context := TaskRunContext.get()) is not None:
-            durable.mark_external(context.task_run, self.ledger().store.url)
+            from prefect_resilience.durable.batches.edge.tags import mark_external
+
+            mark_external(context.task_run, self.ledger().store.url)
 
     def replayed(self, replayed: Replayed) -> None:
         self.log(INFO, ("replayed",), f"Replayed: {replayed.message}")

@@ -124,7 +124,7 @@ def _difference(name: str, known: CircuitPolicy, policy: CircuitPolicy) -> str:
     return (
         f"circuit {name!r} is already declared with {field}={before[field]!r} and cannot have "
         f"{field}={now[field]!r} as well: reuse the first CircuitBreaker, choose another name, "
-        "or call prefect_resilience.guards.circuits.forget_circuits() to start over"
+        "or call prefect_resilience.guards.circuits.registry.forget_circuits() to start over"
     )
 
 

@@ -59,9 +59,9 @@ class Expect:
     shape: Shape = field(init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, value: Any) -> Expect | None:
+    def of(cls, value: Any) -> Expect:
         """The policy from a value of `expect=`. Raises ConfigurationError."""
-        return value if value is None or isinstance(value, Expect) else cls(value)
+        return value if isinstance(value, Expect) else cls(value)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a function with outputs that cannot be checked."""

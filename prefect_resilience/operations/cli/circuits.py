@@ -14,8 +14,7 @@ from rich.text import Text
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits import CircuitSnapshot
-from prefect_resilience.guards.circuits.model import CircuitState
+from prefect_resilience.guards.circuits.model import CircuitSnapshot, CircuitState
 from prefect_resilience.operations.cli import circuits_tables as tables
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import ANSWERING, Answering, Flag, Json, Store

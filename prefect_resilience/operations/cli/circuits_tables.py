@@ -17,7 +17,8 @@ from rich.text import Text
 from prefect_resilience.base.text import lasting, plural, sentence_of
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
+from prefect_resilience.guards.circuits.fleet import get_circuits
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD
 from prefect_resilience.operations.cli.options import explained

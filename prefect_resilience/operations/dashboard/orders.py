@@ -21,7 +21,7 @@ from prefect_resilience.durable.letters.edge import operations as dead_letters
 from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits import get_circuits
+from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.dashboard.reading import Hub
 from prefect_resilience.operations.dashboard.rows import Row
 from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit

@@ -14,10 +14,11 @@ from packaging.version import Version
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.text import one_line
 from prefect_resilience.dead_letters import list as list_letters
-from prefect_resilience.durable import BatchStatus, batch_status, list_batches
+from prefect_resilience.durable.batches.edge.listing import list_batches
+from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits import get_circuits
+from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts

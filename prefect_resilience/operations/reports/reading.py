@@ -17,7 +17,8 @@ from prefect_resilience.durable.letters.model import DeadLetter, first_id_at
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
-from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits
+from prefect_resilience.guards.circuits.fleet import get_circuits
+from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Period, opened
 from prefect_resilience.operations.reports.figures import (

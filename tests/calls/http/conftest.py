@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from prefect_resilience.guards.circuits import forget_circuits
+from prefect_resilience.guards.circuits.registry import forget_circuits
 from tests.calls.http.server import Server
 from tests.calls.http.webs import Web
 

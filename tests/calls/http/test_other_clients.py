@@ -14,8 +14,8 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
+from prefect_resilience import ErrorCategory as C
 from prefect_resilience import classify
-from prefect_resilience.errors import ErrorCategory as C
 from prefect_resilience.http import AsyncResilientTransport, ResilientAdapter, ResilientTransport
 from tests.calls.http.server import Act, Seen, as_json
 from tests.calls.http.webs import AT_ONCE

@@ -15,9 +15,8 @@ import httpx2
 import openai
 import pytest
 
-from prefect_resilience import Retry, Timeout, classify, error_context, resilient
-from prefect_resilience.errors import CircuitOpenError
-from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience import CircuitOpenError, Retry, Timeout, classify, error_context, resilient
+from prefect_resilience import ErrorCategory as C
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.http import ResilientTransport
 from tests.calls.http.sdks import SDKS, TEXT, Ask, answer, error_event, half_a_stream, refused, stream, unwell

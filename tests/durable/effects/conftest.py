@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from prefect_resilience.durable import send_idempotency_key
+from prefect_resilience.effects import send_idempotency_key
 from tests.durable.effects.receiver import Receiver
 
 

@@ -21,7 +21,7 @@ from uuid import UUID
 from pydantic import BaseModel, SecretBytes, SecretStr
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable import Effect
+from prefect_resilience.effects import Effect
 
 SENT: list[Any] = []
 """What was sent: in a closure it would be part of what is tried here."""

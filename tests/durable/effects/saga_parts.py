@@ -10,7 +10,7 @@ from prefect import task
 from pydantic import BaseModel
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable import Done, Effect, NotDone, idempotency_key, send_idempotency_key
+from prefect_resilience.effects import Done, Effect, NotDone, idempotency_key, send_idempotency_key
 
 RECEIVER = "SAGA_RECEIVER"
 """Where messages go; the environment takes it to other processes."""

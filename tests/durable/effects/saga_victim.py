@@ -17,10 +17,10 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from prefect_resilience.durable import Effect, RollbackReport, batch_status, rollback
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.sagas.compensations import recorded_compensation
+from prefect_resilience.effects import Effect, RollbackReport, batch_status, rollback
 from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver
 from tests.durable.effects.victim import answer_of, context, kill_before_line

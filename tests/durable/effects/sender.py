@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from prefect_resilience import resilient
-from prefect_resilience.durable import Effect, NotDone, batch, idempotency_key
 from prefect_resilience.durable.effects import owner, sequences
+from prefect_resilience.effects import Effect, NotDone, batch, idempotency_key
 from prefect_resilience.errors.exceptions import StoreUnavailable
 
 SHORT = {"LEASE_SECONDS": 0.4, "QUIET_SECONDS": 0.4, "RENEW_SECONDS": 0.1, "TICK_SECONDS": 0.02}

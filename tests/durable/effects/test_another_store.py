@@ -12,9 +12,9 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 
 from prefect_resilience import NotRecorded, dead_letters, resilient_task
-from prefect_resilience.durable import Effect, abandon, batch, batch_status, recover, reopen, rollback, settle
 from prefect_resilience.durable.batches.edge.marks import flow_run_of_name
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.effects import Effect, abandon, batch, batch_status, recover, reopen, rollback, settle
 from prefect_resilience.operations import abandon_batch, recover_batch, settle_effect
 from prefect_resilience.operations.dashboard.orders import Desk, RecoverOrder
 from prefect_resilience.stores.base import scan_all

@@ -10,8 +10,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError
-from prefect_resilience.durable import append_once
 from prefect_resilience.durable.effects.append import OVER, overlap
+from prefect_resilience.effects import append_once
 
 TEXTS = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=30)
 FEW = st.text(alphabet="ab\r\n", max_size=12)

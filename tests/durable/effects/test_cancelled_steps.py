@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Effect, batch, resilient
-from prefect_resilience.durable import arollback, rollback
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.effects import arollback, rollback
 from prefect_resilience.stores import open_store
 from tests.durable.effects.interrupted import World
 

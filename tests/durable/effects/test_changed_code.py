@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import InDoubt, settle
-from prefect_resilience.durable import batch, batch_status
+from prefect_resilience.effects import batch, batch_status
 from tests.durable.effects.receiver import Receiver
 
 pytestmark = pytest.mark.api

@@ -34,8 +34,8 @@ import sqlalchemy
 from psycopg import sql as statements
 
 from prefect_resilience import CircuitBreaker, resilient, resilient_task
-from prefect_resilience.durable import idempotency_key, send_idempotency_key
 from prefect_resilience.durable.effects.channels import unwatched_channel
+from prefect_resilience.effects import idempotency_key, send_idempotency_key
 from prefect_resilience.testing import ScriptedService
 
 

@@ -18,9 +18,9 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import AwaitingRetry, Completed, Crashed, Failed, Paused, Pending, Running, Scheduled
 from prefect.types._datetime import now
 
-from prefect_resilience.durable import recover
 from prefect_resilience.durable.batches.edge import closing, recovery
 from prefect_resilience.durable.batches.edge.closing import Closed, close_all, close_left_behind
+from prefect_resilience.effects import recover
 from prefect_resilience.operations import close_task_runs
 from tests.prefect_runs import until
 

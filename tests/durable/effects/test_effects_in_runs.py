@@ -22,10 +22,10 @@ from prefect_resilience import (
     StoreUnavailable,
     resilient_task,
 )
-from prefect_resilience.durable import Done, Effect, NotDone, Unknown, batch, batch_status, idempotency_key
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Intend, decide
 from prefect_resilience.durable.effects.opening import change_batch, new_batch
+from prefect_resilience.effects import Done, Effect, NotDone, Unknown, batch, batch_status, idempotency_key
 from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, NotSent
 
 pytestmark = pytest.mark.api

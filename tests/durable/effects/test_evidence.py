@@ -17,7 +17,6 @@ import requests
 from google.api_core import exceptions as google
 
 from prefect_resilience import AttemptTimeout, BulkheadFullError, CircuitOpenError, RateLimitedError, classify
-from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.evidence import (
     proves_not_done,
     says_not_sent,
@@ -25,6 +24,7 @@ from prefect_resilience.durable.effects.evidence import (
     speaks_for_itself,
 )
 from prefect_resilience.durable.effects.witness import SeenRequest, Witness
+from prefect_resilience.effects import Effect
 from prefect_resilience.errors.exceptions import NotRecorded, NotSent
 
 EXTERNAL, ONE_REQUEST = Effect(), Effect(one_request=True)

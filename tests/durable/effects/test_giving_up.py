@@ -8,7 +8,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, resilient_task
-from prefect_resilience.durable import Done, Effect, batch, batch_status, rollback, settle
+from prefect_resilience.effects import Done, Effect, batch, batch_status, rollback, settle
 from prefect_resilience.errors.exceptions import EffectBusy, ResultNotKept
 from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver

@@ -18,7 +18,6 @@ from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from prefect.states import AwaitingRetry, Crashed, Failed, Pending, Running
 
-from prefect_resilience.durable import batch_status, recover
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.edge import closing, recovery, workers
 from prefect_resilience.durable.batches.edge.closing import crash_silent, silent_runs
@@ -27,6 +26,7 @@ from prefect_resilience.durable.batches.edge.known import find_batches
 from prefect_resilience.durable.batches.edge.operations import recover_batch
 from prefect_resilience.durable.batches.edge.workers import EXECUTED, SUBMITTED, hold_on, is_stranded
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.effects import batch_status, recover
 from prefect_resilience.operations.diagnosis import server as checks
 from tests.durable.effects.test_recovery import put
 from tests.prefect_runs import until

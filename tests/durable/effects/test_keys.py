@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience import ConfigurationError
-from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.keys import MadeKey, digest, effect_key
+from prefect_resilience.effects import Effect
 
 
 class Address(BaseModel):

@@ -18,8 +18,8 @@ from prefect.client.schemas.responses import SetStateStatus
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 from prefect.states import Crashed
 
-from prefect_resilience.durable import batch, batch_status, recover, settle
 from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.effects import batch, batch_status, recover, settle
 from tests.durable.effects import worker_kills_flow
 from tests.durable.effects.victim import LATE_PHASES, PHASES, Book, context
 from tests.durable.effects.worker_kills import POLICY, create_run

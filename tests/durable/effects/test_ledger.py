@@ -20,10 +20,10 @@ from prefect import flow
 
 from prefect_resilience import StoreUnavailable, resilient_task
 from prefect_resilience.base import places
-from prefect_resilience.durable import Effect, batch, batch_status
 from prefect_resilience.durable.effects import ledger, owner
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import AlreadyDone, Ask, FailedCall, InProgress, Send, Succeeded
+from prefect_resilience.effects import Effect, batch, batch_status
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import MemoryStore, open_store
 
@@ -376,7 +376,7 @@ def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypa
 @pytest.mark.parametrize("fails", ["look", "intend", "verified"])
 @pytest.mark.parametrize("kind", ["external", "conditional"])
 def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
-    from prefect_resilience.durable import NotDone
+    from prefect_resilience.effects import NotDone
     from tests.durable.effects.test_effects_in_runs import abandoned
 
     calls = []

@@ -18,9 +18,9 @@ from prefect.settings import get_current_settings
 from prefect.states import Scheduled
 
 from prefect_resilience import NotRecorded, resilient_task
-from prefect_resilience.durable import Effect, batch, batch_status, reopen
 from prefect_resilience.durable.effects import opening
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.effects import Effect, batch, batch_status, reopen
 from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import scan_all
 from tests.prefect_runs import until

@@ -40,8 +40,8 @@ import requests
 
 from prefect_resilience import Backoff, InDoubt, Retry, Timeout, resilient
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable import Effect, send_idempotency_key
 from prefect_resilience.durable.effects.recipes import source_of
+from prefect_resilience.effects import Effect, send_idempotency_key
 from prefect_resilience.testing import ScriptedService
 from tests.durable.effects.ways.surroundings import Here, run_either
 

@@ -12,7 +12,7 @@ from prefect import flow
 
 import prefect_resilience
 from prefect_resilience import ResilienceError, batch, resilient_task
-from prefect_resilience.durable import Effect
+from prefect_resilience.effects import Effect
 from tests.durable.effects import pairs
 from tests.durable.effects.pairs import IN_RUNS, SENT
 from tests.durable.effects.test_pairs import decorated

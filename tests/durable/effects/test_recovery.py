@@ -18,20 +18,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
 
 from prefect_resilience import Backoff, ConfigurationError, resilient_task
-from prefect_resilience.durable import (
-    Effect,
-    RecoveryPolicy,
-    abandon,
-    arollback,
-    batch,
-    batch_status,
-    list_batches,
-    prune,
-    recover,
-    rollback,
-    savepoint,
-    settle,
-)
 from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
@@ -45,6 +31,20 @@ from prefect_resilience.durable.batches.edge.operations import (
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
 from prefect_resilience.durable.effects.model import FailedCall as NotDone_
+from prefect_resilience.effects import (
+    Effect,
+    RecoveryPolicy,
+    abandon,
+    arollback,
+    batch,
+    batch_status,
+    list_batches,
+    prune,
+    recover,
+    rollback,
+    savepoint,
+    settle,
+)
 from prefect_resilience.errors.exceptions import EffectBusy
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.stores.base import scan_all

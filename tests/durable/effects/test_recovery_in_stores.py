@@ -8,7 +8,11 @@ from typing import Any
 import pytest
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable import (
+from prefect_resilience.durable.batches.audit import archived_effects, archived_saga
+from prefect_resilience.durable.batches.edge import recovery
+from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
+from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
+from prefect_resilience.effects import (
     Effect,
     abandon,
     batch,
@@ -20,10 +24,6 @@ from prefect_resilience.durable import (
     savepoint,
     settle,
 )
-from prefect_resilience.durable.batches.audit import archived_effects, archived_saga
-from prefect_resilience.durable.batches.edge import recovery
-from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
-from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import scan_all
 from tests.durable.effects.test_recovery import deployed as deployed

@@ -15,11 +15,11 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 from prefect.states import Crashed
 
-from prefect_resilience.durable import abandon, batch_status, recover
 from prefect_resilience.durable.batches.audit import archived_effects
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.effects import abandon, batch_status, recover
 from tests.durable.effects.test_recovery import put
 from tests.durable.effects.victim import answer_of, context, kill_before_line
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from prefect_resilience import Effect, batch, resilient
-from prefect_resilience.durable import Done
 from prefect_resilience.durable.effects.policy import MOST_BYTES, pack, pack_told, rebuilt, shown, unpack
+from prefect_resilience.effects import Done
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

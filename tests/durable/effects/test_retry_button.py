@@ -15,7 +15,7 @@ from prefect.flows import load_flow_from_entrypoint
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.workers.process import ProcessWorker
 
-from prefect_resilience.durable import batch_status
+from prefect_resilience.effects import batch_status
 from tests.durable.effects.receiver import Receiver
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]

@@ -9,7 +9,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, resilient_task
-from prefect_resilience.durable import Effect, batch, batch_status, recover, rollback, savepoint
+from prefect_resilience.effects import Effect, batch, batch_status, recover, rollback, savepoint
 from tests.durable.effects import saga_parts as parts
 
 pytestmark = pytest.mark.api

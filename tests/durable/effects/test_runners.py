@@ -13,9 +13,9 @@ from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 from prefect.task_worker import TaskWorker
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable import batch, batch_status, idempotency_key
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import TAG, tagged_batch
+from prefect_resilience.effects import batch, batch_status, idempotency_key
 
 pytestmark = [pytest.mark.api, pytest.mark.slow]
 

@@ -13,7 +13,9 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
-from prefect_resilience.durable import (
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.sagas.report import SagaLog
+from prefect_resilience.effects import (
     Done,
     Effect,
     arollback,
@@ -24,8 +26,6 @@ from prefect_resilience.durable import (
     savepoint,
     settle,
 )
-from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.sagas.report import SagaLog
 from prefect_resilience.errors.exceptions import EffectBusy
 from tests.durable.effects import saga_parts as parts
 

@@ -19,8 +19,8 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 
 from prefect_resilience import Backoff, NotRecorded, NotSent, Retry, StoreUnavailable, resilient_task
-from prefect_resilience.durable import Done, Effect, NotDone, batch, batch_status, send_idempotency_key
 from prefect_resilience.durable.effects import ledger
+from prefect_resilience.effects import Done, Effect, NotDone, batch, batch_status, send_idempotency_key
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import open_store
 from tests.durable.effects.receiver import Receiver

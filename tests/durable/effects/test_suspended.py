@@ -17,7 +17,7 @@ from prefect.context import FlowRunContext
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience import Effect, RepeatedEffect, resilient_task
-from prefect_resilience.durable import batch_status
+from prefect_resilience.effects import batch_status
 
 pytestmark = pytest.mark.slow
 

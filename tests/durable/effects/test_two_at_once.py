@@ -13,7 +13,7 @@ from prefect import flow
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable import Effect, batch, batch_status, send_idempotency_key
+from prefect_resilience.effects import Effect, batch, batch_status, send_idempotency_key
 from tests.durable.effects.receiver import Receiver
 
 pytestmark = pytest.mark.api

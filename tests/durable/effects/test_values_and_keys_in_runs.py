@@ -23,7 +23,8 @@ from prefect_resilience import (
     Timeout,
     resilient_task,
 )
-from prefect_resilience.durable import (
+from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.effects import (
     Done,
     Effect,
     batch,
@@ -31,7 +32,6 @@ from prefect_resilience.durable import (
     idempotency_key,
     send_idempotency_key,
 )
-from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ResultNotKept
 
 

@@ -21,9 +21,9 @@ import httpx
 import pytest
 import requests
 
-from prefect_resilience.durable import send_idempotency_key
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
 from prefect_resilience.durable.effects.witness import SeenRequest, Witness, is_refusal, watch_other_traffic
+from prefect_resilience.effects import send_idempotency_key
 
 HOOKS: dict[str, Any] = {"event_hooks": {"request": [send_idempotency_key]}, "trust_env": False}
 

@@ -28,7 +28,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Crashed, Scheduled
 
 from prefect_resilience import Backoff
-from prefect_resilience.durable import RecoveryPolicy, RecoveryReport, batch_status, recover, settle
+from prefect_resilience.effects import RecoveryPolicy, RecoveryReport, batch_status, recover, settle
 from tests.durable.effects.victim import ASKING, LATE_PHASES, PHASES, Book, Doom
 from tests.durable.effects.worker_kills_fleet import Fleet, alive, wait_until
 from tests.durable.effects.worker_kills_flow import LATE_EVERY, is_late

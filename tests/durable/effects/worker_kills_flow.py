@@ -20,10 +20,10 @@ import psycopg
 from prefect import flow
 
 from prefect_resilience import Backoff, Retry, Timeout, resilient_task
-from prefect_resilience.durable import Done, Effect, NotDone, idempotency_key, send_idempotency_key
 from prefect_resilience.durable.effects import owner
 from prefect_resilience.durable.effects.current import in_progress
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
+from prefect_resilience.effects import Done, Effect, NotDone, idempotency_key, send_idempotency_key
 from prefect_resilience.errors.exceptions import NotSent
 from tests.durable.effects.victim import Victim
 

@@ -23,7 +23,7 @@ from prefect.settings import (
 
 import prefect_resilience
 from prefect_resilience import dead_letters, resilient_task
-from prefect_resilience.durable import Done, Effect, NotDone, batch
+from prefect_resilience.effects import Done, Effect, NotDone, batch
 from tests.durable.effects.receiver import Receiver
 from tests.durable.effects.victim import answer_of, kill_before_line
 

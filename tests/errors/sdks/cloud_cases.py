@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience import ErrorCategory as C
 from tests.errors.sdks import clients, model_clients
 from tests.errors.sdks.http_cases import said
 from tests.errors.sdks.model import Act, Case, Expected, constructed

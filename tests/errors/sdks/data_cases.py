@@ -6,7 +6,7 @@ import importlib
 from typing import Any
 from urllib.parse import urlsplit
 
-from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience import ErrorCategory as C
 from tests.errors.sdks.model import Act, Case, Expected, constructed
 from tests.errors.sdks.service import Service
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prefect_resilience.errors import ErrorCategory as C
+from prefect_resilience import ErrorCategory as C
 from tests.errors.sdks import clients, model_clients
 from tests.errors.sdks.model import NOW, Act, Case, Expected
 from tests.errors.sdks.service import Service

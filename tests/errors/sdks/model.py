@@ -7,8 +7,8 @@ import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prefect_resilience.errors import ErrorCategory as C
-from prefect_resilience.errors import ErrorInfo, classify
+from prefect_resilience import ErrorCategory as C
+from prefect_resilience import ErrorInfo, classify
 from tests.errors.sdks.service import Service
 
 Act = Callable[[Service], object]

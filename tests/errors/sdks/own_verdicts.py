@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from prefect_resilience.errors import classify
+from prefect_resilience import classify
 from tests.errors.sdks.model import NOW, installed
 
 ANSWERS: list[tuple[str, int, dict[str, str]]] = [

@@ -9,8 +9,13 @@ from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from prefect_resilience import Condition, failed, path, succeeded
 from prefect_resilience.errors import ConfigurationError, ErrorCategory
+=======
+from prefect_resilience import ConfigurationError, ErrorCategory
+from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
+>>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
 
 
 class Status(str, Enum):  # noqa: UP042

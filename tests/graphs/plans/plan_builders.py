@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from prefect_resilience.errors import ErrorCategory, ErrorContext, ErrorInfo
+from prefect_resilience import ErrorCategory, ErrorContext, ErrorInfo
 from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.graphs.plans.routes import routes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.errors import ConfigurationError
+from prefect_resilience import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, PlanTransition
 from prefect_resilience.graphs.plans.node_states import MOST
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.guards.circuits import (
-    CircuitBreaker,
+from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
     add_store_listener,
     add_transition_listener,
-    forget_circuits,
     remove_store_listener,
     remove_transition_listener,
 )
+from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.stores import Document, MemoryStore
 
 PATIENCE = 60.0
@@ -81,8 +81,7 @@ class Worker:
 
 PRELUDE = """
 import time
-from prefect_resilience.guards.circuits import *
-from prefect_resilience.errors.exceptions import CircuitOpenError
+from prefect_resilience import CircuitBreaker, CircuitOpenError, get_circuits, reset_all_circuits
 say, hear = connection.send, connection.recv
 def fail():
     raise TimeoutError("no answer")
@@ -100,7 +99,9 @@ def attempt(breaker, fn):
 def start() -> Iterator[Callable[..., Worker]]:
     """`start(code, url=...)` runs code in a process of its own, which shares nothing with this one."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["prefect_resilience.guards.circuits", "prefect_resilience.stores.sqlite"])
+    context.set_forkserver_preload(
+        ["prefect_resilience.guards.circuits.breaker", "prefect_resilience.stores.sqlite"]
+    )
     workers: list[Worker] = []
 
     def run(code: str, **given: Any) -> Worker:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits import CircuitBreaker, machine
 from prefect_resilience.guards.circuits import document as learning
+from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Record, new, read, step
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 

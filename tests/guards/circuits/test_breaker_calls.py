@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.guards.circuits import CircuitBreaker
 from prefect_resilience.testing.stores import wait_until
 from tests.guards.circuits.tripping import failing, trip
 

@@ -9,9 +9,10 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from prefect_resilience import CircuitBreaker, CircuitPolicy
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.guards.circuits import CircuitBreaker, CircuitPolicy, get_circuit
 from prefect_resilience.guards.circuits.breaker import BOUND_KEPT
+from prefect_resilience.guards.circuits.fleet import get_circuit
 from tests.guards.circuits.tripping import trip
 
 # -- handles

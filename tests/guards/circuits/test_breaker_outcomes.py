@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
-from prefect_resilience.guards.circuits import CircuitBreaker, Transition
+from prefect_resilience.guards.circuits.listeners import Transition
 from tests.guards.circuits.tripping import trip
 
 

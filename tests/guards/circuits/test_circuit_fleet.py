@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import CircuitBreaker, get_circuits, reset_all_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits, reset_all_circuits
 from prefect_resilience.testing.stores import wait_until
 
 pytestmark = pytest.mark.slow

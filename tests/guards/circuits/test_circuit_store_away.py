@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
+from prefect_resilience import CircuitBreaker, get_circuits, reset_all_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError, StoreUnavailable
-from prefect_resilience.guards.circuits import (
-    CircuitBreaker,
-    StoreNotice,
-    Transition,
-    get_circuits,
-    reset_all_circuits,
-    set_default_store,
-)
 from prefect_resilience.guards.circuits import link as link_module
+from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition
+from prefect_resilience.guards.circuits.registry import set_default_store
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.testing.stores import wait_until
 
@@ -304,7 +299,10 @@ def test_a_damaged_document_begins_anew(breaker: CircuitBreaker, store: Any) -> 
 def test_a_listener_that_fails_hurts_nobody(
     breaker: CircuitBreaker, transitions: list[Transition], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from prefect_resilience.guards.circuits import add_transition_listener, remove_transition_listener
+    from prefect_resilience.guards.circuits.listeners import (
+        add_transition_listener,
+        remove_transition_listener,
+    )
 
     def broken(transition: Transition) -> None:
         raise ZeroDivisionError

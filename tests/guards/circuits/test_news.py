@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from benchmarks.fleet_processes import Lost
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits import CircuitBreaker, forget_circuits, machine, merger
 from prefect_resilience.guards.circuits import link as link_module
+from prefect_resilience.guards.circuits import machine, merger
 from prefect_resilience.guards.circuits.circuit import Circuit
 from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.merger import Merger
+from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.guards.circuits.sharing import COUNTED, LOOK_WITHIN, MEMORY
 from prefect_resilience.stores import Document, open_store
 from prefect_resilience.testing.stores import wait_until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits import CircuitBreaker, CircuitPolicy
+from prefect_resilience import CircuitBreaker, CircuitPolicy
 from prefect_resilience.guards.circuits.document import MOST_WINDOWS, other_sizes, read, windows_of
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Force, Record, Reset, new, step
 from tests.guards.circuits.bench import NOW

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits import CircuitBreaker
+from prefect_resilience import CircuitBreaker
 
 
 def failing(error: BaseException) -> Any:

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits import CircuitBreaker
 from tests.guards.circuits.distorted import Distortion, distorted
 from tests.guards.circuits.target import call_target
 
@@ -53,7 +53,9 @@ Start = Callable[..., Member]
 def fleet() -> Iterator[Start]:
     """`start(work, **given)` runs `work(line, **given)` in a process; all are killed when the block ends."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["prefect_resilience.guards.circuits", "prefect_resilience.stores.sqlite"])
+    context.set_forkserver_preload(
+        ["prefect_resilience.guards.circuits.breaker", "prefect_resilience.stores.sqlite"]
+    )
     members: list[Member] = []
 
     def start(work: Callable[..., None], **given: Any) -> Member:

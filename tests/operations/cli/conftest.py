@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience import CircuitBreaker
+from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations.cli.app import main
 
 COMMAND = [sys.executable, "-m", "prefect_resilience"]

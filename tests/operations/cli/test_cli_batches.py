@@ -13,9 +13,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 
 from prefect_resilience import resilient_task
-from prefect_resilience.durable import Effect, batch, batch_status, prune, savepoint
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.effects import Effect, batch, batch_status, prune, savepoint
 from prefect_resilience.operations.cli import batches as commands
 from prefect_resilience.operations.cli.app import app
 from prefect_resilience.stores.base import scan_all

@@ -10,11 +10,10 @@ import pytest
 from prefect import flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience import resilient_task
-from prefect_resilience.durable import Effect, batch
+from prefect_resilience import CircuitBreaker, resilient_task
 from prefect_resilience.durable.batches.edge.recovery import who
-from prefect_resilience.guards.circuits import CircuitBreaker, flush_all
-from prefect_resilience.guards.circuits.registry import forget_circuits
+from prefect_resilience.effects import Effect, batch
+from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 
 NOWHERE = "http://127.0.0.1:9/api"
 

@@ -10,11 +10,11 @@ import pytest
 from cyclopts import App
 from prefect import flow
 
-from prefect_resilience import dead_letters, resilient_task
-from prefect_resilience.durable import Effect, batch, savepoint
+from prefect_resilience import CircuitBreaker, dead_letters, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.effects import Effect, batch, savepoint
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations import replay_dead_letters
 from prefect_resilience.operations.cli.app import app
 from prefect_resilience.stores.base import scan_all

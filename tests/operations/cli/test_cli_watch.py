@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits import get_circuit, get_circuits
+from prefect_resilience import get_circuits
+from prefect_resilience.guards.circuits.fleet import get_circuit
 from tests.operations.cli.conftest import COMMAND
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from prefect_resilience import CircuitSnapshot
 from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits import CircuitSnapshot
 from prefect_resilience.operations.cli import circuits as commands
 from prefect_resilience.operations.cli import look, options
 

@@ -17,9 +17,10 @@ from prefect.deployments.runner import EntrypointType
 from prefect.flow_engine import run_flow
 from prefect.flows import load_flow_from_entrypoint, load_flow_from_flow_run
 
+from prefect_resilience import CircuitSnapshot, get_circuits
 from prefect_resilience.base.edge.settings import circuit_store_url
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits import CircuitSnapshot, get_circuits, set_default_store
+from prefect_resilience.guards.circuits.registry import set_default_store
 from prefect_resilience.operations import reset_circuits, set_circuit
 
 pytestmark = pytest.mark.api
@@ -43,7 +44,7 @@ def artifact(key: str) -> Any:
 def elsewhere(name: str) -> str:
     """What a call of this circuit meets in a process that is no relative of this one."""
     code = f"""
-from prefect_resilience.guards.circuits import CircuitBreaker
+from prefect_resilience import CircuitBreaker
 try:
     print(CircuitBreaker({name!r}, failure_threshold=3, open_for=300).call(str, "through"))
 except Exception as error:

@@ -12,7 +12,7 @@ from prefect import flow
 
 from prefect_resilience import CircuitBreaker, Effect, batch, batch_status, resilient_task
 from prefect_resilience.graphs.plans.actions import REGISTERED
-from prefect_resilience.guards.circuits import flush_all
+from prefect_resilience.guards.circuits.registry import flush_all
 from tests.docs.pages import DOCS, commands
 from tests.docs.reading import Reader
 

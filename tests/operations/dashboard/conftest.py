@@ -15,8 +15,9 @@ import pytest
 import pytest_asyncio
 from starlette.applications import Starlette
 
+from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations.dashboard.app import Gate, make_app
 
 HOST = "127.0.0.1:4280"

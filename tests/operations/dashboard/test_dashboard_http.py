@@ -10,10 +10,10 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from prefect_resilience.durable import batch_status
+from prefect_resilience import CircuitBreaker, get_circuits
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
-from prefect_resilience.guards.circuits import CircuitBreaker, get_circuits
+from prefect_resilience.effects import batch_status
 from prefect_resilience.operations.dashboard import reading
 from prefect_resilience.operations.dashboard.app import Gate, make_app
 from prefect_resilience.operations.dashboard.reading import PageSource

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from prefect_resilience.guards.circuits import CircuitBreaker, flush_all, forget_circuits
+from prefect_resilience import CircuitBreaker
+from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
 from prefect_resilience.operations.diagnosis import environment
 
 

@@ -20,8 +20,8 @@ from prefect.client.schemas.actions import WorkPoolCreate
 
 from prefect_resilience import CircuitBreaker, ErrorBudget, resilient_task
 from prefect_resilience.dead_letters import list as list_letters
-from prefect_resilience.durable import batch_status
 from prefect_resilience.durable.batches.edge.closing import silent_runs
+from prefect_resilience.effects import batch_status
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations.installation import install
 

@@ -25,7 +25,7 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 from prefect.states import AwaitingRetry
 
-from prefect_resilience.durable import batch_status, recover
+from prefect_resilience.effects import batch_status, recover
 from prefect_resilience.operations.installation import install
 from tests.free_ports import free_port
 from tests.operations.installation.conftest import Programs, answers, wait_for

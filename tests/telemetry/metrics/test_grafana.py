@@ -24,7 +24,7 @@ from prefect_resilience import (
     dead_letters,
     resilient_task,
 )
-from prefect_resilience.durable import recover
+from prefect_resilience.effects import recover
 from tests.telemetry.metrics.conftest import LABEL
 
 ROOT = Path(__file__).parents[3]

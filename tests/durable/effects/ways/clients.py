@@ -17,7 +17,7 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from prefect_resilience.durable import send_idempotency_key
+from prefect_resilience.effects import send_idempotency_key
 from tests.durable.effects.ways.http_receiver import MESSAGE
 from tests.durable.effects.ways.world import World
 

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 
-from prefect_resilience.durable import Done, NotDone, Unknown
+from prefect_resilience.effects import Done, NotDone, Unknown
 from tests.durable.effects.ways.steps import FINE, Hold, Refused, Step
 
 PATIENCE = 10.0

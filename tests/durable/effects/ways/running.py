@@ -13,9 +13,9 @@ from uuid import uuid4
 from prefect_resilience import Backoff, ConfigurationError, InDoubt, Retry, Timeout
 from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable import Effect
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
+from prefect_resilience.effects import Effect
 from tests.durable.effects.ways import way as words
 from tests.durable.effects.ways.ordinary_shapes import CHANGES
 from tests.durable.effects.ways.places import CLIENTS, Places

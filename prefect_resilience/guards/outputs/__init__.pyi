@@ -1,1 +1,0 @@
-from .promise import Expect as Expect
