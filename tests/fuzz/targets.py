@@ -17,12 +17,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, ConditionError
-from prefect_resilience.errors import ConfigurationError, ErrorInfo, classify
-=======
-from prefect_resilience import ConfigurationError, ErrorInfo, classify
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+from prefect_resilience import Condition, ConditionError, ConfigurationError, ErrorInfo, classify
 from prefect_resilience.errors.classify.retry_after import (
     duration,
     plain_headers,

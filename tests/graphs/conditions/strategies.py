@@ -8,13 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-<<<<<<< HEAD
-from prefect_resilience import Condition
-from prefect_resilience.errors import ErrorCategory
-=======
-from prefect_resilience import ErrorCategory
-from prefect_resilience.graphs.conditions import Condition
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+from prefect_resilience import Condition, ErrorCategory
 
 NAMES = [
     "confidence",

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, failed, path, succeeded
-from prefect_resilience.errors import ConfigurationError, ErrorCategory
-=======
-from prefect_resilience import ConfigurationError, ErrorCategory
-from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+from prefect_resilience import Condition, ConfigurationError, ErrorCategory, failed, path, succeeded
 
 
 class Status(str, Enum):  # noqa: UP042

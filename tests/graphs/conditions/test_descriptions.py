@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, ConditionError, failed, path, succeeded
-from prefect_resilience.errors import ErrorCategory, ErrorInfo
-=======
-from prefect_resilience import ErrorCategory, ErrorInfo
-from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+from prefect_resilience import Condition, ConditionError, ErrorCategory, ErrorInfo, failed, path, succeeded
 from prefect_resilience.graphs.conditions.evaluate import describe, shown
 from prefect_resilience.graphs.conditions.reading import OPERATORS, TYPES, json_schema
 

@@ -10,24 +10,20 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, ConditionError, failed, path, succeeded
-from prefect_resilience.errors import (
-=======
 from prefect_resilience import (
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+    Condition,
+    ConditionError,
     ConfigurationError,
     ErrorCategory,
     ErrorContext,
     ErrorInfo,
     ResilienceError,
+    failed,
+    path,
     register_secret,
+    succeeded,
 )
-<<<<<<< HEAD
-=======
 from prefect_resilience.errors.secrets.redact import unregister_secret
-from prefect_resilience.graphs.conditions import Condition, ConditionError, failed, path, succeeded
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, parts
 

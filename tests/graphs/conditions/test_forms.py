@@ -14,15 +14,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, ValidationError
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, failed, path, succeeded
-from prefect_resilience.errors import ConfigurationError
+from prefect_resilience import Condition, ConfigurationError, failed, path, succeeded
 from prefect_resilience.graphs.conditions.model import condition_mistakes, place_text
-=======
-from prefect_resilience import ConfigurationError
-from prefect_resilience.graphs.conditions import Condition, condition_mistakes, failed, path, succeeded
-from prefect_resilience.graphs.conditions.model import place_text
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
 from prefect_resilience.graphs.conditions.reading import OPERATORS, TYPES
 
 GTE = {"operator": "gte", "path": "a", "value": 1}

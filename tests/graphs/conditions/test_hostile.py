@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, ConditionError, path
-from prefect_resilience.errors import ConfigurationError
-=======
-from prefect_resilience import ConfigurationError
-from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes, path
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+from prefect_resilience import Condition, ConditionError, ConfigurationError, path
 from prefect_resilience.graphs.conditions.compare import runs_away
 from prefect_resilience.graphs.conditions.model import condition_mistakes
 

@@ -11,14 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, ConditionError
-from prefect_resilience.errors import ErrorCategory, ErrorInfo
+from prefect_resilience import Condition, ConditionError, ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions.model import condition_mistakes
-=======
-from prefect_resilience import ErrorCategory, ErrorInfo
-from prefect_resilience.graphs.conditions import Condition, ConditionError, condition_mistakes
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
 from tests.graphs.conditions.strategies import conditions, leaves, results, values
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]

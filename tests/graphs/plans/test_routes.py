@@ -6,13 +6,7 @@ from typing import Any
 
 import pytest
 
-<<<<<<< HEAD
-from prefect_resilience import Condition, failed, path, succeeded
-from prefect_resilience.errors import ErrorCategory
-=======
-from prefect_resilience import ErrorCategory
-from prefect_resilience.graphs.conditions import Condition, failed, path, succeeded
->>>>>>> 6b95280 (Rooms list no names a second time: the package's own stub names the module of each, nine room stubs go)
+from prefect_resilience import Condition, ErrorCategory, failed, path, succeeded
 from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.routes import Routing, about_errors, routes, with_errors
 from tests.graphs.plans.plan_builders import NOW, PLANS, error_at, node, result_of

@@ -233,7 +233,7 @@ def test_a_process_that_ends_leaves_what_it_counted(url: str) -> None:
     import sys
 
     code = (
-        "import sys; from prefect_resilience.guards.circuits import CircuitBreaker\n"
+        "import sys; from prefect_resilience import CircuitBreaker\n"
         "breaker = CircuitBreaker('service', store=sys.argv[1], sync_interval=60)\n"
         "for _ in range(7): breaker.call(int)"
     )
