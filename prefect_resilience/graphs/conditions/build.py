@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, cast
 
-from prefect_resilience.base.plain import shortly
+from prefect_resilience.base.plain import shortly, unfolded
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.model import Condition
@@ -51,11 +51,11 @@ class PathBuilder:
 
     def is_in(self, values: Iterable[Any]) -> Condition:
         """The value at the path is one of `values`."""
-        if isinstance(values, str | bytes) or not isinstance(cast("Any", values), list | tuple | Set | range):
+        listed = unfolded(values)
+        if not isinstance(listed, list):
             raise ConfigurationError(
                 f"path({self._path!r}).is_in() takes a list of values, not {shortly(values)}"
             )
-        listed: list[Any] = sorted(values, key=_order) if isinstance(values, Set) else list(values)
         return self._asks("in", listed)
 
     def exists(self) -> Condition:
@@ -72,14 +72,7 @@ class PathBuilder:
             f"and <, so put each comparison in parentheses, as in (path('a') > 1) & (path('b') > 2)"
         )
 
-    def __or__(self, other: object) -> Condition:
-        return self & other
-
-    def __rand__(self, other: object) -> Condition:
-        return self & other
-
-    def __ror__(self, other: object) -> Condition:
-        return self & other
+    __or__ = __rand__ = __ror__ = __and__
 
     def __invert__(self) -> Condition:
         raise ConfigurationError(
@@ -135,7 +128,3 @@ def failed(category: ErrorCategory | str | None = None, code: str | int | None =
         return Condition(operator="error_occurred")
     named = category.value if isinstance(category, Enum) else category
     return Condition(operator="failed", category=named, code=cast("str | None", code))
-
-
-def _order(value: Any) -> tuple[str, str]:
-    return type(value).__name__, str(value)

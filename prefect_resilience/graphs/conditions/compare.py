@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     import regex
 
 
-def computing_clock() -> float:
-    """CPU seconds of this thread, so that no condition fails because the machine is busy."""
-    return time.thread_time()
-
-
 class ConditionError(ResilienceError, ValueError):
     """A condition that cannot be evaluated: its path does not exist, or it takes too long.
 
@@ -52,7 +47,10 @@ _LOOKS_AT_CLOCK_EVERY = 1_024
 
 
 class EvaluationBounds:
-    """The bounds of one evaluation. Without a `clock`, only steps and each pattern are bounded."""
+    """The bounds of one evaluation. Without a `clock`, only steps and each pattern are bounded.
+
+    The clock is the CPU time of this thread, so that no condition fails because the machine is busy.
+    """
 
     __slots__ = ("_clock", "_ends", "_seconds", "_steps")
 
@@ -61,7 +59,7 @@ class EvaluationBounds:
         *,
         seconds: float = SECONDS,
         steps: int = STEPS,
-        clock: Callable[[], float] | None = computing_clock,
+        clock: Callable[[], float] | None = time.thread_time,
     ) -> None:
         self._seconds = seconds
         self._steps = steps

@@ -170,7 +170,7 @@ class Evaluation:
             return _of_presence(condition, found)
         if isinstance(found, Missing):
             raise ConditionError(
-                f"the condition {describe(condition)!r} cannot be evaluated: {found.why}", condition.path
+                f"the condition {describe(condition)!r} cannot be evaluated: {found.why()}", condition.path
             )
         holds = _compared(condition, found, self.bounds)
         return ConditionAnswer(holds, lambda: _reason(condition, found, holds))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator as python
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import date
@@ -32,7 +32,7 @@ from jsonpath.filter import (
 )
 from jsonpath.function_extensions import Match, Search
 from jsonpath.parse import Parser
-from jsonpath.segments import JSONPathChildSegment, JSONPathRecursiveDescentSegment, JSONPathSegment
+from jsonpath.segments import JSONPathSegment
 from jsonpath.selectors import NameSelector
 from jsonpath.stream import TokenStream
 from jsonpath.token import Token
@@ -75,28 +75,6 @@ def _node(value: Any, root: Any) -> _Node:
     return _Node(filter_context={}, obj=value, parent=None, path="", parts=(), root=root)
 
 
-def _counted(nodes: Iterable[JSONPathMatch]) -> Iterator[JSONPathMatch]:
-    bounds = _bounds.get()
-    for node in nodes:
-        bounds.step()
-        yield node
-
-
-class _Counting(JSONPathSegment):
-    __slots__ = ()
-
-    def resolve(self, nodes: Iterable[JSONPathMatch]) -> Iterable[JSONPathMatch]:
-        return super().resolve(_counted(nodes))  # pyright: ignore[reportAbstractUsage]
-
-
-class _Child(_Counting, JSONPathChildSegment):
-    __slots__ = ()
-
-
-class _Descent(_Counting, JSONPathRecursiveDescentSegment):
-    __slots__ = ()
-
-
 class _Current(RelativeFilterQuery):
     """`@`. It keeps `$`, which the library loses here. A single `@` always exists, whatever its value is."""
 
@@ -114,6 +92,7 @@ class _Root(RootFilterQuery):
 
 
 def _followed(query: JSONPath, value: Any, root: Any) -> NodeList:
+    _bounds.get().step()
     nodes: Iterable[JSONPathMatch] = [_node(value, root)]
     for segment in query.segments:
         nodes = segment.resolve(nodes)
@@ -121,11 +100,6 @@ def _followed(query: JSONPath, value: Any, root: Any) -> NodeList:
 
 
 class _Parser(Parser):
-    def parse_query(self, stream: TokenStream) -> Iterable[JSONPathSegment]:
-        for segment in super().parse_query(stream):
-            kind = _Descent if isinstance(segment, JSONPathRecursiveDescentSegment) else _Child
-            yield kind(env=segment.env, token=segment.token, selectors=segment.selectors)
-
     def parse_integer_literal(self, stream: TokenStream) -> BaseExpression:
         """An exact integer; the library converts it through a float."""
         token = stream.current()

@@ -25,7 +25,7 @@ from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.conditions.compare import SECONDS, EvaluationBounds
-from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe
+from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe, parts
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
     Form,
@@ -125,21 +125,13 @@ class Condition(Policy):
     def extent(self) -> tuple[int, int]:
         """The number of levels of the condition, and the number of its parts."""
         inside = [part.extent for part in self.conditions]
-        levels, parts = zip(*inside, strict=True) if inside else ((0,), (0,))
-        return 1 + max(levels), 1 + sum(parts)
+        return 1 + max((levels for levels, _ in inside), default=0), 1 + sum(size for _, size in inside)
 
     @cached_property
     def seconds(self) -> float:
         """The CPU seconds of an evaluation."""
-        named = [part.seconds for part in self.conditions if part.bounded]
-        if self.timeout_ms is not None:
-            named.append(self.timeout_ms / 1000)
+        named = [part.timeout_ms / 1000 for part in parts(self) if part.timeout_ms is not None]
         return max(named, default=SECONDS)
-
-    @cached_property
-    def bounded(self) -> bool:
-        """Whether it, or a part of it, has a `timeout_ms`."""
-        return self.timeout_ms is not None or any(part.bounded for part in self.conditions)
 
     def __and__(self, other: Condition) -> Condition:
         return self._with("all", other, "&")
@@ -150,8 +142,7 @@ class Condition(Policy):
     def __invert__(self) -> Condition:
         if self.operator == "not" and self.timeout_ms is None:
             return self.conditions[0]
-        levels, size = self.extent
-        return _composed("not", (self,), (levels + 1, size + 1))
+        return _composed("not", (self,))
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -181,13 +172,11 @@ class Condition(Policy):
     def _with(self, operator: Literal["all", "any"], other: Condition, sign: str) -> Condition:
         if not isinstance(cast("Any", other), Condition):
             raise ConfigurationError(f"{sign} combines two conditions, not a condition and {shortly(other)}")
-        parts, levels, size = list[Condition](), 0, 1
-        for side in (self, other):
-            opened = side.operator == operator and side.timeout_ms is None
-            parts += side.conditions if opened else (side,)
-            levels = max(levels, side.extent[0] + (not opened))
-            size += side.extent[1] - opened
-        return _composed(operator, tuple(parts), (levels, size))
+        opened = [
+            side.conditions if side.operator == operator and side.timeout_ms is None else (side,)
+            for side in (self, other)
+        ]
+        return _composed(operator, (*opened[0], *opened[1]))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -204,16 +193,10 @@ class Condition(Policy):
 
     @model_serializer(mode="plain")
     def _dump(self, info: SerializationInfo) -> dict[str, Any]:
-        if info.mode == "json":
-            self._refuse_nan()
-        return self._form()
-
-    def _refuse_nan(self) -> None:
-        sentence = not_json(self.value)
-        if sentence is not None:
+        sentences = (not_json(part.value) for part in parts(self)) if info.mode == "json" else ()
+        if sentence := next(filter(None, sentences), None):
             raise ConfigurationError(sentence)
-        for part in self.conditions:
-            part._refuse_nan()
+        return self._form()
 
     def _form(self) -> dict[str, Any]:
         """The JSON form, with only the fields that apply."""
@@ -242,14 +225,12 @@ class Condition(Policy):
         return json_schema(handler(itself))
 
 
-def _composed(operator: Operator, parts: tuple[Condition, ...], extent: tuple[int, int]) -> Condition:
+def _composed(operator: Operator, inside: tuple[Condition, ...]) -> Condition:
     """A combined condition. Its parts are valid already, so that only its size is checked."""
-    sentence = too_large(*extent)
-    if sentence:
+    whole = Condition.model_construct(operator=operator, conditions=inside)
+    if sentence := too_large(*whole.extent):
         raise ConfigurationError(f"Condition: {sentence}")
-    made = Condition.model_construct(operator=operator, conditions=parts)
-    vars(made)["extent"] = extent
-    return made
+    return whole
 
 
 def condition_mistakes(data: Any, *, json: bool = False) -> list[tuple[Place, str]]:

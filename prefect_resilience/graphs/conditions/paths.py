@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from prefect_resilience.base.plain import can_be_written, unfolded
@@ -56,11 +56,7 @@ class Part:
 class Missing:
     """The path does not exist; `why` says where it ends."""
 
-    _why: Callable[[], str]
-
-    @property
-    def why(self) -> str:
-        return self._why()
+    why: Callable[[], str]
 
 
 def check_path(path: str) -> None:
@@ -180,7 +176,7 @@ def follow(parts: Sequence[Part], value: Any) -> Any:
             here = unfolded(here)
         step = _step(here, part)
         if step is _NOTHING:
-            return _missing(here, part, parts[:steps])
+            return Missing(partial(_why, here, part, parts[:steps]))
         here = step
     return unfolded(here)
 
@@ -192,10 +188,6 @@ def _step(here: Any, part: Part) -> Any:
         items = cast("list[Any]", here)
         return items[part.index] if -len(items) <= part.index < len(items) else _NOTHING
     return _NOTHING
-
-
-def _missing(here: Any, part: Part, before: Sequence[Part]) -> Missing:
-    return Missing(lambda: _why(here, part, before))
 
 
 def _why(here: Any, part: Part, before: Sequence[Part]) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, cast, get_args
 
 from prefect_resilience.base.plain import ValueMistake, can_be_written, json_value, not_json, shortly
@@ -21,31 +22,34 @@ Operator = Literal[OfErrors, OfParts, OfOrder, OfPresence, "in", "matches", OfCo
 
 OPERATORS: tuple[str, ...] = get_args(Operator)
 OF_ERRORS: tuple[str, ...] = get_args(OfErrors)
+OF_PARTS: tuple[str, ...] = get_args(OfParts)
 OF_ORDER: tuple[str, ...] = get_args(OfOrder)
 OF_PRESENCE: tuple[str, ...] = get_args(OfPresence)
 OF_CONDITIONS: tuple[str, ...] = get_args(OfConditions)
-WITH_VALUE = ("contains", "equals", "not_equals", *OF_ORDER, "in", "matches")
+WITH_VALUE = (*OF_PARTS, *OF_ORDER, "in", "matches")
 WITH_PATH = (*WITH_VALUE, *OF_PRESENCE)
 
 FAMILIES: dict[str, tuple[str, ...]] = {
     "error_catch": OF_ERRORS,
-    "output_check": ("contains", "equals", "not_equals", "in", "matches", *OF_PRESENCE),
+    "output_check": (*OF_PARTS, "in", "matches", *OF_PRESENCE),
     "comparison": (*OF_ORDER, "equals", "not_equals"),
 }
 """The types that have several operators. An operator's name is a type as well."""
 
 TYPES: tuple[str, ...] = (*FAMILIES, *OPERATORS)
+CATEGORIES = tuple(word.value for word in ErrorCategory)
+
+
+_TYPE_OF = {
+    **dict.fromkeys(OF_ERRORS, "error_catch"),
+    **dict.fromkeys(OF_ORDER, "comparison"),
+    **dict.fromkeys(OF_PARTS, "output_check"),
+}
 
 
 def type_of(operator: str) -> str:
     """The `type` of an operator in JSON."""
-    if operator in OF_ERRORS:
-        return "error_catch"
-    if operator in OF_ORDER:
-        return "comparison"
-    if operator in ("contains", "equals", "not_equals"):
-        return "output_check"
-    return operator
+    return _TYPE_OF.get(operator, operator)
 
 
 def operators_of(kind: str) -> tuple[str, ...]:
@@ -58,10 +62,21 @@ MOST_PARTS = 10_000
 LONGEST_MS = 60_000
 
 Place = tuple[str | int, ...]
-FIELDS = (
-    *("type", "operator", "path", "field", "value", "source_task", "conditions", "condition", "category"),
-    *("code", "timeout_ms"),
-)
+FIELDS = {
+    "type": "The type of the condition: an operator, or a group of operators.",
+    "operator": "The comparison or check. Not needed if the type is an operator.",
+    "path": "The place in the result: a.b[0].c, or $... as in RFC 9535; $ is the whole result. In a plan, "
+    "also state... and inputs... .",
+    "field": "An alternative to path.",
+    "value": "The value to compare with: any JSON; a list for in, a pattern for matches.",
+    "source_task": "The task with the result; by default the condition's own.",
+    "conditions": "The conditions that all and any combine.",
+    "condition": "The condition that not negates.",
+    "category": "The category of the error, for failed.",
+    "code": "The code of the error, for failed: 429, TIMEOUT.",
+    "timeout_ms": "CPU time of an evaluation in milliseconds; 500 by default.",
+}
+"""The fields of a condition and what they are."""
 _AT_LEAST = {"condition": "a condition", "conditions": "a list of at least one condition"}
 _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
 
@@ -128,40 +143,45 @@ class Reading:
         if form.operator is not None:
             form.fields["operator"] = form.operator
             self._belongs(form, form.operator)
-        self._path(form)
-        self._value(form)
-        self._texts(form)
-        self._timeout(form)
+        place, path = (
+            self._field(form) if form.has("field") else ((*form.place, "path"), form.data.get("path"))
+        )
+        if path is not None:
+            self._take(form, "path", place, _path, path)
+        if "value" in form.data and (form.operator is None or form.operator in WITH_VALUE):
+            self._take(form, "value", (*form.place, "value"), self._value, form)
+        for name, read in _READ.items():
+            if form.has(name):
+                self._take(form, name, (*form.place, name), read, form.data[name])
         self._conditions(form, depth)
+
+    def _take(self, form: Form, name: str, place: Place, read: Callable[[Any], Any], data: Any) -> None:
+        """Read one field, or report its mistake at `place`."""
+        try:
+            form.fields[name] = read(data)
+        except (ValueMistake, PatternMistake, PathError) as error:
+            self._wrong(place, str(error))
 
     def _operator(self, form: Form) -> str | None:
         kind, operator = form.data.get("type"), form.data.get("operator")
+        place = (*form.place, "operator")
         if kind is not None and kind not in TYPES:
             self._wrong((*form.place, "type"), _no_such(kind, "a type of condition", TYPES))
+            if operator is None:
+                return None
             kind = None
-        if operator is None:
-            return self._only_operator(form, kind)
-        if not isinstance(operator, str) or operator not in OPERATORS:
-            among = operators_of(kind) if kind else OPERATORS
-            self._wrong((*form.place, "operator"), _no_such(operator, "an operator", OPERATORS, among))
-            return None
-        if kind is not None and operator not in operators_of(kind):
-            right = ", ".join(operators_of(kind))
-            self._wrong(
-                (*form.place, "operator"),
-                f"{operator!r} is not an operator of the type {kind!r}; write one of {right}",
-            )
-        return operator
-
-    def _only_operator(self, form: Form, kind: str | None) -> str | None:
-        if kind in OPERATORS:
+        among = operators_of(kind) if kind else OPERATORS
+        right = ", ".join(among)
+        if operator is None and kind in OPERATORS:
             return kind
-        if form.has("type") and kind is None:  # reported already
-            return None
-        words = f"the type {kind!r}" if kind else "a condition"
-        right = ", ".join(operators_of(kind) if kind else OPERATORS)
-        self._wrong((*form.place, "operator"), f"{words} needs an operator; write one of {right}")
-        return None
+        if operator is None:
+            words = f"the type {kind!r}" if kind else "a condition"
+            return self._wrong(place, f"{words} needs an operator; write one of {right}")
+        if not isinstance(operator, str) or operator not in OPERATORS:
+            return self._wrong(place, _no_such(operator, "an operator", OPERATORS, among))
+        if operator not in among:
+            self._wrong(place, f"{operator!r} is not an operator of the type {kind!r}; write one of {right}")
+        return operator
 
     def _belongs(self, form: Form, operator: str) -> None:
         """Check that the operator has all the fields that it needs, and no others."""
@@ -186,20 +206,6 @@ class Reading:
             name = "condition" if operator == "not" else "conditions"
             self._wrong((*form.place, name), f"{operator!r} needs {_AT_LEAST[name]}")
 
-    def _path(self, form: Form) -> None:
-        place, path = (*form.place, "path"), form.data.get("path")
-        if form.has("field"):
-            place, path = self._field(form)
-        if path is None:
-            return
-        if not isinstance(path, str):
-            return self._wrong(place, f"a path must be a string such as 'results[0].id', not {shortly(path)}")
-        try:
-            check_path(path)
-        except PathError as error:
-            return self._wrong(place, str(error))
-        form.fields["path"] = path
-
     def _field(self, form: Form) -> tuple[Place, Any]:
         """The path inside `field`, an alternative spelling of `path`."""
         place, data = (*form.place, "field"), form.data["field"]
@@ -210,42 +216,17 @@ class Reading:
             self._wrong(place, "write a field as {'type': 'field', 'path': ...}")
         return (*place, "path"), pairs.get("path")
 
-    def _value(self, form: Form) -> None:
-        if "value" not in form.data or not (form.operator is None or form.operator in WITH_VALUE):
-            return
-        place = (*form.place, "value")
-        try:
-            value = json_value(form.data["value"])
-        except ValueMistake as error:
-            return self._wrong(place, str(error))
-        sentence = not_json(value) if self._json else None
-        sentence = sentence or _unfit(form.operator, value)
-        if sentence is not None:
-            return self._wrong(place, sentence)
-        form.fields["value"] = value
-
-    def _texts(self, form: Form) -> None:
-        for name in ("source_task", "category", "code"):
-            if not form.has(name):
-                continue
-            value = form.data[name]
-            if name == "code" and isinstance(value, int) and not isinstance(value, bool):
-                value = shortly(value)
-            elif not isinstance(value, str) or not value or not can_be_written(value):
-                self._wrong((*form.place, name), f"{name} must be a string, not {shortly(value)}")
-                continue
-            if name == "category" and value not in (known := [word.value for word in ErrorCategory]):
-                self._wrong((*form.place, name), _no_such(value, "an error category", known))
-            form.fields[name] = str(value)
-
-    def _timeout(self, form: Form) -> None:
-        given = form.data.get("timeout_ms")
-        if given is None:
-            return
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST_MS:
-            sentence = f"write the allowed milliseconds, at most {LONGEST_MS:,}, not {shortly(given)}"
-            return self._wrong((*form.place, "timeout_ms"), sentence)
-        form.fields["timeout_ms"] = given
+    def _value(self, form: Form) -> Any:
+        value = json_value(form.data["value"])
+        if self._json and (sentence := not_json(value)):
+            raise ValueMistake(sentence)
+        if form.operator == "in" and not isinstance(value, list):
+            raise ValueMistake(f"'in' needs a list of values, not {shortly(value)}")
+        if form.operator == "matches":
+            if not isinstance(value, str):
+                raise ValueMistake(f"'matches' needs a regular expression, not {shortly(value)}")
+            compiled_pattern(value)
+        return cast("Any", value)
 
     def _conditions(self, form: Form, depth: int) -> None:
         if form.operator is not None and form.operator not in OF_CONDITIONS:
@@ -253,20 +234,14 @@ class Reading:
         parts: list[tuple[Place, Any]] = []
         if form.has("condition"):
             parts.append(((*form.place, "condition"), form.data["condition"]))
-        if form.has("conditions"):
-            parts += self._listed(form, (*form.place, "conditions"))
-        if form.operator == "not" and len(parts) > 1:
-            self._wrong(
-                (*form.place, "conditions"), "'not' takes one condition: combine several with any or all"
-            )
-        self._waiting += [(data, place, depth + 1, form) for place, data in reversed(parts)]
-
-    def _listed(self, form: Form, place: Place) -> Iterable[tuple[Place, Any]]:
-        listed = form.data["conditions"]
-        if not isinstance(listed, list | tuple):
+        place, listed = (*form.place, "conditions"), form.data["conditions"] if form.has("conditions") else ()
+        if isinstance(listed, list | tuple):
+            parts += [((*place, index), data) for index, data in enumerate(cast("list[Any]", listed))]
+        else:
             self._wrong(place, f"conditions must be a list, not {shortly(listed)}")
-            return []
-        return [((*place, index), data) for index, data in enumerate(cast("list[Any]", listed))]
+        if form.operator == "not" and len(parts) > 1:
+            self._wrong(place, "'not' takes one condition: combine several with any or all")
+        self._waiting += [(data, place, depth + 1, form) for place, data in reversed(parts)]
 
 
 def too_large(levels: int, parts: int) -> str | None:
@@ -291,19 +266,43 @@ def _instead(operator: str, name: str) -> str:
     return ""
 
 
-def _unfit(operator: str | None, value: Any) -> str | None:
-    """The mistake in a value for this operator, None if there is none."""
-    if operator == "in" and not isinstance(value, list):
-        return f"'in' needs a list of values, not {shortly(value)}"
-    if operator != "matches":
-        return None
-    if not isinstance(value, str):
-        return f"'matches' needs a regular expression, not {shortly(value)}"
-    try:
-        compiled_pattern(value)
-    except PatternMistake as error:
-        return str(error)
-    return None
+def _path(path: Any) -> str:
+    if not isinstance(path, str):
+        raise ValueMistake(f"a path must be a string such as 'results[0].id', not {shortly(path)}")
+    check_path(path)
+    return path
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value or not can_be_written(value):
+        raise ValueMistake(f"{name} must be a string, not {shortly(value)}")
+    return str(value)
+
+
+def _category(value: Any) -> str:
+    if _text("category", value) not in CATEGORIES:
+        raise ValueMistake(_no_such(value, "an error category", CATEGORIES))
+    return str(value)
+
+
+def _code(value: Any) -> str:
+    number = isinstance(value, int) and not isinstance(value, bool)
+    return shortly(value) if number else _text("code", value)
+
+
+def _timeout(given: Any) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST_MS:
+        raise ValueMistake(f"write the allowed milliseconds, at most {LONGEST_MS:,}, not {shortly(given)}")
+    return given
+
+
+_READ: dict[str, Callable[[Any], Any]] = {
+    "source_task": partial(_text, "source_task"),
+    "category": _category,
+    "code": _code,
+    "timeout_ms": _timeout,
+}
+"""The fields that are read alike for every operator."""
 
 
 # The JSON Schema of a condition, for editors and for Prefect's forms.
@@ -322,54 +321,35 @@ _FORMS = """A condition on a task's result or error, in one of these forms:
 
 def json_schema(reference: dict[str, Any]) -> dict[str, Any]:
     """The schema. `reference` is a reference to it, for nested conditions."""
+    properties = {
+        name: {**_FIELD_SCHEMAS.get(name, {"type": "string"}), "description": description}
+        for name, description in FIELDS.items()
+    }
+    properties["conditions"]["items"] = reference
+    properties["condition"] |= reference
     return {
         "title": "Condition",
         "type": "object",
         "description": _FORMS.replace("\n", " "),
         "additionalProperties": False,
-        "properties": {
-            "type": _word(TYPES, "The type of the condition: an operator, or a group of operators."),
-            "operator": _word(OPERATORS, "The comparison or check. Not needed if the type is an operator."),
-            "path": {
-                "type": "string",
-                "maxLength": 1_000,
-                "description": "The place in the result: a.b[0].c, or $... as in RFC 9535; $ is the whole "
-                "result. In a plan, also state... and inputs... .",
-            },
-            "field": {
-                "type": "object",
-                "description": "An alternative to path.",
-                "properties": {"type": {"const": "field"}, "path": {"type": "string"}},
-                "required": ["type", "path"],
-                "additionalProperties": False,
-            },
-            "value": {
-                "description": "The value to compare with: any JSON; a list for in, a pattern for matches."
-            },
-            "source_task": {
-                "type": "string",
-                "description": "The task with the result; by default the condition's own.",
-            },
-            "conditions": {
-                "type": "array",
-                "minItems": 1,
-                "items": reference,
-                "description": "The conditions that all and any combine.",
-            },
-            "condition": {**reference, "description": "The condition that not negates."},
-            "category": _word(
-                tuple(word.value for word in ErrorCategory), "The category of the error, for failed."
-            ),
-            "code": {"type": "string", "description": "The code of the error, for failed: 429, TIMEOUT."},
-            "timeout_ms": {
-                "type": "number",
-                "exclusiveMinimum": 0,
-                "maximum": LONGEST_MS,
-                "description": "CPU time of an evaluation in milliseconds; 500 by default.",
-            },
-        },
+        "properties": properties,
     }
 
 
-def _word(words: tuple[str, ...], description: str) -> dict[str, Any]:
-    return {"type": "string", "enum": list(words), "description": description}
+_FIELD_SCHEMAS: dict[str, dict[str, Any]] = {
+    "type": {"type": "string", "enum": [*TYPES]},
+    "operator": {"type": "string", "enum": [*OPERATORS]},
+    "path": {"type": "string", "maxLength": 1_000},
+    "field": {
+        "type": "object",
+        "properties": {"type": {"const": "field"}, "path": {"type": "string"}},
+        "required": ["type", "path"],
+        "additionalProperties": False,
+    },
+    "value": {},
+    "conditions": {"type": "array", "minItems": 1},
+    "condition": {},
+    "category": {"type": "string", "enum": [*CATEGORIES]},
+    "timeout_ms": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_MS},
+}
+"""The schemas of the fields; those that are missing are strings."""

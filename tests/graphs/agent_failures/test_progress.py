@@ -25,12 +25,10 @@ def test_a_loop_that_changes_nothing_for_3_rounds_stops_as_no_progress_with_its_
     def step():
         return {"score": 1}
 
-    guard = ProgressGuard(rounds=3)
-
     def loop():
         if mode.isasync:
-            return asyncio.run(aiterate(mode.function(step), lambda value: False, 10, guard))
-        return iterate(step, lambda value: False, 10, guard)
+            return asyncio.run(aiterate(mode.function(step), lambda value: False, 10))
+        return iterate(step, lambda value: False, 10)
 
     with pytest.raises(NoProgress) as caught:
         loop()
@@ -42,14 +40,18 @@ def test_a_loop_that_changes_nothing_for_3_rounds_stops_as_no_progress_with_its_
 
 
 def test_a_loop_that_starts_from_something_is_compared_with_that():
-    guard = ProgressGuard(rounds=3)
     with pytest.raises(NoProgress) as caught:
-        iterate(lambda draft: draft, lambda value: False, 10, guard, start="draft")
+        iterate(lambda draft: draft, lambda value: False, 10, start="draft", patience=3)
     assert caught.value.rounds == 3
-    keyed = ProgressGuard(rounds=2, key=lambda value: value["score"])
     numbers = iter(range(9))
     with pytest.raises(NoProgress) as caught:
-        iterate(lambda: {"score": 1, "n": next(numbers)}, lambda value: False, 10, keyed)
+        iterate(
+            lambda: {"score": 1, "n": next(numbers)},
+            lambda value: False,
+            10,
+            lambda value: value["score"],
+            patience=1,
+        )
     assert caught.value.rounds == 2
 
 

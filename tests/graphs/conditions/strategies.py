@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, timedelta, timezone
 from typing import Any
 
@@ -116,3 +117,8 @@ results = st.recursive(
     max_leaves=10,
 )
 """Whatever an action may return."""
+
+
+def from_a_deep_stack(levels: int, ask: Callable[[], Any]) -> Any:
+    """The answer of `ask`, called with this many frames below it: few are left until Python's limit."""
+    return from_a_deep_stack(levels - 1, ask) if levels else ask()

@@ -81,18 +81,18 @@ def test_every_outcome_in_its_order(mode, until):
 @pytest.mark.api
 def test_too_many(mode):
     found = gathered_in_flow(
-        mode, lambda: halves(mode).map(range(5)), allow_failures=1, names="abcde", key=f"Odd ones {mode.name}"
+        mode, lambda: halves(mode).map(range(5)), allow_failures=1, key=f"Odd ones {mode.name}"
     )
     assert not found.succeeded
     with pytest.raises(TooManyFailures) as caught:
         found.result()
     error = caught.value
     assert str(error) == (
-        "2 of 5 items failed, but only 1 may fail; first failed item b: NETWORK_ERROR network: odd | 1"
+        "2 of 5 items failed, but only 1 may fail; first failed item 1: NETWORK_ERROR network: odd | 1"
     )
     context = error_context(error)
     assert (context.category, context.kind, context.cause.category) == ("subtask", "transient", "network")
-    assert context.details == {"failed": 2, "total": 5, "allowed": 1, "items": ["b", "d"]}
+    assert context.details == {"failed": 2, "total": 5, "allowed": 1, "items": ["1", "3"]}
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.failures, again.total) == (str(error), error.failures, 5)
 

@@ -7,6 +7,7 @@ from prefect import flow, task
 
 from prefect_resilience import (
     ConfigurationError,
+    ProgressGuard,
     failed,
     gather,
     iterate,
@@ -82,13 +83,15 @@ MISTAKES = {
     "quorum(key='answer') must be a function": lambda: quorum(takes, takes, key="answer"),
     "gather(...) takes a list of futures, states or values, not 3": lambda: gather(3),
     "gather(...) takes a list of futures, states or values, not 'abc'": lambda: gather("abc"),
-    "gather(names=...) has 1 names for 2 items": lambda: gather([1, 2], names=["a"]),
     "gather(allow_failures=-1)": lambda: gather([], -1),
     "gather(allow_failures=1.5): write a share from 0.0 to 1.0": lambda: gather([], 1.5),
     "gather(allow_failures=nan)": lambda: gather([], float("nan")),
     "gather(...) received an awaitable": lambda: gather([later(1)]),
     "iterate(until=True)": lambda: iterate(takes, 3 > 1, 3),
     "iterate(progress='score'): write a function": lambda: iterate(takes, HIGH, 3, "score"),
+    "iterate(progress=ProgressGuard(rounds=3)): write a function": lambda: iterate(
+        takes, HIGH, 3, ProgressGuard()
+    ),
     "iterate(max_rounds=0): write a whole number of at least 1": lambda: iterate(takes, HIGH, 0),
     "iterate(max_rounds=True)": lambda: iterate(takes, HIGH, True),
     "iterate(patience=0)": lambda: iterate(takes, HIGH, 3, patience=0),

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 from uuid import UUID, uuid4
 
 from prefect.cache_policies import NO_CACHE
@@ -30,6 +30,9 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.agents.trace import NotAnswered
+
+if TYPE_CHECKING:
+    from prefect_resilience.graphs.agents.edge.person import Person
 
 POLL_SECONDS = 10.0
 GRACE_SECONDS = 60
@@ -78,14 +81,12 @@ def prepared(answers: list[Any]) -> Generator[None]:
 class Question:
     """A question in a flow run. `key` identifies it there; `announce` is called when the run is paused."""
 
+    person: Person
     text: str
     key: str
-    answer: Any
-    timeout: float
-    poll_interval: float
     announce: Callable[[], Any] | None = None
 
-    def task(self, name: str, shown: str, *, isasync: bool = False) -> Task[[], Any]:
+    def task(self, shown: str, *, isasync: bool = False) -> Task[[], Any]:
         """The task that waits for the answer and returns it."""
 
         async def wait_for_answer() -> Any:
@@ -96,18 +97,18 @@ class Question:
 
         shown = bounded(one_line(shown), LONGEST_NAME).replace("{", "{{").replace("}", "}}")
         fn = wait_for_answer if isasync else block_for_answer
-        return Task(fn=fn, name=name, task_run_name=shown, retries=0, cache_policy=NO_CACHE)
+        return Task(fn=fn, name=self.person.name, task_run_name=shown, retries=0, cache_policy=NO_CACHE)
 
     async def _answered(self) -> Any:
         """The answer. Raises NotAnswered."""
-        form, opened = _form(self.answer)
+        form, opened = _form(self.person.answer)
         if _prepared:
             values, at = self._from_prepared(), None
         else:
             given = await self._from_form(form.with_initial_data(description=self.text))
             values, at = (None, None) if given is None else (given.decoded_value, given.created)
         if values is None:
-            raise NotAnswered(self.text, self.timeout)
+            raise NotAnswered(self.text, self.person.timeout)
         return opened(form(**values), at or datetime.now(UTC))
 
     def _from_prepared(self) -> dict[str, Any] | None:
@@ -131,8 +132,8 @@ class Question:
                 return given
             if self.announce is not None:
                 await asyncio.to_thread(self.announce)
-            logger.info("Waiting up to %g s for an answer: %s", self.timeout, self.text)
-            until = monotonic() + self.timeout
+            logger.info("Waiting up to %g s for an answer: %s", self.person.timeout, self.text)
+            until = monotonic() + self.person.timeout
             while True:
                 left = until - monotonic()
                 try:
@@ -143,7 +144,7 @@ class Question:
                     if not classify(error).retryable or left < -GRACE_SECONDS:
                         raise
                     logger.warning("The Prefect API is unavailable, polling again: %s", redact(repr(error)))
-                await asyncio.sleep(max(min(self.poll_interval, left), 0.05))
+                await asyncio.sleep(max(min(self.person.poll_interval, left), 0.05))
 
     async def _polled(
         self, client: PrefectClient, run_id: UUID, form: type[RunInput], left: float

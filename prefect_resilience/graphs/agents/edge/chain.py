@@ -237,9 +237,7 @@ class ProviderChain(AgentChain):
         degraded: Any = None,
         notify: Notify | None = None,
     ) -> None:
-        given: Mapping[str, Any] = {}
-        if isinstance(providers, Mapping):
-            given = cast("Mapping[str, Any]", providers)
+        given = cast("Mapping[str, Any]", providers if isinstance(providers, Mapping) else {})
         steps: list[Any] = _listed(cast("Iterable[StepOption]", providers))
         if not steps:
             raise ConfigurationError(f"the chain {name!r} has no providers: name at least one")

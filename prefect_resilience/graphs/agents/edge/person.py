@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 from uuid import uuid4
@@ -140,10 +140,6 @@ class Person:
         """The name of this step in messages."""
         return f"Person({self.name!r})"
 
-    def named(self, name: str) -> Person:
-        """The same person under the name that a chain uses."""
-        return replace(self, name=name)
-
     def ask(self, question: str) -> Any:
         """Pause the flow run until the question is answered, and return the answer.
 
@@ -170,11 +166,7 @@ class Person:
         if self.notify is not None:
             notice = notice_of(self.name, f"{self.name}: {one_line(asked)}", {}, asked)
             announce = partial(tell, self.notify, notice)
-        return _question(self, asked, f"{key}-{seen[key]}", announce).task(self.name, asked, isasync=isasync)
-
-
-def _question(person: Person, text: str, key: str, announce: Callable[[], Any] | None = None) -> Question:
-    return Question(text, key, person.answer, person.timeout, person.poll_interval, announce)
+        return Question(self, asked, f"{key}-{seen[key]}", announce).task(asked, isasync=isasync)
 
 
 A = TypeVar("A", bound=Approval, default=Approval)
@@ -243,19 +235,14 @@ def _decided(decision: A, question: str, required: bool) -> A:
 
 @dataclass(frozen=True, eq=False)
 class PersonStep:
-    """The person as a fallback: pauses the flow run, in a task run of its own, and gives the answer."""
+    """The person as a fallback: pauses the flow run, in a task run of its own, and gives the answer.
+
+    Under an async agent it waits in a thread.
+    """
 
     person: Person
     chain: str
     first: str
-
-    @property
-    def name(self) -> str:
-        return self.person.name
-
-    @property
-    def isasync(self) -> bool:
-        return False  # under an async agent it waits in a thread
 
     def __call__(self, error: ErrorContext, **arguments: Any) -> Any:
         person = self.person
@@ -267,7 +254,7 @@ class PersonStep:
         try:
             if FlowRunContext.get() is None:
                 raise RuntimeError("there is no flow run that could wait for it")
-            return _question(person, notice.body, uuid4().hex).task(person.name, person.name)()
+            return Question(person, notice.body, uuid4().hex).task(person.name)()
         except Exception as failure:
             # Raised by the task that waits for the answer
             why = str(failure) if type(failure) is RuntimeError else repr(failure)

@@ -30,7 +30,6 @@ from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Fallback, Memories
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.task import ResilientTask
-from prefect_resilience.tasks.edge.task_options import split
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.agents.edge.person import Person
@@ -91,23 +90,15 @@ class Agent:
         """
         options: dict[str, Any] = {"name": self.name, **self.options}
         target = self.target
-        if isinstance(target, ResilientTask):
-            known = copy(cast("ResilientTask[..., Any]", target))
-            known.guard = replace(known.guard, fn=counted(known.guard.fn, self.name))
-            if known.guard.circuit is None and "circuit" not in options:
-                options["circuit"] = self.circuit()
-            return known.with_options(**options, fallback=[*known.guard.fallbacks, *fallbacks])
-        if "circuit" not in options:
+        if not isinstance(target, Task):
+            target = ResilientTask(as_function(target))
+        elif not isinstance(target, ResilientTask):
+            target = cast("Any", ResilientTask).wrap(target)
+        task = copy(cast("ResilientTask[..., Any]", target))
+        task.guard = replace(task.guard, fn=counted(task.guard.fn, self.name))
+        if task.guard.circuit is None and "circuit" not in options:
             options["circuit"] = self.circuit()
-        if isinstance(target, Task):
-            plain = copy(cast("Task[..., Any]", target))
-            plain.fn = counted(plain.fn, self.name)
-            ours, theirs = split({**options, "fallback": fallbacks})
-            wrapped: ResilientTask[..., Any] = cast("Any", ResilientTask).wrap(plain, **ours)
-            return wrapped.with_options(**cast("Any", theirs))
-        fn = counted(as_function(target), self.name)
-        made: ResilientTask[..., Any] = ResilientTask(fn, **options, fallback=fallbacks)
-        return made
+        return task.with_options(**options, fallback=[*task.guard.fallbacks, *fallbacks])
 
     def circuit(self) -> CircuitBreaker:
         """The agent's own circuit, the same in every chain."""
@@ -150,7 +141,7 @@ class Registry:
         from prefect_resilience.graphs.agents.edge.person import Person
 
         if isinstance(target, Person):
-            return target.named(name)
+            return replace(target, name=name)
         degraded, when = options.pop("degraded", False), options.pop("when", None)
         return Agent(name, target, self.kind, options, degraded, when)
 

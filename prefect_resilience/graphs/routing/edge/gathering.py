@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Generic, TypeVar, cast
@@ -31,7 +31,6 @@ from prefect_resilience.graphs.routing.rounds import TooManyFailures
 
 T = TypeVar("T")
 
-MOST_ROWS = 100
 MOST_CARRIED = 100
 CELL = 200
 
@@ -90,9 +89,9 @@ class Gathered(Generic[T]):
         if not failures:
             return ""
         rows = ["| item | error | attempts |", "| --- | --- | --- |"]
-        rows += [_row(outcome) for outcome in failures[:MOST_ROWS]]
-        if len(failures) > MOST_ROWS:
-            rows.append(f"| … | and {len(failures) - MOST_ROWS:,} more | |")
+        rows += [_row(outcome) for outcome in failures[:MOST_CARRIED]]
+        if len(failures) > MOST_CARRIED:
+            rows.append(f"| … | and {len(failures) - MOST_CARRIED:,} more | |")
         return "\n".join(rows)
 
     def raise_for_failures(self) -> None:
@@ -121,17 +120,12 @@ class Gathered(Generic[T]):
 
 
 def gather(
-    futures: Iterable[PrefectFuture[T] | State[T] | T],
-    allow_failures: float = 0,
-    *,
-    names: Sequence[str] | None = None,
-    key: str | None = None,
+    futures: Iterable[PrefectFuture[T] | State[T] | T], allow_failures: float = 0, *, key: str | None = None
 ) -> Gathered[T]:
     """Wait for all items and return the outcome of each. Failed items raise nothing here.
 
     futures: futures, such as those of `.map`, states, or plain values; a caught exception counts as failed.
     allow_failures: how many may fail: a share below 1 (0.1 for a tenth), a number of items, or True for all.
-    names: the names of the items in the table; by default their numbers, from 0.
     key: the artifact's key is `failed-items-<key>`; by default the flow's name.
 
     In a run, the table of failed items becomes a markdown artifact. Blocks this thread: in a coroutine write
@@ -141,35 +135,25 @@ def gather(
         >>> gather([1, ValueError("bad"), 3], allow_failures=1).values
         [1, 3]
     """
-    items, allowed, called = _checked(futures, allow_failures, names)
-    outcomes = [_outcome(index, called[index], item) for index, item in enumerate(items)]
-    gathered: Gathered[T] = Gathered(tuple(outcomes), allowed)
+    given = cast("Any", futures)
+    if isinstance(given, PrefectFuture | State | str | bytes) or not isinstance(given, Iterable):
+        raise ConfigurationError(
+            f"gather(...) takes a list of futures, states or values, not {given!r}: write gather([...])"
+        )
+    items = [check_upstream(item, "gather(...)") for item in cast("Iterable[Any]", given)]
+    allowed = allowed_of(allow_failures, len(items))
+    outcomes = tuple(_outcome(index, item) for index, item in enumerate(items))
+    gathered: Gathered[T] = Gathered(outcomes, allowed)
     if gathered.failures:
         _publish(gathered, key)
     return gathered
 
 
 async def agather(
-    futures: Iterable[PrefectFuture[T] | State[T] | T],
-    allow_failures: float = 0,
-    *,
-    names: Sequence[str] | None = None,
-    key: str | None = None,
+    futures: Iterable[PrefectFuture[T] | State[T] | T], allow_failures: float = 0, *, key: str | None = None
 ) -> Gathered[T]:
     """As `gather`, without blocking the event loop."""
-    return await asyncio.to_thread(gather, futures, allow_failures, names=names, key=key)
-
-
-def _checked(futures: Any, allow: Any, names: Any) -> tuple[list[Any], int, list[str]]:
-    if isinstance(futures, PrefectFuture | State | str | bytes) or not isinstance(futures, Iterable):
-        raise ConfigurationError(
-            f"gather(...) takes a list of futures, states or values, not {futures!r}: write gather([...])"
-        )
-    items = [check_upstream(item, "gather(...)") for item in cast("Iterable[Any]", futures)]
-    called = [str(index) for index in range(len(items))] if names is None else [str(name) for name in names]
-    if len(called) != len(items):
-        raise ConfigurationError(f"gather(names=...) has {len(called)} names for {len(items)} items")
-    return items, allowed_of(allow, len(items)), called
+    return await asyncio.to_thread(gather, futures, allow_failures, key=key)
 
 
 def allowed_of(allow: Any, total: int) -> int:
@@ -185,7 +169,7 @@ def allowed_of(allow: Any, total: int) -> int:
     )
 
 
-def _outcome(index: int, name: str, item: Any) -> Outcome[Any]:
+def _outcome(index: int, item: Any) -> Outcome[Any]:
     ending = ending_of(item)
     run = getattr(item, "task_run_id", None)
     if run is None and isinstance(item, State):
@@ -193,7 +177,7 @@ def _outcome(index: int, name: str, item: Any) -> Outcome[Any]:
     error = None if isinstance(ending, Gave) else ending.context
     return Outcome(
         index=index,
-        name=name,
+        name=str(index),
         state=_state_name(item, ending),
         value=ending.value if isinstance(ending, Gave) else None,
         error=error,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, cast
 
 from prefect.client.schemas.objects import State
@@ -39,21 +38,6 @@ MOST_CAUSES = 20
 When = Condition | Callable[[ErrorContext], bool] | tuple[str, ...] | None
 
 
-@dataclass(frozen=True)
-class ErrorHandler:
-    """The options of an error-handler node."""
-
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    when: When
-    even_if_not_run: bool
-
-    @property
-    def name(self) -> str:
-        return name_of(self.target)
-
-
 def on_error(
     upstream: Any, handler: Any, *args: Any, when: Any = None, even_if_not_run: bool = False, **kwargs: Any
 ) -> PrefectFuture[Any]:
@@ -87,11 +71,11 @@ def on_error(
         'no aspirin: NETWORK_ERROR'
     """
     upstream = check_upstream(upstream, "on_error(...)")
-    check_target("on_error(...)", handler, args, kwargs, offers=False)
-    node = ErrorHandler(handler, args, kwargs, _as_when(when), even_if_not_run)
+    check_target("on_error(...)", handler, TargetCall(args, kwargs), offers=False)
     runs = runs_behind(upstream)
     expect_failures(runs)
-    return submit_node("on_error", handle, (upstream, node, runs), runs=runs, name=f"on_error: {node.name}")
+    content = (upstream, handler, args, kwargs, _as_when(when), even_if_not_run, runs)
+    return submit_node("on_error", handle, content, runs=runs, name=f"on_error: {name_of(handler)}")
 
 
 def _as_when(when: Any) -> When:
@@ -117,31 +101,31 @@ def _as_when(when: Any) -> When:
 
 def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     """The function of an error handler's task run."""
-    given, node, runs = unwrap(upstream, handed)
-    handler = cast("ErrorHandler", node)
+    given, target, args, kwargs, when, even_if_not_run, runs = unwrap(upstream, handed)
+    name = name_of(target)
     ending = ending_of(given)
     if isinstance(ending, Gave):
-        return ended("Skipped", f"The upstream succeeded, so {handler.name} was not called", ending.value)
-    if isinstance(ending, NeverRan) and not handler.even_if_not_run:
-        return not_run(ending, f"{handler.name} was not called, because the upstream never ran")
+        return ended("Skipped", f"The upstream succeeded, so {name} was not called", ending.value)
+    if isinstance(ending, NeverRan) and not even_if_not_run:
+        return not_run(ending, f"{name} was not called, because the upstream never ran")
     context = ending.context
     try:
-        against = _against(handler.when, ending)
+        against = _against(when, ending)
     except Exception as error:  # noqa: BLE001 - it is raised again with the upstream's error
-        raise after_failed_handler(error, f"when= of {handler.name}", context) from error.__cause__
+        raise after_failed_handler(error, f"when= of {name}", context) from error.__cause__
     if against is not None:
         if isinstance(ending, NeverRan):
-            return not_run(ending, f"{handler.name} does not handle this error ({against})")
-        passed_on(ending, f"{handler.name} does not handle this error ({against})")
-    announce("on_error", handler.name, chosen=handler.name, why=context.summary(), error=context)
-    request = TargetCall(handler.args, handler.kwargs, named={"error": context}, after=following(runs))
-    outcome = call(handler.target, request)
+            return not_run(ending, f"{name} does not handle this error ({against})")
+        passed_on(ending, f"{name} does not handle this error ({against})")
+    announce("on_error", name, chosen=name, why=context.summary(), error=context)
+    request = TargetCall(args, kwargs, named={"error": context}, after=following(runs))
+    outcome = call(target, request)
     if isinstance(outcome, FailedUpstream):
-        raise after_failed_handler(outcome.error, handler.name, context)
+        raise after_failed_handler(outcome.error, name, context)
     if isinstance(outcome, NeverRan):
-        return not_run(outcome, f"{handler.name} was called for {context.summary()}, but it never ran")
+        return not_run(outcome, f"{name} was called for {context.summary()}, but it never ran")
     return ended(
-        "Handled", f"{handler.name} handled the error: {context.summary()}", outcome.value, instead_of=context
+        "Handled", f"{name} handled the error: {context.summary()}", outcome.value, instead_of=context
     )
 
 

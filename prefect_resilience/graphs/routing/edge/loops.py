@@ -33,7 +33,7 @@ from prefect_resilience.graphs.routing.edge.targets import (
     is_async,
     name_of,
 )
-from prefect_resilience.graphs.routing.edge.upstream import NeverRan, context_of, ending_of, value_of
+from prefect_resilience.graphs.routing.edge.upstream import context_of, ending_of, value_of
 from prefect_resilience.graphs.routing.rounds import (
     History,
     Iteration,
@@ -55,7 +55,7 @@ class ProgressGuard:
     rounds: how many, from 2.
     key: the part of the state that must change, as a function; by default all of it, compared strictly.
 
-    For a loop of your own, and as `progress=` of `iterate`:
+    For a loop of your own:
         guard = ProgressGuard(rounds=3, key=lambda answer: answer["score"])
         while not good(answer):
             answer = revise(answer)
@@ -155,10 +155,12 @@ class Loop:
         """The arguments of one step of a round."""
         target = self.steps[name]
         named = {"round": number, "history": history.told(), **given}
-        request = TargetCall(value=previous, named=named)
-        if previous is NOTHING and not _can_begin(target, request):
-            request = TargetCall(value=None, named=named)
-        return arguments(target, request)
+        try:
+            return arguments(target, TargetCall(value=previous, named=named))
+        except ConfigurationError:
+            if previous is not NOTHING:
+                raise
+            return arguments(target, TargetCall(value=None, named=named))
 
     def call(self, name: str, number: int, asked: Arguments) -> Invoke | Blocking:
         """One step of a round; inside a run it is a task run of its own."""
@@ -187,7 +189,7 @@ def iterate(
     step: Callable[..., T] | Mapping[str, Callable[..., Any]],
     until: Until,
     max_rounds: int,
-    progress: Callable[[T], Any] | ProgressGuard | None = None,
+    progress: Callable[[T], Any] | None = None,
     *,
     patience: int = 2,
     start: Any = NOTHING,
@@ -202,8 +204,7 @@ def iterate(
         of the round is that of the last step.
     until: a condition on the step's value, or a function that returns true or false.
     max_rounds: the maximum number of rounds.
-    progress: a function that returns the part of the value that must change; by default all of it. Or a
-        `ProgressGuard(rounds=3)`, which also sets how many rounds in a row may have the same state.
+    progress: a function that returns the part of the value that must change; by default all of it.
     patience: the number of rounds in a row without a change after which the loop ends.
 
     In a run each step is a task run, called `step[1]`, `step[2]`. Values are compared strictly.
@@ -220,40 +221,29 @@ def iterate(
         >>> iterate(halve, until=lambda value: value < 1, max_rounds=10, start=8.0).rounds
         4
     """
-    return drive(_rounds(_loop("iterate", step, until, max_rounds, progress, patience, start, isasync=False)))
+    return drive(_rounds(_loop(step, until, max_rounds, progress, patience, start, isasync=False)))
 
 
 async def aiterate(
     step: Callable[..., Any] | Mapping[str, Callable[..., Any]],
     until: Until,
     max_rounds: int,
-    progress: Callable[[Any], Any] | ProgressGuard | None = None,
+    progress: Callable[[Any], Any] | None = None,
     *,
     patience: int = 2,
     start: Any = NOTHING,
 ) -> Iteration[Any]:
     """As `iterate`, for async steps, `until` and `progress`. Plain steps run in a thread."""
-    loop = _loop("aiterate", step, until, max_rounds, progress, patience, start, isasync=True)
+    loop = _loop(step, until, max_rounds, progress, patience, start, isasync=True)
     return await adrive(_rounds(loop))
 
 
 def _loop(
-    what: str,
-    step: Any,
-    until: Any,
-    max_rounds: Any,
-    progress: Any,
-    patience: Any,
-    start: Any,
-    *,
-    isasync: bool,
+    step: Any, until: Any, max_rounds: Any, progress: Any, patience: Any, start: Any, *, isasync: bool
 ) -> Loop:
     """Check the options."""
+    what = "aiterate" if isasync else "iterate"
     steps = _steps(what, step)
-    if isinstance(progress, ProgressGuard):
-        # The first round has nothing to compare with, unless the loop has a start value.
-        patience = progress.rounds - (0 if start is not NOTHING and progress.key is None else 1)
-        progress = progress.key
     if isinstance(until, bool) or not (isinstance(until, Condition) or callable(until)):
         raise ConfigurationError(
             f"{what}(until={until!r}): write a condition, such as path('score') >= 0.9, or a function"
@@ -282,16 +272,8 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
             )
         shown = f"{what}(step[{name!r}])" if isinstance(step, Mapping) else f"{what}(step)"
         offered = ("round", "history", *(other for other in steps if other != name))
-        check_target(shown, one, (), {}, offers=True, offered=offered)
+        check_target(shown, one, TargetCall(), offers=True, offered=offered)
     return steps
-
-
-def _can_begin(step: Any, request: TargetCall) -> bool:
-    try:
-        arguments(step, request)
-    except ConfigurationError:
-        return False
-    return True
 
 
 def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
@@ -342,12 +324,7 @@ def _round(
 
 def _value(outcome: Any) -> Any:
     """The value of a step; the result if a task returned a state."""
-    if not isinstance(outcome, State):
-        return outcome
-    ending = ending_of(cast("Any", outcome))
-    if isinstance(ending, NeverRan):
-        raise RuntimeError(f"the task run of this round never ran: {ending.why}")
-    return value_of(ending)
+    return value_of(ending_of(cast("Any", outcome))) if isinstance(outcome, State) else outcome
 
 
 def _leave_request(loop: Loop, at: str, asked: Arguments, error: Exception) -> None:

@@ -80,7 +80,7 @@ def when(condition: Condition, target: Any, *args: Any, name: str | None = None,
             f"path('answer').exists() or failed()"
         )
     only_errors = condition.operator in ("error_occurred", "failed")
-    check_target("when(...)", target, args, kwargs, offers=not only_errors)
+    check_target("when(...)", target, TargetCall(args, kwargs), offers=not only_errors)
     return Branch(condition, target, args, kwargs, name or name_of(target))
 
 
@@ -89,7 +89,7 @@ def otherwise(target: Any, *args: Any, name: str | None = None, **kwargs: Any) -
 
     It is not for an upstream that failed.
     """
-    check_target("otherwise(...)", target, args, kwargs, offers=True)
+    check_target("otherwise(...)", target, TargetCall(args, kwargs), offers=True)
     return Branch(None, target, args, kwargs, name or name_of(target))
 
 
@@ -149,35 +149,10 @@ def _check_branches(branches: tuple[Any, ...]) -> None:
             )
 
 
-def speaks_of_errors(condition: Condition | None) -> bool:
-    """Whether the condition, or a part of it, is about errors."""
-    return condition is not None and any(part.operator in OF_ERRORS for part in parts(condition))
-
-
-@dataclass
-class Decision:
-    """The chosen branch, and the reasons against the other ones."""
-
-    branch: Branch | None = None
-    why: str = ""
-    passed_over: list[tuple[Branch, str]] = field(default_factory=list[tuple[Branch, str]])
-
-
-def decide(branches: list[Branch], ending: Gave | FailedUpstream) -> Decision:
-    """The first matching branch. Raises ConditionError if a condition cannot be evaluated."""
-    decision = Decision()
-    for branch in branches:
-        found = _explained(branch, ending)
-        if found.holds:
-            decision.branch, decision.why = branch, found.text
-            return decision
-        decision.passed_over.append((branch, found.text))
-    return decision
-
-
 def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
     condition = branch.condition
-    if isinstance(ending, FailedUpstream) and not speaks_of_errors(condition):
+    about_errors = condition is not None and any(part.operator in OF_ERRORS for part in parts(condition))
+    if isinstance(ending, FailedUpstream) and not about_errors:
         return Explanation(False, "it has no condition about errors")
     if condition is None:
         return Explanation(True, "no other branch matches")
@@ -196,9 +171,13 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     ending = ending_of(given)
     if isinstance(ending, NeverRan):
         return not_run(ending, "No branch was evaluated, because the upstream never ran")
-    decision = decide(branches, ending)
-    branch = decision.branch
-    if branch is None:
+    passed_over: list[dict[str, str]] = []
+    for branch in branches:
+        answer = _explained(branch, ending)
+        if answer.holds:
+            break
+        passed_over.append({"branch": branch.name, "why": answer.text})
+    else:
         if isinstance(ending, FailedUpstream):
             passed_on(ending, "The upstream failed, and no branch handles the error")
         raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
@@ -208,9 +187,9 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
         "route",
         str(task_run.get_name() or "route"),
         chosen=branch.name,
-        why=decision.why,
+        why=answer.text,
         error=error,
-        passed_over=[{"branch": other.name, "why": why} for other, why in decision.passed_over],
+        passed_over=passed_over,
         condition=branch.says,
         upstream=[str(run) for run in runs],
     )
@@ -218,4 +197,4 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     outcome = call(branch.target, asked)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"The branch {branch.name} was chosen, but it never ran")
-    return ended("Routed", f"{branch.name}, because {decision.why}", value_of(outcome), instead_of=error)
+    return ended("Routed", f"{branch.name}, because {answer.text}", value_of(outcome), instead_of=error)

@@ -38,7 +38,7 @@ class Asks(Protocol):
         """Call them and return their common value. Raises if there is none."""
         ...
 
-    def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None: ...
+    def check(self, what: str, request: TargetCall, offers: bool) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +66,14 @@ def name_of(target: Any) -> str:
 
 
 def check_target(
-    what: str,
-    target: Any,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    offers: bool,
-    offered: tuple[str, ...] = ("error",),
+    what: str, target: Any, request: TargetCall, *, offers: bool, offered: Iterable[str] = ("error",)
 ) -> None:
-    """Raise ConfigurationError for a target that cannot be called with these arguments.
+    """Raise ConfigurationError for a target that cannot be called with the arguments of `request`.
 
     `offers`: there may be a value for the first argument. `offered`: names that are filled in if declared.
     """
     if isinstance(target, Asks):
-        target.check(what, args, kwargs, offers)
+        target.check(what, request, offers)
         return
     if not callable(target):
         raise ConfigurationError(
@@ -89,9 +83,9 @@ def check_target(
     signature = _signature(target)
     if signature is None:
         return
-    asked = _without(signature, _declared(signature, offered, kwargs))
-    choices = [(None, *args), args] if offers else [args]
-    problems = [problem for choice in choices if (problem := _problem(asked, choice, kwargs))]
+    asked = _without(signature, _declared(signature, offered, request.kwargs))
+    choices = [(None, *request.args), request.args] if offers else [request.args]
+    problems = [problem for choice in choices if (problem := _problem(asked, choice, request.kwargs))]
     if len(problems) == len(choices):
         raise ConfigurationError(f"{what}: wrong arguments for {name_of(target)!r}: {problems[0]}")
 

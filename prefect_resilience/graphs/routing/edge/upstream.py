@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ class NeverRan:
         if cancelled is not None:
             return cancelled
         info = ErrorInfo.of(ErrorCategory.CANCELLED, "NOT_RUN", message=self.why)
-        return ErrorContext.from_info(info, timestamp=_now(), **_ids(self.state))
+        return ErrorContext.from_info(info, timestamp=datetime.now(UTC), **_ids(self.state))
 
 
 Ending = Gave | FailedUpstream | NeverRan
@@ -144,13 +144,9 @@ def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorCo
         found = error_context(state)
     if found is None:
         ids: dict[str, Any] = {} if state is None else {**_ids(state)}
-        timestamp = _now() if state is None else state.timestamp
+        timestamp = datetime.now(UTC) if state is None else state.timestamp
         found = ErrorContext.from_exception(error, timestamp=timestamp, **ids)
     return found
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def state_after(future: PrefectFuture[Any]) -> State[Any]:
@@ -300,18 +296,9 @@ def _is_dask(thing: object) -> bool:
     return type(thing).__module__.partition(".")[0] == "prefect_dask"
 
 
-def announce(
-    kind: str,
-    name: str,
-    *,
-    chosen: str,
-    why: str,
-    error: ErrorContext | None,
-    passed_over: Sequence[Mapping[str, str]] = (),
-    **more: Any,
-) -> None:
+def announce(kind: str, name: str, *, chosen: str, why: str, error: ErrorContext | None, **more: Any) -> None:
     """Emit the event of a decision, before it is carried out."""
-    payload = {"task_run_id": task_run.get_id(), "chosen": chosen, "why": why, "passed_over": [*passed_over]}
+    payload = {"task_run_id": task_run.get_id(), "chosen": chosen, "why": why, "passed_over": list[str]()}
     payload |= {**more, "error": None if error is None else error_payload(error)}
     emit("plan.branched", kind, name, payload)
 
@@ -349,8 +336,10 @@ def _logger() -> logging.LoggerAdapter[Any] | logging.Logger:
     return cast("Any", get_run_logger())
 
 
-def value_of(ending: Gave | FailedUpstream) -> Any:
+def value_of(ending: Ending) -> Any:
     """The value, or the error raised."""
     if isinstance(ending, FailedUpstream):
         raise ending.error
+    if isinstance(ending, NeverRan):
+        raise RuntimeError(f"the task run never ran: {ending.why}")
     return ending.value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
@@ -80,9 +80,9 @@ class Quorum:
                 votes.errors[label] = failure.context.summary()
         raise _no_quorum(votes, failures)
 
-    def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None:
+    def check(self, what: str, request: TargetCall, offers: bool) -> None:
         for handler in self.handlers:
-            check_target(what, handler, args, kwargs, offers=offers)
+            check_target(what, handler, request, offers=offers)
 
 
 def quorum(*handlers: Any, need: int = 2, key: Key | None = None) -> Quorum:
