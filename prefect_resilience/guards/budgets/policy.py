@@ -17,7 +17,7 @@ from pydantic import Field
 from prefect_resilience.base.durations import Seconds
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.base.process import at_exit, per_process
+from prefect_resilience.base.process import at_exit, in_forked_child
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets import model
@@ -125,13 +125,8 @@ KEPT_FOR = 7 * 86_400.0
 """Seconds after its window for which the store keeps a budget without new runs."""
 
 
-class _Counted:
-    def __init__(self) -> None:
-        # A forked child begins with no counters: the parent merges the earlier counts.
-        self.counters: dict[str, Counter] = {}
-
-
-_state = per_process(_Counted)
+_counters: dict[str, Counter] = {}
+in_forked_child(_counters.clear)  # the parent merges the earlier counts
 
 
 def place_of(name: str) -> str:
@@ -142,23 +137,23 @@ def place_of(name: str) -> str:
 
 def count(budget: ErrorBudget, name: str, good: bool) -> Callable[[], None] | None:
     """Count a run. Returns the function to call now to merge it (it may block), or None if that can wait."""
-    counter = _state.counters.get(name)
+    counter = _counters.get(name)
     if counter is None:
         _merge_at_exit()
-        counter = _state.counters.setdefault(name, Counter(name, budget))
+        counter = _counters.setdefault(name, Counter(name, budget))
     return counter.count(budget, good)
 
 
 def flush(name: str | None = None) -> None:
     """Merge the counts of one budget or of all. Never raises."""
-    for counter in list(_state.counters.values()):
+    for counter in list(_counters.values()):
         if name is None or counter.name == name:
             counter.sync(wait=True)
 
 
 def forget_budgets() -> None:
     """Forget the counts of this process that are not merged; for tests and notebooks."""
-    _state.counters.clear()
+    _counters.clear()
 
 
 class Counter:
@@ -240,7 +235,7 @@ def _merge_at_exit() -> None:
 
 def _leave() -> None:
     """Merge without a check for a burn: no listener would hear of it, and the next merge finds the burn."""
-    for counter in list(_state.counters.values()):
+    for counter in list(_counters.values()):
         counter.sync(judge=False, wait=True)
 
 

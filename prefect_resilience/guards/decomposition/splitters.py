@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Literal, Self, cast
 
@@ -164,9 +164,7 @@ def _even(units: Sequence[str], parts: int) -> list[int]:
 
 def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[int]]:
     """Units of at most `size` characters, split into smaller ones if needed, and the places of the cuts."""
-    small: list[str] = []
-    for unit in units:
-        small.extend([unit] if len(unit) <= size else _smaller(unit, by, size))
+    small = list(_small(units, by, size))
     ends: list[int] = []
     length = 0
     for number, unit in enumerate(small):
@@ -177,13 +175,13 @@ def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[
     return small, [*ends, len(small)] if small else []
 
 
-def _smaller(unit: str, by: Unit, size: int) -> list[str]:
-    """The parts of one unit that is too long by itself."""
-    finer = FINER[by]
-    pieces: list[str] = []
-    for piece in units_of(unit, finer):
-        pieces.extend([piece] if len(piece) <= size else _smaller(piece, finer, size))
-    return pieces
+def _small(units: Sequence[str], by: Unit, size: int) -> Iterator[str]:
+    """The units. In place of one that is too long, its parts in the next smaller unit."""
+    for unit in units:
+        if len(unit) <= size:
+            yield unit
+        else:
+            yield from _small(units_of(unit, FINER[by]), FINER[by], size)
 
 
 def _back(start: int, end: int, overlap: int) -> int:

@@ -83,10 +83,11 @@ class Expect:
             if not isinstance(shape, Predicate):
                 return shape.of(value)
             try:
-                says = yield Invoke(shape.asks, (value,))
+                if (yield Invoke(shape.asks, (value,))):
+                    return value
             except Exception as error:  # noqa: BLE001 - a malformed output may break the function
                 raise shape.broken(value, error) from None
-            return shape.answered(value, says)
+            raise shape.broken(value)
         except Broken as broken:
             raise OutputFormatError(
                 self.shape.name, broken.actual, broken.violations, partial_output(value)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, cast, get_origin
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.exceptions import SchemaError
 from jsonschema.protocols import Validator
 from jsonschema.validators import validator_for
 from pydantic import BaseModel, TypeAdapter
@@ -76,15 +76,15 @@ MOST_VIOLATIONS = 100
 LONGEST_MESSAGE = 300
 
 TYPES: dict[str, type | tuple[type, ...]] = {
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "null": type(None),
+    "string": str,
     "array": (list, tuple),
     "object": Mapping,
-    "string": str,
-    "number": (int, float),
-    "integer": int,
-    "boolean": bool,
-    "null": type(None),
 }
-"""The types of JSON, and their Python types."""
+"""The types of JSON, and their Python types. The first one that fits is the type of a value."""
 
 _STRUCTURAL = frozenset(
     (
@@ -107,19 +107,14 @@ class Broken(Exception):
 
 def type_of(value: Any) -> str:
     """The name of a value's JSON type, else of its class."""
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, float):
-        return "number"
-    order = ("null", "integer", "string", "array", "object")
-    return next((name for name in order if isinstance(value, TYPES[name])), type(value).__name__)
+    return next((name for name, types in TYPES.items() if isinstance(value, types)), type(value).__name__)
 
 
-def violation(message: str, path: str = "") -> dict[str, Any]:
-    return {"path": path, "message": bounded(message, LONGEST_MESSAGE)}
+def violation(message: str, path: Iterable[Any] = (), **more: Any) -> dict[str, Any]:
+    return {"path": pointer(path), "message": bounded(message, LONGEST_MESSAGE), **more}
 
 
-def pointer(path: Any) -> str:
+def pointer(path: Iterable[Any]) -> str:
     """A JSON pointer (RFC 6901)."""
     return "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in path)
 
@@ -159,13 +154,13 @@ class Schema:
         _check_references(self.schema)
 
     @property
+    def _types(self) -> list[str]:
+        types = self.schema.get("type", [])
+        return [types] if isinstance(types, str) else types
+
+    @property
     def name(self) -> str:
-        kind = self.schema.get("type")
-        if isinstance(kind, str):
-            return kind
-        if isinstance(kind, list):
-            return " or ".join(cast("list[str]", kind))
-        return str(self.schema.get("title", "JSON Schema"))
+        return " or ".join(self._types) or str(self.schema.get("title", "JSON Schema"))
 
     @property
     def _class(self) -> type[Validator]:
@@ -182,10 +177,9 @@ class Schema:
     @property
     def structural(self) -> bool:
         """Whether the schema describes objects or arrays, so that a text must be parsed first."""
-        kind = self.schema.get("type")
-        if kind is None:
+        if not self._types:
             return not _STRUCTURAL.isdisjoint(self.schema)
-        return "string" not in cast("list[str]", [kind] if isinstance(kind, str) else kind)
+        return "string" not in self._types
 
     def of(self, value: Any) -> Any:
         if self.structural or not isinstance(value, str):
@@ -215,15 +209,14 @@ class Schema:
             raise Broken(type_of(data), [violation("it is nested too deeply")])
         if errors:
             wrong = sorted(errors, key=lambda error: [_in_order(step) for step in error.absolute_path])
-            raise Broken(type_of(data), [_told(error) for error in wrong])
+            violations = [
+                violation(each.message, each.absolute_path, keyword=each.validator) for each in wrong
+            ]
+            raise Broken(type_of(data), violations)
 
 
 def _in_order(step: int | str) -> tuple[int, str]:
     return (step, "") if isinstance(step, int) else (-1, step)
-
-
-def _told(error: ValidationError) -> dict[str, Any]:
-    return {**violation(error.message, pointer(error.absolute_path)), "keyword": error.validator}
 
 
 @dataclass(frozen=True)
@@ -231,6 +224,15 @@ class Model:
     """A pydantic model, or another type that pydantic validates: the task then returns an instance of it."""
 
     model: Any = field(hash=False)
+
+    def __post_init__(self) -> None:
+        model = self.model
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            return  # it may name models that are defined later
+        try:
+            TypeAdapter(cast("Any", model))
+        except Exception as error:  # noqa: BLE001 - pydantic raises several kinds of errors
+            raise ConfigurationError(f"expect={model!r} is not a type for pydantic: {error}") from None
 
     @property
     def name(self) -> str:
@@ -263,7 +265,7 @@ class Model:
 
 def _model_violations(error: ModelError) -> list[dict[str, Any]]:
     wrong = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_VIOLATIONS]
-    return [{**violation(each["msg"], pointer(each["loc"])), "keyword": each["type"]} for each in wrong]
+    return [violation(each["msg"], each["loc"], keyword=each["type"]) for each in wrong]
 
 
 @dataclass(frozen=True)
@@ -275,12 +277,6 @@ class Predicate:
     @property
     def name(self) -> str:
         return getattr(self.asks, "__name__", None) or type(self.asks).__name__
-
-    def answered(self, value: Any, says: Any) -> Any:
-        """The value, if the function has returned true."""
-        if not says:
-            raise self.broken(value)
-        return value
 
     def broken(self, value: Any, error: Exception | None = None) -> Broken:
         if error is None:
@@ -346,7 +342,7 @@ def shape_of(what: Any) -> Shape:
     if isinstance(what, type) and what in _BUILTINS:
         return JsonType(_BUILTINS[what])
     if isinstance(what, type) or get_origin(what) is not None:
-        return _model(what)
+        return Model(what)
     if callable(what):
         return Predicate(what)
     raise ConfigurationError(
@@ -360,13 +356,3 @@ _BUILTINS: dict[Any, str] = {
     **{list: "array", dict: "object", str: "string", int: "integer", float: "number"},
     **{bool: "boolean", type(None): "null"},
 }
-
-
-def _model(what: Any) -> Model:
-    shape = Model(what)
-    try:
-        if not (isinstance(what, type) and issubclass(what, BaseModel)):
-            TypeAdapter(cast("Any", what))
-    except Exception as error:  # noqa: BLE001 - pydantic raises several kinds of errors
-        raise ConfigurationError(f"expect={what!r} is not a type for pydantic: {error}") from None
-    return shape

@@ -217,7 +217,8 @@ class Pool:
             try:
                 while (child := self._living_idle()) is None:
                     if self._failures:
-                        raise _failure(self._failures.pop(), what)
+                        failure = self._failures.pop()
+                        raise failure if isinstance(failure, OSError) else ProcessDied(what, failure)
                     self._start_missing()
                     left = deadline - time.monotonic()
                     if left <= 0:
@@ -328,10 +329,6 @@ def _forget() -> None:  # pyright: ignore[reportUnusedFunction]
                 os.dup2(nothing, pipe.fileno(), False)
     os.close(nothing)
     POOL.forget()
-
-
-def _failure(failure: int | OSError | None, what: str) -> Exception:
-    return failure if isinstance(failure, OSError) else ProcessDied(what, failure)
 
 
 def _ending(exit_code: int | None) -> str:
