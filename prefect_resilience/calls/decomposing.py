@@ -174,16 +174,16 @@ def decomposed(
                 value = yield from guard.expect.checked(value)
         except Exception as failure:  # noqa: BLE001 - it is raised with the results so far
             return _merge_failed(failure, context, place, outcomes)
-    answered = f", some by {', '.join(dict.fromkeys(standing.names))}" if standing.names else ""
+    answered = f", some by {', '.join(standing.used)}" if standing.used else ""
     message = f"merged from {len(parts)} parts at depth {depth + 1}{answered}, after: {context.summary()}"
-    for name, lesser in zip(standing.names, standing.degraded, strict=True):
+    for name, lesser in standing.used.items():
         stood_in(guard.fn, name, lesser)
-    return Decomposed(value, message, context, bool(standing.names), any(standing.degraded))
+    return Decomposed(value, message, context, bool(standing.used), any(standing.used.values()))
 
 
 @contextmanager
 def _at(fn: Callable[..., Any], depth: int) -> Generator[Standing]:
-    standing = Standing(fn, [], [])
+    standing = Standing(fn, {})
     deeper = _depths.set({**_depths.get(), fn: depth})
     before = answers.set(standing)
     try:

@@ -15,9 +15,9 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing
 
 import pytest
 
@@ -49,7 +49,7 @@ class WatchedStoreContract:
 
     def test_a_watch_gets_what_a_swap_wrote(self, watched: WatchedStore, prefix: str) -> None:
         """The news has the key and the document, as `load` returns it."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             key = prefix + "a b\n☃"
             watched.swap(key, 0, {"text": "a b\n☃", "number": 1.5, "none": None}, publish=True)
             (news,) = _next(watch)
@@ -57,7 +57,7 @@ class WatchedStoreContract:
 
     def test_an_expiry_is_published(self, watched: WatchedStore, prefix: str) -> None:
         """The document of the news has its expiry."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             expires_at = watched.now() + 1000.25
             watched.swap(prefix + "a", 0, 1, expires_at, publish=True)
             (news,) = _next(watch)
@@ -66,7 +66,7 @@ class WatchedStoreContract:
 
     def test_a_change_is_published_as_the_creation(self, watched: WatchedStore, prefix: str) -> None:
         """News of one key arrives in the order of its versions."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             version = 0
             for number in range(20):
                 version = watched.swap(prefix + "a", version, number, publish=True)
@@ -75,7 +75,7 @@ class WatchedStoreContract:
 
     def test_other_prefixes_are_not_published(self, watched: WatchedStore, prefix: str) -> None:
         """A watch gets the keys of its prefix only."""
-        with _watching(watched, prefix + "in/") as watch:
+        with closing(watched.watch(prefix + "in/")) as watch:
             watched.swap(prefix + "out/a", 0, 1, publish=True)
             watched.swap(prefix + "in", 0, 1, publish=True)
             watched.swap(prefix + "in/a", 0, 2, publish=True)
@@ -83,7 +83,7 @@ class WatchedStoreContract:
 
     def test_a_watch_can_follow_some_keys(self, watched: WatchedStore, prefix: str) -> None:
         """After `follow`, only the changes of these keys arrive; each call replaces the keys."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             for keys in (["a", "b*"], ["b*", "c"], ["a"]):
                 watch.follow([prefix + key for key in keys])
                 for key in ("a", "b*", "c", "bb"):
@@ -96,7 +96,7 @@ class WatchedStoreContract:
 
     def test_nothing_is_lost_while_the_keys_change(self, watched: WatchedStore, prefix: str) -> None:
         """A change of a key that is followed before and after `follow` arrives, also during it."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             versions = [watched.swap(prefix + "a", 0, 0, publish=True)]
             _until(watch, prefix + "a", 0)
             for number in range(1, 30):
@@ -107,13 +107,13 @@ class WatchedStoreContract:
     def test_a_lost_swap_publishes_nothing(self, watched: WatchedStore, prefix: str) -> None:
         """Only a swap that writes publishes."""
         watched.swap(prefix + "a", 0, 1)
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             assert watched.swap(prefix + "a", 0, 2, publish=True) == 0
             assert watch.wait(SHORT) == []
 
     def test_what_does_not_fit_is_published_by_its_key(self, watched: WatchedStore, prefix: str) -> None:
         """A message without the document still names the key."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             for length in (7_000, 7_900, 8_000, 100_000):
                 key = f"{prefix}{length}"
                 watched.swap(key, 0, "x" * length, publish=True)
@@ -123,39 +123,38 @@ class WatchedStoreContract:
 
     def test_every_watch_gets_news(self, watched: WatchedStore, prefix: str) -> None:
         """Also watches of shorter prefixes."""
-        with _watching(watched, prefix) as one, _watching(watched, prefix[:-1]) as other:
+        with closing(watched.watch(prefix)) as one, closing(watched.watch(prefix[:-1])) as other:
             watched.swap(prefix + "a", 0, 1, publish=True)
             assert _next(one) == _next(other)
 
     def test_what_was_written_before_is_not_published(self, watched: WatchedStore, prefix: str) -> None:
         """A watch begins when `watch` returns."""
         watched.swap(prefix + "a", 0, 1, publish=True)
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             assert watch.wait(SHORT) == []
 
     def test_many_writers_lose_nothing(self, watched: WatchedStore, prefix: str) -> None:
         """The last version of each key arrives, while 200 keys are written by 4 threads."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             with ThreadPoolExecutor(4) as pool:
                 keys = [f"{prefix}{number}" for number in range(200)]
                 swaps = [pool.submit(watched.swap, key, 0, key, publish=True) for key in keys]
                 versions = {key: swap.result() for key, swap in zip(keys, swaps, strict=True)}
             heard: dict[str, int] = {}
-            deadline = time.monotonic() + PATIENCE
-            while len(heard) < len(keys) and time.monotonic() < deadline:
-                heard |= {news.key: news.document.version for news in watch.wait(1) if news.document}
+            while len(heard) < len(keys):
+                heard |= {news.key: news.document.version for news in _next(watch) if news.document}
             assert heard == versions
 
     def test_waiting_ends_in_time(self, watched: WatchedStore, prefix: str) -> None:
         """Without changes the list is empty, and the watch continues."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             assert watch.wait(0) == watch.wait(SHORT) == []
             watched.swap(prefix + "a", 0, 1, publish=True)
             assert _next(watch)
 
     def test_a_waiting_thread_hears_at_once(self, watched: WatchedStore, prefix: str) -> None:
         """A thread that waits is woken by the swap of another one."""
-        with _watching(watched, prefix) as watch:
+        with closing(watched.watch(prefix)) as watch:
             timer = threading.Timer(SHORT, lambda: watched.swap(prefix + "a", 0, 1, publish=True))
             timer.start()
             assert _next(watch)[0].key == prefix + "a"
@@ -168,15 +167,6 @@ class WatchedStoreContract:
             watched.watch(prefix)
 
 
-@contextmanager
-def _watching(store: WatchedStore, prefix: str) -> Generator[Watch]:
-    watch = store.watch(prefix)
-    try:
-        yield watch
-    finally:
-        watch.close()
-
-
 def _next(watch: Watch) -> list[News]:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
@@ -186,10 +176,7 @@ def _next(watch: Watch) -> list[News]:
 
 
 def _until(watch: Watch, key: str, value: object) -> list[News]:
-    heard: list[News] = []
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        heard += watch.wait(1)
-        if heard and heard[-1].key == key and heard[-1].document and heard[-1].document.value == value:
-            return heard
-    raise AssertionError(f"{value!r} was not published within {PATIENCE:g} s")
+    heard = _next(watch)
+    while not (heard[-1].key == key and heard[-1].document and heard[-1].document.value == value):
+        heard += _next(watch)
+    return heard

@@ -178,8 +178,8 @@ class Standing:
     """The fallbacks that were used for parts of one decomposed call."""
 
     fn: Callable[..., Any]
-    names: list[str]
-    degraded: list[bool]
+    used: dict[str, bool]
+    """For each name whether one of its values is degraded."""
 
 
 answers: ContextVar[Standing | None] = ContextVar("prefect_resilience_standing", default=None)
@@ -189,5 +189,4 @@ def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
     """Record that a fallback was used in a call of `fn`, if that call is a part."""
     whole = answers.get()
     if whole is not None and whole.fn is fn:
-        whole.names.append(name)
-        whole.degraded.append(degraded)
+        whole.used[name] = degraded or whole.used.get(name, False)

@@ -249,10 +249,8 @@ class Server:
         self.modules.update(new)
         self.send(BEGUN, new)
         if not self.inbox.get():
-            return (
-                RESULT,
-                b"",
-            )  # the parent gave up before the call: nothing was called, and this answer is not read
+            # The parent gave up before the call: nothing was called, and this answer is not read.
+            return RESULT, b""
         call = partial(_call, fn, args, kwargs)
         if wrap is not None:
             call = partial(wrap, call, partial(self.send, TOLD, number))

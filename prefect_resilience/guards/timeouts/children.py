@@ -140,17 +140,12 @@ class Child:
         self.hang_up()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
-        return self.bury()
-
-    def bury(self) -> int | None:
-        """Kill the process, wait for its end, and close the pipes. Returns its exit code."""
         self.kill()
         self._buried = True
         try:
             self.process.wait(DEATH_SECONDS)
         except subprocess.TimeoutExpired:
             logger.warning("the child process %d was killed but has not ended", self.process.pid)
-        self.hang_up()
         self.answers.close()
         return self.process.returncode
 
