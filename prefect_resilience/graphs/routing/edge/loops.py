@@ -157,9 +157,7 @@ class Loop:
         named = {"round": number, "history": history.told(), **given}
         try:
             return arguments(target, TargetCall(value=previous, named=named))
-        except ConfigurationError:
-            if previous is not NOTHING:
-                raise
+        except ConfigurationError:  # it takes an argument, and there is no value yet
             return arguments(target, TargetCall(value=None, named=named))
 
     def call(self, name: str, number: int, asked: Arguments) -> Invoke | Blocking:
