@@ -152,9 +152,8 @@ def test_it_goes_as_the_probe_went(
     wait_until(lambda: outage.waiting == CALLERS, PATIENCE)
     assert outage.calls == 0
     if expected == "rejected":
-        vars(outage.breaker)["_circuit"].policy = outage.breaker.policy.model_copy(
-            update={"open_for": 3600.0}
-        )
+        merger = vars(vars(outage.breaker)["_circuit"])["_merger"]
+        merger._policy = merger._policy.model_copy(update={"open_for": 3600.0})
     outage.end(error)
     assert callers.end() == [expected] * CALLERS
     assert (outage.calls, outage.waiting) == (calls, 0)

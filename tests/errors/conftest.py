@@ -48,9 +48,7 @@ def tls_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     file = tmp_path_factory.mktemp("tls") / "both.pem"
     file.write_bytes(
         key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         + certificate.public_bytes(serialization.Encoding.PEM)
     )

@@ -46,9 +46,7 @@ def response(status, details):
         "model": "m",
         "status": status,
         "incomplete_details": details,
-        "output": [
-            {"id": "2", "type": "message", "role": "assistant", "status": status, "content": [text]},
-        ],
+        "output": [{"id": "2", "type": "message", "role": "assistant", "status": status, "content": [text]}],
         "parallel_tool_calls": False,
         "tool_choice": "auto",
         "tools": [],

@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 46987,
+    "lines of code": 46810,
     "files": 346,
     "longest file, lines": 400,
     "arrows between rooms": 48,
@@ -33,9 +33,9 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 359,
-    "tests, lines of code": 74_017,
-    "functions named by a participle, %": 15.7,
+    "files with stubs": 350,
+    "tests, lines of code": 74_006,
+    "functions named by a participle, %": 15.6,
     "assignments to vague names, %": 9.6,
     "file names that stand twice": 26,
 }

@@ -119,10 +119,7 @@ def test_a_server_is_not_connected_to_before_the_first_operation() -> None:
 
 @pytest.mark.parametrize(
     ("url", "driver", "extra"),
-    [
-        ("postgresql://host/missing", "psycopg", "postgres"),
-        ("redis://host/99", "redis", "redis"),
-    ],
+    [("postgresql://host/missing", "psycopg", "postgres"), ("redis://host/99", "redis", "redis")],
 )
 def test_a_missing_driver_is_named_with_what_to_install(
     url: str, driver: str, extra: str, monkeypatch: pytest.MonkeyPatch

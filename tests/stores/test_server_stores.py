@@ -191,10 +191,7 @@ def test_a_deleted_row_stays_for_a_while_and_is_purged_some_at_a_time(
     assert counts == [70, 20, 0]
     assert [
         key for (key,) in sql(f"SELECT key FROM {table} WHERE key IN ('deleted', 'recent') ORDER BY key")
-    ] == [
-        "deleted",
-        "recent",
-    ]
+    ] == ["deleted", "recent"]
     assert [key for key, _ in store.scan("")] == ["new/0", "new/1", "new/2"]
 
 

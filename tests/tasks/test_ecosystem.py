@@ -94,9 +94,7 @@ async def test_a_task_of_prefect_aws():
         once: Any = {"config": {"retries": {"total_max_attempts": 1}, "s3": {"addressing_style": "path"}}}
         parameters = AwsClientParameters(endpoint_url=address, **once)
         credentials = AwsCredentials(
-            aws_access_key_id="AKIAEXAMPLE",
-            aws_secret_access_key="not-a-secret",
-            region_name="eu-central-1",
+            aws_access_key_id="AKIAEXAMPLE", aws_secret_access_key="not-a-secret", region_name="eu-central-1"
         )
 
         @flow

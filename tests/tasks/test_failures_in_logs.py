@@ -79,11 +79,7 @@ def test_a_retry_is_one_line(mode: Any, run_log: Log, seen: Any) -> None:
 
 
 UNHANDLED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
-    "not retryable": (
-        {"retry": QUICK},
-        ValueError,
-        "1 attempt (ValueError is not retryable (unexpected))",
-    ),
+    "not retryable": ({"retry": QUICK}, ValueError, "1 attempt (ValueError is not retryable (unexpected))"),
     "exhausted": ({"retry": QUICK}, ConnectionResetError, "3 attempts (all 3 attempts used)"),
     "no retries": ({"retry": None}, ConnectionResetError, "1 attempt (one attempt only)"),
     "a timeout": ({"retry": None}, TimeoutError, "1 attempt (one attempt only)"),

@@ -10,16 +10,7 @@ from uuid import uuid4
 import pytest
 from prefect import flow, task
 
-from prefect_resilience import (
-    Bulkhead,
-    Effect,
-    Expect,
-    Fallback,
-    Hedge,
-    NotDone,
-    Retry,
-    resilient_task,
-)
+from prefect_resilience import Bulkhead, Effect, Expect, Fallback, Hedge, NotDone, Retry, resilient_task
 from tests.calls.plain.test_frames import breaker, fails, flaky, kept, other, promise
 
 pytestmark = pytest.mark.api

@@ -98,10 +98,7 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "a dict with None and one with null": ({None: "a"}, {"null": "a"}),
     "a date and its text": (date(2026, 11, 1), "2026-11-01"),
     "a date and its midnight": (date(2026, 11, 1), datetime(2026, 11, 1)),
-    "a datetime with and without a zone": (
-        datetime(2026, 11, 1),
-        datetime(2026, 11, 1, tzinfo=UTC),
-    ),
+    "a datetime with and without a zone": (datetime(2026, 11, 1), datetime(2026, 11, 1, tzinfo=UTC)),
     "a time and its text": (time(12), "12:00:00"),
     "a timedelta and its seconds": (timedelta(seconds=60), 60),
     "a decimal and a float": (Decimal("1.5"), 1.5),
@@ -303,10 +300,7 @@ def on_the_path(folder: Path) -> Iterator[None]:
 
 
 TASKS: dict[str, Callable[[], list[Call]]] = {
-    "a template with the separator": lambda: [
-        (send_separated, ("x:y", "z")),
-        (send_separated, ("x", "y:z")),
-    ],
+    "a template with the separator": lambda: [(send_separated, ("x:y", "z")), (send_separated, ("x", "y:z"))],
     "a template with the escaped separator": lambda: [
         (send_separated, ("x:y", "z")),
         (send_separated, ("x%3Ay", "z")),

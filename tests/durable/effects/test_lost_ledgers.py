@@ -185,15 +185,7 @@ def test_a_named_batch_whose_file_was_deleted(tmp_path, monkeypatch, post, recei
 def test_the_command_that_goes_on(passes, store, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", str(get_current_settings().api.url))
     delete(store, "effects")
-    command = [
-        sys.executable,
-        "-m",
-        "prefect_resilience",
-        "batches",
-        "reopen",
-        str(passes.id),
-        "--json",
-    ]
+    command = [sys.executable, "-m", "prefect_resilience", "batches", "reopen", str(passes.id), "--json"]
     refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert refused.returncode == 1
     assert "add --yes" in refused.stderr

@@ -54,10 +54,7 @@ def invoices(url: str, folder: str):
 
 # What the buttons of the two UIs send, as it stands in their code.
 BUTTONS: list[dict[str, Any]] = [
-    {
-        "state": {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"},
-        "force": force,
-    }
+    {"state": {"type": "SCHEDULED", "name": "AwaitingRetry", "message": "Retry from the UI"}, "force": force}
     for force in (False, True)
 ]
 

@@ -120,10 +120,7 @@ def test_what_is_said_of_a_path_and_a_value_stands_at_their_place() -> None:
     equals: dict[str, Any] = {"operator": "equals", "path": "a", "value": {1: 2}}
     for form, said in (
         ({"operator": "exists", "path": "a["}, [(("path",), bracket)]),
-        (
-            {"operator": "exists", "field": {"type": "field", "path": "a["}},
-            [(("field", "path"), bracket)],
-        ),
+        ({"operator": "exists", "field": {"type": "field", "path": "a["}}, [(("field", "path"), bracket)]),
         (equals, [(("value",), keys)]),
         ({"type": "not", "condition": equals}, [(("condition", "value"), keys)]),
     ):

@@ -372,6 +372,4 @@ def test_which_patterns_run_away() -> None:
         pattern
         for pattern in ("(x+x+)+y", "(,+)+;", "(a|b|ab)*c", "abc", "(abc)+", "a*")
         if runs_away(pattern)
-    ] == [
-        "(x+x+)+y",
-    ]
+    ] == ["(x+x+)+y"]

@@ -207,10 +207,7 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
         {"type": "error_catch", "operator": "sucess"},
         [("operator", "'sucess' is not an operator; did you mean 'success'?")],
     ),
-    (
-        {"type": "lt", **GTE},
-        [("operator", "'gte' is not an operator of the type 'lt'; write one of lt")],
-    ),
+    ({"type": "lt", **GTE}, [("operator", "'gte' is not an operator of the type 'lt'; write one of lt")]),
     (
         {"type": "output_check", **GTE},
         [
@@ -262,10 +259,7 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
         {**GTE, "timeout_ms": 60_001},
         [("timeout_ms", "write the allowed milliseconds, at most 60,000, not 60001")],
     ),
-    (
-        {**GTE, "timeout_ms": "5"},
-        [("timeout_ms", "write the allowed milliseconds, at most 60,000, not '5'")],
-    ),
+    ({**GTE, "timeout_ms": "5"}, [("timeout_ms", "write the allowed milliseconds, at most 60,000, not '5'")]),
     (
         {"operator": "error_occurred", "category": "timeout", "code": "X"},
         [
@@ -319,10 +313,7 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
         {"operator": "exists", "field": {"type": "field", "path": 3}},
         [("field.path", "a path must be a string such as 'results[0].id', not 3")],
     ),
-    (
-        {"operator": "in", "path": "a", "value": 3},
-        [("value", "'in' needs a list of values, not 3")],
-    ),
+    ({"operator": "in", "path": "a", "value": 3}, [("value", "'in' needs a list of values, not 3")]),
     (
         {"operator": "matches", "path": "a", "value": 3},
         [("value", "'matches' needs a regular expression, not 3")],

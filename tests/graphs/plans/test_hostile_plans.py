@@ -54,7 +54,7 @@ def test_a_pattern_that_would_run_for_ever_ends() -> None:
     plan = read_plan(
         {
             "tasks": [
-                {"id": "a", "type": "x", "condition": {"type": "matches", "path": "x", "value": "^(a|a?)+$"}},
+                {"id": "a", "type": "x", "condition": {"type": "matches", "path": "x", "value": "^(a|a?)+$"}}
             ]
         }
     )

@@ -93,10 +93,7 @@ def test_the_two_ways_to_write_it_are_one() -> None:
             {"type": "good", "quorum": {"times": 0}},
             "tasks[0].quorum.times: write how many times to call 'good'",
         ),
-        (
-            {"quorum": {"of": ["godo", "bad"]}},
-            "tasks[0].quorum.of[0]: unknown action 'godo'; did you mean",
-        ),
+        ({"quorum": {"of": ["godo", "bad"]}}, "tasks[0].quorum.of[0]: unknown action 'godo'; did you mean"),
         ({"quorum": {"of": []}}, "tasks[0].quorum.of: write the names of the actions to call"),
         ({"quorum": {"of": [1]}}, "tasks[0].quorum.of[0]: write the name of an action, not 1"),
         ({"quorum": {"of": ALL, "need": 4}}, "tasks[0].quorum.need: write a whole number from 1 to 3, not 4"),

@@ -213,10 +213,7 @@ def test_what_never_ran_has_not_failed(mode):
     assert (never[0], other[0]) == ("NotReady", "NotReady")
     assert never[1].startswith("note was not called, because the upstream never ran: NotReady: Upstream")
     assert other[1].startswith("note does not handle this error (it handles timeout): NotReady")
-    assert ended == (
-        "Cancelled",
-        "note was not called, because the upstream never ran: Cancelled: by hand",
-    )
+    assert ended == ("Cancelled", "note was not called, because the upstream never ran: Cancelled: by hand")
     assert asked == ["asked for", "asked for"]
     assert sorted(called) == [("cancelled", "CANCELLED"), ("cancelled", "NOT_RUN")]
 

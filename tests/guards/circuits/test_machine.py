@@ -20,9 +20,7 @@ def test_it_opens_on_consecutive_failures() -> None:
     assert (bench["state"], bench["failures_in_row"]) == ("closed", 4)
     bench.calls(("f", 1), last_error="503")
     assert bench["state"] == "open"
-    assert bench.changes == [
-        EnteredState("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503"),
-    ]
+    assert bench.changes == [EnteredState("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503")]
 
 
 @pytest.mark.requirement("003.06")

@@ -96,7 +96,7 @@ def test_a_slow_probe_is_counted() -> None:
 def test_slow_probes_open_it() -> None:
     document, changes = lived([*HALF_OPEN, (31, Record(runs=(("S", 2),), generation=3, owner="p"))])
     assert changes == [
-        EnteredState("half_open", "open", NOW + 31, "the probes were slow", 4, NOW + 46, "503"),
+        EnteredState("half_open", "open", NOW + 31, "the probes were slow", 4, NOW + 46, "503")
     ]
     assert (document["openings"], document["opened_at"]) == (2, NOW + 31)
 
@@ -115,7 +115,7 @@ def test_a_probe_that_fails(outcome: Any) -> None:
     record = Record(runs=((outcome, 1),), generation=3, owner="p", retry_after=100.0, last_error="still 503")
     document, changes = lived([*HALF_OPEN, (31, record)])
     assert changes == [
-        EnteredState("half_open", "open", NOW + 31, "a probe failed", 4, NOW + 131, "still 503"),
+        EnteredState("half_open", "open", NOW + 31, "a probe failed", 4, NOW + 131, "still 503")
     ]
     assert (document["failures_in_row"], document["openings"], document["reason"]) == (4, 2, "a probe failed")
 

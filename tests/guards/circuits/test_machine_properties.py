@@ -101,8 +101,7 @@ class Circuit(RuleBasedStateMachine):
         assert self.document["state"] == state
 
     @rule(
-        state=st.sampled_from(["forced_open", "closed", "disabled"]),
-        until=st.none() | st.floats(-100, 1000),
+        state=st.sampled_from(["forced_open", "closed", "disabled"]), until=st.none() | st.floats(-100, 1000)
     )
     def somebody_forces(self, state: Any, until: float | None) -> None:
         self.happens(Force(state, "by hand", None if until is None else self.now + until))

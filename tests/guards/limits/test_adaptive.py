@@ -223,12 +223,7 @@ def test_blocks_and_decorators():
 
 def test_its_json_form_is_like_that_of_the_others():
     limit = AdaptiveLimit(10, 2, 50, max_wait="500ms")
-    assert limit.model_dump(mode="json") == {
-        "initial": 10,
-        "minimum": 2,
-        "maximum": 50,
-        "max_wait": 0.5,
-    }
+    assert limit.model_dump(mode="json") == {"initial": 10, "minimum": 2, "maximum": 50, "max_wait": 0.5}
     again = AdaptiveLimit.model_validate_json(limit.model_dump_json())
     assert again.model_dump() == limit.model_dump()
 

@@ -96,10 +96,7 @@ def test_reset_circuits(circuits: str) -> None:
     [
         ({"name": "ordrs", "action": "open"}, "did you mean 'orders'"),
         ({"name": "ordrs", "action": "reset", "create": True}, "did you mean 'orders'"),
-        (
-            {"name": "orders", "action": "close", "until": "2999-01-01T00:00:00Z"},
-            "is only for action='open'",
-        ),
+        ({"name": "orders", "action": "close", "until": "2999-01-01T00:00:00Z"}, "is only for action='open'"),
         ({"name": "orders", "action": "open", "until": "2020-01-01T00:00:00"}, "is in the past"),
     ],
 )

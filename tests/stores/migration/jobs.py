@@ -13,14 +13,7 @@ from uuid import UUID
 import httpx
 from pydantic import BaseModel
 
-from prefect_resilience import (
-    CircuitBreaker,
-    Effect,
-    ErrorBudget,
-    Retry,
-    resilient_flow,
-    resilient_task,
-)
+from prefect_resilience import CircuitBreaker, Effect, ErrorBudget, Retry, resilient_flow, resilient_task
 
 BATCH = "day-2026-11-22"
 ONCE = Retry(attempts=1)

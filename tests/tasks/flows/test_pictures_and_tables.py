@@ -56,10 +56,7 @@ def happening(name, subject="it", at=1.0, /, **payload) -> Happening:
 def seen(*runs, happenings=(), **more) -> PassFacts:
     retried = [one for one in runs if one.attempts > 1]
     found = PassFacts(
-        task_runs=[*runs],
-        retried=len(retried),
-        retries=sum(one.attempts - 1 for one in retried),
-        **more,
+        task_runs=[*runs], retried=len(retried), retries=sum(one.attempts - 1 for one in retried), **more
     )
     for one in happenings:
         found.happened(one)
