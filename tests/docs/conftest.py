@@ -12,6 +12,7 @@ from prefect_resilience.errors.classify import classify
 from prefect_resilience.errors.secrets import redact
 from prefect_resilience.graphs.agents.edge.registry import AGENTS
 from prefect_resilience.graphs.plans.actions import REGISTERED
+from prefect_resilience.guards.budgets.policy import forget_budgets
 from prefect_resilience.testing import no_wait
 
 
@@ -28,6 +29,7 @@ def as_a_reader(
     monkeypatch.setattr(redact.registered, "values", redact.registered.values.copy())
     monkeypatch.setattr(redact.registered, "forms", None)
     monkeypatch.setattr(redact.registered, "patterns", redact.registered.patterns)
+    forget_budgets()
     before = set(sys.modules)
     with no_wait():
         yield tmp_path

@@ -34,7 +34,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 350,
-    "tests, lines of code": 74_006,
+    "tests, lines of code": 74_008,
     "functions named by a participle, %": 15.6,
     "assignments to vague names, %": 9.6,
     "file names that stand twice": 26,

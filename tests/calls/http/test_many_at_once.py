@@ -37,4 +37,4 @@ def test_coroutines(seconds, many):
     check(numbers)
     assert len(numbers.latest) > 100
     latest = sorted(numbers.latest)
-    assert latest[len(latest) // 2] < 0.1, "a cancelled request is gone at once, as far as the loop is free"
+    assert latest[len(latest) // 2] < 0.5, "a cancelled request is gone at once, as far as the loop is free"

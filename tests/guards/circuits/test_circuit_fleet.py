@@ -192,6 +192,7 @@ say(attempt(breaker, lambda: "called"))
 
 def test_a_transition_is_told_by_one_process(start: Start, url: str) -> None:
     code = """
+from prefect_resilience.guards.circuits.listeners import add_transition_listener
 heard = []
 add_transition_listener(heard.append)
 breaker = CircuitBreaker("service", store=url, sync_interval=1e-9)
