@@ -142,7 +142,7 @@ class Condition(Policy):
     def __invert__(self) -> Condition:
         if self.operator == "not" and self.timeout_ms is None:
             return self.conditions[0]
-        return _composed("not", (self,))
+        return _compose("not", (self,))
 
     def __bool__(self) -> bool:
         raise TypeError(
@@ -176,7 +176,7 @@ class Condition(Policy):
             side.conditions if side.operator == operator and side.timeout_ms is None else (side,)
             for side in (self, other)
         ]
-        return _composed(operator, (*opened[0], *opened[1]))
+        return _compose(operator, (*opened[0], *opened[1]))
 
     @model_validator(mode="wrap")
     @classmethod
@@ -225,7 +225,7 @@ class Condition(Policy):
         return json_schema(handler(itself))
 
 
-def _composed(operator: Operator, inside: tuple[Condition, ...]) -> Condition:
+def _compose(operator: Operator, inside: tuple[Condition, ...]) -> Condition:
     """A combined condition. Its parts are valid already, so that only its size is checked."""
     whole = Condition.model_construct(operator=operator, conditions=inside)
     if sentence := too_large(*whole.extent):
