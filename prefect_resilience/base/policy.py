@@ -10,11 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from typing_extensions import ParamSpec
 
+from prefect_resilience.base.text import without_comments
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 P = ParamSpec("P")
@@ -29,6 +30,28 @@ class Policy(BaseModel):
 
     by_position: ClassVar[tuple[str, ...]] = ()
     """The options that may be given by position."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_snake_case(cls, data: Any) -> Any:
+        """Options in camel case (`failureThreshold`), as JSON may write them, under their own names."""
+        if not isinstance(data, Mapping):
+            return data
+        written: Mapping[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
+        names = {name: name for name in written if name in cls.model_fields}
+        for name in written:
+            ours = snake_case(str(name))
+            if ours != name and ours in cls.model_fields:
+                if ours in names.values():
+                    raise ValueError(f"{cls.__name__} has both {ours!r} and {name!r}: write one of them")
+                names[name] = ours
+        return {names.get(name, name): value for name, value in written.items()}
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        """The policy in a JSON text, which may have comments (`//` and `/* */`)."""
+        text = json_data if isinstance(json_data, str) else json_data.decode()
+        return super().model_validate_json(without_comments(text), **options)
 
     def __init__(self, /, *args: Any, **values: Any) -> None:
         try:
@@ -46,6 +69,11 @@ class Policy(BaseModel):
                 f"{cls.__name__}({first}={args[0]!r})"
             )
         return {**named, **values}
+
+
+def snake_case(name: str) -> str:
+    """`failure_threshold` for `failureThreshold`."""
+    return re.sub("(?<=.)[A-Z]", lambda capital: f"_{capital[0].lower()}", name)
 
 
 def sentence(model: type[BaseModel], error: ValidationError) -> str:
@@ -108,6 +136,8 @@ def nearest(wrong: str, right: Iterable[str]) -> str:
     # A part of 2 or 3 names, such as "threshold", may mean any of them.
     close = [option for option in options if wrong and wrong in option]
     close = close if 1 < len(close) < 4 else difflib.get_close_matches(wrong, options, n=1)
+    # "circuit-state-change" has the name "circuit" as one of its words.
+    close = close or [option for option in options if option in re.split(r"\W+|_", wrong)]
     if not close:
         return f"; write one of {', '.join(options)}"
     return f"; did you mean {' or '.join(repr(option) for option in close)}?"

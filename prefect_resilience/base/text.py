@@ -1,7 +1,8 @@
-"""Small pieces of text: counts with their nouns, times in UTC, errors on one line. Pure."""
+"""Small pieces of text: counts with their nouns, times in UTC, errors on one line, comments. Pure."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 
@@ -42,3 +43,16 @@ def lasting(seconds: float) -> str:
 def code_cell(text: str) -> str:
     """`text` as code in the cell of a Markdown table. Backticks and `|` are replaced."""
     return "`" + " ".join(text.replace("`", "'").replace("|", "¦").split()) + "`"
+
+
+_COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
+
+
+def without_comments(text: str) -> str:
+    """The text with spaces in place of `// ...` and `/* ... */`, so that lines and columns stay the same."""
+    return _COMMENTS.sub(_blank, text) if "/*" in text or "//" in text else text
+
+
+def _blank(found: re.Match[str]) -> str:
+    part = found[0]
+    return part if part.startswith('"') else re.sub(r"[^\n]", " ", part)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from prefect_resilience.base.durations import Seconds, seconds_of
 from prefect_resilience.base.outcomes import UnawaitedResult
-from prefect_resilience.base.policy import Policy, nearest
+from prefect_resilience.base.policy import Policy, nearest, snake_case
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.reach import error_name, is_class_name, names_of
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -78,6 +79,9 @@ class CircuitPolicy(Policy):
     usual rate of 20 %, to 8). `probe_calls` is raised where it is too low for a service at its usual rate
     (at 30 %, to 2 of 5). `minimum_calls` and `slow_rate` are unchanged.
 
+    JSON may write the names in camel case (`failureThreshold`). Beside such names, `timeout` is `open_for` in
+    milliseconds.
+
     Raises ConfigurationError, in one sentence that says what to write instead.
     """
 
@@ -100,6 +104,17 @@ class CircuitPolicy(Policy):
     failure_rate_floor: float = Field(default=0.1, gt=0, le=1)
     baseline_memory: Seconds = Field(default=3600.0, gt=0)
     probe_calls: int | None = Field(default=None, ge=1, le=MOST)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _in_milliseconds(cls, data: Any) -> Any:
+        """`timeout` beside names in camel case: that JSON means `open_for`, in milliseconds."""
+        if not isinstance(data, Mapping):
+            return data
+        options = dict(cast("Mapping[str, Any]", data))
+        if "timeout" in options and not all(snake_case(name) == name for name in options):
+            options = {"open_for": f"{options.pop('timeout')}ms", **options}
+        return options
 
     @model_validator(mode="after")
     def _can_close(self) -> Self:

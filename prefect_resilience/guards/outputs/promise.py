@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,18 @@ HINTS = ("error", "violations")
 """Parameters of the task that a repair fills with the error of the previous attempt."""
 
 
+ANY_JSON = {"type": ["object", "array", "number", "boolean", "null"]}
+
+
+def _by_format(what: Any, type: str | None, schema: Any) -> Any:
+    """What `type="json"` and `schema=` expect."""
+    if what is not None:
+        raise ConfigurationError(f"Expect({what!r}, ...): leave type= and schema= out, they mean the same")
+    if type not in (None, "json"):
+        raise ConfigurationError(f'Expect(type={type!r}): write type="json", or leave type= out')
+    return ANY_JSON if schema is None else schema
+
+
 @dataclass(frozen=True)
 class Expect:
     """The expected output of a task; any other output raises OutputFormatError.
@@ -35,6 +47,9 @@ class Expect:
         `last_violations()`.
     attempts: with `repair=True`, the number of attempts at a valid output, the first one included. It does
         not depend on `retry`: with `retry=None` a malformed output still gets this many attempts.
+    type: "json" with `schema` in place of `what`: `Expect(type="json", schema="array")` is `Expect("array")`.
+        Without a schema any JSON but a plain string is expected.
+    schema: the same as `what`.
 
     Without `repair`, a malformed output is retried only if the task's `retry` has a rule for the category
     "validation". Such a rule takes precedence over `attempts`.
@@ -43,11 +58,15 @@ class Expect:
         def ask(question: str, violations: list | None = None) -> Answer: ...
     """
 
-    what: Any
+    what: Any = None
     repair: bool = False
     attempts: int = field(default=3, kw_only=True)
+    type: InitVar[str | None] = field(default=None, kw_only=True)
+    schema: InitVar[Any] = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, type: str | None, schema: Any) -> None:
+        if type is not None or schema is not None:
+            object.__setattr__(self, "what", _by_format(self.what, type, schema))
         if isinstance(self.attempts, bool) or not isinstance(self.attempts, int) or self.attempts < 2:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"Expect(attempts={self.attempts!r}): write a whole number of at least 2"

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, cast
 import yaml
 
 from prefect_resilience.base.plain import can_be_written
+from prefect_resilience.base.text import without_comments
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quoted, shortened
 
 DEEPEST = 100
@@ -66,19 +67,6 @@ def load_json(text: str, source: str) -> Any:
         refuse(place, f"is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}{near}", source)
     except RecursionError:
         refuse(source, "cannot be read: it, or the program that reads it, is nested too deeply")
-
-
-_COMMENTS = re.compile(r'"(?:[^"\\]+|\\.)*"?|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
-
-
-def without_comments(text: str) -> str:
-    """The text with spaces in place of `// ...` and `/* ... */`, so that lines and columns stay the same."""
-    return _COMMENTS.sub(_blank, text) if "/*" in text or "//" in text else text
-
-
-def _blank(found: re.Match[str]) -> str:
-    part = found[0]
-    return part if part.startswith('"') else re.sub(r"[^\n]", " ", part)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

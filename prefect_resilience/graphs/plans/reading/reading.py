@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from prefect_resilience.base.policy import nearest_file
+from prefect_resilience.base.text import without_comments
 from prefect_resilience.graphs.plans.model import Asked, CheckedActions, Plan
-from prefect_resilience.graphs.plans.reading.data import load_json, load_yaml, refuse, without_comments
+from prefect_resilience.graphs.plans.reading.data import load_json, load_yaml, refuse
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quoted, shortened
 from prefect_resilience.graphs.plans.reading.validate import built
 

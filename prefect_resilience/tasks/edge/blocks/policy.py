@@ -13,7 +13,7 @@ from prefect.blocks.core import Block
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, model_serializer, model_validator
 from pydantic.config import JsonDict
 
-from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.policy import nearest, snake_case
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.model import CircuitPolicy
@@ -166,7 +166,7 @@ class CircuitFields(Fields):
         policy = {name: value for name, value in options.items() if name != "name"}
         # `CircuitPolicy` reports mistakes, and converts numbers that the form left as text.
         for option in policy:
-            if option not in CircuitPolicy.model_fields:
+            if snake_case(option) not in CircuitPolicy.model_fields and option != "timeout":
                 known = ["name", *CircuitPolicy.model_fields]
                 raise ValueError(f"a circuit has no option {option!r}{nearest(option, known)}")
         return {
