@@ -31,6 +31,7 @@ class FirstAttempt:
     def __init__(self, guard: Guard, fn: Callable[..., Any] | None = None) -> None:
         self.guard: Guard = guard
         self.fn: Callable[..., Any] = fn or with_deadline(guard.timeout, guard.fn, guard.isasync, guard.fn)
+        self._is_template = guard.circuit is not None and bool(guard.circuit.fields)
         bounds = fn is None and (guard.timeout is None or guard.timeout.mode != "process")
         others = (guard.hedge, guard.effect, guard.error_budget, guard.expect, guard.decompose)
         self.is_plain: bool = (
@@ -116,7 +117,7 @@ class FirstAttempt:
         if circuit is None:
             return []
         try:
-            bound = circuit.bind(run.parameters) if circuit.fields else circuit
+            bound = circuit.bind(run.parameters) if self._is_template else circuit
             ticket = bound.enter_at_once()
         except Exception:  # noqa: BLE001 - `guarded` raises it again, where it is handled
             return None

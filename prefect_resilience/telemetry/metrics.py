@@ -160,7 +160,7 @@ class Instruments:
         from opentelemetry import metrics
 
         meter = metrics.get_meter(METER)
-        self._counters = {
+        self.counters = {
             name: meter.create_counter(f"{METER}.{name}", unit=unit, description=about)
             for name, (unit, about) in COUNTERS.items()
         }
@@ -172,7 +172,7 @@ class Instruments:
         )
 
     def count(self, name: str, attributes: dict[str, Any]) -> None:
-        self._counters[name].add(1, attributes)
+        self.counters[name].add(1, attributes)
 
     def recovery(self, seconds: float, attributes: dict[str, Any]) -> None:
         self._recovery.record(seconds, attributes)
@@ -187,21 +187,21 @@ tasks: Labels = Labels()
 circuits: Labels = Labels()
 actions: Labels = Labels()
 budgets: Labels = Labels()
-_successes: dict[str | tuple[str, str], dict[str, Any]] = {}
+_successes: dict[str | tuple[str, str], Callable[[], None]] = {}
 
 
 def attempt_succeeded(task: str, action: str | None = None) -> None:
     """Count a successful attempt. It is on the path of every call, so it does no more. Never raises."""
+    totals.add("total_attempts")
     try:
         key = task if action is None else (task, action)
-        attributes = _successes.get(key)
-        if attributes is None:
-            known = {"node_id": task, "action_id": action}
-            attributes = {**_named(known), "outcome": "success"}
+        count = _successes.get(key)
+        if count is None:
+            attributes = {**_named({"node_id": task, "action_id": action}), "outcome": "success"}
+            count = functools.partial(instruments().counters["attempts"].add, 1, attributes)
             if attributes["task"] != OTHER:
-                _successes[key] = attributes
-        totals.add("total_attempts")
-        instruments().count("attempts", attributes)
+                _successes[key] = count
+        count()
     except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
         return
 

@@ -52,10 +52,11 @@ class DeadlinePassed(BaseException):
 
 
 class _Alarm:
-    """Whether the signal is for a call that is running."""
+    """Whether the signal is for a call that is running, and the thread that can be interrupted."""
 
     def __init__(self) -> None:
         self.is_set = False
+        self.thread = threading.main_thread().ident
 
 
 _alarm = per_process(_Alarm)
@@ -66,7 +67,7 @@ def take_alarm() -> bool:
 
     The signal then has our handler, which stays. Without a call it applies the signal's default action.
     """
-    if threading.get_ident() != threading.main_thread().ident or not hasattr(signal, "setitimer"):
+    if threading.get_ident() != _alarm.thread or not hasattr(signal, "setitimer"):
         return False
     if signal.getitimer(signal.ITIMER_REAL)[0] != 0:
         return False

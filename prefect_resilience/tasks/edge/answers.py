@@ -19,7 +19,7 @@ from prefect.transactions import get_transaction
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from pydantic import PrivateAttr
 
-from prefect_resilience.base.outcomes import PLAIN, is_failed, is_state
+from prefect_resilience.base.outcomes import is_failed, is_state
 from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.model import Substitute
 from prefect_resilience.durable.effects.current import Replayed
@@ -66,8 +66,6 @@ def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
 
 def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
     """The engine's answer: a value, or a named state if something other than the function answered."""
-    if type(outcome) in PLAIN:
-        return outcome
     if isinstance(outcome, Substitute):
         return as_state(outcome, here)
     if isinstance(outcome, Replayed):

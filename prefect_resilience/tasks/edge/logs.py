@@ -66,13 +66,29 @@ def in_users_code(error: BaseException) -> tuple[type[BaseException], BaseExcept
     return type(error), error, trace
 
 
-class EngineFilter(logging.Filter):
+class RunLogFilter(logging.Filter):
     """Drops the engine's records of failures that this package has logged. Failures with a handler become one
-    line at WARNING, with the traceback at DEBUG."""
+    line at WARNING, with the traceback at DEBUG.
+
+    Masks secrets in a record before any handler sees it, its traceback included.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.module not in seams.ENGINES:
+        if record.module in seams.ENGINES and not self._is_needed(record):
+            return False
+        try:
+            message = record.getMessage()
+            masked = redact(message)
+            if masked != message:
+                record.msg, record.args = masked, None
+            if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
+                # Handlers print exc_text and do not format the exception again.
+                record.exc_text = redact(_formatter.formatException(record.exc_info))
+        except Exception:  # noqa: BLE001 - the handler reports a message that cannot be formatted
             return True
+        return True
+
+    def _is_needed(self, record: logging.LogRecord) -> bool:
         run = getattr(record, "task_run_id", None)
         if record.funcName in seams.FAILED_ATTEMPTS and _is_told(record, run):
             return False
@@ -110,37 +126,12 @@ def _quieten(record: logging.LogRecord) -> None:
     record.exc_info = record.exc_text = None
 
 
-# -- secrets
-
-
-class RedactingFilter(logging.Filter):
-    """Masks secrets in a record before any handler sees it, its traceback included."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        try:
-            self._mask(record)
-        except Exception:  # noqa: BLE001 - the handler reports a message that cannot be formatted
-            return True
-        return True
-
-    def _mask(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        masked = redact(message)
-        if masked != message:
-            record.msg, record.args = masked, None
-        if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
-            # Handlers print exc_text and do not format the exception again.
-            record.exc_text = redact(_formatter.formatException(record.exc_info))
-
-
-_filters = (EngineFilter(), RedactingFilter())
+_filter = RunLogFilter()
 
 
 @cache
 def keep_secrets_out_of_logs() -> None:
-    """Put the filters on the run loggers of this process. Further calls do nothing."""
+    """Put the filter on the run loggers of this process. Further calls do nothing."""
     seams.on_secret_read(register_secret)
     for name in RUN_LOGGERS:
-        logger = logging.getLogger(name)
-        for each in _filters:
-            logger.addFilter(each)
+        logging.getLogger(name).addFilter(_filter)

@@ -24,7 +24,7 @@ from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.durable.batches.edge.tags import in_outer_task, tagged_again, untagged
+from prefect_resilience.durable.batches.edge.tags import context_of_calls, tagged_again
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.answers import as_answer, value_of
 from prefect_resilience.tasks.edge.questions import (
@@ -49,7 +49,7 @@ from prefect_resilience.tasks.edge.task_options import (
     split,
     written_policy,
 )
-from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
+from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, surroundings_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -185,10 +185,12 @@ class ResilientTask(Task[P, R]):
             self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any
         ) -> Any:
             self._refuse_task_around()
-            if self.isasync:  # the run begins when the coroutine does
+            # The run of a coroutine function begins when the coroutine does.
+            context = None if self.isasync else context_of_calls()
+            if context is None:
                 outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
             else:
-                with in_outer_task(), untagged():
+                with context:
                     outcome = super().__call__(*args, return_state=return_state, wait_for=wait_for, **kwargs)
             if type(outcome) in PLAIN:
                 return outcome
@@ -204,12 +206,12 @@ class ResilientTask(Task[P, R]):
 
         def submit(self, *args: Any, **kwargs: Any) -> Any:
             """As Prefect's own `submit`."""
-            with in_outer_task(), _creating_runs():
+            with _context_of_runs():
                 return super().submit(*args, **kwargs)
 
         def map(self, *args: Any, **kwargs: Any) -> Any:
             """As Prefect's own `map`."""
-            with in_outer_task(), _creating_runs():
+            with _context_of_runs():
                 return super().map(*args, **kwargs)
 
         @shows(ResilienceOptions, dict.fromkeys(DEFAULTS, UNSET), Task.with_options)
@@ -247,7 +249,10 @@ class ResilientTask(Task[P, R]):
 
 
 def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that the engine calls once per attempt. It has the signature of the user's function."""
+    """The function that the engine calls once per attempt. It has the signature of the user's function.
+
+    Outside a task run it only calls that function.
+    """
     first = FirstAttempt(guard)
     if isgenerator and guard.isasync:
 
@@ -264,13 +269,27 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     elif guard.isasync:
 
         async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-            return await run_async(first, args, kwargs)
+            here = surroundings_of(guard)
+            if here is None:
+                return await guard.fn(*args, **kwargs)
+            batch = tagged_again(here.task_run)
+            if batch is None:
+                return await run_async(first, here, args, kwargs)
+            with batch:
+                return await run_async(first, here, args, kwargs)
 
         made = guarded_coroutine
     else:
 
         def guarded_function(*args: Any, **kwargs: Any) -> Any:
-            return run_sync(first, args, kwargs)
+            here = surroundings_of(guard)
+            if here is None:
+                return guard.fn(*args, **kwargs)
+            batch = tagged_again(here.task_run)
+            if batch is None:
+                return run_sync(first, here, args, kwargs)
+            with batch:
+                return run_sync(first, here, args, kwargs)
 
         made = guarded_function
     made = functools.update_wrapper(made, guard.fn)
@@ -288,44 +307,46 @@ def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     return [keep_dead_letter]
 
 
-def run_sync(first: FirstAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One attempt of a plain function in its task run. Outside a run, only the function."""
+def run_sync(
+    first: FirstAttempt, here: TaskSurroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One attempt of a plain function in its task run."""
     guard = first.guard
-    here = surroundings_of(guard)
-    if here is None:
-        return guard.fn(*args, **kwargs)
-    with tagged_again(here.task_run):
-        if guard.policy is not None:
-            guard = drive(governed(guard, here))
-        if first.is_plain:
-            return as_answer(first.call(here, args, kwargs), here)
-        return as_answer(drive(guarded(guard, here, args, kwargs)), here)
+    if first.is_plain:
+        outcome = first.call(here, args, kwargs)
+    else:
+        guard = guard if guard.policy is None else drive(governed(guard, here))
+        outcome = drive(guarded(guard, here, args, kwargs))
+    return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
 
-async def run_async(first: FirstAttempt, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """One attempt of a coroutine function in its task run. Outside a run, only the function."""
+async def run_async(
+    first: FirstAttempt, here: TaskSurroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One attempt of a coroutine function in its task run."""
     guard = first.guard
-    here = surroundings_of(guard)
-    if here is None:
-        return await guard.fn(*args, **kwargs)
-    with tagged_again(here.task_run):
-        if guard.policy is not None:
-            guard = await adrive(governed(guard, here))
-        if first.is_plain:
-            return as_answer(await first.acall(here, args, kwargs), here)
-        return as_answer(await adrive(guarded(guard, here, args, kwargs)), here)
+    if first.is_plain:
+        outcome = await first.acall(here, args, kwargs)
+    else:
+        guard = guard if guard.policy is None else await adrive(governed(guard, here))
+        outcome = await adrive(guarded(guard, here, args, kwargs))
+    return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
 
-def _creating_runs() -> AbstractContextManager[None]:
-    """How task runs are created: threads get their batch from the context, other processes from the tag."""
+def _context_of_runs() -> AbstractContextManager[None]:
+    """Where task runs are created: threads get their batch from the context, other processes from the tag."""
     context = FlowRunContext.get()
     threads = context is None or isinstance(context.task_runner, ThreadPoolTaskRunner)
-    return untagged() if threads else nullcontext()
+    return context_of_calls(untag=threads) or nullcontext()
 
 
 async def _awaited(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any:
-    with in_outer_task(), untagged():
+    context = context_of_calls()
+    if context is None:
         value = await outcome
+    else:
+        with context:
+            value = await outcome
     return value if return_state else value_of(value)
 
 

@@ -178,7 +178,7 @@ class TaskSurroundings(ReportingRun):
 
     def went_well(self) -> None:
         self.done()
-        task = self.task
+        task: Any = self.context.task
         attempt_succeeded(task.name, task.action_id)
 
     def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:

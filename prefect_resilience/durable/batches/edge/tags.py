@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -47,28 +47,40 @@ _batches: OrderedDict[UUID, str] = OrderedDict()
 @contextmanager
 def tagged(batch_id: str) -> Generator[None, None, None]:
     """Flow runs created inside, and runs in other processes, get the tag of this batch only."""
-    with TagsContext(current_tags=_other_tags() | {TAG + batch_id}):
+    with TagsContext(current_tags=other_tags() | {TAG + batch_id}):
         yield
 
 
-_NOTHING = nullcontext()
+def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | None:
+    """The context in which a task's runs are created; None if it is the one that is there.
 
-
-def untagged() -> AbstractContextManager[Any]:
-    """Task runs created inside do not get the tag of their batch.
-
-    Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again` adds the tag
-    once the run has begun.
+    The runs belong to this attempt of the task run around this code. With `untag` they do not get the tag of
+    their batch: Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again`
+    adds the tag once the run has begun.
     """
-    tags = _tags()
-    return TagsContext(current_tags=_other_tags()) if tags and named_in(tags) is not None else _NOTHING
+    around = TaskRunContext.get()
+    tags = untag and named_in(_tags()) is not None
+    return None if around is None and not tags else _created_in(around, tags)
 
 
-def tagged_again(task_run: TaskRun) -> AbstractContextManager[Any]:
-    """Add the tag of a named batch to a task run that has begun, and to the runs that it creates."""
+@contextmanager
+def _created_in(around: TaskRunContext | None, untag: bool) -> Generator[None]:
+    with ExitStack() as stack:
+        if around is not None:
+            run = (str(around.task_run.id), around.task_run.run_count)
+            outer = outer_tasks.get()
+            stack.enter_context(setting(outer_tasks, outer if run in outer else (*outer, run)))
+        if untag:
+            stack.enter_context(TagsContext(current_tags=other_tags()))
+        yield
+
+
+def tagged_again(task_run: TaskRun) -> AbstractContextManager[None] | None:
+    """Add the tag of a named batch to a task run that has begun, and to the runs that it creates in the
+    context. None without a named batch."""
     named = named_batch.get()
     if named is None:
-        return _NOTHING
+        return None
     batch_id, _ = named
     if named_in(task_run.tags) is None:
         # Prefect sends a run's tags with each of its states, so the server gets this tag too.
@@ -82,7 +94,8 @@ def _tags() -> set[str]:
     return set() if around is None else around.current_tags
 
 
-def _other_tags() -> set[str]:
+def other_tags() -> set[str]:
+    """The tags around this code without those of batches."""
     return {tag for tag in _tags() if not tag.startswith(TAG)}
 
 
@@ -99,7 +112,10 @@ def batch_named_around() -> str | None:
 
 def named_in(tags: Iterable[str]) -> str | None:
     """The batch in a run's tags."""
-    return next((tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG)), None)
+    for tag in tags:
+        if tag.startswith(TAG):
+            return tag.removeprefix(TAG)
+    return None
 
 
 def current_batch() -> str:
@@ -185,16 +201,6 @@ def pass_here() -> Pass:
 
 outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", default=())
 """The task runs around this code, each with its number of attempts so far."""
-
-
-def in_outer_task() -> AbstractContextManager[Any]:
-    """Calls inside belong to this attempt of the task run around this code, if there is one."""
-    around = TaskRunContext.get()
-    if around is None:
-        return _NOTHING
-    run = (str(around.task_run.id), around.task_run.run_count)
-    known = outer_tasks.get()
-    return setting(outer_tasks, known if run in known else (*known, run))
 
 
 _passes: OrderedDict[tuple[UUID, int], Pass] = OrderedDict()

@@ -27,6 +27,7 @@ from prefect import Flow, Task
 from prefect.blocks.core import Block
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
+from prefect.context import TagsContext
 from prefect.exceptions import ObjectNotFound
 from prefect.flow_engine import run_flow
 from prefect.task_engine import run_task
@@ -38,7 +39,7 @@ from prefect_resilience.base.process import start_thread
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.snapshots import check_recorded
-from prefect_resilience.durable.batches.edge.tags import TAG, untagged
+from prefect_resilience.durable.batches.edge.tags import TAG, other_tags
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
@@ -340,7 +341,7 @@ def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome
 
 def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | None:
     task = cast("Task[..., Any]", call.subject)
-    with untagged():
+    with TagsContext(current_tags=other_tags()):
         made: Any = run_task(
             task,
             task_run_id=UUID(run_id),
