@@ -38,9 +38,8 @@ def test_multipart_is_sent_again_whole(make_web, server):
     assert first.headers["content-length"] == str(len(first.body))
 
 
-def test_a_file_of_known_length_is_sent_again_whole(make_web, server, tmp_path, way):
-    if way == "async":
-        pytest.skip("an async client takes no file")
+@pytest.mark.parametrize("way", ["sync"])  # an async client takes no file
+def test_a_file_of_known_length_is_sent_again_whole(make_web, server, tmp_path):
     (tmp_path / "a").write_bytes(LARGE)
     web = make_web()
     server.says(503, 503, 200)

@@ -79,9 +79,9 @@ def test_it_closes_when_the_service_is_back(make_web, server):
 # -- limits
 
 
-def test_each_host_has_its_places(make_web, server, other, way):
-    if way == "sync":
-        pytest.skip("one thread makes one request at a time; test_many_at_once.py has many")
+# One thread makes one request at a time; test_many_at_once.py has many.
+@pytest.mark.parametrize("way", ["async"])
+def test_each_host_has_its_places(make_web, server, other):
     web = make_web(limits=Bulkhead(1, max_wait=0, name="{host}"), retry=None)
     held = threading.Event()
     server.says(Act(hold=held))
@@ -167,11 +167,10 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
     assert web.get(server.url).status_code == 200
 
 
+@pytest.mark.parametrize("way", ["sync"])  # an async attempt ends at its deadline
 @pytest.mark.parametrize("status", [200, 503])
-def test_late_answers_among_attempts(make_web, server, way, status):
+def test_late_answers_among_attempts(make_web, server, status):
     """The first attempt's answer comes while the second one is on its way."""
-    if way == "async":
-        pytest.skip("an async attempt ends at its deadline")
     first, second = threading.Event(), threading.Event()
     web = make_web(timeout=0.2, retry=Retry(attempts=2, backoff=Backoff.none()))
 
@@ -194,9 +193,8 @@ def test_late_answers_among_attempts(make_web, server, way, status):
     assert web.calm()
 
 
-def test_a_stream_that_was_given_up_leaves_no_thread(make_web, server, way):
-    if way == "async":
-        pytest.skip("an async read is cancelled")
+@pytest.mark.parametrize("way", ["sync"])  # an async read is cancelled
+def test_a_stream_that_was_given_up_leaves_no_thread(make_web, server):
     web = make_web(timeout=Timeout(idle=0.15), client={"timeout": None})
     server.says(Act(chunks=(b"one", b"two"), gap=30.0))
     streamed = web.open("GET", server.url)
@@ -206,9 +204,8 @@ def test_a_stream_that_was_given_up_leaves_no_thread(make_web, server, way):
     assert web.calm()
 
 
-def test_a_cancelled_request_is_gone_at_once(make_web, server, way):
-    if way == "sync":
-        pytest.skip("a thread cannot be cancelled")
+@pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
+def test_a_cancelled_request_is_gone_at_once(make_web, server):
     held = threading.Event()
     web = make_web(limits=Bulkhead(1, max_wait=0, name="one"), circuit=breaker("http:{host}"))
     server.says(Act(hold=held))
@@ -231,9 +228,8 @@ def test_a_cancelled_request_is_gone_at_once(make_web, server, way):
 
 
 @pytest.mark.parametrize("body", [b"{}", b"x" * 300_000], ids=["small", "large"])
-def test_a_request_that_is_cancelled_while_it_waits_leaves_no_answer_open(make_web, server, way, body):
-    if way == "sync":
-        pytest.skip("a thread cannot be cancelled")
+@pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
+def test_a_request_that_is_cancelled_while_it_waits_leaves_no_answer_open(make_web, server, body):
     web = make_web(retry=Retry(attempts=3, backoff=Backoff.constant(30)))
     server.says(Act(503, body=body))
 
@@ -254,10 +250,9 @@ def test_a_request_that_is_cancelled_while_it_waits_leaves_no_answer_open(make_w
         assert web.calm()
 
 
-def test_a_request_that_is_cancelled_before_it_connects_frees_its_place(make_web, server, way):
+@pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
+def test_a_request_that_is_cancelled_before_it_connects_frees_its_place(make_web, server):
     """It has just got the place of another request, which has ended."""
-    if way == "sync":
-        pytest.skip("a thread cannot be cancelled")
     inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1, max_keepalive_connections=0))
     web = make_web(transport=inner)
 
@@ -276,9 +271,8 @@ def test_a_request_that_is_cancelled_before_it_connects_frees_its_place(make_web
     assert web.calm()
 
 
-def test_a_cancelled_probe_frees_its_place(make_web, server, way):
-    if way == "sync":
-        pytest.skip("a thread cannot be cancelled")
+@pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
+def test_a_cancelled_probe_frees_its_place(make_web, server):
     held = threading.Event()
     circuit = breaker("http:{host}", open_for=0.2, success_threshold=1)
     web = make_web(circuit=circuit, retry=None)

@@ -148,9 +148,8 @@ def test_an_open_circuit_is_no_doubt(order, world):
     assert world.executed == 1
 
 
-def test_a_full_bulkhead_is_no_doubt(order, world, way):
-    if way == "async":
-        pytest.skip("one thread takes the place here")
+@pytest.mark.parametrize("way", ["sync"])  # one thread takes the place here
+def test_a_full_bulkhead_is_no_doubt(order, world):
     place = Bulkhead(1, max_wait=0, name="orders")
     world.transport = {"limits": place}
     one = order()
@@ -212,11 +211,10 @@ def test_a_connection_that_is_reset_at_once(order, world):
         assert world.executed == 1
 
 
-def test_an_attempt_that_is_over_sends_nothing_any_more(make_web, world, way, tmp_path):
+@pytest.mark.parametrize("way", ["sync"])  # an async attempt ends at its deadline
+def test_an_attempt_that_is_over_sends_nothing_any_more(make_web, world, tmp_path):
     """It waits for a connection when its time is up. When the connection comes, another attempt may have been
     made."""
-    if way == "async":
-        pytest.skip("an async attempt ends at its deadline")
     taken: list[bytes] = []
     with socket.socket(socket.AF_UNIX) as full:
         full.bind(str(tmp_path / "s"))
