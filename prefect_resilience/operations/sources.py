@@ -20,11 +20,12 @@ def python_files(path: Path) -> Iterator[Path]:
 
 
 def imported(tree: ast.AST) -> dict[str, str]:
-    """The dotted origin of each imported name of the file."""
+    """The dotted origin of each imported name of the file; one from `from .a import b` begins with dots."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (f"{node.module}." if node.module else "")
+            names |= {alias.asname or alias.name: module + alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 root = alias.name.partition(".")[0]
@@ -40,6 +41,10 @@ def origin_of(node: ast.expr, names: dict[str, str]) -> str:
         base = origin_of(node.value, names)
         return f"{base}.{node.attr}" if base else ""
     return ""
+
+
+def is_relative(origin: str) -> bool:
+    return origin.startswith(".")
 
 
 def is_constant(node: ast.AST | None, value: object) -> bool:

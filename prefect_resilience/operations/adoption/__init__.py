@@ -8,12 +8,14 @@ Pure: the command `prefect-resilience adopt` reads and writes the files.
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from prefect_resilience.operations.adoption.dangers import Danger, dangers_in
 from prefect_resilience.operations.adoption.reading import PlainTask, plain_tasks
 from prefect_resilience.operations.adoption.rewriting import rewritten
-from prefect_resilience.operations.sources import imported
+from prefect_resilience.operations.adoption.writes import ModuleCode, TaskCalls
+from prefect_resilience.operations.sources import imported, is_relative
 
 
 @dataclass(frozen=True)
@@ -23,15 +25,22 @@ class Adoption:
     text: str
     tasks: list[PlainTask]
     dangers: list[Danger]
+    calls: dict[PlainTask, TaskCalls]
 
 
-def adopt(text: str, *, retried_by_default: bool = False) -> Adoption:
+def adopt(
+    text: str, *, retried_by_default: bool = False, is_local: Callable[[str], bool] = is_relative
+) -> Adoption:
     """Read a file's text. Raises SyntaxError if it is not Python.
 
     retried_by_default: whether Prefect's settings retry a task that does not say so itself
         (`PREFECT_TASKS_DEFAULT_RETRIES`).
+    is_local: whether a module is of the same project, so that what it writes has to be read there.
     """
     tree = ast.parse(text)
     names = imported(tree)
     tasks = plain_tasks(tree, names, retried_by_default)
-    return Adoption(rewritten(text, tree, names, tasks), tasks, dangers_in(tree, names, tasks))
+    code = ModuleCode(tree, names, is_local)
+    calls = {task: code.calls_of(task.function) for task in tasks if task.function is not None}
+    dangers = dangers_in(tree, names, tasks, calls)
+    return Adoption(rewritten(text, tree, names, tasks), tasks, dangers, calls)

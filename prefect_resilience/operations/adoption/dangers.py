@@ -7,14 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from prefect_resilience.operations.adoption.reading import PlainTask
+from prefect_resilience.operations.adoption.writes import TaskCalls
 from prefect_resilience.operations.sources import is_constant, origin_of
 
-SENDING = {
-    *("post", "patch", "sendmail", "send_message", "send_email", "send_raw_email", "publish"),
-    *("chat_postMessage", "invoke_async", "put_record", "put_records"),
-}
-"""Methods that change something elsewhere each time they are called."""
-CHANGING = ("insert", "update", "delete", "merge")
 REPEATING = {"tenacity", "stamina", "backoff", "retrying", "retry", "retry2"}
 """Libraries that repeat calls."""
 SDKS = {"openai": "twice", "anthropic": "twice", "groq": "twice", "mistralai": "by its own rules"}
@@ -33,16 +28,18 @@ class Danger:
     mend: str
 
 
-def dangers_in(tree: ast.Module, names: dict[str, str], tasks: list[PlainTask]) -> list[Danger]:
+def dangers_in(
+    tree: ast.Module, names: dict[str, str], tasks: list[PlainTask], calls: dict[PlainTask, TaskCalls]
+) -> list[Danger]:
     """Everything dangerous in a file's tasks, and in the clients that they may use, by line."""
     found: set[Danger] = set()
-    for task in tasks:
-        if task.function is None:
-            continue
-        for node in ast.walk(task.function):
+    for task, called in calls.items():
+        for node in called.nodes:
             found.update(_in_task(node, names, task))
+        if task.retried:
+            found.update(_written(call, helper, task) for call, helper in called.writes)
     if any(task.retried for task in tasks):
-        inside = {id(node) for task in tasks if task.function for node in ast.walk(task.function)}
+        inside = {id(node) for called in calls.values() for node in called.nodes}
         for node in ast.walk(tree):
             if id(node) not in inside:
                 found.update(_repeated_inside(node, names, ""))
@@ -58,12 +55,13 @@ def _in_task(node: ast.AST, names: dict[str, str], task: PlainTask) -> Iterator[
         yield from _without_timeout(node, names, task)
     if task.retried:
         yield from _repeated_inside(node, names, task.name)
-        if isinstance(node, ast.Call) and sends(node):
-            says = f"each retry repeats {ast.unparse(node.func)}(), even if only the response was lost"
-            mend = (
-                f"Write {effect_of(task)}: the call is made once, and not repeated if its outcome is unknown."
-            )
-            yield Danger(node.lineno, task.name, says, mend)
+
+
+def _written(call: ast.Call, helper: str, task: PlainTask) -> Danger:
+    where = f" in {helper}()" if helper else ""
+    says = f"each retry repeats {ast.unparse(call.func)}(){where}, even if only the response was lost"
+    mend = f"Write {effect_of(task)}: the call is made once, and not repeated if its outcome is unknown."
+    return Danger(call.lineno, task.name, says, mend)
 
 
 def effect_of(task: PlainTask) -> str:
@@ -71,20 +69,6 @@ def effect_of(task: PlainTask) -> str:
     parameters = task.function.args.args if task.function else []
     key = f"{task.name}:{{{parameters[0].arg}}}" if parameters else task.name
     return f'effect=Effect(key="{key}")'
-
-
-def sends(node: ast.AST) -> bool:
-    """Whether this is a call that changes something elsewhere each time."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-    first = node.args[0] if node.args else None
-    words = first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""
-    return (
-        name in SENDING
-        or (name in ("request", "stream", "urlopen") and words.upper() in ("POST", "PATCH"))
-        or (name in ("execute", "executemany", "text") and words.lstrip().lower().startswith(CHANGING))
-    )
 
 
 def _repeated_inside(node: ast.AST, names: dict[str, str], task: str) -> Iterator[Danger]:

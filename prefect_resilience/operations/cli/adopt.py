@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import io
 import tokenize
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,22 +20,33 @@ from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.adoption import adopt as adopt_text
-from prefect_resilience.operations.adoption.dangers import Danger, effect_of, sends
+from prefect_resilience.operations.adoption.dangers import Danger, effect_of
 from prefect_resilience.operations.adoption.reading import PlainTask
+from prefect_resilience.operations.adoption.writes import TaskCalls
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import TEXT
 from prefect_resilience.operations.cli.options import Flag, Json
 from prefect_resilience.operations.sources import python_files
 
+UNSEEN = (
+    "Not seen: writes in other files and in libraries, SQL that is put together in a run, and functions that "
+    "are chosen in a run."
+)
+UNSEEN_MEND = "Read them yourself: if one writes, give the task an effect."
+
 
 class AdoptedTask(BaseModel):
-    """A task: its settings that stay, a policy that it could have, and why it is left as it is, if it is."""
+    """A task: its settings that stay, a policy that it could have, and why it is left as it is, if it is.
+
+    unseen: calls of which only a run knows what they write, with their lines.
+    """
 
     line: int
     name: str
     kept: dict[str, str]
     could_be: str
     left: str
+    unseen: list[str]
 
 
 class AdoptedFile(BaseModel):
@@ -51,25 +62,29 @@ class AdoptedFile(BaseModel):
 
 
 def adopt(
-    path: Path,
-    *,
+    *paths: Path,
     write: Annotated[Flag, Parameter(help="Change the files. By default nothing is changed.")] = False,
     json: Json = False,
 ) -> int:
     """Show a diff that turns the plain Prefect tasks of a project into resilient tasks.
 
     Every task keeps its own retries, delays and timeouts. Below the diff: a policy that each task could have,
-    and dangers in its code. Nothing is imported or executed.
+    dangers in its code and in the functions of its file that it uses, and the calls that cannot be judged.
+    Nothing is imported or executed.
 
-    Example: prefect-resilience adopt flows/
+    Example: prefect-resilience adopt flows/ scripts/nightly.py
 
     Args:
-        path: A folder, or one file.
+        paths: Folders and files.
     """
-    if not path.exists():
-        raise ConfigurationError(f"there is no {path}{nearest_file(path, ('.py',))}")
+    if not paths:
+        raise ConfigurationError("name the folders or files to read, as in `adopt flows/`")
+    for path in paths:
+        if not path.exists():
+            raise ConfigurationError(f"there is no {path}{nearest_file(path, ('.py',))}")
     by_default = bool(get_current_settings().tasks.default_retries)
-    files = [one for file in python_files(path) if (one := _adopted(file, by_default)) is not None]
+    sources = dict.fromkeys(file for path in paths for file in python_files(path))
+    files = [one for file in sources if (one := _adopted(file, by_default)) is not None]
     for one in files if write else ():
         _write(one)
     return look.answer(files, *_shown(files), json=json)
@@ -81,7 +96,7 @@ def _adopted(file: Path, retried_by_default: bool) -> AdoptedFile | None:
         raw = file.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         text = raw.decode(encoding)
-        found = adopt_text(text, retried_by_default=retried_by_default)
+        found = adopt_text(text, retried_by_default=retried_by_default, is_local=partial(_is_beside, file))
     except (OSError, SyntaxError, ValueError) as error:
         return AdoptedFile(file=str(file), trouble=one_line(error))
     if not found.tasks:
@@ -89,9 +104,18 @@ def _adopted(file: Path, retried_by_default: bool) -> AdoptedFile | None:
     return AdoptedFile(
         file=str(file),
         diff=_diff(str(file), text, found.text),
-        tasks=[_task(task) for task in found.tasks],
+        tasks=[_task(task, found.calls.get(task, TaskCalls())) for task in found.tasks],
         dangers=found.dangers,
         content=found.text.encode(encoding),
+    )
+
+
+def _is_beside(file: Path, origin: str) -> bool:
+    """Whether a module lies in the project: beside the file, or in a folder above it up to this one."""
+    root = origin.partition(".")[0]
+    folders = [file.parent, *(folder for folder in file.parents if folder.is_relative_to(Path()))]
+    return not root or any(
+        (folder / f"{root}.py").is_file() or (folder / root).is_dir() for folder in folders
     )
 
 
@@ -110,12 +134,17 @@ def _diff(file: str, before: str, after: str) -> str:
     return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=1))
 
 
-def _task(task: PlainTask) -> AdoptedTask:
+def _task(task: PlainTask, calls: TaskCalls) -> AdoptedTask:
     could_be = "" if task.unread else task.policy
-    if could_be and task.function and any(map(sends, ast.walk(task.function))):
+    if could_be and calls.writes:
         could_be += f", {effect_of(task)}"
     return AdoptedTask(
-        line=task.line, name=task.name, kept=task.settings, could_be=could_be, left=task.unread
+        line=task.line,
+        name=task.name,
+        kept=task.settings,
+        could_be=could_be,
+        left=task.unread,
+        unseen=[f"line {one.line}: {one.call}, {one.why}" for one in sorted(set(calls.unseen))],
     )
 
 
@@ -132,7 +161,13 @@ def _shown(files: list[AdoptedFile]) -> Iterator[RenderableType]:
             yield look.card([(f"{one.file}:", f"cannot be read: {one.trouble}")])
         for danger in one.dangers:
             yield _card(one.file, danger)
+    for one, task in tasks:
+        if task.unseen:
+            says = f"not judged: {'; '.join(task.unseen)}"
+            yield look.finding("note", f"{one.file}, in {task.name}", says, UNSEEN_MEND)
     yield _counted(files)
+    if tasks:
+        yield UNSEEN
 
 
 def _visible(line: str) -> str:

@@ -18,10 +18,10 @@ from pydantic import BaseModel
 
 from prefect_resilience import operations
 from prefect_resilience.operations import flows
+from prefect_resilience.operations.reports.flow_runs import OWN_TAG
 from prefect_resilience.operations.tuning.tuning import NEEDS_NUMPY, has_numpy
 
 NAME = "prefect-resilience"
-"""The name of every deployment, and the tag that marks it as ours."""
 POOL = "resilience"
 """The default work pool. Prefect reserves names that begin with "prefect"."""
 ALERTS = "prefect-resilience-alerts"
@@ -56,7 +56,17 @@ class Operation:
     @property
     def deployment(self) -> str:
         """The full name in Prefect: flow/deployment."""
+        return f"{self.name}/{self.name}"
+
+    @property
+    def old_deployment(self) -> str:
+        """The full name of older versions, in which all deployments had one name."""
         return f"{self.name}/{NAME}"
+
+    @property
+    def tags(self) -> list[str]:
+        """The tag of what the package runs for itself. A plan is the user's."""
+        return [] if self.flow is flows.run_plan else [OWN_TAG]
 
     @property
     def obstacle(self) -> str | None:

@@ -33,6 +33,7 @@ from prefect_resilience.operations.installation.catalog import (
     Operation,
     operational_flows,
 )
+from prefect_resilience.operations.reports.flow_runs import OWN_TAG
 from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 
 WEBHOOK = "custom-webhook"
@@ -161,6 +162,7 @@ def pool(run: Installation, named: str | None) -> str:
 
 def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for: bool) -> UUID | None:
     """Create or update the deployment of one flow. Schedules and parameters are set only at creation."""
+    remove_deployment(run, operation.old_deployment, f"it is now {operation.deployment}")
     there = _found(run.client.read_deployment_by_name, operation.deployment)
     if there is None:
         run.note("deployment", operation.deployment, "created")
@@ -169,8 +171,8 @@ def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for
     if pool_is_asked_for or there.work_pool_name is None:
         wanted["work_pool_name"] = pool
     changed = {name: value for name, value in wanted.items() if getattr(there, name) != value}
-    if NAME not in there.tags:
-        changed["tags"] = [*there.tags, NAME]
+    if missing := [tag for tag in operation.tags if tag not in there.tags]:
+        changed["tags"] = [*there.tags, *missing]
     if changed:
         run.do(run.client.update_deployment, there.id, DeploymentUpdate(**changed))
     why = ", ".join(sorted(changed)).replace("_", " ")
@@ -178,17 +180,28 @@ def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for
     return there.id
 
 
+def remove_deployment(run: Installation, name: str, why: str = "") -> UUID | None:
+    """Remove a deployment. Returns its id; None if there is none of that name."""
+    there = _found(run.client.read_deployment_by_name, name)
+    if there is None:
+        return None
+    run.do(run.client.delete_deployment, there.id)
+    run.note("deployment", name, "removed", why)
+    return there.id
+
+
 def remove_deployments(run: Installation) -> None:
     """Remove our deployments, and our work pool if it has no other deployments."""
-    for operation in operational_flows():
-        there = _found(run.client.read_deployment_by_name, operation.deployment)
-        if there is not None:
-            run.do(run.client.delete_deployment, there.id)
-            run.note("deployment", operation.deployment, "removed")
+    removed = [
+        remove_deployment(run, name)
+        for operation in operational_flows()
+        for name in (operation.deployment, operation.old_deployment)
+    ]
     if _found(run.client.read_work_pool, POOL) is None:
         return
     ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
-    foreign = [one.name for one in run.client.read_deployments(work_pool_filter=ours) if one.name != NAME]
+    there = run.client.read_deployments(work_pool_filter=ours)
+    foreign = [one.name for one in there if one.id not in removed]
     if foreign:
         return run.note("work pool", POOL, "kept", f"used by {', '.join(sorted(foreign))}")
     run.do(run.client.delete_work_pool, POOL)
@@ -203,10 +216,10 @@ def _create(client: SyncPrefectClient, operation: Operation, pool: str) -> UUID:
     wanted = _wanted(operation)
     return client.create_deployment(
         flow_id=client.create_flow_from_name(operation.name),
-        name=NAME,
+        name=operation.name,
         work_pool_name=pool,
         schedules=schedules,
-        tags=[NAME],
+        tags=operation.tags,
         **wanted,
     )
 
@@ -225,6 +238,6 @@ def _wanted(operation: Operation) -> dict[str, Any]:
 
 def _pool_so_far(client: SyncPrefectClient) -> str | None:
     """The present pool of our deployments."""
-    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[NAME]))
+    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWN_TAG]))
     found = client.read_deployments(deployment_filter=tagged, limit=1)
     return found[0].work_pool_name if found else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.operations.reports.api import Api, Filter, Period
+from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
 from prefect_resilience.operations.reports.figures import (
     COMPLETED,
     CRASHED,
@@ -19,7 +19,7 @@ from prefect_resilience.operations.reports.figures import (
     FlowFigures,
     spread_of,
 )
-from prefect_resilience.operations.reports.task_runs import moment
+from prefect_resilience.operations.reports.task_runs import chunks, moment
 
 BAD = (FAILED, CRASHED)
 RUNNING = "RUNNING"
@@ -113,6 +113,10 @@ def _recovery(ends: Sequence[BadEnd]) -> tuple[datetime, float] | None:
     return None if completed is None else (completed, (completed - ends[0].at).total_seconds())
 
 
+OWN_TAG = "prefect-resilience"
+"""The tag of the package's own deployments, and so of their runs. No figure has these runs."""
+OWN: Filter = {"tags": {"all_": [OWN_TAG]}}
+
 EVENT = "prefect.flow-run."
 NAMES = ("Crashed", "Failed", "TimedOut")
 """Prefect's names for bad ends. A bad end with another name is found only if it is the run's last state."""
@@ -143,7 +147,8 @@ def flow_figures(
 
 def _by_last_state(api: Api, period: Period) -> FlowFigures:
     def count(kind: str) -> int:
-        return api.count("flow_runs", _ended(period, kind))
+        ended = _ended(period, kind)
+        return api.count("flow_runs", ended) - api.count("flow_runs", {**ended, **OWN})
 
     counts = dict(zip(FINAL, api.each(count, FINAL), strict=True))
     named: dict[str, Any] = {kind.lower(): number for kind, number in counts.items()}
@@ -162,6 +167,9 @@ def _ended_badly(api: Api, period: Period) -> dict[str, str]:
     # Prefect keeps events only for some days, but it knows runs that are still failed or crashed.
     for row in api.flow_runs(_ended(period, *BAD), MOST + 1):
         found.setdefault(row["id"], row["name"])
+    for ids in chunks(found, PAGE):
+        for row in api.flow_runs({"id": {"any_": ids}, **OWN}, PAGE):
+            del found[row["id"]]
     return found
 
 

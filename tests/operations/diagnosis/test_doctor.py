@@ -201,7 +201,7 @@ def test_a_server_whose_clock_differs(
 
 def test_an_automation_whose_deployment_is_gone(client: SyncPrefectClient):
     install(webhook="http://127.0.0.1:9/")
-    client.delete_deployment(client.read_deployment_by_name("recover-batch/prefect-resilience").id)
+    client.delete_deployment(client.read_deployment_by_name("recover-batch/recover-batch").id)
     gone = [one.where for one in server.automations(client) if one.level == "wrong"]
     assert gone == ["prefect-resilience: recover crashed runs", "prefect-resilience: recover failed runs"]
 

@@ -205,7 +205,7 @@ def test_a_run_whose_machine_is_gone_is_crashed_and_recovered(
     assert client.read_flow_run(run).state.is_running()
     programs.start(*command, **server, **often)
     wait_for(lambda: [one.id for one in silent_runs(client, timedelta(minutes=1))] == [run])
-    operation = client.read_deployment_by_name("crash-silent-runs/prefect-resilience")
+    operation = client.read_deployment_by_name("crash-silent-runs/crash-silent-runs")
     client.create_flow_run_from_deployment(operation.id, parameters={"silent_minutes": 1})
     wait_for(lambda: client.read_flow_run(run).state.is_completed(), 200)
     states = client.read_flow_run_states(run)

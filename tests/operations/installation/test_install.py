@@ -100,19 +100,33 @@ def test_every_operational_flow_is_deployed_from_the_wheel(installed: None, clie
         assert deployed.entrypoint == operation.entrypoint
         assert deployed.work_pool_name == "resilience"
         assert deployed.description
+        assert deployed.tags == ([] if operation.name == "run-plan" else ["prefect-resilience"])
         assert deployed.parameter_openapi_schema == operation.parameters
         crons = [one.schedule.cron for one in deployed.schedules]
         assert crons == ([operation.schedule] if operation.schedule else [])
+
+
+def test_deployments_of_older_versions_which_had_one_name_are_replaced(
+    installed: None, client: SyncPrefectClient
+):
+    old = "purge-dead-letters/prefect-resilience"
+    flow_id = client.create_flow_from_name("purge-dead-letters")
+    client.create_deployment(flow_id=flow_id, name="prefect-resilience", work_pool_name="resilience")
+    change = of(install(webhook=WEBHOOK), old)
+    assert (change.action, change.why) == ("removed", "it is now purge-dead-letters/purge-dead-letters")
+    with pytest.raises(ObjectNotFound):
+        client.read_deployment_by_name(old)
+    assert actions(install(webhook=WEBHOOK)) == {"unchanged"}
 
 
 def test_a_flow_without_its_library_is_left_out(
     new: None, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(catalog, "has_numpy", lambda: False)
-    change = of(install(webhook=WEBHOOK), "tune/prefect-resilience")
+    change = of(install(webhook=WEBHOOK), "tune/tune")
     assert (change.action, change.why) == ("skipped", catalog.NEEDS_NUMPY)
     with pytest.raises(ObjectNotFound):
-        client.read_deployment_by_name("tune/prefect-resilience")
+        client.read_deployment_by_name("tune/tune")
 
 
 def test_an_automation_that_was_deleted_comes_back_alone(installed: None, client: SyncPrefectClient):
@@ -127,11 +141,11 @@ def test_an_automation_that_was_switched_off_stays_off(installed: None, client: 
     client.pause_automation(automation(client, RECOVER).id)
     assert of(install(), RECOVER).model_dump()["why"] == "disabled by a person"
     # It is brought up to date nevertheless: here, its deployment is another one.
-    client.delete_deployment(client.read_deployment_by_name("recover-batch/prefect-resilience").id)
+    client.delete_deployment(client.read_deployment_by_name("recover-batch/recover-batch").id)
     assert of(install(), RECOVER).action == "changed"
     there = automation(client, RECOVER)
     assert not there.enabled
-    now = client.read_deployment_by_name("recover-batch/prefect-resilience").id
+    now = client.read_deployment_by_name("recover-batch/recover-batch").id
     assert there.actions[0].deployment_id == now
 
 
@@ -196,7 +210,7 @@ def test_an_existing_block_can_be_alerted_through(new: None, client: SyncPrefect
 
 def test_a_pool_can_be_named_and_is_kept(new: None, client: SyncPrefectClient):
     install(work_pool="night")
-    deployed = client.read_deployment_by_name("recover-batch/prefect-resilience")
+    deployed = client.read_deployment_by_name("recover-batch/recover-batch")
     assert deployed.work_pool_name == "night"
     assert actions(install()) <= {"unchanged", "skipped"}
     changes = install(work_pool="day")
@@ -206,7 +220,7 @@ def test_a_pool_can_be_named_and_is_kept(new: None, client: SyncPrefectClient):
 
 
 def test_a_schedule_that_somebody_changed_stays(installed: None, client: SyncPrefectClient):
-    name = "prune-batches/prefect-resilience"
+    name = "prune-batches/prune-batches"
     deployed = client.read_deployment_by_name(name)
     client.update_deployment(deployed.id, DeploymentUpdate(parameters={"older_than_days": 30.0}))
     schedule = deployed.schedules[0]
@@ -218,7 +232,7 @@ def test_a_schedule_that_somebody_changed_stays(installed: None, client: SyncPre
 
 
 def test_an_older_versions_deployment_is_brought_up_to_date(installed: None, client: SyncPrefectClient):
-    name = "prune-batches/prefect-resilience"
+    name = "prune-batches/prune-batches"
     deployed = client.read_deployment_by_name(name)
     client.update_deployment(deployed.id, DeploymentUpdate(description="old", tags=["mine"]))
     changed = of(install(), name)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
-from prefect import flow
+from prefect import flow, tags
 from prefect.client.orchestration import get_client
 from prefect.events.schemas.events import Event, Resource
 
@@ -175,6 +175,22 @@ def test_a_run_belongs_to_the_period_in_which_it_ended(at_the_day):
     halves = report(begin, middle), report(middle, end)
     assert sum(half.task_runs.runs for half in halves) == at_the_day.day.runs["runs"]
     assert sum(half.task_runs.attempts for half in halves) == at_the_day.day.runs["attempts"]
+
+
+def test_what_the_package_runs_for_itself_is_in_no_figure(own_store):
+    @flow
+    def housekeeping(ends: bool):
+        if not ends:
+            raise ValueError("the store is away")
+
+    begin = datetime.now(UTC)
+    with tags("prefect-resilience"):
+        for ends in (True, False):
+            housekeeping(ends, return_state=True)
+    housekeeping(False, return_state=True)
+    until(lambda: report(begin).flow_runs.runs == 1, 30.0)
+    made = report(begin)
+    assert (made.flow_runs.failed, made.flow_runs.failures, len(made.bad_ends or ())) == (1, 1, 1)
 
 
 def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
