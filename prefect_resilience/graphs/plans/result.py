@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -13,7 +11,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, field_serializer
 
 from prefect_resilience.base.plain import plain, plain_or_cut
-from prefect_resilience.base.process import setting
 from prefect_resilience.errors.classify.classify import classifier
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ResilienceError
@@ -87,23 +84,6 @@ class Progress:
     running: int = 0
     latest: str = ""
     depth: int = 0
-
-
-Listener = Callable[[Progress], None]
-
-_listener: ContextVar[Listener | None] = ContextVar("prefect_resilience_plan_listener", default=None)
-
-
-def listening(listener: Listener) -> AbstractContextManager[None]:
-    """Call `listener` each time a node of a plan in this block begins or ends.
-
-    It is called in the thread that runs the plan and must be quick. Its exceptions are ignored.
-    """
-    return setting(_listener, listener)
-
-
-def current_listener() -> Listener | None:
-    return _listener.get()
 
 
 NAMED = 5

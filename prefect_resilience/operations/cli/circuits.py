@@ -196,7 +196,7 @@ def _act(
         # If the store fails in between, show the changes made so far.
         if changes or how.json:
             done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
-            look.answer(changes, tables.changes_table(changes, fleet.now), done, json=how.json)
+            look.answer(changes, tables.changes_table(changes), done, json=how.json)
     return 0
 
 

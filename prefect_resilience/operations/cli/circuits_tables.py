@@ -123,7 +123,7 @@ def card_rows(circuit: CircuitSnapshot, now: float) -> Iterator[tuple[str, look.
     yield "changed", look.local(circuit.updated_at, now) if circuit.updated_at else "never"
 
 
-def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
+def changes_table(changes: Iterable[CircuitChange]) -> Table:
     """A row for each changed circuit, with its state before and after."""
     columns = {"circuit": 12, "before": WORD, "after": WORD, "until": WORD, "why": TEXT}
     return look.table(
@@ -133,21 +133,12 @@ def changes_table(changes: Iterable[CircuitChange], now: float) -> Table:
                 change.name,
                 look.state(change.before.state) if change.before else "new",
                 look.state(change.after.state),
-                _clock(change.after.retry_at, now),
+                "" if change.after.retry_at is None else look.clock(change.after.retry_at),
                 why(change.after),
             )
             for change in changes
         ),
     )
-
-
-def _clock(time: float | None, now: float) -> str:
-    """The time of day in this host's zone if it is today, else with the date."""
-    if time is None:
-        return ""
-    there = datetime.fromtimestamp(time).astimezone()
-    near = there.date() == datetime.fromtimestamp(now).astimezone().date()
-    return f"{there:%H:%M:%S %Z}" if near else f"{there:%Y-%m-%d %H:%M %Z}"
 
 
 # -- watching

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
-from rich.progress import TimeRemainingColumn
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.letters.edge import operations
@@ -266,8 +266,10 @@ def _bar(hidden: bool) -> Generator[Progress | None, None, None]:
     if hidden or not (console.is_terminal and console.is_interactive):
         yield None
         return
-    columns = (*look.bar_columns(), TimeRemainingColumn())
-    with ProgressBar(*columns, console=console, transient=True, redirect_stdout=False) as bar:
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
+    with ProgressBar(
+        *columns, TimeRemainingColumn(), console=console, transient=True, redirect_stdout=False
+    ) as bar:
         row = bar.add_task("starting", total=None)
 
         def after_each(done: int, total: int, outcome: LetterOutcome) -> None:

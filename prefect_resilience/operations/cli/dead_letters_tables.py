@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
 
 from rich.table import Table
 from rich.text import Text
 
 from prefect_resilience.base.text import lasting, plural
-from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
 from prefect_resilience.durable.letters.model import DeadLetter, Pass, Replay
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
+from prefect_resilience.operations.letter_rows import argument_text
 
 MEANINGS = {
     "waiting": "not replayed yet",
@@ -74,7 +72,8 @@ def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]
         if value:
             yield label, value
     parameters = (
-        Text(f"{printable(name)} = {_value(value)}") for name, value in letter.contents.parameters.items()
+        Text(printable(argument_text(name, value, VALUE_SHOWN)))
+        for name, value in letter.contents.parameters.items()
     )
     yield from _labelled("parameters", parameters)
     if letter.claim is not None:
@@ -110,30 +109,6 @@ def left_to_runs(report: ReplayReport) -> str:
         f"{letters} skipped: the flow run is running or waits to run again, and may make the call itself. "
         "After it has ended, replay the letters that are still waiting."
     )
-
-
-def _value(encoded: Any) -> str:
-    """A parameter as JSON, without the fields that the codec adds."""
-    text = json.dumps(plain(encoded), ensure_ascii=True)
-    return text if len(text) <= VALUE_SHOWN else f"{text[:VALUE_SHOWN]}... ({len(text):,} characters)"
-
-
-def plain(encoded: Any) -> Any:
-    """A value of a letter's JSON as plain data. No class is imported."""
-    if isinstance(encoded, list):
-        return [plain(item) for item in cast("list[Any]", encoded)]
-    if not isinstance(encoded, dict):
-        return encoded
-    members = cast("dict[str, Any]", encoded)
-    kind = members.get(KIND)
-    if kind is None:
-        return {name: plain(member) for name, member in members.items()}
-    if kind == LEFT_OUT:
-        return f"<left out: {members['why']}>"
-    for part in ("fields", "value", "name"):
-        if part in members:
-            return plain(members[part])
-    return None
 
 
 def outcomes_table(outcomes: Iterable[LetterOutcome]) -> Table:

@@ -144,20 +144,12 @@ def report_command(
     made = report(options.since("--since", since), end)
     for path, render in ((markdown, markdown_of), (html, html_of)):
         if path is not None:
-            _write(path, render(made))
+            look.write_file(path, render(made))
     if json:
         look.as_json(made)
     elif markdown is None and html is None:
         look.show(_report_text(made))
     return 0
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"the report cannot be written to {path}: {error.strerror}") from None
-    look.say(f"Wrote {path}")
 
 
 def _report_text(made: FleetReport) -> RenderableType:

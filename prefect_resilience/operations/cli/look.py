@@ -10,16 +10,17 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn
 from rich.prompt import Confirm
 from rich.table import Column, Table
 from rich.text import Text
 
+from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
@@ -28,43 +29,25 @@ Cell = Text | str
 # Colours of Okabe and Ito, chosen for the colour-blind.
 BLUE, YELLOW, ORANGE, PURPLE, VERMILION = "#56b4e9", "#f0e442", "#e69f00", "#cc79a7", "bold #d55e00"
 
-STATES = {
-    # circuits
-    "closed": ("✓", BLUE),
-    "open": ("✗", VERMILION),
-    "half_open": ("?", YELLOW),
-    "forced_open": ("!", VERMILION),
-    "disabled": ("-", PURPLE),
-    # effects and batches
-    "intended": ("»", YELLOW),
-    "unknown": ("?", VERMILION),
-    "failed": ("✗", VERMILION),
-    "crashed": ("✗", VERMILION),
-    "done": ("✓", BLUE),
-    "compensating": ("?", VERMILION),
-    "compensated": ("↩", PURPLE),
-    "archived": ("-", PURPLE),
-    "abandoned": ("-", PURPLE),
-    # dead letters and their replays
-    "waiting": ("…", ORANGE),
-    "replaying": ("»", YELLOW),
-    "in_doubt": ("?", VERMILION),
-    "replayed": ("✓", BLUE),
-    "settled": ("=", BLUE),
-    "would_replay": ("…", ORANGE),
-    # nodes of a plan
-    "succeeded": ("✓", BLUE),
-    "handled": ("!", ORANGE),
-    "skipped": ("-", PURPLE),
-    # changes of `install`
-    "created": ("", BLUE),
-    "changed": ("", YELLOW),
-    "removed": ("", VERMILION),
-    "kept": ("", PURPLE),
-    # findings of `doctor`
-    "note": ("!", YELLOW),
-    "wrong": ("✗", VERMILION),
+_STATES_BY_LOOK = {
+    ("✓", BLUE): ("closed", "done", "replayed", "succeeded"),
+    ("=", BLUE): ("settled",),
+    ("", BLUE): ("created",),
+    ("✗", VERMILION): ("open", "failed", "crashed", "wrong"),
+    ("!", VERMILION): ("forced_open",),
+    ("?", VERMILION): ("unknown", "compensating", "in_doubt"),
+    ("", VERMILION): ("removed",),
+    ("?", YELLOW): ("half_open",),
+    ("»", YELLOW): ("intended", "replaying"),
+    ("!", YELLOW): ("note",),
+    ("", YELLOW): ("changed",),
+    ("…", ORANGE): ("waiting", "would_replay"),
+    ("!", ORANGE): ("handled",),
+    ("-", PURPLE): ("disabled", "archived", "abandoned", "skipped"),
+    ("↩", PURPLE): ("compensated",),
+    ("", PURPLE): ("kept",),
 }
+STATES = {name: look for look, names in _STATES_BY_LOOK.items() for name in names}
 """The sign and the colour of each state. Every terminal has the signs; the word is always printed as well."""
 
 
@@ -136,29 +119,7 @@ def _cell(value: Cell) -> Text:
     return value if isinstance(value, Text) else Text(printable(value))
 
 
-def bar_columns() -> tuple[ProgressColumn, ...]:
-    """A progress bar with its numbers and a description."""
-    return (
-        BarColumn(complete_style=BLUE, finished_style=BLUE, pulse_style=BLUE),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-
-
 # -- times and durations
-
-
-def span(seconds: float) -> str:
-    """A duration in its two largest units: "28 s", "1 min 30 s", "2 h 5 min", "3 d 4 h"."""
-    whole = max(0, round(seconds))
-    parts: list[str] = []
-    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        count, whole = divmod(whole, size)
-        if count:
-            parts.append(f"{count} {name}")
-        elif parts:
-            break
-    return " ".join(parts[:2]) or "0 s"
 
 
 def clock(time: float) -> str:
@@ -168,9 +129,9 @@ def clock(time: float) -> str:
 
 def local(time: float, now: float) -> str:
     """A time in this host's zone with its age: "2026-11-20 14:37:07 CET (5 min ago)"."""
-    away = span(abs(time - now))
-    age = "now" if away == "0 s" else f"{away} ago" if time < now else f"in {away}"
-    return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z} ({age})"
+    away = lasting(round(abs(time - now)))
+    age = "now" if round(abs(time - now)) == 0 else f"{away} ago" if time < now else f"in {away}"
+    return f"{clock(time)} ({age})"
 
 
 WIDTH_OF_FILES = 120
@@ -232,6 +193,16 @@ def as_json(value: Any, indent: int | None = 2) -> None:
     data = to_jsonable_python(value)
     sys.stdout.write(json.dumps(data, indent=indent) + "\n")
     sys.stdout.flush()
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file and say so. Raises ConfigurationError if that fails."""
+    try:
+        path.write_text(f"{text.removesuffix(chr(10))}\n", encoding="utf-8")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise ConfigurationError(f"{path} cannot be written: {why}") from None
+    say(f"Wrote {path}")
 
 
 def answer(value: Any, *parts: RenderableType, json: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from json import dumps
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
@@ -140,13 +141,11 @@ def graph(
     except PlanError as error:
         return _refused(file, error)
     if output_file is not None:
-        plan_files.write(output_file, picture)
+        look.write_file(Path(output_file), picture)
     if json:
         # The picture itself, or the file with it.
         look.as_json({"format": kind, "output": output_file, "picture": None if output_file else picture})
-    elif output_file is not None:
-        look.say(f"Wrote {output_file}")
-    else:
+    elif output_file is None:
         _print(picture)
     return 0
 

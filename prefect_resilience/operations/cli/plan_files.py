@@ -122,14 +122,6 @@ def picture(file: str, kind: str, result: str | None) -> str:
     return draw(plan, ran, added=ran.added if ran else ())
 
 
-def write(file: str, text: str) -> None:
-    """Write a text file. Raises ConfigurationError if this fails."""
-    try:
-        Path(file).write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--output {file} cannot be written: {_why(error)}") from None
-
-
 def _read_result(file: str, plan: Plan) -> PlanResult:
     try:
         text = _stdin() if file == STDIN else Path(file).read_text(encoding="utf-8-sig")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import re
-import sys
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from threading import Lock
-from typing import IO, Any, cast
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 import httpx
 from prefect.settings import (
@@ -18,17 +14,12 @@ from prefect.settings import (
     get_current_settings,
     temporary_settings,
 )
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
-from rich.text import Text
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.plans import result
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
-from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.plan_files import PlanSource
 from prefect_resilience.operations.flows import run_plan
 from prefect_resilience.operations.importing import imported, output_of_others
@@ -109,80 +100,6 @@ def import_actions(modules: Iterable[str]) -> None:
         imported(name, f"--actions {name}")
 
 
-WAITING = "starting"
-
-
-@contextmanager
-def bar() -> Generator[None, None, None]:
-    """Show a progress bar for the plan that runs inside this block."""
-    console = look.stderr()
-    if not (console.is_terminal and console.is_interactive):
-        yield
-        return
-    columns = (SpinnerColumn(style=look.BLUE), *look.bar_columns(), TimeElapsedColumn())
-    with (
-        Progress(*columns, console=console, transient=True, redirect_stdout=False) as drawn,
-        _logs_above(console),
-    ):
-        row = drawn.add_task(WAITING, total=None)
-
-        def update(now: result.Progress) -> None:
-            # A plan inside a node counts as one node.
-            if now.depth == 0:
-                drawn.update(row, completed=now.ended, total=now.total, description=_described(now))
-
-        with result.listening(update):
-            yield
-
-
-def _described(now: result.Progress) -> str:
-    at_work = f"{now.running} running" if now.running else ""
-    latest = f"{look.printable(now.latest)} has ended" if now.latest else ""
-    return Text(", ".join(filter(None, (at_work, latest)))[:80]).plain
-
-
-class LinesAbove(io.TextIOBase):
-    """A file-like object that prints its lines above the progress bar."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._begun = ""
-        self._lock = Lock()
-
-    def write(self, text: str, /) -> int:
-        with self._lock:
-            *lines, self._begun = (self._begun + text).split("\n")
-        for line in lines:
-            self._console.print(Text.from_ansi(line), soft_wrap=True)
-        return len(text)
-
-    def writable(self) -> bool:
-        return True
-
-
-@contextmanager
-def _logs_above(console: Console) -> Generator[None, None, None]:
-    """Make Prefect's log consoles, which write to the terminal directly, write above the bar."""
-    above = LinesAbove(console)
-    terminal = (sys.__stderr__, sys.__stdout__)
-    swapped = [(own, own.file) for own in _log_consoles() if own.file in terminal]
-    for own, _ in swapped:
-        own.file = cast("IO[str]", above)
-    try:
-        yield
-    finally:
-        for own, file in swapped:
-            own.file = file
-
-
-def _log_consoles() -> Iterable[Console]:
-    """The rich consoles of all log handlers, without duplicates."""
-    known = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict)]
-    handlers = [handler for logger in (logging.root, *known) for handler in logger.handlers]
-    consoles = [getattr(handler, "console", None) for handler in handlers]
-    return {id(console): console for console in consoles if isinstance(console, Console)}.values()
-
-
 # Prefixes of the messages of Prefect's client when there is no API
 OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
 
@@ -190,14 +107,14 @@ PATIENCE = 90
 
 
 def run(source: PlanSource, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]:
-    """Run the plan, with a bar in a terminal. Returns its result, and why it failed ("" if it did not).
+    """Run the plan. Returns its result, and why it failed ("" if it did not).
 
     Raises the error that prevented a run.
     """
     # A plan is passed as a file if it has one, so that subplans are found in the same folder.
     plan = source.plan if source.path is None else source.path
     try:
-        with _patient(), bar(), output_of_others():
+        with _patient(), output_of_others():
             return run_plan(plan, inputs=dict(inputs)), ""
     except PlanFailed as failed:
         return failed.result, redact(str(failed))

@@ -70,7 +70,7 @@ def tune_command(
         return _restore(json=json)
     report = tuning.tune(options.since("--since", since), task) if advice is None else _read(advice)
     if markdown is not None:
-        _write(markdown, page_of(report))
+        look.write_file(markdown, page_of(report))
     if not apply:
         return look.answer(report, *_advice(report), json=json)
     return _apply(report, yes=yes, json=json)
@@ -239,11 +239,3 @@ def _read(path: Path) -> TuningReport:
         raise ConfigurationError(
             f"{path}: {place}: {first['msg']}: write what `prefect-resilience tune --json` prints"
         ) from None
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
-    look.say(f"Wrote {path}")

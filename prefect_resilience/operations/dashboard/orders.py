@@ -18,6 +18,7 @@ from prefect_resilience.durable.batches.edge.recovery import recover
 from prefect_resilience.durable.batches.edge.settling import Answer, settle
 from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
 from prefect_resilience.durable.letters.edge import operations as dead_letters
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
@@ -25,6 +26,7 @@ from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.dashboard.reading import Hub
 from prefect_resilience.operations.dashboard.rows import Row
 from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
+from prefect_resilience.operations.letter_rows import error_kind
 
 EFFECTS_SHOWN = 100
 LONGEST = 500
@@ -79,10 +81,11 @@ class RecoverOrder(PageOrder):
 
 
 class ReplayOrder(PageOrder):
-    """Replay one letter by its id, or all waiting letters of one task."""
+    """Replay one letter by its id, or the waiting letters of one task: all, or those of one kind of error."""
 
     letter: Name | None = None
     task: Name | None = None
+    error: Name | None = None
 
 
 @dataclass(frozen=True)
@@ -144,6 +147,11 @@ class Desk:
         if (order.letter is None) == (order.task is None):
             raise ConfigurationError("Choose the letters: either one by its id, or those of a task")
         chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
+        if order.error is not None:
+            group = ("waiting", order.task, order.error)
+            opened = queue_of(self.store).letters(only="open")
+            members = [one.id for one in opened if (one.status, one.name, error_kind(one)) == group]
+            chosen = {"letters": members}
         report = dead_letters.replay(**chosen, progress=told, store=self.store)
         wrong = [one for one in report.outcomes if one.result != "replayed"]
         why = f"; {redact(wrong[0].message)[:LONGEST]}" if wrong and wrong[0].message else ""

@@ -275,6 +275,7 @@ class Hub:
         if clock := parts.pop("clock", None):
             self._clock = clock["store"]["now"] - time.time()
         self._summary |= parts.pop("summary", {})
+        self._summary["headline"] = rows.headline(self._summary)
         if self._trouble.pop(source.name, None):
             self._put("trouble", dict(self._trouble))
         for part, found in {**parts, "summary": dict(self._summary)}.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
-from prefect_resilience.guards.circuits.window import BUCKETS, WindowDocument
+from prefect_resilience.guards.circuits.window import WindowDocument
+from prefect_resilience.operations.letter_rows import OPEN, grouped
 from prefect_resilience.operations.tuning.report import LatestAdvice, value_text
 
 if TYPE_CHECKING:
@@ -30,63 +30,28 @@ Parts = dict[str, dict[str, Row]]
 
 COUNTED = 10_000
 """So many open letters are counted."""
-LETTERS_SHOWN = 50
-TASKS_SHOWN = 50
+GROUPS_SHOWN = 50
 BATCHES_SHOWN = 50
 BUDGETS_SHOWN = 100
-LONGEST_TEXT = 300
 MINUTES = 60
-OPEN = ("waiting", "in_doubt", "replaying")
 
 
 def letters(listed: Iterable[DeadLetter], most: int = COUNTED) -> Parts:
-    """The parts `letters` (the newest open ones) and `tasks` (the number of letters of each task).
+    """The part `letters`: the open letters in groups of one task and one kind of error.
 
     `listed`: the open letters, perhaps with others, the newest first; `most` of them are counted. `more` in
     the summary: there are others.
     """
-    states: Counter[str] = Counter()
-    shown: dict[str, Row] = {}
-    tasks: dict[str, Counter[str]] = {}
-    newest: dict[str, float] = {}
     rest = iter(listed)
-    for letter in islice(rest, most):
-        states[letter.status] += 1
-        if letter.status not in OPEN:
-            continue
-        newest.setdefault(letter.name, letter.created_at.timestamp())
-        tasks.setdefault(letter.name, Counter()).update([letter.status, f"category {letter.category}"])
-        if len(shown) < LETTERS_SHOWN:
-            shown[letter.id] = _letter(letter)
+    groups = grouped(islice(rest, most))
     more = next(rest, None) is not None
-    groups = {name: {**_task(counts, newest[name]), "more": more} for name, counts in tasks.items()}
-    first = sorted(groups, key=lambda name: (-groups[name]["waiting"], name))[:TASKS_SHOWN]
-    totals = {state: states[state] for state in OPEN}
-    return {
-        "letters": shown,
-        "tasks": {name: groups[name] for name in first},
-        "summary": {"letters": {**totals, "more": more, "tasks": len(groups), "shown": len(shown)}},
+    totals = {state: sum(group.states[state] for group in groups) for state in OPEN}
+    rows = {
+        f"{group.name}: {group.kind}": {"place": place, "more": more, **group.row}
+        for place, group in enumerate(groups[:GROUPS_SHOWN])
     }
-
-
-def _letter(letter: DeadLetter) -> Row:
-    return {
-        "name": letter.name,
-        "kind": letter.kind,
-        "status": letter.status,
-        "at": letter.created_at.timestamp(),
-        "error": redact(letter.summary())[:LONGEST_TEXT],
-        "attempts": letter.attempts,
-        "failures": letter.failures,
-        "run": letter.flow_run_id,
-        "left_out": [missing.path for missing in letter.left_out][:5],
-    }
-
-
-def _task(counts: Counter[str], newest: float) -> Row:
-    categories = {key[9:]: number for key, number in counts.items() if key.startswith("category ")}
-    ordered = sorted(categories.items(), key=lambda item: (-item[1], item[0]))
-    return {**{state: counts[state] for state in OPEN}, "newest": newest, "categories": dict(ordered[:3])}
+    counted = {**totals, "more": more, "groups": len(groups), "shown": len(rows)}
+    return {"letters": rows, "summary": {"letters": counted}}
 
 
 def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[str, str]) -> Parts:
@@ -112,6 +77,7 @@ def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[
         "more": counts.more,
         "in_doubt": counts.in_doubt,
         "effects": counts.effects,
+        "failed": sum(not row["in_doubt"] and bool(row["failed"]) for row in rows.values()),
         "shown": len(rows),
     }
     return {"batches": rows, "summary": {"batches": counted}}
@@ -171,80 +137,6 @@ def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) ->
     return told
 
 
-# The last minutes of a circuit as a small curve, collected from its window document at each reading.
-#
-# A window document has twelve buckets of calls and drops those that leave the window. Calls since the last
-# reading are added to slots of equal length, so that the curves of all circuits can be compared.
-
-SLOT = 5.0
-"""Seconds of one point of a curve."""
-
-SLOTS = 36
-LATE = 1.0
-"""Seconds from the end of a slot until it is shown: workers merge their counts a little later."""
-
-Series = dict[str, list[float]]
-"""`calls` and `failed` by slot, the oldest first. A list of zeros is omitted."""
-
-
-@dataclass(slots=True)
-class Spark:
-    """The calls of one circuit by slot. `seen`: the buckets of the last reading, `width`: their seconds."""
-
-    slots: dict[int, tuple[float, float]] = field(default_factory=dict[int, tuple[float, float]])
-    seen: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
-    width: float = 0.0
-
-    def series(self, window: WindowDocument | None, now: float) -> Series:
-        """The curve at `now`. A count-based window has no times; its curve shows its last calls."""
-        if window is not None and "last" in window:
-            recent: str = window["recent"][-SLOTS:]
-            return _series([1.0] * len(recent), [float(outcome in "fF") for outcome in recent])
-        last = math.floor((now - LATE) / SLOT)
-        self._add(window, last - SLOTS)
-        shown = [self.slots.get(slot, (0.0, 0.0)) for slot in range(last - SLOTS, last)]
-        return _series([calls for calls, _ in shown], [failed for _, failed in shown])
-
-    def _add(self, window: WindowDocument | None, oldest: int) -> None:
-        width = 0.0 if window is None else window["seconds"] / BUCKETS
-        before = self.seen if width == self.width else {}
-        self.width, self.seen = width, {}
-        buckets: list[list[int]] = [] if window is None else window["buckets"]
-        for index, calls, failed, _ in buckets:
-            known = before.get(index, (0, 0))
-            if calls < known[0] or failed < known[1]:  # the circuit was reset since
-                known = (0, 0)
-            self.seen[index] = (calls, failed)
-            if (calls, failed) != known:
-                self._spread(index * width, width, calls - known[0], failed - known[1], oldest)
-        self.slots = {slot: counts for slot, counts in self.slots.items() if slot >= oldest}
-
-    def _spread(self, start: float, width: float, calls: int, failed: int, oldest: int) -> None:
-        """Add the calls of a bucket to the slots that it covers, evenly."""
-        end = start + width
-        slot = max(math.floor(start / SLOT), oldest)
-        while slot * SLOT < end:
-            share = (min(end, (slot + 1) * SLOT) - max(start, slot * SLOT)) / width
-            had = self.slots.get(slot, (0.0, 0.0))
-            self.slots[slot] = (had[0] + calls * share, had[1] + failed * share)
-            slot += 1
-
-
-def _series(calls: list[float], failed: list[float]) -> Series:
-    if not any(calls):
-        return {}
-    told: Series = {"calls": [_short(number) for number in calls]}
-    if any(failed):
-        told["failed"] = [_short(number) for number in failed]
-    return told
-
-
-def _short(number: float) -> Any:
-    """A number with one decimal, to keep messages small: a page may get a thousand curves at once."""
-    rounded = round(number, 1)
-    return int(rounded) if rounded == int(rounded) else rounded
-
-
 Level = Literal["open", "probing", "failing", "off", "good"]
 """The colour of a circuit. "failing": closed, but many calls fail; "off": disabled."""
 
@@ -269,18 +161,16 @@ class _Known:
     marks: tuple[Any, ...] = ()
     due_at: float = 0.0
     row: Row = field(default_factory=dict[str, Any])
-    series: Series = field(default_factory=dict[str, list[float]])
-    spark: Spark = field(default_factory=Spark)
 
 
 @dataclass
 class Circuits:
-    """The circuits of the last reading, with the curves of their last minutes."""
+    """The circuits of the last reading."""
 
     _known: dict[str, _Known] = field(default_factory=dict[str, _Known])
 
     def read(self, values: Iterable[tuple[str, Any]], now: float) -> dict[str, dict[str, Row]]:
-        """The parts `circuits`, `sparks` and `summary`, from the documents in a store.
+        """The parts `circuits` and `summary`, from the documents in a store.
 
         A circuit whose state did not change is updated only when its row is due.
         """
@@ -294,10 +184,8 @@ class Circuits:
             document = machine.read(value)
             known.marks, known.due_at = marks, now + patience
             known.row = circuit_row(snapshot_of(name, document, now), document["window"])
-            known.series = known.spark.series(document["window"], now)
         told = {name: known.row for name, known in self._known.items()}
-        sparks = {name: known.series for name, known in self._known.items() if known.series}
-        return {"circuits": told, "sparks": sparks, "summary": {"circuits": summary(told)}}
+        return {"circuits": told, "summary": {"circuits": summary(told)}}
 
 
 def _marks(value: Any, now: float) -> tuple[Any, ...]:
@@ -340,14 +228,14 @@ def circuit_row(circuit: CircuitSnapshot, window: WindowDocument | None) -> Row:
 
 
 def summary(rows: Mapping[str, Row]) -> Row:
-    """The number of circuits by state, and the headline of the page."""
+    """The number of circuits by state, in figures and in words."""
     states = Counter(row["state"] for row in rows.values())
     refusing = states["open"] + states["forced_open"]
     opened = [
         (row["rank"], -row.get("opened_at", 0.0), name) for name, row in rows.items() if row["rank"] < 2
     ]
     return {
-        "headline": headline(len(rows), refusing, states["half_open"], states["disabled"]),
+        "headline": circuits_headline(len(rows), refusing, states["half_open"], states["disabled"]),
         "level": "open" if refusing else "probing" if states["half_open"] else "good",
         "total": len(rows),
         "open": refusing,
@@ -357,17 +245,51 @@ def summary(rows: Mapping[str, Row]) -> Row:
     }
 
 
-def headline(total: int, refusing: int, half_open: int, disabled: int) -> str:
-    """The headline: "2 of 40 circuits open, 1 half-open"."""
+def circuits_headline(total: int, refusing: int, half_open: int, disabled: int) -> str:
+    """The circuits in a few words: "2 of 40 circuits open, 1 half-open"."""
     if not total:
         return "No circuit has been called yet"
     counts = [(refusing, "open"), (half_open, "half-open"), (disabled, "disabled")]
-    told = [(number, word) for number, word in counts if number]
-    if not told:
+    shown = [(number, word) for number, word in counts if number]
+    if not shown:
         return "The only circuit is closed" if total == 1 else f"All {total} circuits are closed"
-    (number, word), *more = told
+    (number, word), *more = shown
     circuits = "circuit" if total == 1 else "circuits"
     return ", ".join([f"{number} of {total} {circuits} {word}", *(f"{n} {w}" for n, w in more)])
+
+
+NEEDS: tuple[tuple[str, str, str, str, Level], ...] = (
+    ("batches", "effects", "effect in doubt to settle", "effects in doubt to settle", "open"),
+    ("letters", "in_doubt", "interrupted replay to check", "interrupted replays to check", "open"),
+    ("batches", "failed", "failed batch to recover", "failed batches to recover", "probing"),
+    ("letters", "waiting", "dead letter to replay", "dead letters to replay", "probing"),
+    ("budgets", "burning", "error budget burning", "error budgets burning", "open"),
+)
+"""What needs a person: the part of the summary, its count, one of it, several of it, and the level."""
+
+
+def headline(summary: Mapping[str, Row]) -> Row:
+    """The headline of the page: first what needs a person, then the circuits.
+
+    Example:
+        >>> headline({"letters": {"waiting": 6}})["text"]
+        '6 dead letters to replay'
+    """
+    needs, levels = list[str](), list[Level]()
+    for part, count, one, several, level in NEEDS:
+        counts = summary.get(part, {})
+        if number := counts.get(count, 0):
+            least = "+" if counts.get("more") else ""
+            needs.append(f"{number:,}{least} {several if least or number > 1 else one}")
+            levels.append(level)
+    circuits = summary.get("circuits", {})
+    levels.append(circuits.get("level", "good"))
+    if circuits.get("open"):
+        needs.insert(0, circuits["headline"])
+    return {
+        "text": ", ".join(needs) or "Nothing needs a person",
+        "level": next(level for level in ("open", "probing", "good") if level in levels),
+    }
 
 
 def _level(state: str, calls: int, share: float) -> Level:

@@ -28,7 +28,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.graphs.plans.result import PlanFailed, Progress, listening
+from prefect_resilience.graphs.plans.result import PlanFailed
 from prefect_resilience.operations import arun_plan, run_plan
 from tests.graphs.plans.ran import Ran, ran
 
@@ -607,17 +607,3 @@ def test_progress_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> No
     )
     assert 50 in shown
     assert Artifact.get("plan-slow-progress-progress") is not None
-
-
-def test_whoever_listens_is_told_of_every_node() -> None:
-    told: list[Progress] = []
-    with listening(told.append):
-        run(node("a"), node("b", depends_on="a"), node("c", "fail", on_failure="d"), node("d"))
-    assert (told[-1].ended, told[-1].total, told[-1].running) == (4, 4, 0)
-    assert {one.latest for one in told} == {"", "a", "b", "c", "d"}
-
-    def breaks(_: Progress) -> None:
-        raise RuntimeError("the bar broke")
-
-    with listening(breaks):
-        assert run(node("a")).result.succeeded

@@ -21,7 +21,6 @@ from prefect_resilience.graphs.plans.result import PlanResult
 from tests.docs.pages import DOCS, blocks
 from tests.docs.reading import Reader
 from tests.operations.cli.conftest import COMMAND
-from tests.operations.cli.test_cli_watch import Terminal
 
 pytestmark = pytest.mark.api
 
@@ -165,23 +164,6 @@ def test_mistakes_in_a_plan_inside_the_plan(cli: Any, folder: Path) -> None:
     assert (done.code, done.out) == (1, "")
     said = "outer.json: tasks[0].input.plan: inner.json: tasks[0].type: unknown action 'tel'"
     assert any(line.startswith(said) for line in done.err.splitlines()), done.err
-
-
-def test_a_bar_in_a_terminal_is_not_torn(api: None) -> None:
-    terminal = Terminal("plan", "run", "handled.json", "--actions", "run_steps.py", "--input", "broken=true")
-    try:
-        assert terminal.end() == 0
-    finally:
-        terminal.close()
-    seen = terminal.seen
-    assert "4/4" in seen
-    # A log line, or what an action prints, stands at the beginning of its own line.
-    assert "an action is at work" in seen
-    logged = re.findall(r"([^\r\n]*)\d\d:\d\d:\d\d\.\d+ \| ", seen)
-    assert len(logged) > 3
-    assert set(logged) == {""}
-    assert re.search(r"[\r\n]an action is at work\r?\n", seen)
-    assert seen.rstrip().endswith("The plan succeeded: 4 nodes, 2 succeeded, 1 handled, 1 skipped.")
 
 
 # -- the documentation

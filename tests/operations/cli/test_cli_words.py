@@ -44,27 +44,26 @@ def test_until_that_is_no_time_to_come(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "two_units", "unit"),
+    ("seconds", "text"),
     [
-        (-3, "0 s", "0 s"),
-        (0.0123, "0 s", "12 ms"),
-        (0.9999, "1 s", "1 s"),
-        (2.345, "2 s", "2.3 s"),
-        (28.4, "28 s", "28 s"),
-        (119, "1 min 59 s", "119 s"),
-        (7200, "2 h", "2 h"),
-        (3605, "1 h", "60 min"),
-        (90_061, "1 d 1 h", "25 h"),
+        (-3, "0 s"),
+        (0.0123, "12 ms"),
+        (0.9999, "1 s"),
+        (2.345, "2.3 s"),
+        (28.4, "28 s"),
+        (119, "119 s"),
+        (7200, "2 h"),
+        (3605, "60 min"),
+        (90_061, "25 h"),
     ],
 )
-def test_durations(seconds: float, two_units: str, unit: str) -> None:
-    assert look.span(seconds) == two_units
-    assert lasting(seconds) == unit
+def test_durations(seconds: float, text: str) -> None:
+    assert lasting(seconds) == text
 
 
 def test_a_time_has_its_age() -> None:
-    assert look.local(1000.0, 1090.0).endswith("(1 min 30 s ago)")
-    assert look.local(1090.0, 1000.0).endswith("(in 1 min 30 s)")
+    assert look.local(1000.0, 1090.0).endswith("(90 s ago)")
+    assert look.local(1090.0, 1000.0).endswith("(in 90 s)")
 
 
 def test_names_and_globs() -> None:

@@ -6,7 +6,13 @@ import pytest
 
 from prefect_resilience.guards.circuits import machine, window
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.operations.dashboard.rows import Circuits, circuit_row, headline, summary
+from prefect_resilience.operations.dashboard.rows import (
+    Circuits,
+    circuit_row,
+    circuits_headline,
+    headline,
+    summary,
+)
 
 NOW = 1_000_000.0
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -87,8 +93,43 @@ def test_why_has_no_secret_and_says_nothing_twice():
         ((40, 0, 1, 0), "1 of 40 circuits half-open"),
     ],
 )
-def test_the_headline(counts, said):
-    assert headline(*counts) == said
+def test_the_circuits_in_a_few_words(counts, said):
+    assert circuits_headline(*counts) == said
+
+
+@pytest.mark.parametrize(
+    ("summary", "text", "level"),
+    [
+        ({}, "Nothing needs a person", "good"),
+        (
+            {"circuits": {"level": "good", "headline": "all closed"}},
+            "Nothing needs a person",
+            "good",
+        ),
+        ({"circuits": {"level": "probing", "headline": "1 half-open"}}, "Nothing needs a person", "probing"),
+        ({"letters": {"waiting": 1}}, "1 dead letter to replay", "probing"),
+        (
+            {
+                "circuits": {"level": "open", "open": 2, "headline": "2 of 3 circuits open"},
+                "letters": {"waiting": 9},
+            },
+            "2 of 3 circuits open, 9 dead letters to replay",
+            "open",
+        ),
+        (
+            {
+                "letters": {"waiting": 9_000, "in_doubt": 1, "more": True},
+                "batches": {"effects": 2, "failed": 1},
+                "budgets": {"burning": 1},
+            },
+            "2 effects in doubt to settle, 1+ interrupted replays to check, 1 failed batch to recover, "
+            "9,000+ dead letters to replay, 1 error budget burning",
+            "open",
+        ),
+    ],
+)
+def test_the_headline_says_what_needs_a_person(summary, text, level):
+    assert headline(summary) == {"text": text, "level": level}
 
 
 def test_the_summary_names_the_worst():
@@ -145,10 +186,3 @@ def test_circuits_that_are_gone_are_forgotten_and_an_open_one_whose_time_came_pr
     assert read["circuits"].keys() == {"a", "b"}
     assert circuits.read([("b", document(3))], NOW + 40)["circuits"].keys() == {"b"}
     assert circuits._known.keys() == {"b"}
-
-
-def test_curves_are_told_of_circuits_that_were_called():
-    circuits = Circuits()
-    read = circuits.read([("a", document(3, at=NOW - 7)), ("b", document())], NOW)
-    assert read["sparks"].keys() == {"a"}
-    assert sum(read["sparks"]["a"]["calls"]) == 3

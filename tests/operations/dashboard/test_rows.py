@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from prefect_resilience.durable.batches.edge.listing import BatchCounts
 from prefect_resilience.durable.batches.edge.status import BatchSummary
-from prefect_resilience.durable.letters.codec import LeftOut
-from prefect_resilience.durable.letters.model import DeadLetter
+from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
+from prefect_resilience.durable.letters.model import Contents, DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations.dashboard import rows
+from prefect_resilience.operations.letter_rows import CALLS_SHOWN, LONGEST_CALL
 from prefect_resilience.operations.tuning.report import LatestAdvice, TuningAdvice
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
@@ -29,59 +30,77 @@ def letter(number, name="send", status="waiting", category="unavailable", **fiel
     )
 
 
+def groups(listed, most=rows.COUNTED):
+    return list(rows.letters(iter(listed), most)["letters"].values())
+
+
 def test_ten_thousand_letters_are_counted_and_a_few_are_shown():
     listed = [letter(n, name=f"task-{n % 7}") for n in range(9_000)]
     listed += [letter(9_000 + n, status="replayed") for n in range(999)] + [letter(9_999, status="settled")]
     parts = rows.letters(iter(listed))
-    assert list(parts["letters"]) == [f"id-{n:05}" for n in range(rows.LETTERS_SHOWN)]
     assert parts["summary"]["letters"] == {
         **{"waiting": 9_000, "in_doubt": 0, "replaying": 0, "more": False},
-        **{"tasks": 7, "shown": rows.LETTERS_SHOWN},
+        **{"groups": 7, "shown": 7},
     }
-    assert sum(task["waiting"] for task in parts["tasks"].values()) == 9_000
-    assert parts["tasks"]["task-3"]["newest"] == (NOW - timedelta(seconds=3)).timestamp()
-    assert not parts["tasks"]["task-3"]["more"]
+    found = parts["letters"].values()
+    assert sum(group["waiting"] for group in found) == 9_000
+    third = next(group for group in found if group["name"] == "task-3")
+    assert third["newest"] == (NOW - timedelta(seconds=3)).timestamp()
+    assert [call["id"] for call in third["calls"]] == [f"id-{3 + 7 * n:05}" for n in range(CALLS_SHOWN)]
+    assert not third["more"]
 
 
 def test_more_letters_than_are_counted():
     parts = rows.letters((letter(n) for n in range(30)), 20)
     assert parts["summary"]["letters"]["waiting"] == 20
     assert parts["summary"]["letters"]["more"]
-    assert parts["tasks"]["send"]["more"]
+    assert groups([letter(n) for n in range(30)], 20)[0]["more"]
     assert not rows.letters((letter(n) for n in range(20)), 20)["summary"]["letters"]["more"]
 
 
-def test_a_task_says_what_its_letters_failed_with():
-    found = rows.letters(
-        [
-            letter(1, category="timeout"),
-            letter(2),
-            letter(3, status="in_doubt"),
-            letter(4, category="auth"),
-            letter(5, category="conflict"),
-            letter(6, status="replaying", category="conflict"),
-        ]
-    )["tasks"]["send"]
-    assert found["categories"] == {"conflict": 2, "unavailable": 2, "auth": 1}
-    assert (found["waiting"], found["in_doubt"], found["replaying"]) == (4, 1, 1)
+def test_letters_with_one_kind_of_error_are_one_group():
+    messages = [
+        "order 7 of 'ada' is unknown at https://shop.example.com/7",
+        "order 1812-9 of 'bob b' is unknown at https://shop.example.com/1812-9",
+        "the shop is closed",
+        "the shop is closed",
+        "the shop is closed",
+    ]
+    listed = [letter(n, code="404", message=message) for n, message in enumerate(messages)]
+    listed += [letter(9, code="404", message="the shop is closed", name="other")]
+    listed += [letter(10, code="503", message="the shop is closed", status="in_doubt")]
+    found = groups(listed)
+    assert [(group["name"], group["waiting"], group["in_doubt"]) for group in found] == [
+        ("send", 0, 1),
+        ("send", 3, 0),
+        ("send", 2, 0),
+        ("other", 1, 0),
+    ]
+    assert found[2]["error"] == f"404 unavailable: {messages[0]}"
+    assert [group["place"] for group in found] == [0, 1, 2, 3]
 
 
-def test_of_many_tasks_those_with_most_letters_are_shown():
+def test_of_many_groups_those_with_most_letters_are_shown():
     listed = [letter(n, name="many") for n in range(3)] + [letter(n, name=f"t{n:03}") for n in range(200)]
     parts = rows.letters(listed)
-    assert len(parts["tasks"]) == rows.TASKS_SHOWN
-    assert next(iter(parts["tasks"])) == "many"
-    assert parts["summary"]["letters"]["tasks"] == 201
+    assert len(parts["letters"]) == rows.GROUPS_SHOWN
+    assert next(iter(parts["letters"].values()))["name"] == "many"
+    assert parts["summary"]["letters"]["groups"] == 201
 
 
-def test_a_letter_has_no_secret():
-    missing = (LeftOut(path="api_key", type="str", why="secret"),)
-    one = letter(1, code="503", message=f"said no to {SECRET} " + "x" * 1_000, left_out=missing)
-    (shown,) = rows.letters([one])["letters"].values()
-    assert SECRET not in shown["error"]
-    assert shown["error"].startswith("503 unavailable: said no to ")
-    assert len(shown["error"]) == rows.LONGEST_TEXT
-    assert shown["left_out"] == ["api_key"]
+def test_a_call_has_its_arguments_and_no_secret():
+    missing = {KIND: LEFT_OUT, "path": "api_key", "type": "str", "why": "secret"}
+    arguments = {"order": 7, "api_key": missing, "note": f"key {SECRET}", "password": "hunter22"}
+    one = letter(1, code="503", message=f"said no to {SECRET} " + "x" * 1_000)
+    (group,) = groups([one.holding(Contents(parameters={**arguments, "long": "x" * 999}))])
+    (call,) = group["calls"]
+    assert call["call"].startswith(
+        'order = 7, api_key = "***", note = "key ***", password = "***", long = "xxx'
+    )
+    assert len(call["call"]) <= LONGEST_CALL + 1
+    assert SECRET not in str(group)
+    assert group["error"].startswith("503 unavailable: said no to ")
+    assert len(group["error"]) == LONGEST_CALL
 
 
 def summary(batch_id, unknown=0, failed=0, done=0, **more):
@@ -105,7 +124,7 @@ def test_open_batches_in_their_order_with_the_names_of_their_runs():
     }
     assert parts["batches"]["b"]["name"] is None
     assert parts["summary"]["batches"] == {
-        **{"open": 2, "more": False, "in_doubt": 1, "effects": 2, "shown": 2}
+        **{"open": 2, "more": False, "in_doubt": 1, "effects": 2, "failed": 1, "shown": 2}
     }
 
 

@@ -35,7 +35,6 @@ from prefect_resilience.graphs.plans.result import (
     NodeResult,
     PlanResult,
     Progress,
-    current_listener,
     failure_of,
 )
 from prefect_resilience.graphs.plans.routes import Routing, routes
@@ -77,7 +76,6 @@ class Run:
         self._running: dict[UUID, Job] = {}
         self._inbox: SimpleQueue[PrefectFuture[Any]] = SimpleQueue()
         self._task_runs: dict[UUID, TaskRun] = {}
-        self._listener = current_listener()
         self._latest = ""
         self._total = len(plan.tasks)
         self._know(plan.tasks)
@@ -177,7 +175,6 @@ class Run:
             return
         self._running[future.task_run_id] = job
         future.add_done_callback(self._inbox.put)
-        self._tell()
 
     def _upstream(self, node: Node) -> list[str]:
         """The nodes before this one, for the arrows in the UI."""
@@ -249,7 +246,6 @@ class Run:
             self._tell_branching(node, routing)
         ended = Ended(routing.error is None, routing.error, routing.to)
         self._steps.append(self.schedule.settle(node.id, ended))
-        self._tell()
 
     def _keep(self, node: Node, outcome: NodeOutcome, routing: Routing) -> None:
         error = routing.error
@@ -365,13 +361,6 @@ class Run:
     @property
     def progress(self) -> Progress:
         return Progress(len(self.results), len(self.nodes), len(self._running), self._latest, self.level)
-
-    def _tell(self) -> None:
-        if self._listener is not None:
-            try:
-                self._listener(self.progress)
-            except Exception:  # noqa: BLE001 - a listener must not break the run
-                self._listener = None
 
     def _tell_branching(self, node: Node, routing: Routing) -> None:
         way = ", ".join(routing.to) or "no node"

@@ -9,14 +9,14 @@ import {
   fillBatch,
   fillBudget,
   fillCircuit,
-  fillLetter,
-  fillTask,
+  fillLetters,
   outside,
   parts,
 } from "./rows.js";
 
 const BUDGET = 6; // milliseconds of a frame
 const FEW = matchMedia("(max-width: 30rem)").matches ? 8 : 24; // circuits that are shown until all are asked for
+const FEW_BESIDE = 3; // so few circuits stand beside the other lists, more of them above
 const SILENCE = 15; // seconds without a message: then the server is gone
 
 let everyCircuit = false;
@@ -25,13 +25,14 @@ function chooseCircuits(ids) {
   const wanted = $("filter").value.trim().toLowerCase();
   const fitting = ids.filter((id) => id.toLowerCase().includes(wanted));
   $("all-circuits").hidden = fitting.length <= FEW;
+  $("filter").parentElement.hidden = ids.length <= FEW_BESIDE;
   text(
     $("all-circuits"),
     everyCircuit ? "Show fewer circuits" : `Show all ${number(fitting.length)} circuits`,
   );
   text(
     $("circuits-says"),
-    wanted ? `${number(fitting.length)} of ${number(ids.length)} match` : "the worst first",
+    wanted ? `${number(fitting.length)} of ${number(ids.length)} match` : ids.length > 1 ? "the worst first" : "",
   );
   return everyCircuit ? fitting : fitting.slice(0, FEW);
 }
@@ -47,8 +48,7 @@ const lists = {
     chooseCircuits,
   ),
   batches: new List(parts.batches, $("batches"), $("row"), byPlace, fillBatch),
-  tasks: new List(parts.tasks, $("tasks"), $("row"), (row, id) => order(-row.waiting, id), fillTask),
-  letters: new List(parts.letters, $("letters"), $("row"), (row, id) => order(-row.at, id), fillLetter),
+  letters: new List(parts.letters, $("letters"), $("row"), byPlace, fillLetters),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
   advice: new List(parts.advice, $("advice"), $("row"), byPlace, fillAdvice),
 };
@@ -58,7 +58,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { circuits, letters, batches, budgets, advice, minutes, replay } = Object.fromEntries(parts.summary);
+  const { headline, circuits, letters, batches, budgets, advice, minutes, replay } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -69,7 +69,11 @@ function drawSummary() {
     ),
   );
   $("trouble").replaceChildren(...trouble);
-  if (circuits || parts.trouble.has("circuits")) drawHeadline(circuits, parts.trouble.has("circuits"));
+  if (headline) drawHeadline(headline, circuits, parts.trouble.has("circuits"));
+  // A list without rows takes no place beside those with rows.
+  const home = $(parts.circuits.size <= FEW_BESIDE ? "beside" : "above");
+  if ($("circuits-section").parentElement !== home) home.prepend($("circuits-section"));
+  for (const name of ["batches", "letters", "budgets"]) $(`${name}-section`).dataset.rows = parts[name].size;
   if (letters) drawLetters(letters);
   if (batches) {
     const { more } = batches;
@@ -93,13 +97,13 @@ function tile(id, value, level) {
   $(id).dataset.level = level || "plain";
 }
 
-function drawHeadline(circuits, lost) {
-  text($("headline"), lost ? "The circuits are unknown: their store is unavailable" : circuits.headline);
-  $("top").dataset.level = lost ? "unknown" : circuits.level;
-  const { open, worst = [] } = circuits ?? {};
+function drawHeadline(headline, circuits, lost) {
+  text($("headline"), lost ? "The circuits are unknown: their store is unavailable" : headline.text);
+  $("top").dataset.level = lost ? "unknown" : headline.level;
+  const { open, headline: says = "", worst = [] } = circuits ?? {};
   const more = open > worst.length ? ` and ${number(open - worst.length)} more` : "";
-  text($("worst"), !lost ? worst.join(", ") + more : circuits ? `Last known: ${circuits.headline}` : "");
-  document.title = `${lost ? "?" : open ? `${number(open)} open` : "closed"} · prefect-resilience`;
+  text($("worst"), lost ? says && `Last known: ${says}` : open ? worst.join(", ") + more : says);
+  document.title = `${lost ? "?" : headline.text} · prefect-resilience`;
 }
 
 function drawLetters(letters) {
@@ -107,13 +111,8 @@ function drawLetters(letters) {
   tile("waiting", waiting, letters.in_doubt ? "open" : letters.waiting && "probing");
   const doubts = atLeast(letters.in_doubt, letters.more_doubts);
   const counts = `${waiting} waiting, ${doubts} in doubt, ${atLeast(letters.done, letters.more_done)} done`;
-  const shown =
-    letters.tasks > parts.tasks.size
-      ? `; the ${parts.tasks.size} tasks with most, of ${number(letters.tasks)}`
-      : "";
+  const shown = letters.groups > letters.shown ? `; the first ${letters.shown} of ${number(letters.groups)} groups` : "";
   text($("letters-says"), counts + shown);
-  $("tasks-title").hidden = !parts.tasks.size;
-  $("newest-title").hidden = !parts.letters.size;
 }
 
 function drawMinutes(minutes) {
@@ -162,7 +161,6 @@ function keep(name, id, after) {
   if (after === undefined) parts[name].delete(id);
   else parts[name].set(id, after);
   lists[name]?.touch(id, before, after);
-  if (name === "sparks") lists.circuits.stale.add(id);
   if (name === "summary" || name === "trouble") summaryIsStale = true;
 }
 

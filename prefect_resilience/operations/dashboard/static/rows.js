@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
 export const READ_ONLY = meta("read-only") !== "";
 
-export const PARTS = ["circuits", "sparks", "letters", "tasks", "batches", "budgets", "advice", "summary", "trouble"];
+export const PARTS = ["circuits", "letters", "batches", "budgets", "advice", "summary", "trouble"];
 export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
 const STATES = {
   open: "open",
@@ -26,10 +26,10 @@ const REASON = { name: "reason", label: "Reason, for the next person who looks a
 const AUDIT = { name: "reason", label: "Reason, for the audit log" };
 
 export const outside = (href) => ({ href, target: "_blank", rel: "noreferrer" });
-const runLink = (name, run) =>
+const runLink = (name, run, otherwise = name) =>
   UI && run
     ? el("a", { ...outside(`${UI}/runs/flow-run/${encodeURIComponent(run)}`), textContent: name })
-    : name;
+    : otherwise;
 
 function button(label, about, onclick) {
   const made = el("button", { type: "button", textContent: label, onclick });
@@ -68,21 +68,11 @@ export function fillCircuit(
   part(node, "why").title = why;
   part(node, "volume").setAttribute("r", radius(rate ?? calls / 60));
   part(node, "share").style.strokeDasharray = `${100 * share} 100`;
-  drawSpark(node, parts.sparks.get(id) ?? {});
   buttons(node, state, () => (state === "closed" ? [openButton(id)] : [closeButton(id), resetButton(id)]));
 }
 
 // By tenfold steps: a circuit of 100 calls a second is not a hundred times larger than one of 1.
 const radius = (rate) => Math.min(17, 4 + 4.5 * Math.log10(1 + 9 * rate)).toFixed(1);
-
-function drawSpark(node, { calls = [], failed = [] }) {
-  const most = Math.max(1, ...calls);
-  const step = (value, i, all) =>
-    `V${(20 - (19 * value) / most).toFixed(1)}H${((36 * (i + 1)) / all.length).toFixed(1)}`;
-  const area = (series) => (series.length ? `M0 20${series.map(step).join("")}V20Z` : "");
-  part(node, "calls").setAttribute("d", area(calls));
-  part(node, "failed").setAttribute("d", area(failed));
-}
 
 const openButton = (name) =>
   button("Open", name, () =>
@@ -200,8 +190,8 @@ async function recover(batch, name) {
 
 // -- dead letters and error budgets
 
-const replayButton = (about, number, order) =>
-  button("Replay", about, () =>
+const replayButton = (label, about, number, order) =>
+  button(label, about, () =>
     ask({
       title: `Replay ${number()} of ${about}?`,
       text: "The calls are made again, from this machine, the oldest first. Effects that are done are not repeated.",
@@ -211,30 +201,32 @@ const replayButton = (about, number, order) =>
     }),
   );
 
-export function fillTask(node, id, row) {
+// The letters of one task with one kind of error: the error once, then the latest calls.
+export function fillLetters(node, id, row) {
   node.dataset.level = row.in_doubt ? "open" : "probing";
-  text(part(node, "name"), id);
-  part(node, "figures").replaceChildren(`${listed(row, LETTERS, row.more ? Object.keys(LETTERS) : [])}; the newest `, when(row.newest));
-  text(
-    part(node, "why"),
-    Object.entries(row.categories)
-      .map(([name, n]) => `${name} ${number(n)}`)
-      .join(", "),
-  );
+  text(part(node, "name"), row.name);
+  const states = listed(row, LETTERS, row.more ? Object.keys(LETTERS) : []);
+  text(part(node, "badge"), states);
+  part(node, "figures").replaceChildren("the newest ", when(row.newest));
+  text(part(node, "why"), row.error);
   const letters = () => {
-    const { waiting = 0, more } = parts.tasks.get(id) ?? {};
+    const { waiting = 0, more } = parts.letters.get(id) ?? {};
     return more ? `${atLeast(waiting, more)} letters` : count(waiting, "letter");
   };
-  buttons(node, "replay", () => [replayButton(id, letters, { task: id })]);
+  buttons(node, "replay", () => [replayButton("Replay all", row.name, letters, { task: row.name, error: row.kind })]);
+  const drawn = row.calls.map((call) => call.id + call.status).join();
+  if (node.dataset.calls === drawn) return;
+  node.dataset.calls = drawn;
+  const all = row.waiting + row.in_doubt + row.replaying;
+  const rest = all > row.calls.length ? [el("li", { className: "note" }, `and ${number(all - row.calls.length)} more`)] : [];
+  part(node, "calls").replaceChildren(...row.calls.map((call) => callOf(row, call)), ...rest);
 }
 
-export function fillLetter(node, id, row) {
-  node.dataset.level = row.status === "in_doubt" ? "open" : "probing";
-  part(node, "name").replaceChildren(runLink(row.name, row.run));
-  text(part(node, "badge"), row.status === "waiting" ? "" : LETTERS[row.status]);
-  part(node, "figures").replaceChildren(when(row.at), `, after ${count(row.attempts, "attempt")}`);
-  text(part(node, "why"), row.error + (row.left_out.length ? ` (left out: ${row.left_out.join(", ")})` : ""));
-  buttons(node, "replay", () => [replayButton(row.name, () => "1 letter", { letter: id })]);
+function callOf({ name }, { id, status, at, attempts, run, call }) {
+  const state = status === "waiting" ? "" : `, ${LETTERS[status]}`;
+  const figures = el("span", { className: "figures" }, when(at), `, ${attempts ? count(attempts, "attempt") : "not called"}${state} `, runLink("run", run, ""));
+  const replay = READ_ONLY ? [] : [replayButton("Replay", `${name}(${call})`, () => "1 letter", { letter: id })];
+  return el("li", {}, el("code", {}, call || "no arguments"), figures, ...replay);
 }
 
 export function fillAdvice(node, id, row) {
