@@ -36,7 +36,7 @@ class Board:
         """State hook: an attempt starts."""
         pair, number = pair_of(run), run.run_count
         with self._lock:
-            self.rows[pair].attempts = number
+            self.rows[pair].starts = number
         if number > 1:
             self._line("retry", "yellow", pair, f"attempt {number}")
 
@@ -45,7 +45,7 @@ class Board:
         outcome = "success" if state.name == "Completed" else "fallback"
         row = self._end(run, state, outcome)
         if outcome == "success":
-            self._line(outcome, "green", pair_of(run), count(row.attempts, "attempt"))
+            self._line(outcome, "green", pair_of(run), count(row.starts, "attempt"))
         else:
             self._line(str(state.name).lower(), "cyan", pair_of(run), state.message or "")
 

@@ -21,11 +21,16 @@ IN_WORDS = {"200": "success", "slow": "timeout", "dropped": "connection dropped"
 class Row:
     """One call of the flow."""
 
-    attempts: int = 0
+    starts: int = 0
     outcome: str = "not called"
     answered_by: str = "-"
     seconds: float = 0.0
     codes: list[str] = field(default_factory=list)
+
+    @property
+    def attempts(self) -> int:
+        """The calls that were made: the primary received a request for each of them."""
+        return len(self.codes)
 
     @property
     def history(self) -> str:
@@ -33,7 +38,7 @@ class Row:
         if self.outcome.startswith("gave up"):
             return self.outcome
         told = [IN_WORDS.get(code, code) for code in self.codes]
-        if self.attempts > len(told):
+        if self.starts > len(told):
             told.append("rejected")
         return ", ".join(told if self.outcome == "success" else [*told, self.outcome])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from prefect_resilience.errors.context import (
     attach_context,
     attached_context,
     exhausted_since,
+    name_rejecting_guard,
 )
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.requests import subtask_request, with_inner
@@ -26,7 +28,6 @@ from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
-from prefect_resilience.telemetry.metrics import refused_by
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
@@ -123,6 +124,8 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
 def retry_told(record: RunRecord, context: ErrorContext, verdict: Verdict) -> str:
     """The log line of a retry: the attempts counted for errors of this kind, and the delay."""
     made, most = record.counted + 1, context.max_attempts
+    if (why := describe_rejection(context)) is not None:
+        return f"Not called: {why}. Trying again ({made}/{most}) in {verdict.delay:.1f} s"
     return f"Retrying ({made}/{most}) in {verdict.delay:.1f} s: {context.summary()}"
 
 
@@ -133,18 +136,26 @@ def replaced_message(context: ErrorContext, answer: Answer) -> str:
 
 def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
     """The log line of a call that failed for good."""
+    if not context.attempts_made and (why := describe_rejection(context)) is not None:
+        times = f" ({context.rejected_calls} times)" if context.rejected_calls > 1 else ""
+        return f"Not called{times}: {why}"
     return f"Giving up after {_attempts(context)} ({verdict.why}): {context.summary()}"
 
 
 def _attempts(context: ErrorContext) -> str:
     """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
-    rejected = 0
-    for attempt in context.history:
-        if (error := attempt.error) is not None:
-            about = {"category": error.category, "exception_type": error.exception_type}
-            rejected += refused_by(about) is not None
-    numbers = {"attempt": context.attempt - rejected, "rejected call": rejected}
+    numbers = {"attempt": context.attempts_made, "rejected call": context.rejected_calls}
     return " and ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in numbers.items() if n)
+
+
+def describe_rejection(context: ErrorContext) -> str | None:
+    """Which guard rejected the call, and until when; None if the call was made."""
+    by = name_rejecting_guard(context.category, context.exception_type)
+    if by != "circuit":
+        return None if by is None else context.message
+    wait = context.retry_after
+    until = " until it is closed manually" if wait is None else f"; next probe in {math.ceil(wait)} s"
+    return f"circuit {context.circuit!r} is open{until}"
 
 
 def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:

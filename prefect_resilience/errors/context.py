@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -45,6 +46,20 @@ MOST_LEVELS = 20
 
 _FRAMES = 50
 
+REJECTING_GUARDS = {
+    "BulkheadFullError": "bulkhead",
+    "AdaptiveLimitFullError": "adaptive_limit",
+    "RateLimitedError": "rate_limit",
+}
+"""The limit that rejected a call, by the name of its error."""
+
+
+def name_rejecting_guard(category: object, exception_type: str | None) -> str | None:
+    """The guard that rejected the call; None: the call was made, so it is an attempt."""
+    if category == ErrorCategory.CIRCUIT_OPEN:
+        return "circuit"
+    return REJECTING_GUARDS.get(str(exception_type or "").rpartition(".")[2])
+
 
 class AttemptRecord(BaseModel, frozen=True, defer_build=True):
     """One attempt: its start (UTC), its seconds, its error, and the delay in seconds before the next."""
@@ -54,6 +69,12 @@ class AttemptRecord(BaseModel, frozen=True, defer_build=True):
     duration: float = Field(ge=0)
     error: ErrorInfo | None = None
     delay: float | None = None
+
+
+def count_rejected(history: Sequence[AttemptRecord]) -> int:
+    """How many of these calls a circuit or a limit rejected."""
+    errors = (one.error for one in history if one.error is not None)
+    return sum(name_rejecting_guard(one.category, one.exception_type) is not None for one in errors)
 
 
 class PartialOutput(BaseModel, frozen=True, defer_build=True):
@@ -126,6 +147,26 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
         if info.category is ErrorCategory.SUBTASK:
             known["cause"] = _cause(error, timestamp, MOST_LEVELS)
         return cls.from_info(info, timestamp=timestamp, **{**known, **fields})
+
+    @property
+    def rejected_calls(self) -> int:
+        """How many of the calls in the history a circuit or a limit rejected. They are no attempts.
+
+        Example:
+            >>> error_context(ConnectionError("refused")).rejected_calls
+            0
+        """
+        return count_rejected(self.history)
+
+    @property
+    def attempts_made(self) -> int:
+        """The attempts without rejected calls.
+
+        Example:
+            >>> error_context(ConnectionError("refused")).attempts_made
+            1
+        """
+        return max(self.attempt - self.rejected_calls, 0)
 
     @property
     def categories(self) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.telemetry.payloads import fitted_text
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _of_task(payload: Payload) -> dict[str, Any]:
 
 def _attempt_failed(payload: Payload) -> None:
     attributes = _of_task(payload)
-    by = refused_by(payload)
+    by = name_rejecting_guard(payload.get("category"), payload.get("exception_type"))
     if by is None:
         totals.add("total_attempts")
         if int(payload.get("attempt") or 1) > 1:
@@ -243,22 +244,6 @@ def _attempt_failed(payload: Payload) -> None:
     else:
         totals.add("rejected_calls")
         instruments().count("refusals", {**_named(payload), "by": by})
-
-
-REFUSED_BY = {
-    "BulkheadFullError": "bulkhead",
-    "AdaptiveLimitFullError": "adaptive_limit",
-    "RateLimitedError": "rate_limit",
-}
-"""The guard by the name of its error."""
-
-
-def refused_by(payload: Payload) -> str | None:
-    """The guard that rejected the call; None: the call was made."""
-    if payload.get("category") == "circuit_open":
-        return "circuit"
-    kind = str(payload.get("exception_type") or "").rpartition(".")[2]
-    return REFUSED_BY.get(kind)
 
 
 def _retry(payload: Payload) -> None:

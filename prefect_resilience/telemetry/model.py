@@ -16,8 +16,8 @@ REPLAYED = "Replayed"
 ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED", "CANCELLING"})
 FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 
-Outcome = Literal["ok", "replaced", "replayed", "failed", "crashed", "running"]
-"""The outcome of a task run."""
+Outcome = Literal["ok", "replaced", "replayed", "failed", "crashed", "running", "pending"]
+"""The outcome of a task run; `running` and `pending` ones did not end, or did not begin."""
 
 REMARKABLE_HAPPENINGS = frozenset(
     {
@@ -45,6 +45,14 @@ CALL_COUNTS = ("calls", "attempts", "rejected", "fallbacks", "failures", "waited
 fallback answered, calls that failed, and seconds of delays."""
 
 
+def cut_random_part(name: str, dynamic_key: str) -> str:
+    """A task run's name without the part of its key with which Prefect ends a name that it makes."""
+    for ending in (f"-{dynamic_key}", f"-{dynamic_key[:3]}"):
+        if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):
+            return name[: -len(ending)]
+    return name
+
+
 def outcome_of(kind: str, name: str) -> Outcome:
     """The outcome of a task run, from the type and the name of its last state."""
     if name in REPLACED:
@@ -55,6 +63,8 @@ def outcome_of(kind: str, name: str) -> Outcome:
         return "ok"
     if kind == "CRASHED":
         return "crashed"
+    if kind == "PENDING":
+        return "pending"
     return "failed" if kind in ENDED_BADLY else "running"
 
 
@@ -75,13 +85,16 @@ class StateSeen:
 @dataclass(slots=True)
 class TaskRunSeen:
     """One task run with its states, the first one first. `begun` is the number of its starts, for when not
-    all states are known."""
+    all states are known; `rejected` is how many of its calls a circuit or a limit rejected."""
 
     id: str
     name: str
     flow_run_id: str
     states: list[StateSeen] = field(default_factory=list[StateSeen])
     begun: int = 0
+    rejected: int = 0
+    label: str = ""
+    """A name that is the same in each run of the flow, as "fetch (2)" for the second call of a task."""
 
     @property
     def remarkable(self) -> bool:
@@ -92,8 +105,13 @@ class TaskRunSeen:
         return self.states[-1] if self.states else None
 
     @property
-    def attempts(self) -> int:
+    def starts(self) -> int:
         return max(self.begun, sum(state.type == "RUNNING" for state in self.states))
+
+    @property
+    def attempts(self) -> int:
+        """The attempts that were made."""
+        return max(self.starts - self.rejected, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,11 +170,9 @@ class PassFacts:
     retries: int = 0
     outputs: dict[str, Any] = field(default_factory=dict[str, Any])
     outputs_left_out: int = 0
-    inner_runs: int = 0
     noted: set[str] = field(default_factory=set[str])
     letters: set[str] = field(default_factory=set[str])
     settled: set[str] = field(default_factory=set[str])
-    missing: list[str] = field(default_factory=list[str])
     calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     """The totals of guarded calls inside the runs, by function and name in CALL_COUNTS."""
     call_errors: dict[str, str] = field(default_factory=dict[str, str])

@@ -7,7 +7,7 @@ Prefect API still knows about the run.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -22,6 +22,7 @@ from prefect_resilience.telemetry.model import (
     PassFacts,
     StateSeen,
     TaskRunSeen,
+    cut_random_part,
     note_letter,
     together,
 )
@@ -50,6 +51,7 @@ class RunNotes(PassFacts):
     kept_remarkable: int = 0
     kept_ordinary: int = 0
     keeps_outputs: bool = False
+    calls_of: Counter[str] = field(default_factory=Counter[str])
     retries: int = 0
     retried: int = 0
     outputs_left_out: int = 0
@@ -58,22 +60,33 @@ class RunNotes(PassFacts):
     def rows(self) -> int:
         return len(self.kept) + len(self.unfinished) + len(self.happenings) + len(self.outputs)
 
-    def came_to(self, run_id: str, name: str, flow_run_id: str, state: StateSeen) -> None:
-        """Note that a task run entered a state."""
+    def came_to(
+        self, run_id: str, name: str, flow_run_id: str, state: StateSeen, key: str = ""
+    ) -> TaskRunSeen:
+        """Note that a task run entered a state. `key` is its dynamic key."""
         run = self.kept.get(run_id) or self.unfinished.get(run_id)
         if run is None:
             run = TaskRunSeen(run_id, name, flow_run_id)
             if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
                 self.unfinished[run_id] = run
         run.name = name
+        if not run.label and state.type != "PENDING":  # a name of the user's own is known from then on
+            run.label = self._labelled(name, key)
         before = run.last
         if len(run.states) < MOST_STATES or state.type in FINAL:
             run.states.append(state)
-        if state.type == "RUNNING" and before is not None and run.attempts > 1:
+        if state.type == "RUNNING" and before is not None and run.starts > 1:
             self.retries += 1
-            self.retried += run.attempts == 2
+            self.retried += run.starts == 2
         if state.type in FINAL:
             self._ended(run, before, state)
+        return run
+
+    def _labelled(self, name: str, key: str) -> str:
+        stable = cut_random_part(name, key)
+        self.calls_of[stable] += 1
+        number = self.calls_of[stable]
+        return stable if number == 1 else f"{stable} ({number})"
 
     def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
         if before is not None and before.type in FINAL:
@@ -96,18 +109,20 @@ class RunNotes(PassFacts):
         self.counts[one.name] += 1
         if len(self.letters) < MOST_IDS:
             note_letter(one, self.letters, self.settled)
+        run = self.unfinished.get(str(one.payload.get("task_run_id")))
+        if run is not None and one.name == "attempt.refused":
+            run.rejected += 1
         if one.name == CALLS_COUNTED:
             self.add_calls(one)
         elif self.counts[one.name] <= MOST_OF_A_KIND:
             self.happenings.append(one)
 
-    def gave(self, name: str, value: Any) -> None:
+    def gave(self, label: str, value: Any) -> None:
         """Note the value that a completed task run returned."""
         if len(self.outputs) >= MOST_OUTPUTS:
             self.outputs_left_out += 1
-            return
-        key = name if name not in self.outputs else f"{name} ({len(self.outputs) + 1})"
-        self.outputs[key] = shown(value)
+        else:
+            self.outputs[label] = shown(value)
 
 
 class _Passes:
@@ -151,13 +166,12 @@ def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> N
 
 
 def task_run_came_to(
-    flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1
-) -> RunNotes:
-    """Note a state of a task run. Returns the flow run's notes; the run's value may be added to them."""
+    flow_run_id: str, task_run_id: str, name: str, state: StateSeen, count: int = 1, key: str = ""
+) -> tuple[RunNotes, TaskRunSeen]:
+    """Note a state of a task run. Returns the flow run's notes, to which its value may be added."""
     with _passes.lock:
         notes = _of(flow_run_id, count)
-        notes.came_to(task_run_id, name, flow_run_id, state)
-        return notes
+        return notes, notes.came_to(task_run_id, name, flow_run_id, state, key)
 
 
 def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:

@@ -27,7 +27,7 @@ from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.errors.classify.shapes import add_note
-from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.errors.context import ErrorContext, name_rejecting_guard
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
@@ -36,7 +36,7 @@ from prefect_resilience.guards.timeouts.process import Carriage
 from prefect_resilience.guards.timeouts.threads import abandoned
 from prefect_resilience.telemetry.edge import events
 from prefect_resilience.telemetry.edge.call_totals import CallTotals, shown_error, totals_here
-from prefect_resilience.telemetry.metrics import attempt_succeeded, refused_by
+from prefect_resilience.telemetry.metrics import attempt_succeeded
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.model import Pass
@@ -140,8 +140,8 @@ class LocalRun(ReportingRun):
 
     def count(self, context: ErrorContext, *totals: str) -> None:
         if self._totals is not None:
-            told = {"category": context.category.value, "exception_type": context.exception_type}
-            rejected = refused_by(told) or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
+            by = name_rejecting_guard(context.category, context.exception_type)
+            rejected = by or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
             attempt = "rejected" if rejected else "attempts"
             self._totals.add(attempt, *totals, error=shown_error(context.summary()))
 

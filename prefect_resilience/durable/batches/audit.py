@@ -8,11 +8,13 @@ marked as cut off.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
 from pydantic import BaseModel
 
+from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
 from prefect_resilience.durable.effects.aliases import remove_aliases
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
@@ -263,15 +265,31 @@ def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 
-def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> tuple[int, list[str]]:
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """The numbers of effects that were archived and of those that were removed, and the keys in doubt."""
+
+    archived: int
+    removed: int
+    doubts: tuple[str, ...]
+
+    def __str__(self) -> str:
+        stay = f"; still in doubt: {', '.join(map(repr, self.doubts))}" if self.doubts else READY
+        return f"{plural(self.archived, 'effect')} archived, {self.removed} of them removed{stay}"
+
+
+READY = "; another run of the batch does the effects that are missing"
+
+
+def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> Cleared:
     """Archive every effect of a batch, then remove those that were certainly not done, or may be repeated.
 
     Effects that are done stay, so that they are not done again. External effects in doubt stay too, unless
-    `forget_doubts`. Returns how many were removed, and the keys still in doubt. It may be killed and
-    repeated.
+    `forget_doubts`. It may be killed and repeated.
     """
     removed, counted, doubts = 0, 0, list[str]()
-    for place, document in _archived(ledger, batch_id, why, by):
+    copies = _archived(ledger, batch_id, why, by)
+    for place, document in copies:
         if _may_go(ledger, document.value, forget_doubts):
             # An effect that has changed since is in use again, and stays.
             gone = ledger.store.delete(place, document.version)
@@ -280,7 +298,7 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
         elif document.value["state"] in ("intended", "unknown", "compensating"):
             doubts.append(document.value["key"])
     removed_effects(ledger, batch_id, counted)
-    return removed, doubts
+    return Cleared(len(copies), removed, tuple(doubts))
 
 
 def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bool:

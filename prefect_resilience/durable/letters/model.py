@@ -111,7 +111,7 @@ class DeadLetter(BaseModel):
     failures: the number of passes of its flow run in which the call failed. A run that is started again and
         fails again creates no second letter of the same call. `passes` has the outcome of each pass, the
         latest last; at most 20.
-    attempts: the attempts of the task in the latest pass.
+    attempts: the attempts of the task in the latest pass; a call that a circuit or a limit rejected is none.
     settled_at: when it was replayed or settled.
     category, code, message: a summary of the error; `error` has all of it.
     left_out: the values missing from the parameters, such as secrets.
@@ -135,7 +135,7 @@ class DeadLetter(BaseModel):
     identity: str = ""
     created_at: datetime
     settled_at: datetime | None = None
-    attempts: int = Field(default=1, ge=1)
+    attempts: int = Field(default=1, ge=0)
     category: str = ""
     code: str = ""
     message: str = ""
@@ -287,7 +287,7 @@ def letter_of(
         # Secrets may have become known since the error was described.
         error = ErrorContext.model_validate(redact_data(error.model_dump(mode="json")))
         lines = error.message.strip().splitlines() or [""]
-        known |= {"category": str(error.category), "code": error.code, "attempts": error.attempt}
+        known |= {"category": str(error.category), "code": error.code, "attempts": error.attempts_made}
         known["message"] = lines[0][:MESSAGE]
     letter = DeadLetter.model_validate({**known, **fields})
     if not starts and letter.flow_run_id is not None:

@@ -73,13 +73,13 @@ def list_all(
 ) -> int:
     """Show the batches: those in doubt, then other open ones, then the rest; in each group the newest first.
 
-    A flow run that failed or crashed is a batch even if it has no effects.
+    A flow run that failed or crashed is in the list even if it has no effects, but not among the open ones.
 
     Example: prefect-resilience batches list --open
 
     Args:
-        open: Only open batches: an effect is not settled, or the flow run failed or crashed.
-        archived: Show archived batches instead.
+        open: Only open batches: an effect is not settled, or the flow run failed or crashed after some were.
+        archived: Show archived and abandoned batches instead.
         all: Read a ledger with more than 10,000 effects, too. Without it, only its open batches are shown.
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, computed_field
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
 from prefect_resilience.durable.letters.report import RUN_CREATED
 from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.telemetry.model import cut_random_part
 
 
 class _Figures(BaseModel):
@@ -314,9 +315,9 @@ def task_of(name: str, task_key: str, dynamic_key: str) -> str:
 
     By default Prefect names a run after its task and the start of its dynamic key.
     """
-    for ending in (f"-{dynamic_key}", f"-{dynamic_key[:3]}"):
-        if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):
-            return name[: -len(ending)]
+    stable = cut_random_part(name, dynamic_key)
+    if stable != name:
+        return stable
     return name if dynamic_key.startswith(f"{task_key}-") else function_of(task_key)
 
 

@@ -38,7 +38,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.registry import circuits_used
 from prefect_resilience.tasks.edge.circuits_table import keeper
 from prefect_resilience.tasks.edge.seams import on_task_run_state, started_tasks_alone
-from prefect_resilience.tasks.edge.telling import Subject, Telling, write_artifact
+from prefect_resilience.tasks.edge.telling import Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.call_totals import send_totals
@@ -135,7 +135,7 @@ class Ending:
 
 
 def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Write an artifact `run-summary-<id of the flow run>` that shows what happened in the run.
+    """Write an artifact `run-summary-<flow>-<run>-...` that shows what happened in the run.
 
     For `@flow(on_completion=[run_summary], on_failure=[run_summary], on_crashed=[run_summary],
     on_cancellation=[run_summary])`, or some of these. It shows with a picture what was retried, rejected by a
@@ -146,7 +146,7 @@ def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> A
 
 
 def recovery_hint(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
-    """Write how to continue the run to the log, and to an artifact `recovery-hint-<id of the flow run>`.
+    """Write how to continue the run to the log, and to an artifact `recovery-hint-<flow>-<run>-...`.
 
     For `@flow(on_failure=[recovery_hint], on_crashed=[recovery_hint])`. A run inside another one gets no
     hint: only its root can be run again. Never raises.
@@ -201,13 +201,13 @@ class EndOfRun:
         if not self.ending.summary and not (self.ending.hint and self.badly):
             return
         flow_run, alone = self.flow_run, self._all_ran_here()
-        subject = Subject(self.flow.name, flow_run, self.state, here, alone, letter)
-        if subject.whole and not self.badly and not notes.seen_in([str(flow_run.id)]).remarkable:
+        telling = Telling(self.flow.name, flow_run, self.state, here, alone, self.log, self.badly, letter)
+        if telling.whole and not self.badly and not notes.seen_in([str(flow_run.id)]).remarkable:
             notes.forget([(str(flow_run.id), max(flow_run.run_count, 1))])
             return  # a quiet run: the API is not even asked
-        advice = self._hinted() if self.badly and self.ending.hint else None
+        telling.advice = self._hinted() if self.badly and self.ending.hint else None
         if self.ending.summary:
-            Telling(subject, self.log, self.badly, advice).tell()
+            telling.tell()
 
     def _letter(self) -> Happening | None:
         """Keep the run as a dead letter. Returns an event for its summary, since no event is sent outside a
@@ -248,7 +248,8 @@ class EndOfRun:
                 announce_recoverable(run)
             if not self.ending.summary:
                 text = hint_markdown(run.name, self.flow.name, self.state.name or "", advice)
-                write_artifact(client, run, "recovery-hint", text, f"{advice.strategy}: {advice.why}")
+                said = f"{advice.strategy}: {advice.why}"
+                write_artifact(client, run, self.flow.name, "recovery-hint", text, said)
             return advice
 
     def _label(self, client: SyncPrefectClient) -> None:

@@ -121,7 +121,7 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
 
 
 def _within(outputs: Any, left_out: int) -> dict[str, Any]:
-    """The outputs by the name of the task run, as many as may be kept in an exception."""
+    """The outputs by the name of the call, as many as may be kept in an exception."""
     told: dict[str, Any] = {}
     left = MOST_LETTERS
     for name, output in outputs.items():
@@ -361,7 +361,8 @@ else:
             "invoices-{month}". Default: the root flow run, in all its passes.
 
         The exception of a failed run carries what had been completed:
-        `error_context(state).details["partial_results"]`, by the name of the task run.
+        `error_context(state).details["partial_results"]`, by the task's name, as "fetch" and
+        "fetch (2)", or by the name that its `task_run_name` gives.
 
         Every option of `prefect.flow` works too. Raises ConfigurationError for invalid options.
         """

@@ -110,11 +110,17 @@ def capture_for_task(
             task_run_id=str(task_run.id),
             run_count=flow_run.run_count if flow_run is not None else 1,
             starts=starts_of(flow_run) if flow_run is not None else block_starts(),
-            attempts=max(error.attempt if error else 1, task_run.run_count, 1),
+            attempts=_attempts_of(error, task_run),
         )
         return _as_begun(letter, task_run), contents
 
     return _captured(made, task_run_logger(task_run=task_run, task=task))
+
+
+def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
+    """The attempts that were made, by the error's history or by Prefect's count of starts."""
+    starts = max(task_run.run_count, 1)
+    return starts if error is None else max(error.attempt, starts) - error.rejected_calls
 
 
 def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> DeadLetter | None:

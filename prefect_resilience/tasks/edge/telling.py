@@ -1,13 +1,14 @@
-"""The summary of one flow run: collected, written, and written again when more is known.
+"""The summary of one flow run: read once at its end, and written once.
 
 The end of a run waits at most HELD seconds for it. After that, a thread continues beside other work of the
 process, and the end of the process waits for it up to AT_THE_END seconds. A run whose process has died delays
-nothing, so its summary gets more time at once.
+nothing, so its summary gets more time.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,9 +36,24 @@ from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.circuits_table import create_artifact, own_client
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
-from prefect_resilience.tasks.summaries.story import Story, circuits_met, circuits_of, one_pass, story_of
+from prefect_resilience.tasks.summaries.story import (
+    Story,
+    add_read,
+    circuits_met,
+    circuits_of,
+    one_pass,
+    story_of,
+)
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import Advice, Happening, PassFacts, RunFacts, together
+from prefect_resilience.telemetry.model import (
+    Advice,
+    Happening,
+    PassFacts,
+    RunFacts,
+    StateSeen,
+    TaskRunSeen,
+    together,
+)
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -45,22 +61,38 @@ if TYPE_CHECKING:
 
 CLOSING = 1.0
 """Seconds for closing the task runs that earlier passes left unfinished."""
-
 CLOSING_SETTLES = 30.0
+HELD = 3.0
+"""The most seconds for which the end of a run waits for its summary."""
+AFTER_A_DEATH = 12.0
+"""Seconds for a run whose process has died: the API receives its last events some seconds later."""
+LOOKS = 5.0
+"""Seconds for reading."""
+EVERY = 1.0
+AT_THE_END = 5.0
+"""The most seconds for which the end of the process waits for summaries that are being written."""
+MOST_LINKS = 20
+MOST_HISTORIES = 60
+NAME_LENGTH = 60
 _WAITING = frozenset({"waiting", "replaying", "in_doubt"})
 
 NO_ANSWER = "The Prefect API did not answer in time: this summary has only the records of this process."
 NOT_HEARD = "The Prefect API had not received every event yet: the latest ones may be missing."
-SLOW = "The Prefect API was slow: some of its records are missing here."
+TOO_MANY = f"The run has more than {reading.MOST_RUNS:,} task runs: the later ones are missing."
+
+_ending = threading.Event()
+"""Set when the process ends: then nothing waits for the Prefect API to hear more."""
+_threads: list[threading.Thread] = []
+"""The threads that may still be writing a summary."""
 
 
 @dataclass
-class Subject:
-    """The run of a summary.
+class Telling:
+    """Reads and writes the summary of one run.
 
-    `here`: it ran in this process. `alone`: its task runs ran in the process of the flow, and it started no
-    other flow. `letter` is its own dead letter, which has no event. `noted_passes` are the passes that this
-    process noted, of the run and of the runs inside it.
+    `here`: the run took place in this process. `alone`: its task runs ran in the process of the flow, and it
+    started no other flow. `badly`: the run ended badly, so a summary is written in any case. `letter` is its
+    own dead letter, which has no event. `ids` has the run and the runs inside it.
     """
 
     flow_name: str
@@ -68,93 +100,122 @@ class Subject:
     state: State[Any]
     here: bool
     alone: bool
+    log: logging.LoggerAdapter[Any]
+    badly: bool
     letter: Happening | None = None
-    noted_passes: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
+    advice: Advice | None = None
+    ids: list[UUID] = field(default_factory=list[UUID])
+    missing: list[str] = field(default_factory=list[str])
 
     @property
     def whole(self) -> bool:
         """Whether all of it happened in this process, in one pass."""
         return self.here and self.alone and self.flow_run.run_count <= 1
 
-    def noted(self, ids: Iterable[UUID]) -> dict[tuple[str, int], PassFacts]:
-        """The facts that this process noted about these flow runs."""
-        found = notes.seen_by_pass(str(one) for one in ids)
-        self.noted_passes |= found.keys()
-        return found
+    def tell(self) -> None:
+        """Write the summary in a thread, and wait a limited time for it. Never raises."""
+        written = threading.Event()
+        try:
+            thread = start_thread("run-summary", self._work, written.set, context=copy_context())
+        except RuntimeError:  # no thread can be started any more
+            return
+        _threads[:] = [*filter(threading.Thread.is_alive, _threads), thread]
+        written.wait(HELD if self.here else AFTER_A_DEATH + HELD)
 
+    def _work(self, written: Callable[[], None]) -> None:
+        self.ids = [self.flow_run.id]
+        try:
+            # No retries in the client: their delays would exceed the time limits.
+            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), own_client() as client:
+                story = self._look(client)
+                if self.badly or story.remarkable:
+                    self._write(client, story)
+        except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
+            self.log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
+        finally:
+            written()
+            if self.flow_run.parent_task_run_id is None:
+                notes.forget(notes.seen_by_pass(map(str, self.ids)).keys())
 
-@dataclass
-class SummaryLookup:
-    """One lookup, until `until` on the `monotonic()` clock. Then `ids` has the run and the runs inside it."""
-
-    subject: Subject
-    client: SyncPrefectClient
-    until: float
-    missing: list[str] = field(default_factory=list[str])
-    ids: list[UUID] = field(default_factory=list[UUID])
-
-    def look(self) -> Story:
-        """The story of the run. Its `missing` lists what could not be looked up."""
-        subject = self.subject
-        self.ids = [subject.flow_run.id]
-        if subject.whole:
-            story = one_pass(self._facts(subject.flow_run), together(subject.noted(self.ids).values()))
+    def _look(self, client: SyncPrefectClient) -> Story:
+        """The story of the run. Its `missing` lists what could not be read."""
+        if self.whole:
+            facts = self._facts(self.flow_run)
+            story = one_pass(facts, together(notes.seen_by_pass([str(self.flow_run.id)]).values()))
         else:
-            story = self._passes()
-        letter, seen = subject.letter, story.last
+            story = self._passes(client)
+        letter, seen = self.letter, story.last
         if letter is not None and letter.subject not in seen.letters:
             seen.happened(letter)
-        return replace(self._afterwards(story), missing=tuple(self.missing))
+        return replace(self._afterwards(client, story), missing=tuple(self.missing))
 
-    def _passes(self) -> Story:
+    def _passes(self, client: SyncPrefectClient) -> Story:
         """The story of a run with several passes, or with parts in other processes."""
-        subject, client = self.subject, self.client
-        run_id = subject.flow_run.id
-        jobs: dict[str, Callable[[], Any]] = {
+        run_id = self.flow_run.id
+        if not (self.here and self.alone) and not self._wait(client):
+            self.missing.append(NOT_HEARD)
+        until = time.monotonic() + LOOKS
+        first: dict[str, Callable[[], Any]] = {
             "run": partial(client.read_flow_run, run_id),
             "states": partial(states_of, client, run_id),
-            "inner": partial(reading.inner_runs, client, run_id),
-            "audit": partial(_audit_of, subject.flow_run),
+            "inner": partial(reading.read_inner_runs, client, run_id),
+            "audit": partial(_audit_of, self.flow_run),
         }
-        if not (subject.here and subject.alone):
-            jobs["heard"] = partial(reading.heard_of_the_end, client, run_id, subject.state.id)
-        found = answers(jobs, self.until, at_once=len(jobs))
-        run: FlowRun = found.get("run", subject.flow_run)
+        found = answers(first, until, at_once=len(first))
+        run: FlowRun = found.get("run", self.flow_run)
         states: list[RunState] = found.get("states", [])
         inner: list[UUID] = found.get("inner", [])
         self.ids += inner
-        noted = subject.noted(self.ids)
-        facts = self._facts(run)
+        noted = notes.seen_by_pass(map(str, self.ids))
         passes = passes_of(states, reading.origin_of(run), found.get("audit", ()), run.run_count)
         if not passes:
             self.missing.append(NO_ANSWER)
-            return one_pass(facts, together(noted.values()))
-        if "heard" in jobs and not found.get("heard"):
-            self.missing.append(NOT_HEARD)
+            return one_pass(self._facts(run), together(noted.values()))
+        began = passes[0].began - reading.DAY
         if len(passes) > 1:
-            # Before the task runs are counted.
+            # Before the task runs are read.
             closing = partial(close_left_behind, client, run, settles=CLOSING_SETTLES, within=CLOSING)
-            answers({"closed": closing}, min(self.until, time.monotonic() + 2 * CLOSING))
-        parts = by_pass(noted, passes, str(run_id))
-        story = story_of(facts, passes, parts, self._read(passes, parts))
-        story.last.inner_runs = len(inner)
-        return story
+            answers({"closed": closing}, min(until, time.monotonic() + 2 * CLOSING))
+        crashes = [one.ended for one in passes if one.crashed and one.ended is not None]
+        second: dict[str, Callable[[], Any]] = {
+            "runs": partial(reading.read_task_runs, client, self.ids),
+            "events": partial(reading.read_events, client, self.ids, began),
+            "beats": partial(reading.read_beats, client, run_id, crashes),
+        }
+        found = answers(second, until)
+        if second.keys() - found.keys():
+            self.missing.append(NO_ANSWER)
+        runs: list[tuple[TaskRunSeen, int]] = found.get("runs", [])
+        if len(runs) >= reading.MOST_RUNS:
+            self.missing.append(TOO_MANY)
+        self._add_histories(client, [seen for seen, _ in runs], until)
+        parts = by_pass(noted, passes, str(run_id), runs, found.get("events", []))
+        return replace(
+            story_of(self._facts(run), passes, parts, found.get("beats", [])), inner_runs=len(inner)
+        )
 
-    def _read(
-        self, passes: Sequence[RunPass], parts: Mapping[int, Sequence[PassFacts]]
-    ) -> dict[int, reading.PassRead]:
-        """What the API knows about passes that were not entirely in this process."""
-        alone = self.subject.here and self.subject.alone and len(self.ids) == 1
-        here = {number for number in parts if alone}
-        windows = reading.windows_of(passes)
-        wanted = {number: window for number, window in windows.items() if number not in here}
-        last = {passes[-1].number} & wanted.keys()
-        read = reading.read_passes(self.client, self.ids, wanted, last, self.until)
-        if not read.whole:
-            self.missing.append(SLOW)
-        return read.passes
+    def _wait(self, client: SyncPrefectClient) -> bool:
+        """Wait until the API knows about the run's end, or the process ends."""
+        heard = partial(reading.has_heard_the_end, client, self.flow_run.id, self.state.id)
+        until = time.monotonic() + AFTER_A_DEATH
+        while not answers({"heard": heard}, until).get("heard"):
+            if time.monotonic() >= until or _ending.wait(EVERY):
+                return False
+        return True
 
-    def _afterwards(self, story: Story) -> Story:
+    def _add_histories(self, client: SyncPrefectClient, runs: Iterable[TaskRunSeen], until: float) -> None:
+        """Give notable task runs all of their states."""
+        notable = sorted(
+            (run for run in runs if run.starts > 1 or run.remarkable), key=lambda run: -run.starts
+        )
+        jobs: dict[str, Callable[[], list[StateSeen]]] = {
+            run.id: partial(reading.read_history, client, UUID(run.id)) for run in notable[:MOST_HISTORIES]
+        }
+        found = answers(jobs, until)
+        for run in notable:
+            run.states = found.get(run.id) or run.states
+
+    def _afterwards(self, client: SyncPrefectClient, story: Story) -> Story:
         """Add the changes of the run's circuits by any process or person, and the current state of its dead
         letters."""
         names = circuits_met(story.happenings)
@@ -162,27 +223,26 @@ class SummaryLookup:
         jobs: dict[str, Callable[[], Any]] = {}
         if names:
             until = time.time() + reading.DAY if ended is None else ended + 1.0
-            jobs["moves"] = partial(reading.circuit_events, self.client, names, began - 1.0, until)
-            jobs["states"] = lambda: {one.name: one.state for one in get_circuits()}
+            jobs["circuit changes"] = partial(reading.read_circuit_events, client, names, began - 1.0, until)
+            jobs["circuit states"] = lambda: {one.name: one.state for one in get_circuits()}
         if story.letters:
             ids = {str(one) for one in self.ids}
-            jobs["letters"] = partial(_waiting_letters, ids, story.letters, began - reading.DAY)
-        found = answers(jobs, self.until)
+            jobs["dead letters"] = partial(_waiting_letters, ids, story.letters, began - reading.DAY)
+        found = answers(jobs, time.monotonic() + 2.0)
         if late := sorted(jobs.keys() - found.keys()):
-            told = {"moves": "circuit changes", "states": "circuit states", "letters": "dead letters"}
-            asked = " and ".join(told[one] for one in late)
+            asked = " and ".join(late)
             self.missing.append(f"Not read in time, so those of other runs may be missing: {asked}.")
-        moves = [*story.happenings, *found.get("moves", ())]
-        waiting = found.get("letters")
-        return replace(story, circuits=circuits_of(moves, found.get("states")), waiting=waiting)
+        moves = [*story.happenings, *found.get("circuit changes", ())]
+        circuits = circuits_of(moves, found.get("circuit states"))
+        return replace(story, circuits=circuits, waiting=found.get("dead letters"))
 
     def _facts(self, run: FlowRun) -> RunFacts:
-        state = self.subject.state
+        state = self.state
         ended = run.end_time or state.timestamp
         return RunFacts(
             id=str(run.id),
             name=run.name,
-            flow=self.subject.flow_name,
+            flow=self.flow_name,
             state_type=state.type.value,
             state=state.name or state.type.value.title(),
             message=redact(state.message or ""),
@@ -191,23 +251,43 @@ class SummaryLookup:
             times_run=run.run_count,
         )
 
+    def _write(self, client: SyncPrefectClient, story: Story) -> None:
+        others = answers({"links": partial(_others, client, self.ids)}, time.monotonic() + 2.0)
+        text = markdown(story, self.advice, others.get("links", []))
+        write_artifact(client, self.flow_run, self.flow_name, "run-summary", text, headline(story))
+
 
 def by_pass(
-    noted: Mapping[tuple[str, int], PassFacts], passes: Sequence[RunPass], flow_run_id: str
+    noted: Mapping[tuple[str, int], PassFacts],
+    passes: Sequence[RunPass],
+    flow_run_id: str,
+    runs: Iterable[tuple[TaskRunSeen, int]],
+    happenings: Iterable[Happening],
 ) -> dict[int, list[PassFacts]]:
-    """The notes of a run and of the runs inside it, by the number of the run's pass."""
-    found: dict[int, list[PassFacts]] = {}
+    """The facts about a run and the runs inside it, by the number of the run's pass: the notes of this
+    process, and the task runs and events that the API has."""
+    found: dict[int, list[PassFacts]] = {one.number: [] for one in passes}
     for (run_id, count), seen in noted.items():
         moments = [state.at for run in seen.task_runs for state in run.states]
         moments += [one.at for one in seen.happenings]
         own = count if run_id == flow_run_id else 0
-        if moments:
-            of = pass_of_task_run(passes, own, min(moments))
-        else:
-            of = next((one for one in passes if own and one.count == own), None)
+        of = pass_of_task_run(passes, own, min(moments, default=passes[-1].began))
         if of is not None:
-            found.setdefault(of.number, []).append(seen)
-    return found
+            found[of.number].append(seen)
+    read_runs: dict[int, list[TaskRunSeen]] = {}
+    for run, count in runs:
+        own = count if run.flow_run_id == flow_run_id else 0
+        at = min((state.at for state in run.states), default=passes[-1].began)
+        if (of := pass_of_task_run(passes, own, at)) is not None:
+            read_runs.setdefault(of.number, []).append(run)
+    read_events: dict[int, list[Happening]] = {}
+    for one in happenings:
+        if (of := pass_of_task_run(passes, 0, one.at)) is not None:
+            read_events.setdefault(of.number, []).append(one)
+    return {
+        number: [add_read(together(parts), read_runs.get(number, ()), read_events.get(number, ()))]
+        for number, parts in found.items()
+    }
 
 
 def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
@@ -227,100 +307,32 @@ def _waiting_letters(flow_run_ids: set[str], created: frozenset[str], since: flo
     return frozenset(letter for letter, status in known.items() if status in _WAITING)
 
 
-HELD = 3.0
-"""The most seconds for which the end of a run waits for its summary."""
-
-FIRST = 2.0
-"""Seconds of HELD for the lookup; the rest is for writing."""
-
-AFTER_A_DEATH = 12.0
-"""Seconds for a run whose process has died: the API receives its last events some seconds later."""
-
-PATIENCE = 20.0
-"""Seconds for the second lookup, if the API did not know everything at the first."""
-
-EVERY = 1.0
-AT_THE_END = 5.0
-"""The most seconds for which the end of the process waits for summaries that are being written."""
-
-MOST_LINKS = 20
-
-
-@dataclass
-class Telling:
-    """Writes the summary of one run. `badly`: the run ended badly, so a summary is written in any case."""
-
-    subject: Subject
-    log: logging.LoggerAdapter[Any]
-    badly: bool
-    advice: Advice | None = None
-    _written: str = field(default="", init=False)
-
-    def tell(self) -> None:
-        """Write the summary in a thread, and wait a limited time for it. Never raises."""
-        written = threading.Event()
-        try:
-            thread = start_thread("run-summary", self._work, written.set, context=copy_context())
-        except RuntimeError:  # no thread can be started any more
-            return
-        _threads[:] = [*filter(threading.Thread.is_alive, _threads), thread]
-        written.wait(HELD if self.subject.here else AFTER_A_DEATH + HELD)
-
-    def _work(self, written: Callable[[], None]) -> None:
-        here = self.subject.here
-        try:
-            # No retries in the client: their delays would exceed the time limits.
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), own_client() as client:
-                whole = self._told(client, FIRST if here else AFTER_A_DEATH, wait=not here)
-                written()
-                if not whole:
-                    self._told(client, PATIENCE, wait=True)
-        except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
-            self.log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
-        finally:
-            written()
-            if self.subject.flow_run.parent_task_run_id is None:
-                notes.forget(self.subject.noted_passes)
-
-    def _told(self, client: SyncPrefectClient, seconds: float, *, wait: bool) -> bool:
-        """Look everything up and write it. Returns whether everything was known."""
-        until = time.monotonic() + seconds
-        if wait and not self.subject.whole:
-            self._wait(client, until - FIRST)
-        look = SummaryLookup(self.subject, client, max(until, time.monotonic() + FIRST))
-        story = look.look()
-        if self.badly or story.remarkable:
-            self._write(client, story, look.ids)
-        return not story.missing
-
-    def _wait(self, client: SyncPrefectClient, until: float) -> None:
-        """Wait until the API knows about the run's end."""
-        run, state = self.subject.flow_run, self.subject.state
-        heard = partial(reading.heard_of_the_end, client, run.id, state.id)
-        while time.monotonic() < until and not answers({"heard": heard}, until).get("heard"):
-            time.sleep(EVERY)
-
-    def _write(self, client: SyncPrefectClient, story: Story, ids: list[UUID]) -> None:
-        links = answers({"links": partial(_others, client, ids)}, time.monotonic() + FIRST).get("links", [])
-        text = markdown(story, self.advice, links)
-        if text != self._written:
-            write_artifact(client, self.subject.flow_run, "run-summary", text, headline(story))
-            self._written = text
-
-
-def write_artifact(client: SyncPrefectClient, run: FlowRun, kind: str, text: str, description: str) -> None:
+def write_artifact(
+    client: SyncPrefectClient, run: FlowRun, flow_name: str, kind: str, text: str, description: str
+) -> None:
     """Write a markdown artifact of a run. A later one of the same kind becomes its next version."""
-    plain = description.replace("**", "").replace("`", "").replace("\\", "")
     create_artifact(
         client,
         ArtifactCreate(
-            key=f"{kind}-{run.id}",
+            key=artifact_key(kind, flow_name, run.name, run.id),
             type="markdown",
-            description=redact(bounded(plain, 500)),
+            description=redact(bounded(re.sub(r"[*`\\]", "", description), 500)),
             data=text,
             flow_run_id=run.id,
         ),
     )
+
+
+def artifact_key(kind: str, flow_name: str, run_name: str, run_id: UUID) -> str:
+    """A key that a person reads: the kind, the flow, its run, and the end of the run's id.
+
+    Example:
+        >>> artifact_key("run-summary", "ETL night", "tidy-newt", UUID(int=0x3F2A))
+        'run-summary-etl-night-tidy-newt-3f2a'
+    """
+    names = [re.sub(r"[^a-z0-9]+", "-", redact(name).lower()).strip("-") for name in (flow_name, run_name)]
+    shown = [name[:NAME_LENGTH].strip("-") for name in names if name]
+    return "-".join([kind, *shown, str(run_id)[-4:]])
 
 
 def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[str, str | None]]:
@@ -337,13 +349,10 @@ def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[s
     return sorted(named.items())[:MOST_LINKS]
 
 
-_threads: list[threading.Thread] = []
-"""The threads that may still be writing a summary."""
-
-
 @at_exit
 def _leave() -> None:
     """Wait up to AT_THE_END seconds for the summaries that are being written."""
+    _ending.set()
     until = time.monotonic() + AT_THE_END
     for thread in [*_threads]:
         thread.join(max(until - time.monotonic(), 0.0))

@@ -6,21 +6,27 @@ import base64
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from prefect_resilience.base.text import plural
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.rows import Table, passes_table, span, tables_of
+from prefect_resilience.tasks.summaries.calls import SHORT, WELL, CallRow, describe_error, list_calls, text_in
+from prefect_resilience.tasks.summaries.passes import COLUMNS, clock, pass_rows, span_text
+from prefect_resilience.tasks.summaries.picture import draw
 from prefect_resilience.tasks.summaries.story import Story
-from prefect_resilience.tasks.summaries.timeline import draw
-from prefect_resilience.telemetry.model import REPLACED, REPLAYED, Advice
+from prefect_resilience.telemetry.model import CALL_COUNTS, REPLACED, REPLAYED, Advice, Happening
 
 OUTPUTS_SHOWN = 20
 OUTPUT_LENGTH = 300
 MESSAGE_LENGTH = 600
 LARGEST = 300_000
 """The most bytes of a summary. The tables of a larger one are shortened."""
-ROWS_WHERE_LARGE = (20, 5)
+MOST_ROWS = (50, 20, 5)
+BAD = ("FAILED", "CRASHED", "CANCELLED", "CANCELLING")
+URL = re.compile(r"(https?://[^\s`'\"<>;,)]+)")
+
+Rows = Sequence[tuple[str, ...]]
 
 
 def markdown(
@@ -30,40 +36,23 @@ def markdown(
     letters: str = "prefect-resilience dead-letters replay",
 ) -> str:
     """The whole summary. `links` are other artifacts of the run: pairs of a key and an address, if known."""
-    whole = tables_of(story)
-    written = _written(story, advice, links, letters, whole)
-    for most in ROWS_WHERE_LARGE:
-        if len(written.encode()) <= LARGEST:
-            break
-        shorter = [table.cut(most) for table in whole]
-        written = _written(story, advice, links, letters, shorter)
-    return written
-
-
-def _written(
-    story: Story,
-    advice: Advice | None,
-    links: Sequence[tuple[str, str | None]],
-    letters: str,
-    tables: Iterable[Table],
-) -> str:
-    facts = story.facts
+    facts, calls = story.facts, list_calls(story)
     lines = [f"# {text(facts.name)}", "", headline(story), ""]
-    if facts.message and facts.state_type in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING"):
+    if facts.message and facts.state_type in BAD:
         lines += [f"> {text(bounded(facts.message, MESSAGE_LENGTH))}", ""]
     lines += _advice(advice)
-    passes = passes_table(story)
-    lines += [] if passes is None else _table(passes)
-    lines += _picture(story)
-    for table in tables:
-        lines += _table(table)
-        if table.title == "Dead letters":
-            ids = [row[0] for row in table.rows]
-            lines += [f"Once the cause is fixed: {code(f'{letters} {ids[0]}')}", ""]
-    lines += _outputs(story)
-    lines += _links(links)
-    lines += [line for what in story.missing for line in (f"*{text(what)}*", "")]
-    return "\n".join(lines).rstrip() + "\n"
+    svg = draw(story, calls)
+    picture = "" if svg is None else base64.b64encode(svg.encode()).decode()
+    written = ""
+    for most in MOST_ROWS:
+        parts = [*lines, *table("Passes", COLUMNS, _ends(pass_rows(story), most))]
+        parts += [f"![the calls over time](data:image/svg+xml;base64,{picture})", ""] if picture else []
+        parts += [*_tables(story, calls, most), *_letters(story, letters, most), *_outputs(story)]
+        parts += [*_links(links), *(line for what in story.missing for line in (f"*{text(what)}*", ""))]
+        written = "\n".join(parts).rstrip() + "\n"
+        if len(written.encode()) <= LARGEST:
+            break
+    return written
 
 
 def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
@@ -74,55 +63,46 @@ def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
 
 def headline(story: Story) -> str:
     """One sentence: the outcomes of the task runs of the last pass, and the dead letters of the run."""
-    facts, seen = story.facts, story.last
-    took = ""
-    several = len(story.passes) > 1
+    facts, seen, count = story.facts, story.last, len(story.passes)
+    how = f" in its {_ordinal(count)} pass" if count > 1 else ""
     if facts.began is not None and facts.ended is not None:
-        since = " after it first began" if several else ""
-        took = f"{',' if several else ' after'} {span(facts.ended - facts.began)}{since}"
-    again = ""
-    if several:
-        again = f" in its {_ordinal(len(story.passes))} pass"
-    elif facts.times_run > 1:
-        again = f", when it was run for the {_ordinal(facts.times_run)} time"
-    parts = [_many(seen.total, "task run")]
+        took = span_text(facts.ended - facts.began)
+        how += f", {took} after it first began" if count > 1 else f" after {took}"
+    if count == 1 and facts.times_run > 1:
+        how += f", when it was run for the {_ordinal(facts.times_run)} time"
     outcomes = seen.outcomes
-    failed = outcomes["failed"] + outcomes["crashed"]
-    replaced = max(sum(seen.states[name] for name in REPLACED), seen.counts["fallback.used"])
-    inside: Counter[str] = Counter()
-    for (_, name), count in seen.calls.items():
-        inside[name] += int(count)
+    inside = Counter[str]()
+    for (_, name), times in seen.calls.items():
+        inside[name] += int(times)
+    opened = [one.opened for one in story.circuits if one.opened]
+    often = "" if sum(opened) == len(opened) else f" {sum(opened):,} times"
     told = [
-        (seen.retried, f"{seen.retried:,} retried ({_many(seen.retries, 'retry', 'retries')})"),
-        (replaced, f"{replaced:,} answered by a fallback"),
+        (1, plural(seen.total, "task run")),
+        (outcomes["running"], f"{outcomes['running']:,} did not end"),
+        (seen.retried, f"{seen.retried:,} retried ({plural(seen.retries, 'retry', 'retries')})"),
+        (replaced := _replaced(seen.states, seen.counts), f"{replaced:,} answered by a fallback"),
         (seen.states[REPLAYED], f"{seen.states[REPLAYED]:,} replayed"),
-        (failed, f"{failed:,} failed"),
+        (outcomes["crashed"], f"{outcomes['crashed']:,} crashed"),
+        (outcomes["failed"], f"{outcomes['failed']:,} failed"),
+        (seen.counts["attempt.refused"], plural(seen.counts["attempt.refused"], "rejected call")),
         (inside["attempts"] + inside["rejected"], _inside(inside)),
         (seen.counts["effect.in-doubt"], f"{seen.counts['effect.in-doubt']:,} in doubt"),
-        (1, _circuits(story)),
-        (len(story.letters), _many(len(story.letters), "dead letter")),
+        (len(opened), f"{plural(len(opened), 'circuit')} opened{often}"),
+        (len(story.letters), plural(len(story.letters), "dead letter")),
     ]
-    parts += [words for count, words in told if count and words]
-    inner = f", in {_many(seen.inner_runs + 1, 'flow run')}" if seen.inner_runs else ""
-    ended = f"The run of {code(facts.flow)} ended **{text(facts.state)}**"
-    how = f"{again}{took}" if several else f"{took}{again}"
-    return f"{ended}{how}: {', '.join(parts)}{inner}."
+    inner = f", in {plural(story.inner_runs + 1, 'flow run')}" if story.inner_runs else ""
+    parts = ", ".join(words for number, words in told if number)
+    return f"The run of {code(facts.flow)} ended **{text(facts.state)}**{how}: {parts}{inner}."
 
 
-def _inside(inside: Mapping[str, int]) -> str:
+def _inside(inside: Counter[str]) -> str:
     """The guarded calls inside tasks."""
     failed = f", {inside['failures']:,} failed" if inside["failures"] else ""
-    return f"{_many(inside['calls'], 'call')} inside ({_many(inside['attempts'], 'attempt')}{failed})"
+    return f"{plural(inside['calls'], 'call')} inside ({plural(inside['attempts'], 'attempt')}{failed})"
 
 
-def _circuits(story: Story) -> str:
-    """How many circuits opened, and how often."""
-    opened = [one.opened for one in story.circuits if one.opened]
-    times = sum(opened)
-    if not opened:
-        return ""
-    often = "" if times == len(opened) else f" {times:,} times"
-    return f"{_many(len(opened), 'circuit')} opened{often}"
+def _replaced(states: Counter[str], counts: Counter[str]) -> int:
+    return max(sum(states[name] for name in REPLACED), counts["fallback.used"])
 
 
 def code(said: str) -> str:
@@ -131,13 +111,11 @@ def code(said: str) -> str:
 
 
 def text(said: str) -> str:
-    """Any text, escaped as plain words."""
-    line = " ".join(redact(said).replace("|", "¦").split())
-    return re.sub(r"([\\`*_{}\[\]<>#!~&$])", r"\\\1", line)
-
-
-def _many(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    """Any text, escaped as plain words. A URL becomes code: the UIs would show its escapes."""
+    parts = URL.split(" ".join(redact(said).replace("|", "¦").split()))
+    words = (re.sub(r"([\\`*_{}\[\]<>#!~$])", r"\\\1", part) for part in parts[::2])
+    urls = [f"`{part}`" for part in parts[1::2]]
+    return "".join(word + url for word, url in zip(words, [*urls, ""], strict=True))
 
 
 def _ordinal(number: int) -> str:
@@ -156,42 +134,96 @@ def _advice(advice: Advice | None) -> list[str]:
     return lines
 
 
-def _picture(story: Story) -> list[str]:
-    svg = draw(story)
-    if svg is None:
+def table(title: str, columns: Sequence[str], shown: tuple[Rows, int]) -> list[str]:
+    """A table with a title: the shown rows, and the number of all; nothing without rows."""
+    rows, total = shown
+    if not rows:
         return []
-    data = base64.b64encode(svg.encode()).decode()
-    return [f"![the task runs over time](data:image/svg+xml;base64,{data})", ""]
-
-
-def _table(table: Table) -> list[str]:
-    first, *others = table.columns
-    lines = [
-        f"## {table.title}",
-        "",
-        f"| {first} | {' | '.join(others)} |",
-        "|---" * len(table.columns) + "|",
-    ]
-    numbers = {
-        "attempts",
-        "times",
-        "pass",
-        "task runs",
-        "retries",
-        "calls",
-        "rejected",
-        "fallbacks",
-        "failed",
-    }
-    for row in table.rows:
-        cells = [
-            cell if name in numbers else code(cell) if place == 0 and cell else text(cell)
-            for place, (name, cell) in enumerate(zip(table.columns, row, strict=True))
-        ]
+    lines = [f"## {title}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in rows:
+        first = row[0] if row[0].isdigit() or not row[0] else code(row[0])
+        cells = [first, *map(text, row[1:])]
         lines.append(f"| {' | '.join(cells)} |")
-    if table.more:
-        lines += ["", f"and {table.more:,} more."]
-    return [*lines, ""]
+    more = total - len(rows)
+    return [*lines, *(["", f"and {more:,} more."] if more > 0 else []), ""]
+
+
+def _first(rows: Rows, most: int, total: int = 0) -> tuple[Rows, int]:
+    return rows[:most], max(total, len(rows))
+
+
+def _ends(rows: Rows, most: int) -> tuple[Rows, int]:
+    """The first row and the last ones."""
+    return (rows if len(rows) <= most else [rows[0], *rows[1 - most :]]), len(rows)
+
+
+def _tables(story: Story, calls: Iterable[CallRow], most: int) -> list[str]:
+    """The calls with anything of note, the functions inside them, the circuits, and the stores."""
+    several, seen = len(story.passes) > 1, story.last
+    notable = [call for call in calls if call.rank != WELL]
+    columns = ["call", "pass", "ended", "attempts", "rejected", "waited, s", "what happened"]
+    rows = [_call_cells(call) for call in notable]
+    if not several:
+        columns.remove("pass")
+        rows = [(name, *cells) for name, _, *cells in rows]
+    lines = table("Calls", columns, _first(rows, most, _notable_calls(story)))
+    functions = sorted({name for name, _ in seen.calls}, key=lambda name: -seen.calls[name, "attempts"])
+    rows = [
+        (
+            name,
+            *(f"{seen.calls[name, count]:,.{int(count == 'waited')}f}" for count in CALL_COUNTS),
+            bounded(seen.call_errors.get(name, ""), SHORT),
+        )
+        for name in functions
+    ]
+    columns = ["function", "calls", "attempts", "rejected", "fallbacks", "failed", "waited, s", "last error"]
+    lines += table("Calls inside tasks", columns, _first(rows, most))
+    moves = sorted((move for one in story.circuits for move in one.moves), key=lambda move: move.at)
+    rows = [
+        (
+            f"{clock(one.at)} UTC",
+            one.subject,
+            f"{text_in(one.payload, 'before')} → {text_in(one.payload, 'after')}",
+            bounded(text_in(one.payload, "reason"), SHORT),
+        )
+        for one in moves
+    ]
+    lines += table("Circuit changes", ("at", "circuit", "state", "why"), _first(rows, most))
+    lost = [one for one in story.happenings if one.name == "store.unavailable"]
+    rows = [
+        (f"{clock(one.at)} UTC", one.subject, bounded(text_in(one.payload, "reason"), SHORT)) for one in lost
+    ]
+    total = sum(part.seen.counts["store.unavailable"] for part in story.passes)
+    return lines + table("Unavailable stores", ("at", "store", "why"), _first(rows, most, total))
+
+
+def _call_cells(call: CallRow) -> tuple[str, ...]:
+    waited = f"{call.waited:.1f}" if call.waited else ""
+    attempts, rejected = str(call.attempts), str(call.rejected or "")
+    return (call.name, str(call.number), call.ended, attempts, rejected, waited, call.what)
+
+
+def _notable_calls(story: Story) -> int:
+    """A lower bound of the number of calls with anything of note, also of those without a row."""
+    total = 0
+    for part in story.passes:
+        outcomes = part.seen.outcomes
+        total += outcomes.total() - outcomes["ok"]
+    return total
+
+
+def _letters(story: Story, command: str, most: int) -> list[str]:
+    left = story.letters
+    created = {one.subject: one for one in story.happenings if one.name == "dead-letter.created"}
+    rows = [(one.subject, _named(one), describe_error(one)) for key, one in created.items() if key in left]
+    # Of some letters only the id is known.
+    rows += [(letter, "", "") for letter in sorted(left - created.keys())]
+    lines = table("Dead letters", ("letter", "task", "error"), _first(rows, most))
+    return [*lines, f"Once the cause is fixed: {code(f'{command} {rows[0][0]}')}", ""] if lines else []
+
+
+def _named(one: Happening) -> str:
+    return text_in(one.payload, "name") or text_in(one.payload, "node_id")
 
 
 def _outputs(story: Story) -> list[str]:

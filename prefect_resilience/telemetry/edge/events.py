@@ -19,7 +19,12 @@ from prefect.events import Event, RelatedResource, Resource, emit_event
 from prefect.settings import get_current_settings
 
 from prefect_resilience.errors.classify.shapes import state_data
-from prefect_resilience.errors.context import AttemptRecord, ErrorContext
+from prefect_resilience.errors.context import (
+    AttemptRecord,
+    ErrorContext,
+    count_rejected,
+    name_rejecting_guard,
+)
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.budgets.model import burn_listeners
@@ -30,7 +35,7 @@ from prefect_resilience.guards.circuits.listeners import (
     add_transition_listener,
 )
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.metrics import circuit_changed, observe, refused_by
+from prefect_resilience.telemetry.metrics import circuit_changed, observe
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
 from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
 
@@ -164,7 +169,7 @@ def attempt_failed(context: ErrorContext, task: str, emit: Emit = emit) -> None:
         *("category", "code", "kind", "attempt", "circuit"),
     }
     payload = context.model_dump(mode="json", include=about, exclude_none=True)
-    by = refused_by({"category": context.category.value, "exception_type": context.exception_type})
+    by = name_rejecting_guard(context.category, context.exception_type)
     if by is None:
         emit("attempt.failed", "error", f"{context.category.value}.{context.code}", payload)
     else:
@@ -180,7 +185,7 @@ def fallback_used(
     task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit, *, circuit: str | None = None
 ) -> None:
     attempt_failed(context, task, emit)
-    told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempt}
+    told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
     told |= {**_times(context), "record": _record_of(context.history, circuit)}
     _of_failure(emit, "fallback.used", task, context, **told)
     if fallback.degraded:
@@ -199,7 +204,7 @@ def run_recovered(
     """`history`: the attempts that failed; `seconds`: from the first one's beginning to the success."""
     last = history[-1].error
     payload = {
-        "attempts": len(history) + 1,
+        "attempts": len(history) + 1 - count_rejected(history),
         "after": seconds,
         "waited": _waited(history),
         "error": last.model_dump(mode="json") if last else None,
@@ -228,8 +233,8 @@ def _attempt_record(attempt: AttemptRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {"seconds": round(attempt.duration, 4), "delay": delay}
     fields["at"] = round(attempt.started_at.timestamp(), 3)
     if (error := attempt.error) is not None:
-        names = {"category": error.category.value, "exception_type": error.exception_type}
-        fields |= {"code": error.code, "retry_after": error.retry_after, "by": refused_by(names)}
+        by = name_rejecting_guard(error.category, error.exception_type)
+        fields |= {"code": error.code, "retry_after": error.retry_after, "by": by}
         fields["category"] = error.category.value
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -349,9 +354,10 @@ def note_state(task_run: TaskRun, state: State[Any]) -> None:
         return
     flow_run_id, name = str(task_run.flow_run_id), task_run.name or "task run"
     count = _count_of(task_run)
-    noted = notes.task_run_came_to(flow_run_id, str(task_run.id), name, state_seen(state), count)
+    key = task_run.dynamic_key
+    noted, run = notes.task_run_came_to(flow_run_id, str(task_run.id), name, state_seen(state), count, key)
     if noted.keeps_outputs and state.is_completed():
-        noted.gave(name, state_data(state))
+        noted.gave(run.label, state_data(state))
 
 
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:

@@ -31,7 +31,7 @@ def summary_of():
         body = {"artifacts": {"flow_run_id": {"any_": [str(run_id)]}}}
         with get_client(sync_client=True) as client:
             found = client.request("POST", "/artifacts/filter", json=body).json()
-        return next((one["data"] for one in found if one["key"] == f"run-summary-{run_id}"), None)
+        return next((one["data"] for one in found if one["key"].startswith("run-summary-")), None)
 
     return run
 

@@ -21,7 +21,7 @@ from prefect_resilience import Backoff, ConfigurationError, resilient_task
 from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
-from prefect_resilience.durable.batches.edge.known import unknown
+from prefect_resilience.durable.batches.edge.known import find_batches, unknown
 from prefect_resilience.durable.batches.edge.operations import (
     abandon_batch,
     prune_batches,
@@ -88,9 +88,9 @@ def deployed():
 
     deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
 
-    def make(state):
+    def make(state, tags=()):
         with get_client(sync_client=True) as client:
-            run = client.create_flow_run_from_deployment(deployment_id)
+            run = client.create_flow_run_from_deployment(deployment_id, tags=tags)
             client.set_flow_run_state(run.id, state, force=True)
         return str(run.id)
 
@@ -571,7 +571,7 @@ def test_abandon_archives_before_it_clears():
     assert (planned.action, len(batch_status("b").effects)) == ("abandoned", 5)
     report = abandon("b", reason="sent by hand", by="ada")
     assert (report.action, report.strategy) == ("abandoned", "abandon")
-    assert "2 of 5 effects were archived and cleared; still in doubt: 'c', 'e'" in report.why
+    assert "5 effects archived, 2 of them removed; still in doubt: 'c', 'e'" in report.why
     assert {one.key: one.state for one in batch_status("b").effects} == {
         "a": "done",
         "c": "unknown",
@@ -582,11 +582,34 @@ def test_abandon_archives_before_it_clears():
     assert {(one["by"], one["why"]) for one in kept} == {("ada", "sent by hand")}
     (listed,) = list_batches()
     assert (listed.open, listed.abandoned_at is not None) == (False, True)
+    assert list_batches(archived=True) == [listed]
     abandon("b", forget_doubts=True)
     assert [one.key for one in batch_status("b").effects] == ["a"], "what is done is never forgotten"
     assert len(archived_effects(open_ledger(), "b")) == 5
     put("b", f="failed")
     assert list_batches()[0].open, "something was begun since"
+    assert list_batches(archived=True) == []
+
+
+def test_a_batch_without_effects_that_was_abandoned_is_in_the_archive(deployed):
+    run_id = deployed(Crashed())
+    assert abandon(run_id).action == "abandoned"
+    [listed] = list_batches(archived=True)
+    assert (listed.batch_id, listed.total, listed.open) == (run_id, 0, False)
+
+
+def test_runs_without_effects_and_those_of_the_package_itself_are_not_open(deployed):
+    empty, done, own = (
+        deployed(Crashed()),
+        deployed(Crashed()),
+        deployed(Crashed(), tags=["prefect-resilience"]),
+    )
+    put(done, a="done")
+    found = find_batches(since=datetime.now(UTC) - timedelta(hours=1))
+    assert {one.batch_id: one.open for one in found.batches if one.batch_id in (empty, done, own)} == {
+        empty: False,
+        done: True,
+    }
 
 
 def test_an_abandoned_batch_is_left_alone_until_somebody_names_a_strategy(deployed):

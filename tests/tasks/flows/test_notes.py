@@ -110,7 +110,10 @@ def test_what_is_forgotten_is_gone():
 def test_outputs_are_kept_by_name_and_bounded():
     noted = RunNotes()
     for number in range(notes.MOST_OUTPUTS + 5):
-        noted.gave("same", number)
+        state = StateSeen("COMPLETED", "Completed", number)
+        noted.gave(
+            noted.came_to(str(number), f"same-{number:03}", "f", state, f"{number:03}-key").label, number
+        )
     assert noted.outputs["same"] == 0
     assert noted.outputs["same (2)"] == 1
     assert (len(noted.outputs), noted.outputs_left_out) == (notes.MOST_OUTPUTS, 5)

@@ -101,15 +101,17 @@ def test_a_run_in_which_much_happened_says_so(mode, left):
     assert text.startswith(f"# {flow_run_name(state)}")
     assert "7 task runs" not in text
     assert "6 task runs, 3 retried (5 retries), 1 answered by a fallback, 1 replayed" in text
-    assert [row[:2] for row in section(text, "Retried")] == [
-        ["`steady`", "3"],
-        [f"`{task_run_named(text, 'away')}`", "3"],
-        ["`plain`", "2"],
+    calls = section(text, "Calls")
+    assert [row[:4] for row in calls] == [
+        [f"`{task_run_named(text, 'away')}`", "Degraded", "2", "1"],
+        ["`sent 1`", "Replayed", "1", ""],
+        ["`steady`", "Completed", "3", ""],
+        ["`plain`", "Completed", "2", ""],
     ]
-    assert "NETWORK\\_ERROR network: no line (x2)" in text
-    assert section(text, "Rejected by a circuit") == [["`svc:a`", "away", "1"]]
-    assert section(text, "Answered by a fallback")[0][1:3] == ["value", "yes"]
-    assert section(text, "Replayed: done before, not repeated")[0][1] == "sent 1"
+    assert "1 rejected call" in text
+    assert calls[0][-1].endswith("fallback value (degraded)")
+    assert calls[1][-1].startswith("effect ")
+    assert calls[2][-1] == "NETWORK\\_ERROR network: no line (x2)"
     assert section(text, "Circuit changes")[0][1:3] == ["svc:a", "closed → open"]
     svg = picture(text)
     assert "circuit svc:a" in svg
@@ -155,7 +157,9 @@ def test_plain_flows_and_tasks_with_the_hooks(mode, left):
 
     state = ran(mode, flow(**hooks)(mode.function(fails)))
     found = left.by(run_id_of(state))
-    assert set(found) == {f"run-summary-{run_id_of(state)}", f"recovery-hint-{run_id_of(state)}"}
+    name = f"fails-{flow_run_name(state)}-{run_id_of(state)[-4:]}"
+    assert set(found) == {f"run-summary-{name}", f"recovery-hint-{name}"}
+    assert all(one["description"] for one in found.values())
     for one in found.values():
         assert "**restart\\_batch**: its run failed with NETWORK\\_ERROR (network)" in one["data"]
         assert f"with batch('{run_id_of(state)}'):" in one["data"]
@@ -176,7 +180,7 @@ def test_inner_flows_are_in_the_summary_of_the_outer_one(left):
     state = outer(return_state=True)
     text = left.summary(run_id_of(state))
     assert "2 task runs, 1 retried (1 retry), in 2 flow runs." in text
-    assert section(text, "Retried")[0][0] == "`inside`"
+    assert section(text, "Calls")[0][0] == "`inside`"
 
 
 def test_the_picture_of_a_plan_is_one_link_away(left):
@@ -214,21 +218,19 @@ def test_what_ran_in_other_processes_is_in_it(left):
     state = spread(return_state=True)
 
     def told() -> str | None:
-        # What the API hears of later is in a later version.
         text = left.summary(run_id_of(state))
         known = text and "2 task runs, 1 retried (1 retry)" in text and "no line" in text
         return text if known else None
 
     text = until(told)
-    row = section(text, "Retried")[0]
+    row = section(text, "Calls")[0]
     assert row[0].startswith("`unsteady_elsewhere")
-    assert row[2] == "NETWORK\\_ERROR network: no line"
+    assert row[-1] == "NETWORK\\_ERROR network: no line"
     assert "unsteady_elsewhere" in picture(text)
 
 
 def test_a_slow_api_is_not_asked_for_ever(left, monkeypatch):
-    monkeypatch.setattr(telling, "FIRST", 0.0)
-    monkeypatch.setattr(telling, "PATIENCE", 0.0)
+    monkeypatch.setattr(telling, "LOOKS", 0.0)
 
     @resilient_flow(retries=1)
     def work():
@@ -353,13 +355,13 @@ def test_recovery_none_says_nothing(left):
 
     assert "How to continue" not in left.summary(run_id_of(work(return_state=True)))
     state = hinted(return_state=True)
-    assert set(left.by(run_id_of(state))) == {f"recovery-hint-{run_id_of(state)}"}
+    assert [key[:21] for key in left.by(run_id_of(state))] == ["recovery-hint-hinted-"]
 
 
 def test_an_interrupted_run_leaves_its_summary(left, monkeypatch):
     found: list[str] = []
     waits: list[Any] = []
-    monkeypatch.setattr(reading, "heard_of_the_end", lambda *given: waits.append(given) or True)
+    monkeypatch.setattr(reading, "has_heard_the_end", lambda *given: waits.append(given) or True)
 
     @resilient_flow
     def work():

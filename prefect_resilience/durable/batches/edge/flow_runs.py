@@ -35,6 +35,8 @@ from prefect_resilience.errors.taxonomy import ErrorInfo
 
 RECOVERY_TAG = "recovery:auto"
 """On a flow run that may be recovered automatically; the automation filters by it."""
+OWN_TAG = "prefect-resilience"
+"""On every run of this package's own deployments, see `operations/installation`."""
 RECOVERY_LABEL = "prefect-resilience.recovery"
 """The recovery policy of such a run, as JSON."""
 ERROR_LABEL = "prefect-resilience.error"
@@ -115,7 +117,7 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
 
 def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
     """Flow runs that failed or crashed after `since`, or are stranded since then, the latest first; at most
-    `most`.
+    `most`. Runs of this package's own flows, such as those that replay letters, are left out.
 
     Raises ApiUnavailable.
     """
@@ -124,8 +126,8 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
     with _asking() as client:
         read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
         stranded = islice(stranded_runs(client, since=since), most)
-        ended = [_seen(run, stranded=True) for run in stranded] + [_seen(run) for run in pages(read, most)]
-        return ended[:most]
+        found = [(run, True) for run in stranded] + [(run, False) for run in pages(read, most)]
+        return [_seen(run, stranded=is_lost) for run, is_lost in found if OWN_TAG not in run.tags][:most]
 
 
 def asks_for_recovery(batch_id: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -43,7 +43,8 @@ def list_batches(
     group, the batch with the latest activity comes first.
 
     The Prefect API is not asked for the states of their flow runs; `prefect-resilience batches list --open`
-    does that. `archived`: instead the batches that left the ledger, the last archived first. `only_open`:
+    does that. `archived`: instead the batches that left the ledger or were abandoned, the last one
+    first. `only_open`:
     only batches that are open; this costs as much as they have effects, and otherwise as much as the ledger
     has. `limit`: the first batches of that list; only these are kept in memory. Raises StoreUnavailable.
     """
@@ -187,7 +188,19 @@ def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
         found = ((one, False) for one in newest_copies(kept))
         if (summary := _summary(batch_id, found, abandoned.get(batch_id))) is not None:
             listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
-    return sorted(listed, key=lambda one: (-(one.archived_at or 0.0), one.batch_id))
+    listed += _abandoned(ledger, {one.batch_id for one in listed}, abandoned)
+    return sorted(listed, key=lambda one: (-(one.archived_at or one.abandoned_at or 0.0), one.batch_id))
+
+
+def _abandoned(ledger: Ledger, listed: set[str], abandoned: Mapping[str, float]) -> Iterator[BatchSummary]:
+    """The batches that were abandoned, also those without effects, unless an effect was begun since."""
+    for batch_id in abandoned.keys() - listed:
+        at = abandoned[batch_id]
+        summary = batch_of(ledger, batch_id)
+        if summary is None:
+            summary = BatchSummary(batch_id, first_at=at, last_at=at, abandoned_at=at)
+        if summary.abandoned_at is not None:
+            yield summary
 
 
 def _summary(

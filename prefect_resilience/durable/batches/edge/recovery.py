@@ -103,9 +103,6 @@ def recover(
     return _recover(batch_id, asked, reason, dry_run, by, store, progress)
 
 
-READY = "; another run of the batch does the effects that are missing"
-
-
 def abandon(
     batch_id: str,
     *,
@@ -195,12 +192,8 @@ def _carry_out(
         return rolled_back(report, outline_of(done)), None
     if report.action == "abandoned":
         why = entry.reason or report.why
-        removed, doubts = clear(
-            ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=asked.forget_doubts
-        )
-        kept = f"; still in doubt: {', '.join(map(repr, doubts))}" if doubts else READY
-        why = f"{report.why}; {removed} of {len(seen.effects)} effects were archived and cleared{kept}"
-        return decided(seen, report.strategy, "abandoned", why), None
+        cleared = clear(ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=asked.forget_doubts)
+        return decided(seen, report.strategy, "abandoned", f"{report.why}; {cleared}"), None
     return report, None
 
 

@@ -160,13 +160,13 @@ class BatchSummary:
 
     @property
     def open(self) -> bool:
-        """Whether an effect in it is missing or in doubt, or its run ended badly and can be continued."""
+        """Whether an effect in it is missing or in doubt, or its run ended badly after some were done."""
         if self.abandoned_at is not None or self.archived_at is not None:
             return False
         if self.intended + self.unknown + self.failed > 0:
             return True
         # A batch that was rolled back is finished, whatever the state of its run.
-        return self.ended is not None and self.compensated == 0
+        return self.ended is not None and self.done > 0 and self.compensated == 0
 
 
 def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | None = None) -> BatchStatus:

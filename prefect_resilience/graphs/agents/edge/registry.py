@@ -21,7 +21,6 @@ from prefect_resilience.calls.edge.local import LocalRun, outcome_of
 from prefect_resilience.calls.model import Substitute
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.agents.trace import counted, note
 from prefect_resilience.graphs.routing.edge.targets import as_function
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, value_of
@@ -271,5 +270,4 @@ class AgentStep:
         return Ran(value.answer.value, answered.name, answered.degraded)
 
     def _failed(self, context: ErrorContext) -> None:
-        refused = context.category is ErrorCategory.CIRCUIT_OPEN
-        note(self.name, 0 if refused else context.attempt, context)
+        note(self.name, context.attempts_made, context)

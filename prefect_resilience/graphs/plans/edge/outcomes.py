@@ -57,11 +57,12 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     error = crash if crash is not None else state_error(state)
     found = error_context(state if crash is None else crash)
     context = found or ErrorContext.from_info(classify(state), timestamp=now)
-    known["attempts"] = max(context.attempt, known["attempts"])
+    attempt = max(context.attempt, known["attempts"])
+    known["attempts"] = attempt - context.rejected_calls
     fields = {
         "node_id": context.node_id or name,
         "task_run_id": str(future.task_run_id),
-        "attempt": known["attempts"],
+        "attempt": attempt,
     }
     return NodeOutcome(None, with_cause(context.model_copy(update=fields), error), **known)
 

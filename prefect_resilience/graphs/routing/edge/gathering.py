@@ -58,7 +58,7 @@ class Outcome(Generic[T]):
         """The number of attempts, if it is known: resilient tasks count them."""
         if self.error is None or not self.error.history:
             return None
-        return self.error.attempt
+        return self.error.attempts_made
 
 
 @dataclass(frozen=True)
