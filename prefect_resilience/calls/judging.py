@@ -18,6 +18,7 @@ from prefect_resilience.errors.context import (
     ErrorContext,
     attach_context,
     attached_context,
+    count_rejected,
     exhausted_since,
     name_rejecting_guard,
 )
@@ -136,7 +137,8 @@ def replaced_message(context: ErrorContext, answer: Answer) -> str:
 
 def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
     """The log line of a call that failed for good."""
-    if not context.attempts_made and (why := describe_rejection(context)) is not None:
+    why = describe_rejection(context)
+    if why is not None and not context.attempts_made:
         times = f" ({context.rejected_calls} times)" if context.rejected_calls > 1 else ""
         return f"Not called{times}: {why}"
     return f"Giving up after {_attempts(context)} ({verdict.why}): {context.summary()}"
@@ -144,8 +146,12 @@ def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
 
 def _attempts(context: ErrorContext) -> str:
     """As "2 attempts and 1 rejected call": a call that a circuit or a limit rejected is no attempt."""
-    numbers = {"attempt": context.attempts_made, "rejected call": context.rejected_calls}
-    return " and ".join(f"{n} {word}{'' if n == 1 else 's'}" for word, n in numbers.items() if n)
+    rejected = count_rejected(context.history)
+    words: list[str] = []
+    for number, noun in ((context.attempt - rejected, "attempt"), (rejected, "rejected call")):
+        if number:
+            words.append(f"{number} {noun}{'' if number == 1 else 's'}")
+    return " and ".join(words)
 
 
 def describe_rejection(context: ErrorContext) -> str | None:

@@ -73,8 +73,11 @@ class AttemptRecord(BaseModel, frozen=True, defer_build=True):
 
 def count_rejected(history: Sequence[AttemptRecord]) -> int:
     """How many of these calls a circuit or a limit rejected."""
-    errors = (one.error for one in history if one.error is not None)
-    return sum(name_rejecting_guard(one.category, one.exception_type) is not None for one in errors)
+    rejected = 0
+    for attempt in history:
+        if (error := attempt.error) is not None:
+            rejected += name_rejecting_guard(error.category, error.exception_type) is not None
+    return rejected
 
 
 class PartialOutput(BaseModel, frozen=True, defer_build=True):
@@ -166,7 +169,7 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
             >>> error_context(ConnectionError("refused")).attempts_made
             1
         """
-        return max(self.attempt - self.rejected_calls, 0)
+        return max(self.attempt - count_rejected(self.history), 0)
 
     @property
     def categories(self) -> tuple[str, ...]:

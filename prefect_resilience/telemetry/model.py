@@ -106,7 +106,7 @@ class TaskRunSeen:
 
     @property
     def starts(self) -> int:
-        return max(self.begun, sum(state.type == "RUNNING" for state in self.states))
+        return max(self.begun, [state.type for state in self.states].count("RUNNING"))
 
     @property
     def attempts(self) -> int:

@@ -70,7 +70,9 @@ class RunNotes(PassFacts):
             if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
                 self.unfinished[run_id] = run
         run.name = name
-        if not run.label and state.type != "PENDING":  # a name of the user's own is known from then on
+        if (
+            self.keeps_outputs and not run.label and state.type != "PENDING"
+        ):  # a name of the user's own is known from then on
             run.label = self._labelled(name, key)
         before = run.last
         if len(run.states) < MOST_STATES or state.type in FINAL:

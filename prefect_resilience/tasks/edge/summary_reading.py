@@ -71,14 +71,16 @@ def read_inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
     return found[:MOST_INNER]
 
 
-def has_heard_the_end(client: SyncPrefectClient, flow_run_id: UUID, state_id: UUID | None) -> bool:
-    """Whether the API knows about the run's end and the end of every task run. It receives the run's end
-    after all earlier events."""
+def has_heard_the_end(
+    client: SyncPrefectClient, flow_run_id: UUID, state_id: UUID | None, *, died: bool
+) -> bool:
+    """Whether the API knows about the run's end, and unless its process died, the end of every task run. It
+    receives the run's end after all earlier events."""
     body: Filter = {
         "flow_runs": {"id": {"any_": [str(flow_run_id)]}},
         "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING", "SCHEDULED"]}}},
     }
-    unfinished = _json(client.request("POST", "/task_runs/count", json=body))
+    unfinished = not died and _json(client.request("POST", "/task_runs/count", json=body))
     if state_id is None or unfinished:
         return not unfinished
     body = {"filter": {"id": {"id": [str(state_id)]}}, "limit": 1}

@@ -196,7 +196,8 @@ class Telling:
 
     def _wait(self, client: SyncPrefectClient) -> bool:
         """Wait until the API knows about the run's end, or the process ends."""
-        heard = partial(reading.has_heard_the_end, client, self.flow_run.id, self.state.id)
+        run, died = self.flow_run, not self.here
+        heard = partial(reading.has_heard_the_end, client, run.id, self.state.id, died=died)
         until = time.monotonic() + AFTER_A_DEATH
         while not answers({"heard": heard}, until).get("heard"):
             if time.monotonic() >= until or _ending.wait(EVERY):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +76,8 @@ def _call(run: TaskRunSeen, happenings: list[Happening], part: PassSeen) -> Call
     ended = last.name if last else ""
     if is_cut_off(run) and part.run_pass.over:
         ended = f"did not end ({ended})"
-    spans = tuple(_spans(run, part.ended))
+    rejections = [one.at for one in happenings if one.name == "attempt.refused"]
+    spans = tuple(_spans(run, part.ended, rejections))
     return CallRow(
         name=run.name,
         number=number,
@@ -155,14 +156,17 @@ def text_in(payload: Mapping[str, Any], name: str) -> str:
     return "" if value is None else str(value)
 
 
-def _spans(run: TaskRunSeen, end: float) -> Iterable[Span]:
-    """The attempts and waits of a task run. The state after an attempt is its outcome."""
+def _spans(run: TaskRunSeen, end: float, rejections: Sequence[float]) -> Iterable[Span]:
+    """The attempts and waits of a task run. The state after an attempt is its outcome. `rejections`: when a
+    circuit or a limit rejected a call of it."""
     attempt = 0
     for place, state in enumerate(run.states):
         after = run.states[place + 1] if place + 1 < len(run.states) else None
         until = max(_until(after, end), state.at)
         took = f"{until - state.at:.1f} s"
-        if state.type == "RUNNING":
+        if state.type == "RUNNING" and any(state.at <= at <= until for at in rejections):
+            yield Span("rejected", state.at, until, "rejected: not called")
+        elif state.type == "RUNNING":
             attempt += 1
             look = _look(after)
             yield Span(look, state.at, until, f"attempt {attempt}: {took}, {after.name if after else look}")

@@ -14,8 +14,15 @@ from unicodedata import east_asian_width
 from prefect_resilience.base.svg import FONT, element, rect, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.summaries.calls import WELL, CallRow, Span
-from prefect_resilience.tasks.summaries.passes import clock, span_text
-from prefect_resilience.tasks.summaries.story import OPENED, CircuitSeen, PassSeen, Story, state_after
+from prefect_resilience.tasks.summaries.story import (
+    OPENED,
+    CircuitSeen,
+    PassSeen,
+    Story,
+    clock,
+    span_text,
+    state_after,
+)
 
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
 WIDTH, MARGIN, GAP = 560.0, 14.0, 20.0
@@ -29,6 +36,7 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "running": ("#1a1a1a", "…", "did not end"),
     "crashed": ("#882255", "!", "crashed"),
     "failed": ("#D55E00", "×", "failed"),
+    "rejected": ("#CC79A7", "–", "rejected, not called"),
     "replaced": ("#E69F00", "≈", "fallback"),
     "replayed": ("#0072B2", "=", "replayed"),
     "ok": ("#009E73", "", "succeeded"),

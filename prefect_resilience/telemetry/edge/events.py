@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
@@ -233,9 +234,8 @@ def _attempt_record(attempt: AttemptRecord) -> dict[str, Any]:
     fields: dict[str, Any] = {"seconds": round(attempt.duration, 4), "delay": delay}
     fields["at"] = round(attempt.started_at.timestamp(), 3)
     if (error := attempt.error) is not None:
-        by = name_rejecting_guard(error.category, error.exception_type)
-        fields |= {"code": error.code, "retry_after": error.retry_after, "by": by}
-        fields["category"] = error.category.value
+        fields["by"] = name_rejecting_guard(error.category, error.exception_type)
+        fields |= {"code": error.code, "retry_after": error.retry_after, "category": error.category.value}
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -252,7 +252,7 @@ def _times(context: ErrorContext) -> dict[str, float]:
 
 
 def _waited(history: Sequence[AttemptRecord]) -> float:
-    return sum(one.delay or 0.0 for one in history)
+    return sum(filter(None, map(attrgetter("delay"), history)))
 
 
 def error_payload(context: ErrorContext) -> dict[str, Any]:
@@ -363,10 +363,9 @@ def note_state(task_run: TaskRun, state: State[Any]) -> None:
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
     """Note an event for the current flow run. Returns the id under which the event must be sent."""
     event_id = uuid4()
-    current = _current_pass() if _watching else None
-    if current is not None:
-        flow_run_id, count = current
-        notes.happened(flow_run_id, happening_of(str(event_id), time.time(), name, subject, payload), count)
+    if _watching and (current := _current_pass()) is not None:
+        one = happening_of(str(event_id), time.time(), name, subject, payload)
+        notes.happened(current[0], one, current[1])
     return event_id
 
 

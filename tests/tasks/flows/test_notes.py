@@ -108,7 +108,7 @@ def test_what_is_forgotten_is_gone():
 
 
 def test_outputs_are_kept_by_name_and_bounded():
-    noted = RunNotes()
+    noted = RunNotes(keeps_outputs=True)
     for number in range(notes.MOST_OUTPUTS + 5):
         state = StateSeen("COMPLETED", "Completed", number)
         noted.gave(

@@ -23,7 +23,6 @@ from prefect_resilience.durable.batches.run_passes import (
 from prefect_resilience.tasks.edge.telling import artifact_key
 from prefect_resilience.tasks.summaries.calls import CallRow, list_calls
 from prefect_resilience.tasks.summaries.markdown import LARGEST, headline, hint_markdown, markdown, text
-from prefect_resilience.tasks.summaries.passes import describe_start, pass_rows, span_text
 from prefect_resilience.tasks.summaries.picture import MOST_LANES, MOST_PASSES, draw, nice_step
 from prefect_resilience.tasks.summaries.story import (
     PassSeen,
@@ -31,7 +30,10 @@ from prefect_resilience.tasks.summaries.story import (
     add_read,
     circuits_met,
     circuits_of,
+    describe_start,
     one_pass,
+    pass_rows,
+    span_text,
     story_of,
 )
 from prefect_resilience.telemetry.model import (
@@ -323,6 +325,7 @@ def test_a_rejected_call_is_no_attempt():
     found = call(whole, "ask")
     assert (found.attempts, found.rejected) == (1, 1)
     assert "1 failed, 1 rejected call" in headline(story(whole))
+    assert [span.look for span in found.spans] == ["failed", "wait", "rejected"]
     assert cells(markdown(story(whole)), "Calls") == [["`ask`", "Failed", "1", "1", "1.0", found.what]]
 
 
