@@ -12,8 +12,8 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.calls import SHORT, WELL, CallRow, describe_error, list_calls, text_in
-from prefect_resilience.tasks.summaries.picture import draw
 from prefect_resilience.tasks.summaries.story import COLUMNS, Story, clock, pass_rows, span_text
+from prefect_resilience.tasks.summaries.timeline import draw
 from prefect_resilience.telemetry.model import CALL_COUNTS, REPLACED, REPLAYED, Advice, Happening
 
 OUTPUTS_SHOWN = 20
