@@ -174,9 +174,8 @@ def _lane(label: str, spans: Sequence[Span], y: float, segments: Sequence[Segmen
     yield f"<g>{element('title', _line(label, 300))}{name}</g>"
     # A very short attempt is drawn on top of the wait after it.
     for span in sorted(spans, key=lambda span: span.look != "wait"):
-        segment = next((one for one in segments if one.start <= span.start <= one.end), None)
-        if segment is not None:
-            yield from _bar(span, segment, y + 18)
+        nearest = min(segments, key=lambda one: max(one.start - span.start, span.start - one.end, 0.0))
+        yield from _bar(span, nearest, y + 18)
 
 
 def _bar(span: Span, segment: Segment, y: float) -> Iterable[str]:

@@ -384,6 +384,15 @@ def test_circuits_letters_and_stores():
     assert "dead letter" not in markdown(story(seen(happenings=settled))).lower()
 
 
+def test_calls_inside_tasks_are_counted_by_function():
+    counts = {"calls": 3, "attempts": 4, "rejected": 1, "fallbacks": 0, "failures": 1, "waited": 1.5}
+    written = markdown(
+        story(seen(happenings=[happening("calls.counted", "ask", last_error="503", **counts)]))
+    )
+    assert "3 calls inside (4 attempts, 1 failed)" in written
+    assert cells(written, "Calls inside tasks") == [["`ask`", "3", "4", "1", "0", "1", "1.5", "503"]]
+
+
 def test_circuits_that_were_met():
     refused = happening("retry.scheduled", category="circuit_open", circuit="llm")
     assert circuits_met([refused, happening("circuit.opened", "api", 2), happening("x")]) == ["llm", "api"]

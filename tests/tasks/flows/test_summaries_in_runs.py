@@ -244,6 +244,21 @@ def test_a_slow_api_is_not_asked_for_ever(left, monkeypatch):
     )
 
 
+def test_what_was_not_read_is_said(left, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_RUNS", 1)
+    monkeypatch.setattr(reading, "has_heard_the_end", lambda *_, **__: False)
+    monkeypatch.setattr(telling, "AFTER_A_DEATH", 0.0)
+
+    @resilient_flow(retries=1, task_runner=ProcessPoolTaskRunner(max_workers=1))
+    def work():
+        fine(1)
+        raise ConnectionError("no line")
+
+    text = left.summary(run_id_of(work(return_state=True)))
+    assert telling.NOT_HEARD in text
+    assert telling.TOO_MANY in text
+
+
 @resilient_task(retry=QUICK)
 def unsteady_elsewhere():
     from prefect.context import TaskRunContext
