@@ -33,7 +33,14 @@ WRITING_SQL = re.compile(
 TAKING_SQL = ("execute", "executemany", "text", "execute_many", "fetch", "sql", "raw")
 APPEND_MODE = re.compile(r"a[bt+]*")
 STATEMENTS = ("insert", "update", "delete")
-SESSION = re.compile(r"session|\bdb$", re.IGNORECASE)
+OWNED = {
+    "add": re.compile(r"session|\bdb$", re.IGNORECASE),
+    "commit": re.compile(""),
+    "create": re.compile(r"\bobjects$"),
+    "send": re.compile("producer", re.IGNORECASE),
+}
+"""Methods that write if their object has such a name: a session, a manager of Django, a producer of Kafka."""
+SESSION = OWNED["add"]
 
 
 class Unseen(NamedTuple):
@@ -137,14 +144,14 @@ class ModuleCode:
             or (name == "mode" and first == "append")
             or (name in STATEMENTS and origin.startswith("sqlalchemy"))
             or (name == "insert" and not origin and len(node.args) < 2)
-            or (name in ("add", "commit") and self._is_of_session(node, name))
+            or (name == "urlopen" and ("data" in options or len(node.args) > 1))
+            or (not is_bare and self._is_of_a_kind(node.func, name))
         )
 
-    def _is_of_session(self, node: ast.Call, name: str) -> bool:
-        if not isinstance(node.func, ast.Attribute):
-            return False
-        owner = ast.unparse(node.func.value)
-        return name == "commit" or owner in self.sessions or SESSION.search(owner) is not None
+    def _is_of_a_kind(self, method: ast.expr, name: str) -> bool:
+        owner = ast.unparse(method).rpartition(".")[0]
+        is_session = name == "add" and owner in self.sessions
+        return is_session or (name in OWNED and OWNED[name].search(owner) is not None)
 
     def _text(self, node: ast.expr | None) -> str:
         """The text of a literal, an f-string, or a constant of the file."""
