@@ -79,24 +79,26 @@ def _time(text: str) -> datetime | timedelta:
     return timedelta(seconds=seconds)
 
 
-def until(text: str, now: datetime) -> datetime | timedelta:
-    """The value of `--until`: a span from now ("10m", "1h30m") or a time ("2026-11-20T18:00").
-
-    A time without an offset is in the zone of `now`. Raises ConfigurationError for other text or a past time.
-    """
+def _moment(option: str, text: str, spans: str, now: datetime, example: datetime) -> datetime | timedelta:
+    """The value of an option that is a span or a time. A time without an offset is in the zone of `now`."""
     try:
         found = _time(text)
     except OverflowError:
-        raise ConfigurationError(f"--until {text} must be longer than 0 s and at most ten years") from None
+        raise ConfigurationError(f"{option} {text} must be longer than 0 s and at most ten years") from None
     except ValueError:
         raise ConfigurationError(
-            f"--until {text!r} is not a time: write a span as in 10m or 1h30m, or a time as in "
-            f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"
+            f"{option} {text!r} is not a time: write a span as in {spans}, or a time as in "
+            f"{example:%Y-%m-%dT%H:%M}"
         ) from None
-    if isinstance(found, timedelta):
-        return found
-    found = found if found.tzinfo else found.replace(tzinfo=now.tzinfo)
-    if found <= now:
+    if isinstance(found, datetime) and found.tzinfo is None:
+        return found.replace(tzinfo=now.tzinfo)
+    return found
+
+
+def until(text: str, now: datetime) -> datetime | timedelta:
+    """The value of `--until`: a span from now, or a time. Raises ConfigurationError for a past time."""
+    found = _moment("--until", text, "10m or 1h30m", now, now + timedelta(hours=1))
+    if isinstance(found, datetime) and found <= now:
         raise ConfigurationError(f"--until {text} is in the past: write a future time, or leave it out")
     return found
 
@@ -104,16 +106,7 @@ def until(text: str, now: datetime) -> datetime | timedelta:
 def since(option: str, text: str) -> datetime | timedelta:
     """A span before now ("24h") or a time. A time without an offset is in this host's zone."""
     now = datetime.now().astimezone()
-    try:
-        found = _time(text)
-    except (OverflowError, ValueError):
-        raise ConfigurationError(
-            f"{option} {text!r} is not a time: write a span as in 24h or 7d, or a time as in "
-            f"{now - timedelta(days=1):%Y-%m-%dT%H:%M}"
-        ) from None
-    if isinstance(found, datetime) and found.tzinfo is None:
-        return found.replace(tzinfo=now.tzinfo)
-    return found
+    return _moment(option, text, "24h or 7d", now, now - timedelta(days=1))
 
 
 # -- stores
