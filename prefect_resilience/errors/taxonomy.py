@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, Field, field_validator
 
-from prefect_resilience.errors.classify.shapes import as_number, read, read_text
+from prefect_resilience.errors.classify.shapes import as_number
 from prefect_resilience.errors.secrets.redact import EDGE, redact_beginning, redact_data
 
 
@@ -263,21 +263,3 @@ def found_by_words(table: Iterable[Words], text: str) -> Opinion | None:
         if re.search(words, text, re.IGNORECASE):
             return Opinion(category, code)
     return None
-
-
-def by_attribute(name: str, **table: str) -> Look:
-    """A rule: the code is in this attribute."""
-    known = coded(**table)
-    return lambda error, now: found_by_code(known, read(error, name))
-
-
-def by_pattern(pattern: str, **table: str) -> Look:
-    """A rule: the code is the pattern's group in the text."""
-    known = coded(**table)
-    return lambda error, now: found_by_code(known, *re.findall(pattern, read_text(error, 2_000))[:20])
-
-
-def by_words(table: str) -> Look:
-    """A rule: the text matches a line of the table; see `worded`."""
-    known = worded(table)
-    return lambda error, now: found_by_words(known, read_text(error, 4_000))

@@ -21,7 +21,7 @@ def broken() -> Any:
     def name() -> str:
         raise RuntimeError
 
-    return SimpleNamespace(name=name, retriable=True)
+    return SimpleNamespace(name=name, retriable=name)
 
 
 CASES = [

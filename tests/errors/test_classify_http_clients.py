@@ -75,10 +75,11 @@ STATUSES = {
     425: (C.UNAVAILABLE, True),
     429: (C.RATE_LIMIT, True),
     500: (C.SERVER_ERROR, True),
-    501: (C.SERVER_ERROR, True),
+    501: (C.SERVER_ERROR, False),
     502: (C.UNAVAILABLE, True),
     503: (C.UNAVAILABLE, True),
     504: (C.TIMEOUT, True),
+    507: (C.RESOURCE_EXHAUSTED, False),
     529: (C.UNAVAILABLE, True),
 }
 

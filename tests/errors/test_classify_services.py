@@ -8,7 +8,7 @@ import pytest
 
 from prefect_resilience import ErrorCategory as C
 from prefect_resilience import classify
-from prefect_resilience.errors.classify.names import in_words
+from prefect_resilience.errors.classify.readers import in_words
 from tests.errors.by_name import made
 
 NEO4J, TRINO = "neo4j.exceptions.Neo4jError", "trino.exceptions.TrinoQueryError"

@@ -11,25 +11,32 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from prefect_resilience.base.process import in_forked_child
-from prefect_resilience.errors.classify.http import http_finding, is_response, response_message, status_of
-from prefect_resilience.errors.classify.names import spoken_finding, text_finding
+from prefect_resilience.errors.classify.http import (
+    headers_of,
+    http_finding,
+    is_response,
+    response_message,
+    status_of,
+)
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
+from prefect_resilience.errors.classify.readers import spoken_finding
+from prefect_resilience.errors.classify.retry_after import retry_after_seconds, wait_of_attributes
 from prefect_resilience.errors.classify.shapes import (
     as_number,
     class_name,
     class_names,
     dotted_name,
-    is_ours,
     read,
     read_text,
     state_data,
     state_type,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
+from prefect_resilience.errors.classify.texts import text_finding
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, ErrorCategory, ErrorInfo, ErrorKind, Opinion
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
@@ -175,11 +182,17 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 return _of_group(members, link, now, rules, depth)
         found = _merged(opinion, known)
         if found is not None:
-            text = read_text(error) or read_text(link)
-            return _complete(_deeper(found, link, links, now), class_name(link), text, error, link)
+            causes = list(links)
+            if causes or found.category is ErrorCategory.SUBTASK:
+                found = _deeper(found, link, causes, now)
+            if found.category in _ASKING and found.retry_after is None:
+                found = _with_a_wait(found, link, causes, now)
+            return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
     for link in chain(error):
         found = spoken_finding(link)
         if found is not None:
+            if found.category in _ASKING:
+                found = _with_a_wait(found, link, list(chain(link)), now)
             return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
     return _complete(None, class_name(error), read_text(error), error)
 
@@ -193,10 +206,17 @@ def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
     return opinion._replace(code=known.code, retry_after=known.retry_after, details=known.details)
 
 
-def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException], now: float) -> Opinion:
-    """A failed sub-step is classified by its cause or text, an SDK's error by a guard's error behind it."""
-    if found.category is ErrorCategory.NETWORK:
-        return next((one for cause in causes if is_ours(cause) and (one := find(cause, now))), found)
+_VAGUE = frozenset({C.NETWORK, C.AUTH})
+
+
+def _deeper(found: Opinion, link: BaseException, causes: list[BaseException], now: float) -> Opinion:
+    """A failed sub-step is classified by its cause or text. So is an error that only its class's name tells
+    of: behind a "connection error" there may be a timeout or an invalid certificate, and behind a credential
+    error a refused connection."""
+    if found.category in _VAGUE and found.code in (None, CATEGORY_CODES.get(found.category)):
+        known = (find(cause, now) for cause in (*chain(link, explicit=True),)[1:])
+        inner = next((one for one in known if one is not None), None)
+        return inner if inner is not None and inner.category in _CAUSES else found
     if found.category is not ErrorCategory.SUBTASK:
         return found
     known = (find(cause, now) for cause in causes)
@@ -210,6 +230,24 @@ def _deeper(found: Opinion, link: BaseException, causes: Iterator[BaseException]
         reason=None,
         details={**(inner.details or {}), **(found.details or {})},
     )
+
+
+_CAUSES = frozenset(category for category in C if category.kind is ErrorKind.TRANSIENT) | {C.AUTH}
+
+
+def _with_a_wait(found: Opinion, link: BaseException, causes: list[BaseException], now: float) -> Opinion:
+    """With the wait that the error or a cause of it carries, if nothing else told one."""
+    status = 429 if found.category is C.RATE_LIMIT else None
+    for each in (link, *causes):
+        wait = wait_of_attributes(each, now)
+        if wait is None:
+            wait = retry_after_seconds(headers_of(each), status=status, now=now)
+        if wait is not None:
+            return found._replace(retry_after=wait)
+    return found
+
+
+_ASKING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE, C.SERVER_ERROR})
 
 
 def _of_group(

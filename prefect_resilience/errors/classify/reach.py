@@ -27,24 +27,32 @@ _OWN_MISTAKES = (
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
 )
 # Attributes in which SDKs keep the original exception, in place of raising from it.
-_KEPT_CAUSES = ("original_exception", "original_error", "inner_exception", "orig", "reason")
+_KEPT_CAUSES = (
+    *("original_exception", "original_error", "inner_exception", "orig", "reason", "source", "error"),
+    *("inner", "cause", "exception", "last_exception"),
+)
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and its causes, each once, at most 100."""
+def chain(error: BaseException, explicit: bool = False) -> Iterator[BaseException]:
+    """The exception and its causes, each once, at most 100; `explicit`: without what it only handled."""
     seen: set[int] = set()
     link: object = error
     while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
         seen.add(id(link))
         yield link
-        link = _cause(link) or _context(link)
+        link = _cause(link) or (None if explicit else _context(link))
 
 
 def _cause(link: BaseException) -> BaseException | None:
-    for name in ("__cause__", *_KEPT_CAUSES):
-        if isinstance(cause := read(link, name), BaseException):
-            return cause
-    return None
+    if link.__cause__ is not None:
+        return link.__cause__
+    for name in _KEPT_CAUSES:
+        if hasattr(type(link), name) or name in link.__dict__:
+            cause = read(link, name)
+            if isinstance(cause, BaseException) and cause is not link:
+                return cause
+    wrapped = link.args[0] if link.args else None
+    return wrapped if isinstance(wrapped, BaseException) and not members_of(link) else None
 
 
 def _context(link: BaseException) -> object:
@@ -60,10 +68,10 @@ def members_of(error: BaseException) -> tuple[Any, ...]:
 
 def find(link: BaseException, now: float) -> Opinion | None:
     """The opinion of the default rules on one exception, without its causes."""
-    from prefect_resilience.errors.classify import libraries
+    from prefect_resilience.errors.classify import readers
 
     try:
-        return libraries.find(link, now)
+        return readers.find(link, now)
     except Exception:  # noqa: BLE001 - reading a foreign exception may raise anything
         return None
 

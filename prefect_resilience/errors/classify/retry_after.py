@@ -88,6 +88,25 @@ def wait_of_value(value: Any, now: float) -> float | None:
     return _from_number(as_number(value), now)
 
 
+_OWN_WAITS = (
+    *("retry_after", "retry_after_s", "retry_after_seconds", "retry_after_secs", "retry_after_in_seconds"),
+    *("back_off", "backoff", "backoff_seconds", "retry_delay"),
+)
+ASKED: tuple[str, ...] = _OWN_WAITS[:5]
+"""Attributes that no policy of a client is called by: an unknown error with one of them is a rate limit."""
+
+
+def wait_of_attributes(error: object, now: float, names: tuple[str, ...] = _OWN_WAITS) -> float | None:
+    """The wait that an exception, or the answer it keeps as `error`, has as an attribute of its own."""
+    for source in (error, read(error, "error")):
+        if source is not None:
+            waits = (wait_of_value(read(source, name), now) for name in names)
+            found = next((wait for wait in waits if wait is not None), None)
+            if found is not None:
+                return found
+    return None
+
+
 def wait_of_details(details: Iterable[Any]) -> float | None:
     """The wait of a google.rpc.RetryInfo among an error's details, a protobuf message or its JSON."""
     for detail in details:

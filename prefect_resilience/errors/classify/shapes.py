@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from contextlib import suppress
+from enum import Enum
 from typing import Any, cast
 
 TEXT_LIMIT = 64_000
@@ -49,17 +50,30 @@ def called(source: object, name: str) -> Any:
         return None
 
 
+def value_at(source: object, place: str) -> object:
+    """The value at a dotted place: attributes, keys, indices and methods without arguments.
+
+    `args` is the first argument, also out of nested tuples. None for a place that is not there.
+    """
+    for name in place.split("."):
+        if name == "args":
+            source = first_of(read(source, "args"))
+        elif isinstance(source, dict):
+            source = cast("dict[Any, Any]", source).get(name)
+        elif name.isdigit():
+            items = _list(source)
+            source = items[int(name)] if int(name) < len(items) else None
+        else:
+            source = called(source, name) if callable(read(source, name)) else read(source, name)
+    return source
+
+
 def first_of(value: object) -> object:
     """The first item of a tuple, also of nested tuples; None for an empty tuple, else the value itself."""
     while isinstance(value, tuple):
         items = cast("tuple[object, ...]", value)
         value = items[0] if items else None
     return value
-
-
-def first_argument(error: object) -> object:
-    """The first of an exception's `args`; pymssql nests number and text in a tuple."""
-    return first_of(read(error, "args"))
 
 
 def as_dict(value: object) -> dict[Any, Any]:
@@ -81,8 +95,8 @@ def as_number(value: object) -> float | None:
 
 
 def as_status(value: object) -> int | None:
-    """An HTTP status between 100 and 599 from an int, an enum of ints or three digits, else None."""
-    number = as_number(value)
+    """An HTTP status between 100 and 599 from a number, an enum or three digits, else None."""
+    number = as_number(value.value if isinstance(value, Enum) else value)
     if number is None or number != int(number) or not 100 <= number <= 599:
         return None
     return int(number)
@@ -137,51 +151,54 @@ def dotted_name(error: object) -> str:
 
 
 _BODY_LIMIT = 64_000
-_BODIES = ("data", "content", "json_body", "details", "info")
-"""Attributes other than `body` that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
+_BODIES = ("body", "data", "json_body", "details", "info", "content")
+"""Attributes that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
+HOLDERS = ("response", "resp", "response_info", "raw_response", "http_response", "meta")
+"""Attributes that hold the answer: of requests, httplib2, Box, Speakeasy's clients, Azure, Elastic."""
 
 
-def body_text(error: object) -> str:
+def holders_of(error: object) -> list[object]:
+    """The error itself, and the answers that it keeps."""
+    return [error, *(held for name in HOLDERS if (held := read(error, name)) is not None)]
+
+
+def body_text(holders: list[object]) -> str:
     """The part of a response's body that is already in memory; reading more would be I/O."""
-    for source in (read(error, "response"), error):
-        for name in ("_content", "_body"):
-            content = as_dict(read(source, "__dict__")).get(name)
-            if isinstance(content, bytes) and len(content) <= _BODY_LIMIT:
-                return content.decode("utf-8", "replace")
-    kept = read(error, "body")
-    if isinstance(kept, bytes) and len(kept) <= _BODY_LIMIT:
-        return kept.decode("utf-8", "replace")
-    return kept[:_BODY_LIMIT] if isinstance(kept, str) else ""
+    for source in reversed(holders):
+        plain = as_dict(read(source, "__dict__"))
+        for name in ("_content", "_body", "body", "content", "raw_body", "text"):
+            content = plain.get(name)
+            if isinstance(content, bytes | str) and 0 < len(content) <= _BODY_LIMIT:
+                return content if isinstance(content, str) else content.decode("utf-8", "replace")
+    return ""
 
 
-def error_objects(error: object, text: str, answered: bool) -> list[dict[Any, Any]]:
+def error_objects(holders: list[object], text: str, answered: bool) -> list[dict[Any, Any]]:
     """The objects that describe the error, from the SDK's attributes and from the body's text.
 
     Without an HTTP status (`answered`), `data` and `details` may be business data, and are not read.
     """
-    kept = [read(error, "body")]
-    if answered:
-        kept += [read(error, name) for name in _BODIES]
-        kept.append(read(read(error, "response"), "data"))  # Slack
+    names = _BODIES if answered else _BODIES[:1]
+    kept = [read(source, name) for source in holders for name in names]
     found = [_error_object(body) for body in (*kept, parsed(text))]
     return [inner for inner in found if inner]
 
 
+_OWN_CODES = ("error_code", "code", "type", "error_type")
+_CODES = (*_OWN_CODES, "status", "errorCode", "name", "title", "error")
+"""Where a provider's code is; `error` is Slack's: {"ok": false, "error": "ratelimited"}."""
+
+
 def provider_codes(error: object, objects: list[dict[Any, Any]]) -> list[str]:
     """Codes that a provider put on its exception or into the body, the most exact first."""
-    own = (read(error, "error_code"), read(error, "code"), read(error, "type"))
-    found = [as_code(code) for code in own]
+    found = [as_code(read(error, name)) for name in _OWN_CODES]
     for inner in objects:
         found.append(as_code(as_dict(inner.get("details")).get("error_code")))
-        found += [as_code(inner.get(name)) for name in ("code", "type", "status", "errorCode")]
-        found.append(as_code(inner.get("error")))  # Slack: {"ok": false, "error": "ratelimited"}
-    listed = [
-        *_list(read(error, "errors")),
-        *(each for inner in objects for each in _list(inner.get("errors"))),
-    ]
-    found += [as_code(as_dict(each).get("reason")) for each in listed]
-    found += [as_code(as_dict(as_dict(each).get("extensions")).get("code")) for each in listed]  # GraphQL
-    found += [as_code(as_dict(each).get("type")) for each in listed]
+        found += [as_code(inner.get(name)) for name in _CODES]
+    inside = [each for inner in objects for each in _list(inner.get("errors"))]
+    listed = [as_dict(each) for each in (*_list(read(error, "errors")), *inside)]
+    found += [as_code(each.get(name)) for name in ("reason", "type") for each in listed]
+    found += [as_code(as_dict(each.get("extensions")).get("code")) for each in listed]  # GraphQL
     found.append(as_code(read(read(error, "error"), "code")))  # Azure's ODataV4 error
     return [code for code in dict.fromkeys(found) if code is not None and as_status(code) is None]
 

@@ -7,9 +7,9 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from prefect_resilience.errors.classify.http import AWS, http_finding
-from prefect_resilience.errors.classify.names import text_finding
+from prefect_resilience.errors.classify.http import aws_codes, http_finding
 from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, read
+from prefect_resilience.errors.classify.texts import text_finding
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import Opinion, found_by_words, worded
@@ -85,7 +85,7 @@ def _failure(event: Any) -> tuple[Opinion, str] | None:
     if any(kind == "error" or kind.endswith(".error") for kind in _named(event, _KINDS)):
         return _of_error(event)
     for name, error in as_dict(event).items():
-        if isinstance(name, str) and (category := AWS.get(name.lower())):
+        if isinstance(name, str) and (category := aws_codes().get(name.lower())):
             return Opinion(category, name), str(_field(error, "message") or "")
     for reason in _named(event, _BLOCKED):
         return Opinion(C.INVALID, reason), ""

@@ -84,7 +84,7 @@ _WHY: dict[str, str] = {
     "429": "a throttle is retried; this SDK leaves it to the caller",
     "449": "Azure Cosmos DB's 'retry with': its own client retries it, the general policy does not know it",
     "500": "a server error is retried; this SDK leaves it to the caller",
-    "501": "a 5xx is retried as a server error; this SDK knows that 501 stays",
+    "501": "the server cannot do it, now or later; this SDK retries every 5xx",
     "502": "a gateway's error is retried; this SDK leaves it to the caller",
     "504": "a gateway's timeout is retried; this SDK leaves it to the caller",
     "529": "overloaded; this SDK does not know the status",

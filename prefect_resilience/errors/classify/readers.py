@@ -1,0 +1,314 @@
+"""The default rules for one exception, without its causes: eight readers, the most exact first.
+
+What an error carries comes before what it is called. A reader knows no library: what it needs of one is in
+`table.txt`.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, cast
+
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.clouds import aws_finding, rpc_finding
+from prefect_resilience.errors.classify.http import http_finding
+from prefect_resilience.errors.classify.own import OWN
+from prefect_resilience.errors.classify.retry_after import ASKED, wait_of_attributes
+from prefect_resilience.errors.classify.shapes import (
+    as_number,
+    class_names,
+    first_of,
+    is_bare,
+    read,
+    read_text,
+    value_at,
+)
+from prefect_resilience.errors.classify.table import Block, Codes, blocks, codes_of, words_of
+from prefect_resilience.errors.classify.texts import (
+    OVERFLOW_CODE,
+    STATUS_IN_MESSAGE,
+    says_lost_race,
+    status_category,
+    status_in,
+    text_finding,
+)
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Look, Opinion, found_by_code, found_by_words
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
+
+# Raised by mistake: their message and their name never make them retryable.
+_MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
+
+
+# -- by its library's row of the table
+
+
+def _by_library(error: BaseException, names: list[str], now: float) -> Opinion | None:
+    """By the nearest class that has a block in the table or a rule of its own, unless a nearer one is known
+    by name. An opinion without category stands for `else -`."""
+    libraries, known = blocks(), codes_of("named")
+    for name in names:
+        look, block = OWN.get(name), libraries.get(name)
+        if look is None and block is None and name in known:
+            return None
+        found = look(error, now) if look else _by_block(block, error, now) if block else None
+        if found is not None:
+            return found
+    return None
+
+
+def _by_block(block: Block, error: BaseException, now: float) -> Opinion | None:
+    for step in block.steps:
+        if isinstance(step, Codes):
+            found = found_by_code(step.categories, *_values(step, error), own=block.shows_codes)
+        elif isinstance(step, list):
+            found = found_by_words(step, read_text(error, 4_000))
+        elif isinstance(step, str):
+            found = _READERS[step](error, now)
+        else:
+            return step or _NOTHING
+        if found is not None:
+            return found._replace(code=_shown(found.code, block, error))
+    return None
+
+
+def _shown(code: str | None, block: Block, error: BaseException) -> str | None:
+    """The code that a person looks for: as the text has it, `ORA-00060`; for words the error's number."""
+    for step in block.steps:
+        values = list(_values(step, error)) if code is None and isinstance(step, Codes) else []
+        if any(as_number(value) is not None for value in values):
+            return next(f"{number:.0f}" for value in values if (number := as_number(value)) is not None)
+        for pattern in step.patterns if code and isinstance(step, Codes) else ():
+            for match in pattern.finditer(read_text(error, 2_000)):
+                if code in match.groups():
+                    return match[1]
+    return code
+
+
+_NOTHING = Opinion(C.UNEXPECTED)
+"""The class tells nothing: its cause is asked."""
+
+
+def _values(codes: Codes, error: BaseException) -> Iterator[object]:
+    """The codes of an error, from the places where its library has them and out of its text."""
+    for place in codes.places:
+        value = value_at(error, place)
+        if isinstance(value, Mapping | list | tuple):
+            value = _worst(cast("Mapping[object, object] | list[object]", value))
+        yield from (value.name, value.value) if isinstance(value, Enum) else [value]
+    text = read_text(error, 2_000) if codes.patterns else ""
+    for pattern in codes.patterns:
+        for match in list(pattern.finditer(text))[:20]:
+            yield from reversed(match.groups())
+
+
+def _worst(replies: Mapping[object, object] | list[object]) -> float | None:
+    """The largest of several codes, as SMTP has one for each recipient: the worst decides."""
+    each = replies.values() if isinstance(replies, Mapping) else replies
+    found = (as_number(first_of(reply)) or as_number(read(reply, "code")) for reply in each)
+    return max((code for code in found if code is not None), default=None)
+
+
+def _labels_finding(error: object, now: float) -> Opinion | None:
+    """The labels of MongoDB's driver that ask for a retry."""
+    has_label = read(error, "has_error_label")
+    labels = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
+    if callable(has_label) and any(has_label(label) is True for label in labels):
+        number = read(error, "code")
+        return Opinion(C.UNAVAILABLE, None if number is None else str(number))
+    return None
+
+
+def _race_finding(error: object, now: float) -> Opinion | None:
+    return Opinion(C.UNAVAILABLE) if says_lost_race(read_text(error, 4_000)) else None
+
+
+_PEP_249 = {"IntegrityError": C.CONFLICT, "ProgrammingError": C.INVALID, "DataError": C.INVALID}
+
+
+def _text_finding(error: object, now: float) -> Opinion | None:
+    """By its words: an exception that only quotes another system, as dbt quotes a database's error."""
+    named = _PEP_249.get(type(error).__name__)
+    return text_finding(read_text(error, 8_000)) or (Opinion(named) if named else None)
+
+
+# -- by what any class may carry
+
+
+def _declared(error: object, now: float) -> Opinion | None:
+    """The category that the class declares: `error_category = "tool_error"`."""
+    declared = read(error, "error_category")
+    return Opinion(C(declared)) if isinstance(declared, str) and declared in _CATEGORIES else None
+
+
+_CATEGORIES = frozenset(category.value for category in C)
+_SQLSTATE = Regex(r"[0-9A-Z]{5}")
+
+
+def sqlstate_finding(error: object, now: float) -> Opinion | None:
+    """By SQLSTATE: `sqlstate` of psycopg and asyncpg, `pgcode` of psycopg2, pg8000's dict, pyodbc's args."""
+    first = value_at(error, "args")
+    states = (read(error, "sqlstate"), read(error, "pgcode"), value_at(error, "args.C"), first)
+    state = next((each for each in states if isinstance(each, str) and _SQLSTATE.fullmatch(each)), None)
+    if state is None or (state is first and not any(map(str.isdigit, state))):
+        return None
+    if state == "57014":  # cancelled, by the server's statement_timeout or by a person
+        return Opinion(C.TIMEOUT if "timeout" in read_text(error, 2_000) else C.CANCELLED, state)
+    return found_by_code(codes_of("sqlstate"), state, own=True)
+
+
+_ERRNO_IN_MESSAGE = Regex(r"(?:\[Errno|\bos error|\bOs \{ code:) ?(-?\d{1,5})\b")
+
+
+def _errno_finding(error: object, now: float) -> Opinion | None:
+    """By the number of the operating system; the code is its name, such as ENOSPC. In the message, too:
+    a client may have kept only the text of the OSError."""
+    number = read(error, "errno") if isinstance(error, OSError) else None
+    if not isinstance(number, int) and not isinstance(error, _MISTAKES):
+        match = _ERRNO_IN_MESSAGE.search(read_text(error, 4_000))
+        number = int(match[1]) if match else None
+    return found_by_code(codes_of("errno"), errno.errorcode.get(number) if isinstance(number, int) else None)
+
+
+def _status_in_message(error: object) -> Opinion | None:
+    return None if isinstance(error, _MISTAKES) else status_in(STATUS_IN_MESSAGE, read_text(error, 2_000))
+
+
+_READERS: dict[str, Look] = {
+    "aws": aws_finding,
+    "http": http_finding,
+    "labels": _labels_finding,
+    "race": _race_finding,
+    "sqlstate": sqlstate_finding,
+    "text": _text_finding,
+}
+_BY_SHAPE: tuple[Callable[[Any, float], Opinion | None], ...] = (
+    *(_declared, rpc_finding, http_finding, sqlstate_finding, _errno_finding),
+)
+
+
+def find(error: BaseException, now: float) -> Opinion | None:
+    """The opinion of the default rules on one exception; None means no opinion.
+
+    The order: its library's block, a declared `error_category`, a status of gRPC or HTTP, SQLSTATE, an error
+    of the operating system, what it says of a retry, the names of its classes, a status in its message. A
+    bare exception of Python has nothing but its class and its message.
+    """
+    names = class_names(error)
+    found = _by_library(error, names, now)
+    if found is _NOTHING:
+        return None
+    if found is not None:
+        return found
+    if is_bare(error):
+        return _named(error, names) or _errno_finding(error, now) or _status_in_message(error)
+    looks = (look(error, now) for look in _BY_SHAPE)
+    found = next((opinion for opinion in looks if opinion is not None), None)
+    found = found or _retriable(error, _named(error, names)) or _status_in_message(error)
+    if found is not None and found.category not in (C.INVALID, C.SUBTASK):
+        return found
+    return _too_big(error, names) or found or _asks_for_a_wait(error, now)
+
+
+_RETRIABLE = ("retriable", "retryable", "is_retryable", "is_retriable", "should_retry")
+
+
+def _retriable(error: BaseException, named: Opinion | None) -> Opinion | None:
+    """What the error itself says of a retry is more exact than its name."""
+    if named is not None and named.category.retryable:
+        return named
+    values = [value_at(source, name) for source in (error, value_at(error, "args")) for name in _RETRIABLE]
+    if not any(value is True for value in values):
+        return named
+    spoken, name = spoken_finding(error), value_at(error, "args.name")  # of librdkafka's code
+    if spoken is not None and spoken.category.retryable:
+        return spoken
+    return Opinion(C.UNAVAILABLE, name if isinstance(name, str) else None)
+
+
+_BY_ITS_NAME = frozenset({C.OVERFLOW, C.RESOURCE_EXHAUSTED})
+
+
+def _too_big(error: BaseException, names: list[str]) -> Opinion | None:
+    """A class with a name that means that the work is too big, whatever its status is."""
+    bare = (name.rpartition(".")[2] for name in names)
+    if any(codes_of("bare").get(name) is C.OVERFLOW for name in bare):
+        return Opinion(C.OVERFLOW, OVERFLOW_CODE)
+    spoken = spoken_finding(error)
+    return spoken if spoken is not None and spoken.category in _BY_ITS_NAME else None
+
+
+def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
+    """An unknown exception that has a `retry_after`, such as a chat client's flood control."""
+    wait = wait_of_attributes(error, now, ASKED)
+    return None if wait is None else Opinion(C.RATE_LIMIT, retry_after=wait)
+
+
+# -- by the names of its classes
+
+
+def _named(error: BaseException, names: list[str]) -> Opinion | None:
+    """By the nearest class that is known. The words of a nearer class's own name correct it: an
+    AuthenticationError whose base is a connection error is no matter of the network."""
+    packaged, anywhere = codes_of("named"), codes_of("bare")
+    known = next((name for name in names if name in packaged), None)
+    if known is None:
+        bare = (name.rpartition(".")[2] for name in names)
+        category = next((anywhere[name] for name in bare if name in anywhere), None)
+    else:
+        category = packaged[known]
+        if category.retryable and known is not names[0] and (nearer := _corrected(error, names.index(known))):
+            return nearer
+    if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
+        # The peer's certificate is invalid; a retry does not change that.
+        return Opinion(C.AUTH, "CERTIFICATE_VERIFY_FAILED")
+    return None if category is None else Opinion(category, CATEGORY_CODES.get(category))
+
+
+def _corrected(error: BaseException, known: int) -> Opinion | None:
+    """What the own name of a class says that is nearer than the known one, if it forbids a retry."""
+    nearer = (cls.__name__ for cls in type(error).__mro__[:known] if cls.__module__ != "builtins")
+    found = next((said for name in nearer if (said := _spoken(name)) is not None), None)
+    return found if found is not None and not found.category.retryable else None
+
+
+def spoken_finding(error: BaseException) -> Opinion | None:
+    """An opinion from the words of a class's name and of its bases', the nearest first: the last resort,
+    after the whole chain of causes. A ValueError, a TypeError or the like reports a mistake, so its name
+    never makes it retryable."""
+    for cls in type(error).__mro__:
+        if cls.__module__ == "builtins":
+            return None
+        found = _spoken(cls.__name__)
+        if found is not None:
+            return None if found.category.retryable and isinstance(error, _MISTAKES) else found
+    return None
+
+
+def _spoken(name: str) -> Opinion | None:
+    if len(name) > 100:
+        return None
+    words = in_words(name)
+    status = re.search(r"(?i)\bhttp_?(\d{3})", words)
+    if status is not None:
+        category = status_category(int(status[1]))
+        return None if category is None else Opinion(category, status[1])
+    known = ((pattern, Opinion(category, code)) for pattern, category, code in words_of("spoken"))
+    return next((said for pattern, said in known if re.search(_WHOLE.format(pattern), words)), None)
+
+
+_WHOLE = "(?:^|_)(?:{})(?![a-z])"
+"""Whole words of a name, not parts."""
+
+
+def in_words(name: str) -> str:
+    """A class's name with `_` between its words: `HTTPTimeoutError` -> `HTTP_Timeout_Error`.
+
+    Example:
+        >>> in_words("LDAPSocketReceiveError")
+        'LDAP_Socket_Receive_Error'
+    """
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    return "_".join(word[:1].upper() + word[1:] for word in parted.split("_") if word)

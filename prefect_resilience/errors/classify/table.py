@@ -1,0 +1,114 @@
+"""The table of what libraries' errors carry: `table.txt`, read at the first error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.taxonomy import ErrorCategory, Opinion, Words
+
+
+@dataclass
+class Codes:
+    """Codes with their categories, and where an error of the library has its code."""
+
+    places: list[str] = field(default_factory=list[str])
+    patterns: list[Regex] = field(default_factory=list[Regex])
+    categories: dict[str, ErrorCategory] = field(default_factory=dict[str, ErrorCategory])
+
+
+Step = Codes | list[Words] | str | Opinion | None
+"""Codes, words, another reader, the last word, or None: the class tells nothing."""
+
+
+@dataclass
+class Block:
+    """What the table says of a library, in the order in which it is tried."""
+
+    steps: list[Step] = field(default_factory=list[Step])
+    shows_codes: bool = False
+
+    @property
+    def codes(self) -> Codes:
+        if not self.steps or not isinstance(self.steps[-1], Codes):
+            self.steps.append(Codes())
+        step = self.steps[-1]
+        assert isinstance(step, Codes)
+        return step
+
+    def add(self, line: str) -> None:
+        word, _, rest = line.partition(" ")
+        if word == "at":
+            self.codes.places += rest.split()
+        elif word == "in":
+            self.codes.patterns.append(Regex(rest))
+        elif word == "also":
+            self.steps += rest.split()
+        elif word == "else":
+            category, _, code = rest.partition(" ")
+            self.steps.append(None if category == "-" else Opinion(ErrorCategory(category), code or None))
+        elif word == "show":
+            self.shows_codes = True
+        elif word == "~":
+            self._add_words(rest)
+        else:
+            self.codes.categories |= dict.fromkeys(rest.split(), ErrorCategory(word))
+
+    def _add_words(self, line: str) -> None:
+        category, code, pattern = line.split(" ", 2)
+        words: Words = (pattern, ErrorCategory(category), None if code == "-" else code)
+        if self.steps and isinstance(step := self.steps[-1], list):
+            step.append(words)
+        else:
+            self.steps.append([words])
+
+
+def _lines(text: str) -> Iterator[str]:
+    """The lines without comments; one that begins with spaces continues the line before."""
+    whole = ""
+    for line in text.splitlines():
+        if line.startswith("  "):
+            whole += f" {line.strip()}"
+        elif line and not line.startswith("#"):
+            if whole:
+                yield whole
+            whole = line
+    yield whole
+
+
+def read_table(text: str) -> dict[str, Block]:
+    """The blocks of a table, by each name in their heads; a word that is no category raises ValueError."""
+    blocks: dict[str, Block] = {}
+    block = Block()
+    for line in _lines(text):
+        if line.startswith("["):
+            block = Block()
+            blocks |= dict.fromkeys(line.strip("[]").split(), block)
+        elif line.startswith("codes "):
+            block.codes.categories |= blocks[line.removeprefix("codes ")].codes.categories
+        else:
+            block.add(line)
+    return blocks
+
+
+@cache
+def blocks() -> dict[str, Block]:
+    """The package's own table: the libraries by the names of their classes, and the codes of standards."""
+    return read_table(Path(__file__).with_name("table.txt").read_text("utf-8"))
+
+
+@cache
+def codes_of(name: str) -> dict[str, ErrorCategory]:
+    """The codes of a standard in the table."""
+    return blocks()[name].codes.categories
+
+
+@cache
+def words_of(name: str) -> list[Words]:
+    """The words of the table with this name."""
+    (words,) = blocks()[name].steps
+    assert isinstance(words, list)
+    return words
