@@ -14,14 +14,9 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, cast
 
-from jsonpath import (
-    JSONPath,
-    JSONPathEnvironment,
-    JSONPathError,
-    JSONPathMatch,
-    JSONPathSyntaxError,
-    NodeList,
-)
+# From its modules and not from the package: jsonpath-python (of mistralai) overwrites jsonpath/__init__.py.
+from jsonpath.env import JSONPathEnvironment
+from jsonpath.exceptions import JSONPathError, JSONPathSyntaxError
 from jsonpath.filter import (
     UNDEFINED,
     BaseExpression,
@@ -31,7 +26,9 @@ from jsonpath.filter import (
     StringLiteral,
 )
 from jsonpath.function_extensions import Match, Search
+from jsonpath.match import JSONPathMatch, NodeList
 from jsonpath.parse import Parser
+from jsonpath.path import JSONPath
 from jsonpath.segments import JSONPathSegment
 from jsonpath.selectors import NameSelector
 from jsonpath.stream import TokenStream

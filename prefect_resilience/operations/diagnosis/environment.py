@@ -122,6 +122,14 @@ REASONS = {
     "fastapi": "with it Prefect's list requests return 422, and from 0.155 on its server does not start"
 }
 """Why a version is needed, where the bound alone does not say it."""
+CLASHES: dict[str, tuple[str, str]] = {
+    "jsonpath-python": (
+        "python-jsonpath",
+        "Nothing to do while your `$` paths work; otherwise run `pip install --force-reinstall "
+        "python-jsonpath`.",
+    )
+}
+"""Distributions that install a module of the same name as one of ours."""
 TRIED: dict[str, tuple[str, ...]] = {"Python": ("3.11", "3.12", "3.13"), "prefect": ("3.8", "3.9")}
 """The versions with which the tests passed: the table of docs/versions.md."""
 MOST_SKEW = 2.0
@@ -136,6 +144,10 @@ def versions() -> Iterator[DiagnosisFinding]:
             if needed.marker is None or needed.marker.evaluate({"extra": extra}):
                 yield from _needed(needed)
                 break
+    for name, (ours, mend) in CLASHES.items():
+        if _version(name) is not None:
+            says = f"it overwrites files of {ours}, which {PACKAGE} needs"
+            yield note("versions", name, says, mend)
     yield from _untried("Python", platform.python_version())
     yield from _untried("prefect", _version("prefect"))
 
