@@ -26,7 +26,7 @@ from prefect_resilience.errors.classify.shapes import (
     read_text,
     value_at,
 )
-from prefect_resilience.errors.classify.table import Block, Codes, blocks, codes_of, words_of
+from prefect_resilience.errors.classify.table import TableBlock, Codes, blocks, codes_of, words_of
 from prefect_resilience.errors.classify.texts import (
     OVERFLOW_CODE,
     STATUS_IN_MESSAGE,
@@ -59,7 +59,7 @@ def _by_library(error: BaseException, names: list[str], now: float) -> Opinion |
     return None
 
 
-def _by_block(block: Block, error: BaseException, now: float) -> Opinion | None:
+def _by_block(block: TableBlock, error: BaseException, now: float) -> Opinion | None:
     for step in block.steps:
         if isinstance(step, Codes):
             found = found_by_code(step.categories, *_values(step, error), own=block.shows_codes)
@@ -74,7 +74,7 @@ def _by_block(block: Block, error: BaseException, now: float) -> Opinion | None:
     return None
 
 
-def _shown(code: str | None, block: Block, error: BaseException) -> str | None:
+def _shown(code: str | None, block: TableBlock, error: BaseException) -> str | None:
     """The code that a person looks for: as the text has it, `ORA-00060`; for words the error's number."""
     for step in block.steps:
         values = list(_values(step, error)) if code is None and isinstance(step, Codes) else []

@@ -25,7 +25,7 @@ Step = Codes | list[Words] | str | Opinion | None
 
 
 @dataclass
-class Block:
+class TableBlock:
     """What the table says of a library, in the order in which it is tried."""
 
     steps: list[Step] = field(default_factory=list[Step])
@@ -79,13 +79,13 @@ def _lines(text: str) -> Iterator[str]:
     yield whole
 
 
-def read_table(text: str) -> dict[str, Block]:
+def read_table(text: str) -> dict[str, TableBlock]:
     """The blocks of a table, by each name in their heads; a word that is no category raises ValueError."""
-    blocks: dict[str, Block] = {}
-    block = Block()
+    blocks: dict[str, TableBlock] = {}
+    block = TableBlock()
     for line in _lines(text):
         if line.startswith("["):
-            block = Block()
+            block = TableBlock()
             blocks |= dict.fromkeys(line.strip("[]").split(), block)
         elif line.startswith("codes "):
             block.codes.categories |= blocks[line.removeprefix("codes ")].codes.categories
@@ -95,7 +95,7 @@ def read_table(text: str) -> dict[str, Block]:
 
 
 @cache
-def blocks() -> dict[str, Block]:
+def blocks() -> dict[str, TableBlock]:
     """The package's own table: the libraries by the names of their classes, and the codes of standards."""
     return read_table(Path(__file__).with_name("table.txt").read_text("utf-8"))
 
