@@ -26,7 +26,7 @@ from prefect_resilience.errors.classify.shapes import (
     read_text,
     value_at,
 )
-from prefect_resilience.errors.classify.table import TableBlock, Codes, blocks, codes_of, words_of
+from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, words_of
 from prefect_resilience.errors.classify.texts import (
     OVERFLOW_CODE,
     STATUS_IN_MESSAGE,
