@@ -54,6 +54,7 @@ from prefect_resilience.durable.effects.current import CallStart, RunningCall
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.effects import Effect
+from prefect_resilience.telemetry.model import CallReport
 from tests.stores_servers import PostgresServer
 
 TARGET = 0.5
@@ -113,9 +114,6 @@ class Alone:
     def start(self) -> CallStart:
         return CallStart()
 
-    def asker(self) -> None:
-        return None
-
     def marks(self) -> None:
         return None
 
@@ -125,26 +123,14 @@ class Alone:
     def begun_external(self) -> None:
         return
 
-    def overdue(self, key: str, batch_id: str) -> None:
-        raise AssertionError("no call has a deadline")
-
-    def late(self, said: str) -> None:
-        raise AssertionError(said)
-
     def keep(self, reference: str, value: Any) -> str | None:
         raise AssertionError("the result is JSON")
 
     def kept(self, reference: str) -> Any:
         raise AssertionError("nothing was kept")
 
-    def replayed(self, replayed: object) -> None:
-        raise AssertionError("every effect is a new one")
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        raise AssertionError(why)
-
-    def unrecorded(self, why: str) -> None:
-        raise AssertionError(why)
+    def report(self, report: CallReport) -> None:
+        raise AssertionError(report.line)  # every effect is a new one, and is recorded
 
 
 def effects_of(batch_id: str, url: str) -> Callable[[int], object]:

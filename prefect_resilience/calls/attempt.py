@@ -25,7 +25,16 @@ from prefect_resilience.base.outcomes import (
     settling,
 )
 from prefect_resilience.calls.decomposing import decomposed
-from prefect_resilience.calls.judging import annotate, caused_by, judged, replaced_message
+from prefect_resilience.calls.judging import (
+    annotate,
+    caused_by,
+    judged,
+    replaced_message,
+    report_failure,
+    report_fallback,
+    report_recovery,
+    report_retry,
+)
 from prefect_resilience.calls.model import Guard, RunContext, Substitute
 from prefect_resilience.durable.effects.current import Replayed, RunningCall
 from prefect_resilience.errors.classify.shapes import add_note
@@ -35,7 +44,7 @@ from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
-from prefect_resilience.guards.retries.policy import bucket_of
+from prefect_resilience.guards.retries.policy import Verdict, bucket_of
 from prefect_resilience.guards.timeouts import process
 from prefect_resilience.guards.timeouts.timeout import with_deadline
 
@@ -202,13 +211,13 @@ def the_call(
 
 def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
     record = run.known()
-    if record is not None:
-        if record.history:
-            run.recovered(record)
-        run.done()
+    if record is not None and record.history:
+        report_recovery(run, record)
     elif guard.retry.budget is not None:
         bucket_of(guard.retry.budget, time.monotonic()).earn()
-    if not isinstance(value, Replayed):
+    if isinstance(value, Replayed):
+        run.done()
+    else:
         run.went_well()
     if guard.error_budget is not None:
         yield from counted(guard.error_budget, run, good=True)
@@ -222,15 +231,16 @@ def ended_badly(
     """As `failed`, but a failed state that the function returned is returned in the end, not raised."""
     state = returned_by(guard.fn, error)
     outcome = yield from failed(guard, run, began, error, claim)
-    if state is None or not isinstance(outcome, BaseException) or will_retry(run, outcome):
+    if state is None or not isinstance(outcome, BaseException) or next_verdict(run, outcome) is not None:
         return outcome
     return outcome if isinstance(outcome, InDoubt) and outcome is not error else masked(state, error, outcome)
 
 
-def will_retry(run: RunContext, error: BaseException) -> bool:
-    """Whether the error ended one attempt, and another one follows."""
+def next_verdict(run: RunContext, error: BaseException) -> Verdict | None:
+    """The verdict by which another attempt follows the one that this error ended; None if none does."""
     record = run.known()
-    return record is not None and record.error is error and bool(record.verdict and record.verdict.retry)
+    verdict = None if record is None or record.error is not error else record.verdict
+    return verdict if verdict is not None and verdict.retry else None
 
 
 def failed(
@@ -245,11 +255,11 @@ def failed(
     clean = scrub_exception(error)
     context, verdict = yield from judged(guard, run, began, clean, claim)
     if verdict.retry:
-        run.retrying(context, verdict)
+        report_retry(run, context, verdict)
         return clean
     may_repeat = claim is None or not claim.bars_fallbacks
     if guard.decompose is not None and context.kind is ErrorKind.RESOURCE and may_repeat:
-        outcome = yield from decomposed(guard, cast("Any", run), context, cast("Exception", clean))
+        outcome = yield from decomposed(guard, run, context, cast("Exception", clean))
         if isinstance(outcome, Decomposed):
             yield from done_in_parts(guard, run, outcome)
             return outcome
@@ -271,7 +281,7 @@ def failed(
         good = answer is not None and not (answer.fallback.degraded and budget.degraded_counts)
         yield from counted(budget, run, good)
     if answer is not None:
-        run.replaced(context, answer, clean)
+        report_fallback(run, context, answer, clean)
         return Substitute(answer, context, replaced_message(context, answer))
     raised = clean if doubt is None else caused_by(doubt, clean, context)
     annotate(raised, context, verdict, chain)
@@ -281,7 +291,7 @@ def failed(
             f"prefect-resilience: the abandoned call is still running; the outcome of effect {claim.key!r} "
             "is recorded when it ends",
         )
-    run.gave_up(context, verdict, raised)
+    report_failure(run, context, verdict, raised)
     run.leave_request(raised)
     return raised
 

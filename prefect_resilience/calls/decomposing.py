@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from logging import WARNING
 from types import MappingProxyType
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import settling
-from prefect_resilience.calls.model import Guard
+from prefect_resilience.calls.model import Guard, RunContext
 from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import redact
@@ -32,6 +33,8 @@ from prefect_resilience.guards.decomposition.model import (
 )
 from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials import partial_output, partial_results
+from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import error_payload
 
 NOT_RUN: Any = object()
 """The outcome of a call that was not started."""
@@ -115,23 +118,6 @@ _in_turns: ContextVar[bool] = ContextVar("prefect_resilience_in_turns", default=
 """Whether the parts run one after the other, because the whole run holds a slot of a tag's limit."""
 
 
-class Divisible(Protocol):
-    """The methods of a task run that a decomposition needs."""
-
-    @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
-        """A call of the same task with these arguments changed; the UI shows its run with the label."""
-        ...
-
-    def limited_tags(self) -> set[str]:
-        """The tags of this run that have a limit: the run holds a slot of each. May block."""
-        ...
-
-    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Undone:
     """The decomposition failed, too: the error to raise, and its context."""
@@ -146,7 +132,7 @@ def depth_of(fn: Callable[..., Any]) -> int:
 
 
 def decomposed(
-    guard: Guard, here: Divisible, context: ErrorContext, error: Exception
+    guard: Guard, here: RunContext, context: ErrorContext, error: Exception
 ) -> Steps[Decomposed | Undone]:
     """Split the work that failed with `error`, run the parts, and merge their results."""
     plan = cast(Decompose, guard.decompose)
@@ -161,9 +147,9 @@ def decomposed(
             return _undone(error, context, place, f"split failed: {failure!r}")
         if len(parts) < 2:
             return _undone(error, context, place, "the work cannot be split into smaller parts")
-        here.dividing(context, len(parts), depth + 1, plan.max_depth)
-        outcomes = yield from _run(plan, here, parts, guard.isasync)
         place = {"depth": depth + 1, "max_depth": plan.max_depth, "parts": len(parts)}
+        _report(here, context, place)
+        outcomes = yield from _run(plan, here, parts, guard.isasync)
         if any(isinstance(outcome, Raised) for outcome in outcomes):
             undone = _part_failed(error, context, place, outcomes)
             outcomes.clear()  # the drivers, which are in the errors' tracebacks, hold this list
@@ -181,6 +167,14 @@ def decomposed(
     return Decomposed(value, message, context, bool(standing.used), any(standing.used.values()))
 
 
+def _report(here: RunContext, context: ErrorContext, place: dict[str, int]) -> None:
+    number, depth = place["parts"], place["depth"]
+    line = f"Decomposing into {number} parts (depth {depth} of at most {place['max_depth']})"
+    events = [("run.decomposed", "task", here.identity["node_id"], {**error_payload(context), **place})]
+    kind, line = ("decompose", depth), f"{line}, after: {context.summary()}"
+    here.report(CallReport(WARNING, kind, line, events=events))
+
+
 @contextmanager
 def _at(fn: Callable[..., Any], depth: int) -> Generator[Standing]:
     standing = Standing(fn, {})
@@ -194,7 +188,7 @@ def _at(fn: Callable[..., Any], depth: int) -> Generator[Standing]:
 
 
 def _split(
-    plan: Decompose, here: Divisible, context: ErrorContext, depth: int
+    plan: Decompose, here: RunContext, context: ErrorContext, depth: int
 ) -> Steps[list[Mapping[str, Any]]]:
     """The arguments that are different in each part."""
     parameters = here.parameters
@@ -223,7 +217,9 @@ def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapp
     return {name: part}
 
 
-def _run(plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasync: bool) -> Steps[list[Any]]:
+def _run(
+    plan: Decompose, here: RunContext, parts: list[Mapping[str, Any]], isasync: bool
+) -> Steps[list[Any]]:
     """The outcomes of the parts, in their order."""
     limited: set[str] = yield Blocking(here.limited_tags)
     turns = bool(limited) or _in_turns.get()
@@ -242,7 +238,7 @@ def _run(plan: Decompose, here: Divisible, parts: list[Mapping[str, Any]], isasy
 
 
 def _merge(
-    plan: Decompose, here: Divisible, context: ErrorContext, outcomes: list[Any], depth: int
+    plan: Decompose, here: RunContext, context: ErrorContext, outcomes: list[Any], depth: int
 ) -> Steps[Any]:
     merger = plan.merger
     offered = {**here.parameters, "error": context, "depth": depth}

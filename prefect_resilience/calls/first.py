@@ -13,6 +13,7 @@ from typing import Any
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import PLAIN, last, settled
 from prefect_resilience.calls.attempt import Held, end_attempt, guarded, leave
+from prefect_resilience.calls.judging import report_recovery
 from prefect_resilience.calls.model import Guard, RunContext
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.timeouts.timeout import with_deadline
@@ -67,7 +68,7 @@ class FirstAttempt:
                 if circuit.leave_at_once(ticket):
                     circuit.flush()
             if (record := run.known()) is not None and record.history:
-                run.recovered(record)
+                report_recovery(run, record)
             run.went_well()
             return value
         steps = end_attempt(self.guard, run, began, failure, held=held)
@@ -101,7 +102,7 @@ class FirstAttempt:
                 if circuit.leave_at_once(ticket):
                     await asyncio.to_thread(circuit.flush)
             if (record := run.known()) is not None and record.history:
-                run.recovered(record)
+                report_recovery(run, record)
             run.went_well()
             return value
         steps = end_attempt(self.guard, run, began, failure, held=held)

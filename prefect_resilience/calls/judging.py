@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from logging import ERROR, INFO, WARNING
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import not_repeated
@@ -22,16 +26,22 @@ from prefect_resilience.errors.context import (
     exhausted_since,
     name_rejecting_guard,
 )
-from prefect_resilience.errors.exceptions import InDoubt
+from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import redact_beginning
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
+from prefect_resilience.guards.decomposition.model import stood_in
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import left_by, partial_of
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
+from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import error_payload
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim
+
+MOST_ATTEMPTS = 200
+"""The most attempts in an event; of more, the first ones."""
 
 
 def judged(
@@ -122,26 +132,9 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
     return verdict
 
 
-def retry_told(record: RunRecord, context: ErrorContext, verdict: Verdict) -> str:
-    """The log line of a retry: the attempts counted for errors of this kind, and the delay."""
-    made, most = record.counted + 1, context.max_attempts
-    if (why := describe_rejection(context)) is not None:
-        return f"Not called: {why}. Trying again ({made}/{most}) in {verdict.delay:.1f} s"
-    return f"Retrying ({made}/{most}) in {verdict.delay:.1f} s: {context.summary()}"
-
-
 def replaced_message(context: ErrorContext, answer: Answer) -> str:
     """The message of a state, and the log line, of a call that a fallback answered."""
     return f"Fallback {answer.fallback.name!r} used after {_attempts(context)}: {context.summary()}"
-
-
-def gave_up_told(context: ErrorContext, verdict: Verdict) -> str:
-    """The log line of a call that failed for good."""
-    why = describe_rejection(context)
-    if why is not None and not context.attempts_made:
-        times = f" ({context.rejected_calls} times)" if context.rejected_calls > 1 else ""
-        return f"Not called{times}: {why}"
-    return f"Giving up after {_attempts(context)} ({verdict.why}): {context.summary()}"
 
 
 def _attempts(context: ErrorContext) -> str:
@@ -162,6 +155,104 @@ def describe_rejection(context: ErrorContext) -> str | None:
     wait = context.retry_after
     until = " until it is closed manually" if wait is None else f"; next probe in {math.ceil(wait)} s"
     return f"circuit {context.circuit!r} is open{until}"
+
+
+# The reports of what was decided.
+
+
+def report_retry(run: RunContext, context: ErrorContext, verdict: Verdict) -> None:
+    record = run.known()
+    counted = 0 if record is None else record.counted
+    number, delay = f"{counted + 1}/{context.max_attempts}", f"{verdict.delay:.1f} s"
+    line = f"Retrying ({number}) in {delay}: {context.summary()}"
+    if (why := describe_rejection(context)) is not None:
+        line = f"Not called: {why}. Trying again ({number}) in {delay}"
+    told = {"delay": verdict.delay, "why": verdict.why}
+    _report(run, CallReport(WARNING, ("retry", context.code), line, failure=context), "retry.scheduled", told)
+
+
+def report_fallback(run: RunContext, context: ErrorContext, answer: Answer, error: BaseException) -> None:
+    fallback = answer.fallback
+    stood_in(run.guard.fn, fallback.name, fallback.degraded)
+    kind, line = ("fallback", fallback.name, context.code), replaced_message(context, answer)
+    report = CallReport(WARNING, kind, line, error, context, totals=("calls", "fallbacks"))
+    told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
+    _report(run, report, "fallback.used", {**told, **_times(run, context)})
+
+
+def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
+    line = f"Giving up after {_attempts(context)} ({verdict.why}): {context.summary()}"
+    if (why := describe_rejection(context)) is not None and not context.attempts_made:
+        times = f" ({context.rejected_calls} times)" if context.rejected_calls > 1 else ""
+        line = f"Not called{times}: {why}"
+    report = CallReport(ERROR, ("gave up", context.code), line, error, context, totals=("calls", "failures"))
+    told = {"why": verdict.why, "exhausted": context.retryable}
+    _report(run, report, "run.failed", {**told, **_times(run, context)})
+
+
+def report_recovery(run: RunContext, record: RunRecord) -> None:
+    history, after = record.history, time.monotonic() - record.started
+    number, last = len(history) + 1, history[-1].error
+    attempts = number - count_rejected(history)
+    payload = {
+        **run.identity,
+        **{"attempts": attempts, "after": after, "error": last and last.model_dump(mode="json")},
+        **_history(run, history),
+    }
+    line = f"Recovered at attempt {number}, after {after:.1f} s"
+    events = [("run.recovered", "task", run.identity["node_id"], payload)]
+    run.report(CallReport(INFO, ("recovered",), line, events=events))
+
+
+def _report(run: RunContext, report: CallReport, happening: str, told: dict[str, Any]) -> None:
+    """Report an attempt that failed, or that a circuit or a limit rejected, and what follows from it.
+
+    The resource of a failed attempt is the error's category and code; that of a rejected one is the task.
+    Prefect counts events by resource, in its reports and in automations on "more than N of these in M
+    seconds".
+    """
+    context, node = cast(ErrorContext, report.failure), run.identity["node_id"]
+    about = {
+        *("node_id", "action_id", "task_run_id", "flow_run_id"),
+        *("category", "code", "kind", "attempt", "circuit"),
+    }
+    attempt = context.model_dump(mode="json", include=about, exclude_none=True)
+    whole = error_payload(context)
+    if (by := name_rejecting_guard(context.category, context.exception_type)) is None:
+        events = [("attempt.failed", "error", f"{context.category.value}.{context.code}", attempt)]
+    else:
+        events = [("attempt.refused", "task", node, {**attempt, "by": by})]
+    events.append((happening, "task", node, {**whole, **told}))
+    if told.get("degraded"):
+        events.append(("run.degraded", "task", node, {**whole, "to": told["to"]}))
+    run.report(replace(report, events=events))
+
+
+def _times(run: RunContext, context: ErrorContext) -> dict[str, Any]:
+    """`after`: seconds since the first attempt began; `waited`: those of them that were delays."""
+    history = context.history
+    began = history[0].started_at if history else context.timestamp
+    return {"after": max((context.timestamp - began).total_seconds(), 0.0), **_history(run, history)}
+
+
+def _history(run: RunContext, history: Sequence[AttemptRecord]) -> dict[str, Any]:
+    """The delays, and the record of the failed attempts, from which `tune` learns."""
+    record: dict[str, Any] = {"attempts": [_attempt_record(attempt) for attempt in history[:MOST_ATTEMPTS]]}
+    with suppress(ConfigurationError):  # a name that cannot be filled in is the error that is told of
+        if (circuit := run.guard.circuit) is not None:
+            record["circuit"] = circuit.bind(run.parameters).name
+    return {"waited": sum(attempt.delay or 0.0 for attempt in history), "record": record}
+
+
+def _attempt_record(attempt: AttemptRecord) -> dict[str, Any]:
+    """`at` is in seconds since the epoch."""
+    delay = None if attempt.delay is None else round(attempt.delay, 3)
+    fields: dict[str, Any] = {"seconds": round(attempt.duration, 4), "delay": delay}
+    fields["at"] = round(attempt.started_at.timestamp(), 3)
+    if (error := attempt.error) is not None:
+        fields["by"] = name_rejecting_guard(error.category, error.exception_type)
+        fields |= {"code": error.code, "retry_after": error.retry_after, "category": error.category.value}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chain: Chain) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.wrapping import Guarding
-from prefect_resilience.durable.effects.current import EffectSurroundings
+from prefect_resilience.durable.effects.current import CallStart, EffectSurroundings
 from prefect_resilience.durable.effects.recipes import NOWHERE, CodeSource
 from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classify
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
@@ -75,9 +75,10 @@ class Guard:
 
 @dataclass(slots=True)
 class RunRecord:
-    """The failed attempts of one run in this process. It is created at the first failure."""
+    """The failed attempts of one run in this process, and what they share."""
 
     started: float
+    start: CallStart
     history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     counters: dict[str, int] = field(default_factory=dict[str, int])
     """The number of failed attempts by category, if it has a rule of its own; "" for all the others."""
@@ -97,16 +98,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
 
     may_go_on: bool
     """Whether its caller can make a call of a plain function again, to be awaited."""
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        """The call's arguments by name; those of a `**kwargs` are on the same level."""
-        ...
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """`node_id`, `task_run_id` and `flow_run_id`, as texts or None."""
-        ...
+    guard: Guard
 
     def known(self) -> RunRecord | None:
         """The record of this run, or None before its first failure."""
@@ -122,27 +114,27 @@ class RunContext(Memory, EffectSurroundings, Protocol):
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
         """Why the call may not be repeated, although the policy would retry; None if it may be."""
-        ...
+        return None
+        yield  # makes it a generator
 
     def went_well(self) -> None:
-        """The function itself returned a value."""
+        """The function itself returned a value: the run is over."""
         ...
 
     def leave_request(self, error: BaseException) -> None:
         """Attach the request of this run to the error that ends the run."""
-        ...
-
-    def retrying(self, context: ErrorContext, verdict: Verdict) -> None: ...
-
-    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None: ...
-
-    def recovered(self, record: RunRecord) -> None: ...
-
-    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None: ...
 
     def carry_into_child(self) -> Carriage | None:
         """The data that the call takes to a child process, so that it finds this run there."""
         ...
+
+    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
+        """A call of the same function with these arguments changed; the UI shows its run with the label."""
+        ...
+
+    def limited_tags(self) -> set[str]:
+        """The tags of this run that have a limit: the run holds a slot of each. May block."""
+        return set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any, cast
 from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import settled
 from prefect_resilience.calls.attempt import Held, ended_badly, enter, failed, leave, succeeded
-from prefect_resilience.calls.judging import annotate, replaced_message
+from prefect_resilience.calls.judging import annotate, replaced_message, report_failure, report_fallback
 from prefect_resilience.calls.model import NO_RETRY, Guard, RunContext, Substitute
 from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
@@ -121,12 +121,12 @@ class Stream:
         chain.failures.append((name, repr(failure)))
         answer = yield from chain.answer(self.here.parameters, context, self.here, primary)
         if answer is not None:
-            self.here.replaced(context, answer, failure)
+            report_fallback(self.here, context, answer, failure)
             return Substitute(answer, context, replaced_message(context, answer))
         verdict = Verdict(False, 0.0, "every fallback failed")
         attach_context(primary, context)
         annotate(primary, context, verdict, chain)
-        self.here.gave_up(context, verdict, primary)
+        report_failure(self.here, context, verdict, primary)
         return primary
 
     def _after(self, used: Fallback) -> tuple[Fallback, ...]:
@@ -183,16 +183,14 @@ _NOT_RESTARTED = (
 )
 
 
-def one_attempt(
-    attempt: Stream, args: tuple[Any, ...], kwargs: dict[str, Any], answered: Callable[[Substitute], Any]
-) -> Generator[Any, Any, Any]:
-    """The chunks of one attempt, or of a fallback; its return value, or `answered` of a fallback's."""
+def one_attempt(attempt: Stream, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
+    """The chunks of one attempt, or of a fallback; its return value, or the `Substitute`."""
     try:
         drive(attempt.opened())
         result = yield from attempt.counted(attempt.source(args, kwargs))
         settled(result, attempt.guard.fn)
     except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
-        return (yield from _instead(attempt, error, answered))
+        return (yield from _instead(attempt, error))
     except BaseException as error:
         drive(attempt.cut_off(error))
         raise
@@ -200,9 +198,7 @@ def one_attempt(
     return result
 
 
-def _instead(
-    attempt: Stream, error: Exception, answered: Callable[[Substitute], Any]
-) -> Generator[Any, Any, Any]:
+def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
     """The chunks of the fallbacks. Raises the error if no fallback answers."""
     outcome: Substitute | BaseException | None = None
     try:
@@ -213,7 +209,7 @@ def _instead(
                 for chunk in _chunks(outcome.answer.value):
                     chunks.add(chunk)
                     yield chunk
-                return answered(outcome)
+                return outcome
             except Exception as failure:  # noqa: BLE001 - any error leads to the next fallback
                 outcome = drive(attempt.substitute_broke(outcome, chunks, failure, error))
         if not isinstance(outcome, BaseException):

@@ -6,9 +6,12 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from prefect_resilience.errors.context import ErrorContext
 
 RETRIES = frozenset({"AwaitingRetry", "Retrying"})
 REPLACED = frozenset({"Fallback", "Degraded"})
@@ -51,6 +54,23 @@ def cut_random_part(name: str, dynamic_key: str) -> str:
         if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)]
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """One thing that happened to a call: its log line, its events, and the totals in which it counts.
+
+    kind: what the line has in common with others. error: the failure that the line is about. failure: the
+        context of a failed attempt. events: happening, kind and name of its subject, payload.
+    """
+
+    level: int
+    kind: tuple[object, ...]
+    line: str
+    error: BaseException | None = None
+    failure: ErrorContext | None = None
+    events: Sequence[tuple[str, str, str, dict[str, Any]]] = ()
+    totals: Sequence[str] = ()
 
 
 def outcome_of(kind: str, name: str) -> Outcome:

@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
+
+if TYPE_CHECKING:
+    from prefect_resilience.errors.context import ErrorContext
 
 LIMIT = 100_000
 """The most bytes of JSON in a payload."""
@@ -78,6 +81,13 @@ def _plain(payload: Mapping[str, Any]) -> dict[str, Any] | None:
     except (TypeError, ValueError, RecursionError):
         return None
     return None if len(text) > SMALL or _UNSOUND.search(text) else json.loads(text)
+
+
+def error_payload(context: ErrorContext) -> dict[str, Any]:
+    """The payload for an error, without the stack trace, the earlier attempts and the partial output."""
+    return context.model_dump(
+        mode="json", exclude={"stack_trace", "history", "partial_output"}, exclude_none=True
+    )
 
 
 def fitted_text(text: str, most: int) -> str:

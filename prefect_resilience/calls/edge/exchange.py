@@ -17,11 +17,11 @@ from prefect_resilience.durable.effects.current import EffectInProgress, in_prog
 from prefect_resilience.durable.effects.evidence import never_left
 from prefect_resilience.durable.effects.witness import attest_unsent
 from prefect_resilience.errors.classify.http import status_of
-from prefect_resilience.errors.context import ATTRIBUTE, ErrorContext
+from prefect_resilience.errors.context import ATTRIBUTE
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.limits.guarding import LimitRefused
-from prefect_resilience.guards.retries.policy import Verdict
 from prefect_resilience.guards.timeouts.timeout import Timeout
+from prefect_resilience.telemetry.model import CallReport
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that may be repeated (RFC 9110, section 9.2.2); others need an `Idempotency-Key`."""
@@ -219,15 +219,13 @@ class HttpRun(LocalRun):
         self.guard = replace(self.guard, timeout=Timeout(total, mode=timeout.mode))
         return left
 
-    def count(self, context: ErrorContext, *totals: str) -> None:
-        self.exchange.over()
-        super().count(context, *totals)
-
-    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
-        super().gave_up(context, verdict, error)
-        extensions = getattr(self.exchange.last, "extensions", None)
-        if isinstance(extensions, dict):
-            extensions[ATTRIBUTE] = context  # so that a guard around the client finds it
+    def report(self, report: CallReport) -> None:
+        if report.failure is not None:
+            self.exchange.over()
+            extensions = getattr(self.exchange.last, "extensions", None)
+            if isinstance(extensions, dict):
+                extensions[ATTRIBUTE] = report.failure  # so that a guard around the client finds it
+        super().report(report)
 
 
 def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool) -> Guard:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from logging import ERROR, WARNING
+from functools import partial
+from logging import WARNING
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -21,13 +21,13 @@ from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept_unless
 from prefect_resilience.base.process import setting
-from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.attempt import guarded, next_verdict
 from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.errors.classify.shapes import add_note
-from prefect_resilience.errors.context import ErrorContext, name_rejecting_guard
+from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
@@ -37,6 +37,7 @@ from prefect_resilience.guards.timeouts.threads import abandoned
 from prefect_resilience.telemetry.edge import events
 from prefect_resilience.telemetry.edge.call_totals import CallTotals, shown_error, totals_here
 from prefect_resilience.telemetry.metrics import attempt_succeeded
+from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.model import Pass
@@ -50,10 +51,11 @@ class LocalRun(ReportingRun):
 
     __slots__ = (
         *("name", "guard", "args", "kwargs", "memories", "around"),
-        *("_record", "_given", "_carried", "_asker", "_totals", "_start"),
+        *("carried", "_record", "_given", "_totals"),
     )
 
     may_go_on = True
+    emit = staticmethod(events.count)
 
     def __init__(
         self,
@@ -71,10 +73,7 @@ class LocalRun(ReportingRun):
         self.around: TaskRunContext | None = TaskRunContext.get()
         self._record: RunRecord | None = None
         self._given: Mapping[str, Any] | None = None
-        self._carried: Carried | None = None
-        """The notes that a child process got."""
-        self._asker: str | None = None
-        self._start: CallStart | None = None
+        self.carried: Carried | None = None
         self._totals: CallTotals | None = totals_here(name)
 
     @property
@@ -103,52 +102,37 @@ class LocalRun(ReportingRun):
         return self._record
 
     def record(self, started: float) -> RunRecord:
-        self._record = self._record or RunRecord(started)
-        if not self._record.history:  # nested code may have created it after the attempt began
-            self._record.started = min(self._record.started, started)
-        if self._carried is not None:
-            self._carried.read(self._record.notes)
-            self._carried = None
-        return self._record
+        self._record = self._record or RunRecord(started, CallStart(uuid4().hex))
+        return self.begun(self._record, started)
 
     def done(self) -> None:
         self._record = None
 
-    def retry_refusal(self, error: Exception) -> Steps[str | None]:
-        return None
-        yield  # makes it a generator
-
-    def leave_request(self, error: BaseException) -> None:
-        return
-
     # The log, the metrics, and the totals of the flow run.
 
-    def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:
-        say(level, (self.name, *kind), f"{self.name}: {line}")
-
-    def emit(self, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
-        events.count(happening, kind, name, payload)
-
-    def gives_up_at(self, context: ErrorContext) -> int:
+    def log(self, report: CallReport) -> None:
         # With one attempt only, an outer guard may still retry the call.
-        return WARNING if context.max_attempts == 1 else ERROR
+        single = report.failure is not None and report.failure.max_attempts == 1
+        level = WARNING if single else report.level
+        say(level, (self.name, *report.kind), f"{self.name}: {report.line}")
+
+    def report(self, report: CallReport) -> None:
+        super().report(report)
+        if self._totals is None or (report.failure is None and not report.totals):
+            return
+        totals, error = [*report.totals], None
+        if (context := report.failure) is not None:
+            by = name_rejecting_guard(context.category, context.exception_type)
+            rejected = by or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
+            totals.append("rejected" if rejected else "attempts")
+            error = shown_error(context.summary())
+        self._totals.add(*totals, error=error)
 
     def went_well(self) -> None:
+        self.done()
         attempt_succeeded(self.name)
         if self._totals is not None:
             self._totals.good()
-
-    def count(self, context: ErrorContext, *totals: str) -> None:
-        if self._totals is not None:
-            by = name_rejecting_guard(context.category, context.exception_type)
-            rejected = by or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
-            attempt = "rejected" if rejected else "attempts"
-            self._totals.add(attempt, *totals, error=shown_error(context.summary()))
-
-    def replayed(self, replayed: Replayed) -> None:
-        if self._totals is not None:
-            self._totals.add("calls")
-        super().replayed(replayed)
 
     def waited(self, seconds: float) -> None:
         if self._totals is not None:
@@ -168,43 +152,19 @@ class LocalRun(ReportingRun):
     def _memory_key(self) -> str | None:
         return hash_objects(self.name, dict(self.parameters))
 
-    def notes(self, make: bool) -> Notes | None:
-        record = self.record(time.monotonic()) if make else self._record
-        return None if record is None else record.notes
-
     def carry_into_child(self) -> Carriage:
-        self._carried = notes = carried(None if self._record is None else self._record.notes)
-
-        def heard(kept: bytes) -> None:
-            notes.left = kept
-
-        return Carriage(_InChild(notes), heard)
+        self.carried = notes = carried(None if self._record is None else self._record.notes)
+        return Carriage(_InChild(notes), partial(setattr, notes, "left"))
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         args, kwargs = parameters_to_args_kwargs(
             self.guard.fn, with_changes(self.guard.fn, self.given, changes)
         )
         part = LocalRun(f"{self.name}[{label}]", self.guard, args, kwargs, self.memories)
-        if not self.guard.isasync:
-            return lambda: value_of(drive(outcome_of(part)))
-
-        async def apart() -> Any:
-            return value_of(await adrive(outcome_of(part)))
-
-        return apart
-
-    def limited_tags(self) -> set[str]:
-        return set()
+        driver: Callable[[Steps[Any]], Any] = adrive if self.guard.isasync else drive
+        return lambda: driver(called(part))
 
     # The interface for effects.
-
-    def asker(self) -> str | None:
-        self._asker = self._asker or uuid4().hex
-        return self._asker
-
-    def start(self) -> CallStart:
-        self._start = self._start or CallStart()
-        return self._start
 
     def batch_id(self) -> str:
         from prefect_resilience.durable.batches.edge.tags import current_batch
@@ -215,9 +175,6 @@ class LocalRun(ReportingRun):
         from prefect_resilience.durable.batches.edge.tags import pass_here
 
         return pass_here()
-
-    def keep(self, reference: str, value: Any) -> str | None:
-        return "it is not JSON, and only a task run has a result storage"
 
 
 def called(run: LocalRun, first: Steps[Any] | None = None) -> Steps[Any]:
@@ -231,9 +188,9 @@ def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool
     guard = run.guard
     while True:
         try:
-            with _with_notes(run):
+            with setting(current_call, run):
                 if threaded and not guard.isasync:
-                    return (yield Blocking(_in_place, (run,)))
+                    return (yield Blocking(drive, (guarded(guard, run, run.args, run.kwargs),)))
                 steps, first = first or guarded(guard, run, run.args, run.kwargs), None
                 return (yield from steps)
         except Exception as error:
@@ -248,10 +205,8 @@ def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool
 
 def delay_after(run: LocalRun, error: BaseException) -> float | None:
     """Seconds until the next attempt; None if the error is final."""
-    record = run.known()
-    if record is None or record.error is not error or record.verdict is None or not record.verdict.retry:
-        return None
-    return record.verdict.delay
+    verdict = next_verdict(run, error)
+    return None if verdict is None else verdict.delay
 
 
 def paused(run: LocalRun, delay: float, error: BaseException) -> Steps[None]:
@@ -272,10 +227,6 @@ def value_of(outcome: Any) -> Any:
     return outcome.value if isinstance(outcome, Decomposed | Replayed) else outcome
 
 
-def _in_place(run: LocalRun) -> Any:
-    return drive(guarded(run.guard, run, run.args, run.kwargs))
-
-
 # The notes of the current call, for `keep_partial` and `previous_partial`.
 
 current_call: ContextVar[LocalRun | None] = ContextVar("prefect_resilience_local_run", default=None)
@@ -287,14 +238,6 @@ def set_current(run: LocalRun) -> Token[LocalRun | None]:
     """Make this the current call. A function, because a decorated function that is pickled by value takes
     along what it refers to, and a context variable cannot be pickled."""
     return current_call.set(run)
-
-
-def reset_current(before: Token[LocalRun | None]) -> None:
-    current_call.reset(before)
-
-
-def _with_notes(run: LocalRun) -> AbstractContextManager[None]:
-    return setting(current_call, run)
 
 
 def _notes_here(make: bool) -> Notes | None:

@@ -9,30 +9,20 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from logging import ERROR, INFO, WARNING
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.loggers import flow_run_logger, task_run_logger
 
 from prefect_resilience.base.process import per_process
-from prefect_resilience.calls.judging import gave_up_told, replaced_message, retry_told
-from prefect_resilience.calls.model import Guard, RunContext, RunRecord
-from prefect_resilience.durable.effects.current import Replayed
-from prefect_resilience.errors.context import ErrorContext
+from prefect_resilience.calls.model import RunContext, RunRecord
+from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.decomposition.model import stood_in
-from prefect_resilience.guards.fallbacks import Answer
-from prefect_resilience.guards.retries.policy import Verdict
-from prefect_resilience.telemetry.edge.events import (
-    emit,
-    error_payload,
-    fallback_used,
-    retry_scheduled,
-    run_failed,
-    run_recovered,
-)
+from prefect_resilience.guards.partials import Carried, Notes
+from prefect_resilience.telemetry.edge.events import emit
+from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.ledger import Ledger
@@ -105,66 +95,39 @@ class ReportingRun(RunContext):
 
     __slots__ = ()
 
-    guard: Guard
+    carried: Carried | None
+    """The notes of the child process that makes the call."""
+    emit: Callable[[str, str, str, dict[str, Any]], None]
+    """Sends an event of a decision, or only counts it."""
 
-    @property
-    def node_id(self) -> str:
-        return self.identity["node_id"]
-
-    def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:
-        """Log a line. `kind`: what it has in common with others; `error`: the failure that it is about."""
+    def log(self, report: CallReport) -> None:
+        """Log the line of a report."""
         raise NotImplementedError
 
-    def emit(self, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
-        """Send an event of a decision, or only count it."""
-        raise NotImplementedError
+    def report(self, report: CallReport) -> None:
+        self.log(report)
+        for happening, kind, name, payload in report.events:
+            send = emit if kind == "effect" else self.emit
+            send(happening, kind, name, payload)
 
-    def count(self, context: ErrorContext, *totals: str) -> None:
-        """Count a failed attempt, and its call under these totals."""
+    def begun(self, record: RunRecord, started: float) -> RunRecord:
+        """The record, with what an attempt that began then adds to it."""
+        if not record.history:  # nested code may have created it after the attempt began
+            record.started = min(record.started, started)
+        if self.carried is not None:
+            self.carried.read(record.notes)
+            self.carried = None
+        return record
 
-    def circuit(self) -> str | None:
-        """The name of the circuit, for the record of the attempts."""
-        return None
-
-    def gives_up_at(self, context: ErrorContext) -> int:
-        """The level at which the end of a failed call is logged."""
-        raise NotImplementedError
-
-    # Decisions.
-
-    def retrying(self, context: ErrorContext, verdict: Verdict) -> None:
-        self.log(
-            WARNING, ("retry", context.code), retry_told(cast(RunRecord, self.known()), context, verdict)
-        )
-        retry_scheduled(self.node_id, context, verdict, self.emit)
-        self.count(context)
-
-    def replaced(self, context: ErrorContext, answer: Answer, error: BaseException) -> None:
-        fallback = answer.fallback
-        stood_in(self.guard.fn, fallback.name, fallback.degraded)
-        kind = ("fallback", fallback.name, context.code)
-        self.log(WARNING, kind, replaced_message(context, answer), error)
-        fallback_used(self.node_id, context, fallback, self.emit, circuit=self.circuit())
-        self.count(context, "calls", "fallbacks")
-
-    def recovered(self, record: RunRecord) -> None:
-        history, after = record.history, time.monotonic() - record.started
-        self.log(INFO, ("recovered",), f"Recovered at attempt {len(history) + 1}, after {after:.1f} s")
-        run_recovered(self.node_id, self.identity, history, after, self.emit, circuit=self.circuit())
-
-    def gave_up(self, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
-        kind = ("gave up", context.code)
-        self.log(self.gives_up_at(context), kind, gave_up_told(context, verdict), error)
-        run_failed(self.node_id, context, verdict, self.emit, circuit=self.circuit())
-        self.count(context, "calls", "failures")
-
-    def dividing(self, context: ErrorContext, parts: int, depth: int, most: int) -> None:
-        line = f"Decomposing into {parts} parts (depth {depth} of at most {most}), after: {context.summary()}"
-        self.log(WARNING, ("decompose", depth), line)
-        about = {"parts": parts, "depth": depth, "max_depth": most}
-        self.emit("run.decomposed", "task", self.node_id, {**error_payload(context), **about})
+    def notes(self, make: bool) -> Notes | None:
+        """What the function kept for its next attempt. None if nothing is kept yet and `make` is false."""
+        record = self.record(time.monotonic()) if make else self.known()
+        return None if record is None else record.notes
 
     # Effects.
+
+    def start(self) -> CallStart:
+        return self.record(time.monotonic()).start
 
     def ledger(self) -> Ledger:
         from prefect_resilience.durable.effects.ledger import open_ledger
@@ -185,26 +148,3 @@ class ReportingRun(RunContext):
             from prefect_resilience.durable.batches.edge.tags import mark_external
 
             mark_external(context.task_run, self.ledger().store.url)
-
-    def replayed(self, replayed: Replayed) -> None:
-        self.log(INFO, ("replayed",), f"Replayed: {replayed.message}")
-        known = {"external_id": replayed.external_id}
-        self._emit_effect("effect.replayed", replayed.key, replayed.batch_id, **known)
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        line = f"In doubt: the outcome of effect {key!r} in batch {batch_id!r} is unknown: {why}"
-        self.log(ERROR, ("in doubt", key), line)
-        self._emit_effect("effect.in-doubt", key, batch_id, why=redact(why))
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        line = f"The abandoned call of effect {key!r} in batch {batch_id!r} is still running"
-        self.log(WARNING, ("overdue", key), line)
-
-    def late(self, said: str) -> None:
-        self.log(WARNING, ("late", said), f"Late: {said}")
-
-    def unrecorded(self, why: str) -> None:
-        self.log(WARNING, ("unrecorded",), f"This effect is not in the ledger: {why}")
-
-    def _emit_effect(self, happening: str, key: str, batch_id: str, **more: Any) -> None:
-        emit(happening, "effect", key, {"key": key, "batch_id": batch_id, **self.identity, **more})

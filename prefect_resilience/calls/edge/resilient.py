@@ -28,7 +28,6 @@ from prefect_resilience.calls.edge.local import (
     called,
     delay_after,
     paused,
-    reset_current,
     set_current,
     value_of,
 )
@@ -189,7 +188,7 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
         except UnawaitedResult as error:
             return unawaited(error, run)
         finally:
-            reset_current(around)
+            around.var.reset(around)
 
     return call
 
@@ -205,7 +204,7 @@ def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callabl
         try:
             return await first.acall(run, args, kwargs, called)
         finally:
-            reset_current(around)
+            around.var.reset(around)
 
     return call
 
@@ -219,7 +218,7 @@ def _generator(guard: Guard, name: str) -> Callable[..., Any]:
         while True:
             attempt = Stream(guard, run, time.monotonic())
             try:
-                return (yield from one_attempt(attempt, args, kwargs, value_of))
+                return value_of((yield from one_attempt(attempt, args, kwargs)))
             except Exception as error:
                 if (delay := delay_after(run, error)) is None:
                     raise

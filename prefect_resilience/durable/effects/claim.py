@@ -201,7 +201,7 @@ class EffectClaim(LedgerSequences):
                 raise self._doubt(
                     redact(f"it was done, but its outcome could not be recorded: {error}")
                 ) from None
-            self.here.unrecorded(str(error))
+            self._warn(f"This effect is not in the ledger: {error}", "unrecorded")
         return result
 
     def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
@@ -212,7 +212,7 @@ class EffectClaim(LedgerSequences):
                 return
             if (returned := self._running.returned) is not None:
                 # The function returned at the moment when its attempt was interrupted.
-                self.here.late(drive(self._late(returned)))
+                self._warn(drive(self._late(returned)), "late", self.key)
                 return
             if self._running.interrupted and not (yield from self._is_over(error, presence)):
                 yield from self._left_running(error)
@@ -266,7 +266,8 @@ class EffectClaim(LedgerSequences):
             yield Blocking(self._ledger.overdue, (self._place, self.name))
         else:
             self._ledger.owner.later(partial(self._ledger.overdue, self._place, self.name))
-        self.here.overdue(self.key, self.batch_id)
+        line = f"The abandoned call of effect {self.key!r} in batch {self.batch_id!r} is still running"
+        self._warn(line, "overdue", self.key)
 
     def _is_over(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[bool]:
         """Whether all threads and tasks of a finished coroutine have ended."""
@@ -288,19 +289,22 @@ class EffectClaim(LedgerSequences):
     def _ended_late(self, outcome: CallOutcome) -> None:
         """Record the outcome of a call that outlived its attempt, in the call's own thread."""
         try:
-            self.here.late(drive(self._late(outcome)))
+            self._warn(drive(self._late(outcome)), "late", self.key)
         except Exception as error:  # noqa: BLE001 - no caller waits for this thread
-            self.here.late(redact(f"the outcome of the effect {self.key!r} could not be recorded: {error!r}"))
+            why = f"the outcome of the effect {self.key!r} could not be recorded: {error!r}"
+            self._warn(f"Late: {why}", "late", self.key)
 
     def _late(self, outcome: CallOutcome) -> Steps[str]:
         self.note_changes()
         if outcome.error is None:
             yield from self._succeeded(_as_done(outcome.value))
-            return f"the effect {self.key!r} was done after its attempt was over; its result is recorded"
+            return (
+                f"Late: the effect {self.key!r} was done after its attempt was over; its result is recorded"
+            )
         event = self._known_of(outcome.error)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
         came = "did not take place" if isinstance(event, FailedCall) else "may have taken place"
-        return f"the effect {self.key!r} {came}: its call ended in an error after its attempt was over"
+        return f"Late: the effect {self.key!r} {came}: its call ended in an error after its attempt was over"
 
     def retry_refusal(self, error: BaseException) -> str | None:
         """Why the call must not be retried; None if it may be."""

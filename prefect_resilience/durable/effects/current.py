@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prefect_resilience.durable.effects.ledger import Ledger
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.durable.effects.opening import BatchMarks
+    from prefect_resilience.telemetry.model import CallReport
 
 # The interface of a claim to the run of its task.
 
@@ -46,9 +47,10 @@ class Replayed:
 class CallStart:
     """What a call takes from its arguments before its function first runs and may change them.
 
-    All attempts of the call share it.
+    All attempts of the call share it. `asker`: the id of the call that requests an effect.
     """
 
+    asker: str | None = None
     key: MadeKey | None = None
     undo: dict[str, Any] = field(default_factory=dict[str, Any])
     """The record of its compensation."""
@@ -61,16 +63,12 @@ class CallStart:
 class OutsideRuns(Protocol):
     """The part of `EffectSurroundings` with defaults: outside of a run nothing is kept or reported.
 
-    The first four may raise, and block.
+    The first three may raise, and block.
     """
 
     def passed(self) -> Pass:
         """The pass of the code that the run belongs to. Raises StoreUnavailable like `batch_id`."""
         return ()
-
-    def asker(self) -> str | None:
-        """The id of the call that requests an effect; the same for all its attempts."""
-        return None
 
     def start(self) -> CallStart:
         """The start of the call; the same object for all its attempts."""
@@ -79,6 +77,10 @@ class OutsideRuns(Protocol):
     def marks(self) -> BatchMarks | None:
         """The marks of the batch outside of the ledger; None if there cannot be any."""
         return None
+
+    def keep(self, reference: str, value: Any) -> str | None:
+        """Keep a result that is not JSON. Returns the reason if that failed, else None."""
+        return "it is not JSON, and only a task run has a result storage"
 
     def kept(self, reference: str) -> Any:
         """The value that `keep` kept. Raises LookupError when it is gone."""
@@ -91,24 +93,12 @@ class OutsideRuns(Protocol):
     def begun_external(self) -> None:
         """An external effect is recorded as intended, and its call is about to be made."""
 
-    def replayed(self, replayed: Replayed) -> None:
-        """The recorded result is returned, and no call is made."""
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        """`InDoubt` is about to be raised."""
-
-    def overdue(self, key: str, batch_id: str) -> None:
-        """The attempt is over, and its call still runs."""
-
-    def late(self, said: str) -> None:
-        """The outcome of an overdue call, reported by the call's own thread."""
-
-    def unrecorded(self, why: str) -> None:
-        """The store is unavailable; the call is made without a record, since it is not external."""
+    def report(self, report: CallReport) -> None:
+        """Tell what happened to the effect: it was replayed, is in doubt, or could not be recorded."""
 
 
 class EffectSurroundings(OutsideRuns, Protocol):
-    """The interface of a claim to the run of its task. The first three may raise, and block."""
+    """The interface of a claim to the run of its task. The first two may raise, and block."""
 
     def batch_id(self) -> str:
         """The batch that the run belongs to. Raises StoreUnavailable while the batch cannot be determined."""
@@ -116,15 +106,15 @@ class EffectSurroundings(OutsideRuns, Protocol):
 
     def ledger(self) -> Ledger: ...
 
-    def keep(self, reference: str, value: Any) -> str | None:
-        """Keep a result that is not JSON. Returns the reason if that failed, else None."""
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        """The call's arguments by name; those of a `**kwargs` are on the same level."""
         ...
 
     @property
-    def parameters(self) -> Mapping[str, Any]: ...
-
-    @property
-    def identity(self) -> dict[str, Any]: ...
+    def identity(self) -> dict[str, Any]:
+        """`node_id`, `task_run_id` and `flow_run_id`, as texts or None."""
+        ...
 
 
 # The current effect, for the code inside it and for its HTTP clients.

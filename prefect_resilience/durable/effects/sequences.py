@@ -7,6 +7,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import iscoroutinefunction
+from logging import ERROR, INFO, WARNING
 from typing import Any
 from uuid import uuid4
 
@@ -57,6 +58,7 @@ from prefect_resilience.errors.exceptions import (
     StoreUnavailable,
 )
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.telemetry.model import CallReport
 
 _INTENDING = "the intent could not be recorded"
 
@@ -152,7 +154,7 @@ class LedgerSequences:
         if self.effect.compensates is None:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
-            self._asker = Asker(self.here.asker(), passed, made.recipe, names, self.effect.repeat == "replay")
+            self._asker = Asker(self._start.asker, passed, made.recipe, names, self.effect.repeat == "replay")
             self._doing = "the ledger could not be read"
             self._follow(ledger)
             if self.effect.external:
@@ -225,8 +227,17 @@ class LedgerSequences:
             self._ledger.owner.later(self._ledger.write_before)
 
     def _doubt(self, why: str) -> InDoubt:
-        self.here.in_doubt(self.key, self.batch_id, why)
+        line = f"In doubt: the outcome of effect {self.key!r} in batch {self.batch_id!r} is unknown: {why}"
+        events = (self._event("effect.in-doubt", why=redact(why)),)
+        self.here.report(CallReport(ERROR, ("in doubt", self.key), line, events=events))
         return InDoubt(self.key, self.batch_id, why)
+
+    def _event(self, happening: str, **more: Any) -> tuple[str, str, str, dict[str, Any]]:
+        about = {"key": self.key, "batch_id": self.batch_id, **self.here.identity, **more}
+        return happening, "effect", self.key, about
+
+    def _warn(self, line: str, *kind: str) -> None:
+        self.here.report(CallReport(WARNING, kind, line))
 
     def _intend(self, in_doubt: bool = True) -> LedgerDecision:
         """Claim the effect. `in_doubt`: also if its outcome is unknown, unless it is external."""
@@ -303,7 +314,7 @@ class LedgerSequences:
             said = redact(f"nothing was sent: {what}: {error}")
             raise NotRecorded(f"{said}; {remedy(str(error))}") from error
         self.recorded = False
-        self.here.unrecorded(f"{what}: {error}")
+        self._warn(f"This effect is not in the ledger: {what}: {error}", "unrecorded")
 
     def _resolved(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver about an earlier call. Raises InDoubt if the outcome stays unknown."""
@@ -390,5 +401,9 @@ class LedgerSequences:
         if self._aliases is not None:
             self._aliases.called(self.key, self.here.parameters)
         replayed = Replayed(value, self.key, self.batch_id, decision.external_id)
-        self.here.replayed(replayed)
+        line, events = (
+            f"Replayed: {replayed.message}",
+            (self._event("effect.replayed", external_id=decision.external_id),),
+        )
+        self.here.report(CallReport(INFO, ("replayed",), line, events=events, totals=("calls",)))
         return replayed

@@ -50,36 +50,25 @@ class ReplacedState(State[Any]):
         return self._answered_by
 
 
-def as_state(outcome: Substitute, here: TaskSurroundings) -> State[Any]:
-    """A substitute in the form that the engine takes: a completed state with a name.
-
-    Its result gets a key of its own, under which the engine stores it if results are persisted. Later runs
-    must not find a fallback's value under the primary's cache key.
-    """
-    result = here.context.result_store.create_result_record(outcome.answer.value, key=uuid4().hex)
-    name = "Degraded" if outcome.answer.fallback.degraded else "Fallback"
-    state = Completed(cls=ReplacedState, name=name, message=redact(outcome.message), data=result)
-    cast(ReplacedState, state)._error_context = outcome.context  # pyright: ignore[reportPrivateUsage]
-    cast(ReplacedState, state)._answered_by = outcome.answer.fallback.name  # pyright: ignore[reportPrivateUsage]
-    return state
-
-
 def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
-    """The engine's answer: a value, or a named state if something other than the function answered."""
+    """The engine's answer: a value, or a named state if something other than the function answered.
+
+    The result of a fallback gets a key of its own, under which the engine stores it if results are persisted.
+    Later runs must not find it under the primary's cache key.
+    """
     if isinstance(outcome, Substitute):
-        return as_state(outcome, here)
+        fallback = outcome.answer.fallback
+        name = "Degraded" if fallback.degraded else "Fallback"
+        state = _completed(name, outcome.message, _apart(outcome.answer.value, here), outcome.context)
+        state._answered_by = fallback.name  # pyright: ignore[reportPrivateUsage]
+        return state
     if isinstance(outcome, Replayed):
         # The real result, so it may be stored under the run's own cache key.
-        message = redact(outcome.message)
-        return Completed(cls=ReplacedState, name="Replayed", message=message, data=outcome.value)
+        return _completed("Replayed", outcome.message, outcome.value)
     if isinstance(outcome, Decomposed):
-        message, data = redact(outcome.message), outcome.value
-        if outcome.replaced:
-            data = here.context.result_store.create_result_record(data, key=uuid4().hex)
+        data = _apart(outcome.value, here) if outcome.replaced else outcome.value
         name = "Degraded" if outcome.degraded else "Decomposed"
-        state = Completed(cls=ReplacedState, name=name, message=message, data=data)
-        cast(ReplacedState, state)._error_context = outcome.context  # pyright: ignore[reportPrivateUsage]
-        return state
+        return _completed(name, outcome.message, data, outcome.context)
     if is_failed(outcome):
         # Prefect would keep it as a result, and a later pass of the flow would find a completed one.
         if (transaction := get_transaction()) is not None:
@@ -88,6 +77,16 @@ def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
         if here.guard.dead_letter and is_state(outcome) and outcome.is_crashed():
             _letter_of_crash(outcome, here)
     return outcome
+
+
+def _apart(value: Any, here: TaskSurroundings) -> Any:
+    return here.context.result_store.create_result_record(value, key=uuid4().hex)
+
+
+def _completed(name: str, message: str, data: Any, context: ErrorContext | None = None) -> ReplacedState:
+    state = cast(ReplacedState, Completed(cls=ReplacedState, name=name, message=redact(message), data=data))
+    state._error_context = context  # pyright: ignore[reportPrivateUsage]
+    return state
 
 
 def _letter_of_crash(state: State[Any], here: TaskSurroundings) -> None:

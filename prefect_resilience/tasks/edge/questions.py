@@ -18,7 +18,7 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_resilience.base.drive import drive
 from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.judging import judged
+from prefect_resilience.calls.judging import judged, report_failure, report_retry
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
@@ -125,10 +125,10 @@ def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> 
     context, verdict = drive(judged(guard, here, time.monotonic(), error))
     told_of_state(state)
     if verdict.retry:
-        here.retrying(context, verdict)
+        report_retry(here, context, verdict)
     else:
         here.done()
-        here.gave_up(context, verdict, error)
+        report_failure(here, context, verdict, error)
     return verdict.retry
 
 

@@ -12,7 +12,7 @@ from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
-from prefect_resilience.tasks.edge.answers import as_answer, as_state
+from prefect_resilience.tasks.edge.answers import as_answer
 from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
 
 T = TypeVar("T")
@@ -74,8 +74,7 @@ def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Gener
     if guard.policy is not None:
         guard = drive(governed(guard, here))
     attempt = Stream(guard, here, time.monotonic())
-    outcome = yield from one_attempt(attempt, args, kwargs, lambda outcome: as_state(outcome, here))
-    return as_answer(outcome, here)
+    return as_answer((yield from one_attempt(attempt, args, kwargs)), here)
 
 
 def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:

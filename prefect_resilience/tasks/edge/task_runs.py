@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import iscoroutinefunction
-from logging import ERROR, WARNING
+from logging import ERROR
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -30,8 +30,6 @@ from prefect_resilience.calls.edge.reports import ReportingRun
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import CallStart
-from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
@@ -40,10 +38,9 @@ from prefect_resilience.tasks.edge.configured import options_sent, tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
 from prefect_resilience.telemetry.edge.call_totals import all_totals, send_totals
-from prefect_resilience.telemetry.edge.events import (
-    emit,
-)
+from prefect_resilience.telemetry.edge.events import emit
 from prefect_resilience.telemetry.metrics import attempt_succeeded
+from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
     import logging
@@ -56,7 +53,6 @@ MOST_RECORDS = 10_000
 """The most records. Runs that were cut off between two attempts leave theirs; the oldest are dropped."""
 
 _records: OrderedDict[UUID, RunRecord] = OrderedDict()
-_starts: OrderedDict[UUID, CallStart] = OrderedDict()
 
 
 def record_of(task_run_id: UUID) -> RunRecord | None:
@@ -67,13 +63,10 @@ def record_of(task_run_id: UUID) -> RunRecord | None:
 def _notes_here(make: bool) -> Notes | None:
     """The notes of the current resilient task run."""
     context = TaskRunContext.get()
-    if context is None or not hasattr(context.task, "guard") or not enabled():
+    guard = None if context is None else getattr(context.task, "guard", None)
+    if context is None or guard is None or not enabled():
         return None
-    run = context.task_run.id
-    if (carried_along := notes_in_child(run)) is not None:
-        return carried_along
-    record = _records.setdefault(run, RunRecord(time.monotonic())) if make else _records.get(run)
-    return None if record is None else record.notes
+    return notes_in_child(context.task_run.id) or TaskSurroundings(guard, context).notes(make)
 
 
 add_notes_source(_notes_here)
@@ -86,8 +79,8 @@ class TaskSurroundings(ReportingRun):
     guard: Guard
     context: TaskRunContext
     carried: Carried | None = None
-    """The notes of the child process that makes the call."""
     may_go_on: bool = False
+    emit = staticmethod(emit)
 
     @property
     def task(self) -> ResilientTask[..., Any]:
@@ -98,12 +91,8 @@ class TaskSurroundings(ReportingRun):
     def task_run(self) -> TaskRun:
         return self.context.task_run
 
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return self._parameters
-
     @cached_property
-    def _parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         given = self.context.parameters
         # The arguments of a `**kwargs` come as one dict. Without any dict, the signature need not be read.
         if not any(isinstance(value, dict) for value in given.values()):
@@ -128,20 +117,15 @@ class TaskSurroundings(ReportingRun):
         return _records.get(self.context.task_run.id) if _records else None
 
     def record(self, started: float) -> RunRecord:
-        record = _records.setdefault(self.task_run.id, RunRecord(started))
-        if not record.history:  # code inside the attempt may have made the record later
-            record.started = min(record.started, started)
-        if self.carried is not None:
-            self.carried.read(record.notes)
-            self.carried = None
+        run = self.task_run.id
+        record = _records.setdefault(run, RunRecord(started, CallStart(str(run))))
         while len(_records) > MOST_RECORDS:
             _records.popitem(last=False)
-        return record
+        return self.begun(record, started)
 
     def done(self) -> None:
-        if _records or _starts:
+        if _records:
             _records.pop(self.task_run.id, None)
-            _starts.pop(self.task_run.id, None)
         if all_totals.sending:  # this process may not be that of the flow, which sends the last ones
             send_totals()
 
@@ -181,27 +165,12 @@ class TaskSurroundings(ReportingRun):
         task: Any = self.context.task
         attempt_succeeded(task.name, task.action_id)
 
-    def log(self, level: int, kind: tuple[Any, ...], line: str, error: BaseException | None = None) -> None:
-        if error is None:
-            self.logger.log(level, "%s", redact(line))
+    def log(self, report: CallReport) -> None:
+        if report.error is None:
+            self.logger.log(report.level, "%s", redact(report.line))
         else:
-            log_failure(self.logger, line, error, answered=level < ERROR)
-
-    def emit(self, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
-        emit(happening, kind, name, payload)
-
-    def gives_up_at(self, context: ErrorContext) -> int:
-        return WARNING if is_expected(self.task_run.id) else ERROR
-
-    def circuit(self) -> str | None:
-        """The name of the circuit in the code, filled in."""
-        circuit = self.guard.circuit
-        if circuit is None or not circuit.fields:
-            return None if circuit is None else circuit.name
-        try:
-            return circuit.bind(self.parameters).name
-        except ConfigurationError:  # it is the error that is told of
-            return None
+            answered = report.level < ERROR or is_expected(self.task_run.id)
+            log_failure(self.logger, report.line, report.error, answered=answered)
 
     # Stored values.
 
@@ -231,15 +200,6 @@ class TaskSurroundings(ReportingRun):
 
     def batch_id(self) -> str:
         return batch_of(self.task_run)
-
-    def asker(self) -> str:
-        return str(self.task_run.id)
-
-    def start(self) -> CallStart:
-        start = _starts.setdefault(self.task_run.id, CallStart())
-        while len(_starts) > MOST_RECORDS:
-            _starts.popitem(last=False)
-        return start
 
     def passed(self) -> Pass:
         return pass_of(self.task_run)

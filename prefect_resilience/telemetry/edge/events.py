@@ -4,12 +4,11 @@ they happen. Also notes events and task runs of this process for the summaries o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
@@ -20,12 +19,6 @@ from prefect.events import Event, RelatedResource, Resource, emit_event
 from prefect.settings import get_current_settings
 
 from prefect_resilience.errors.classify.shapes import state_data
-from prefect_resilience.errors.context import (
-    AttemptRecord,
-    ErrorContext,
-    count_rejected,
-    name_rejecting_guard,
-)
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.budgets.model import burn_listeners
@@ -42,14 +35,10 @@ from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tel
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
-    from prefect_resilience.guards.fallbacks import Fallback
-    from prefect_resilience.guards.retries.policy import Verdict
 
 PREFIX = "prefect-resilience"
 LABELS = ("code", "category", "action")
 SENT_AT_ONCE = 100
-MOST_ATTEMPTS = 200
-"""The most attempts in an event; of more, the first ones."""
 CIRCUIT_EVENTS = {"open": "circuit.opened", "half_open": "circuit.half-opened", "closed": "circuit.closed"}
 """The event's name by the circuit's new state. Any other state was forced by hand."""
 
@@ -149,117 +138,9 @@ def count(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None
     tell(happening, kind, name, payload)
 
 
-Emit = Callable[[str, str, str, dict[str, Any]], None]
-"""`emit`, or `count` for a call that has no run of its own."""
-
-
 def in_run() -> bool:
     """Whether this code runs inside a flow or task run."""
     return FlowRunContext.get() is not None or TaskRunContext.get() is not None
-
-
-def attempt_failed(context: ErrorContext, task: str, emit: Emit = emit) -> None:
-    """Send the event of one attempt that failed, or that a circuit or a limit rejected.
-
-    The resource of a failed attempt is the error's category and code; that of a rejected one is the task.
-    Prefect counts events by resource, in its reports and in automations on "more than N of these in M
-    seconds".
-    """
-    about = {
-        *("node_id", "action_id", "task_run_id", "flow_run_id"),
-        *("category", "code", "kind", "attempt", "circuit"),
-    }
-    payload = context.model_dump(mode="json", include=about, exclude_none=True)
-    by = name_rejecting_guard(context.category, context.exception_type)
-    if by is None:
-        emit("attempt.failed", "error", f"{context.category.value}.{context.code}", payload)
-    else:
-        emit("attempt.refused", "task", task, {**payload, "by": by})
-
-
-def retry_scheduled(task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit) -> None:
-    attempt_failed(context, task, emit)
-    _of_failure(emit, "retry.scheduled", task, context, delay=verdict.delay, why=verdict.why)
-
-
-def fallback_used(
-    task: str, context: ErrorContext, fallback: Fallback, emit: Emit = emit, *, circuit: str | None = None
-) -> None:
-    attempt_failed(context, task, emit)
-    told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
-    told |= {**_times(context), "record": _record_of(context.history, circuit)}
-    _of_failure(emit, "fallback.used", task, context, **told)
-    if fallback.degraded:
-        _of_failure(emit, "run.degraded", task, context, to=fallback.name)
-
-
-def run_recovered(
-    task: str,
-    identity: Mapping[str, Any],
-    history: Sequence[AttemptRecord],
-    seconds: float,
-    emit: Emit = emit,
-    *,
-    circuit: str | None = None,
-) -> None:
-    """`history`: the attempts that failed; `seconds`: from the first one's beginning to the success."""
-    last = history[-1].error
-    payload = {
-        "attempts": len(history) + 1 - count_rejected(history),
-        "after": seconds,
-        "waited": _waited(history),
-        "error": last.model_dump(mode="json") if last else None,
-        "record": _record_of(history, circuit),
-    }
-    emit("run.recovered", "task", task, {**identity, **payload})
-
-
-def run_failed(
-    task: str, context: ErrorContext, verdict: Verdict, emit: Emit = emit, *, circuit: str | None = None
-) -> None:
-    attempt_failed(context, task, emit)
-    told = {"why": verdict.why, "exhausted": context.retryable}
-    told |= {**_times(context), "record": _record_of(context.history, circuit)}
-    _of_failure(emit, "run.failed", task, context, **told)
-
-
-def _record_of(history: Sequence[AttemptRecord], circuit: str | None) -> dict[str, Any]:
-    """The failed attempts, from which `tune` learns. `at` is in seconds since the epoch."""
-    record: dict[str, Any] = {"attempts": [_attempt_record(attempt) for attempt in history[:MOST_ATTEMPTS]]}
-    return record if circuit is None else {**record, "circuit": circuit}
-
-
-def _attempt_record(attempt: AttemptRecord) -> dict[str, Any]:
-    delay = None if attempt.delay is None else round(attempt.delay, 3)
-    fields: dict[str, Any] = {"seconds": round(attempt.duration, 4), "delay": delay}
-    fields["at"] = round(attempt.started_at.timestamp(), 3)
-    if (error := attempt.error) is not None:
-        fields["by"] = name_rejecting_guard(error.category, error.exception_type)
-        fields |= {"code": error.code, "retry_after": error.retry_after, "category": error.category.value}
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _of_failure(emit: Emit, happening: str, task: str, context: ErrorContext, **more: Any) -> None:
-    emit(happening, "task", task, {**error_payload(context), **more})
-
-
-def _times(context: ErrorContext) -> dict[str, float]:
-    """`after`: seconds since the first attempt began; `waited`: those of them that were delays."""
-    history = context.history
-    began = history[0].started_at if history else context.timestamp
-    after = (context.timestamp - began).total_seconds()
-    return {"after": max(after, 0.0), "waited": _waited(history)}
-
-
-def _waited(history: Sequence[AttemptRecord]) -> float:
-    return sum(filter(None, map(attrgetter("delay"), history)))
-
-
-def error_payload(context: ErrorContext) -> dict[str, Any]:
-    """The payload for an error, without the stack trace, the earlier attempts and the partial output."""
-    return context.model_dump(
-        mode="json", exclude={"stack_trace", "history", "partial_output"}, exclude_none=True
-    )
 
 
 def announce_recoverable(flow_run: FlowRun) -> None:

@@ -150,15 +150,11 @@ def batch_of(task_run: TaskRun) -> str:
     context = FlowRunContext.get()
     flow_run = context.flow_run if context is not None else None
 
-    def above() -> str:
-        if flow_run is not None:
-            return _of_flow_run(flow_run)
-        if task_run.flow_run_id is not None:
-            flow_run_id = task_run.flow_run_id
-            return _remembered(flow_run_id, lambda: _above(flow_run_id))
-        return _remembered(task_run.id, lambda: str(_root_task_run(task_run)))
-
-    return _asked(above)
+    if flow_run is not None:
+        return _asked(partial(_of_flow_run, flow_run))
+    if (flow_run_id := task_run.flow_run_id) is not None:
+        return _asked(partial(_remembered, flow_run_id, partial(_above, flow_run_id)))
+    return _asked(partial(_remembered, task_run.id, lambda: str(_root_task_run(task_run))))
 
 
 def batch_of_flow_run(flow_run: FlowRun) -> str:

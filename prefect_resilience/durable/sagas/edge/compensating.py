@@ -192,9 +192,6 @@ class _Here(OutsideRuns):
     def ledger(self) -> Ledger:
         return self.opened
 
-    def keep(self, reference: str, value: Any) -> str | None:
-        return "the result of a compensation is not used"
-
 
 # -- Prefect, for compensations and parameters that need it
 

@@ -37,7 +37,8 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
-from prefect_resilience.telemetry.edge.events import emit, error_payload
+from prefect_resilience.telemetry.edge.events import emit
+from prefect_resilience.telemetry.payloads import error_payload
 
 
 @dataclass(frozen=True, slots=True)

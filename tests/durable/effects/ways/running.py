@@ -235,7 +235,6 @@ async def on_a_loop(guard: Guard, here: Here) -> Any:
         return run(guard, here)
     except UnawaitedResult as error:
         here.records.clear()
-        here.begins.clear()
         here.looks = 0
         return await arun(replace(guard, fn=error.going_on(), isasync=True), here)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import Pass
+from prefect_resilience.telemetry.model import CallReport
 
 
 @dataclass(eq=False)
@@ -33,7 +35,7 @@ class Here:
     replays: int = 0
     doubts: int = 0
     may_go_on: bool = False
-    begins: dict[str, CallStart] = field(default_factory=dict[str, CallStart])
+    guard: Guard = field(init=False)
     records: dict[str, RunRecord] = field(default_factory=dict[str, RunRecord])
 
     @property
@@ -46,7 +48,7 @@ class Here:
         return self.records.get(self.run)
 
     def record(self, started: float) -> RunRecord:
-        return self.records.setdefault(self.run, RunRecord(started))
+        return self.records.setdefault(self.run, RunRecord(started, CallStart(self.run)))
 
     def done(self) -> None:
         self.records.pop(self.run, None)
@@ -55,13 +57,10 @@ class Here:
         yield from ()
         return None
 
-    def asker(self) -> str:
-        return self.identity["task_run_id"]
-
     # -- the ledger
 
     def start(self) -> CallStart:
-        return self.begins.setdefault(self.run, CallStart())
+        return self.record(time.monotonic()).start
 
     def batch_id(self) -> str:
         return self.batch
@@ -88,32 +87,17 @@ class Here:
 
     # -- what is told
 
-    def replayed(self, replayed: Replayed) -> None:
-        self.replays += 1
-
-    def in_doubt(self, key: str, batch_id: str, why: str) -> None:
-        self.doubts += 1
-
-    def unrecorded(self, why: str) -> None:
-        raise AssertionError(f"the store of this test is there: {why}")
+    def report(self, report: CallReport) -> None:
+        events = [happening for happening, *_ in report.events]
+        self.replays += "effect.replayed" in events
+        self.doubts += "effect.in-doubt" in events
+        assert report.kind != ("unrecorded",), f"the store of this test is there: {report.line}"
 
     def begun_external(self) -> None: ...
-
-    def overdue(self, key: str, batch_id: str) -> None: ...
-
-    def late(self, said: str) -> None: ...
 
     def went_well(self) -> None: ...
 
     def leave_request(self, error: BaseException) -> None: ...
-
-    def retrying(self, context: Any, verdict: Any) -> None: ...
-
-    def replaced(self, context: Any, answer: Any, error: BaseException) -> None: ...
-
-    def recovered(self, record: RunRecord) -> None: ...
-
-    def gave_up(self, context: Any, verdict: Any, error: BaseException) -> None: ...
 
     def remember(self, value: Any) -> None: ...
 
@@ -122,6 +106,12 @@ class Here:
 
     def carry_into_child(self) -> None:
         return None
+
+    def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
+        raise AssertionError("nothing is split")
+
+    def limited_tags(self) -> set[str]:
+        return set()
 
     # -- the run
 
@@ -134,6 +124,7 @@ def run(
     guard: Guard, here: Here, between: Callable[[], None] = lambda: None, arguments: tuple[Any, ...] = ()
 ) -> Any:
     """Call until the verdict is final, without waiting; `between` is called between two attempts."""
+    here.guard = guard
     while True:
         try:
             return _handed_on(drive(guarded(guard, here, arguments, {})))
@@ -147,6 +138,7 @@ async def arun(
     guard: Guard, here: Here, between: Callable[[], None] = lambda: None, arguments: tuple[Any, ...] = ()
 ) -> Any:
     """The same on an event loop."""
+    here.guard = guard
     while True:
         try:
             return _handed_on(await adrive(guarded(guard, here, arguments, {})))
