@@ -135,11 +135,11 @@ def service() -> Iterator[Service]:
 def warm_children() -> None:
     """Two children for calls with `mode="process"` are ready: the first one's start counts as its call's."""
     from prefect_resilience.guards.timeouts.children import POOL
-    from prefect_resilience.guards.timeouts.process import call_in_process
+    from prefect_resilience.guards.timeouts.process import ChildCall
 
     while POOL.ready < 2:
         if not POOL.starting:
-            call_in_process(int, (), {}, 100)
+            ChildCall(int, (), {}).call(100)
         time.sleep(0.01)
 
 

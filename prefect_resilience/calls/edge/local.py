@@ -129,7 +129,7 @@ class LocalRun(ReportingRun):
         self._totals.add(*totals, error=error)
 
     def went_well(self) -> None:
-        self.done()
+        self._record = None
         attempt_succeeded(self.name)
         if self._totals is not None:
             self._totals.good()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from prefect_resilience.base.drive import SLICE_SECONDS, Invoke, Steps
 from prefect_resilience.guards.timeouts.overdue import belongs_to_none
@@ -19,28 +19,6 @@ class RunnerOutcome(NamedTuple):
     number: int
     value: Any
     error: BaseException | None
-
-
-class Runners(Protocol):
-    """Calls that run beside each other: the first is made by one function, the others by another."""
-
-    @property
-    def started(self) -> int:
-        """How many calls were made."""
-        ...
-
-    @property
-    def running(self) -> int:
-        """How many of them run."""
-        ...
-
-    def start(self) -> None:
-        """Make another call."""
-        ...
-
-    def ended(self, patience: float | None) -> Steps[list[RunnerOutcome]]:
-        """The calls that have ended; nothing if none did within `patience` seconds."""
-        ...
 
 
 class TaskRunners:
@@ -135,3 +113,11 @@ class ThreadRunners:
     def end(self) -> list[Call]:
         """Abandon what is still running. Returns it: it is overdue until it ends."""
         return [call for call in self._calls if abandon(call)]
+
+
+Runners = TaskRunners | ThreadRunners
+"""Calls that run beside each other: the first is made by one function, the others by another.
+
+`started` and `running` count them, `start` makes another one. `ended` gives those that have ended; nothing if
+none did within `patience` seconds.
+"""

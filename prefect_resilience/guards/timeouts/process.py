@@ -6,7 +6,7 @@ import pickle
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -17,8 +17,6 @@ from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, as_classified, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
 from prefect_resilience.guards.timeouts.threads import name_of, start_call
-
-T = TypeVar("T")
 
 
 class Carriage(NamedTuple):
@@ -39,72 +37,34 @@ class UnpicklableError(ResilienceError, TypeError):
     """
 
 
-def call_in_process(
-    fn: Callable[..., T],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    seconds: float,
-    *,
-    carriage: Carriage | None = None,
-    begun: Callable[[], None] | None = None,
-) -> T:
-    """The value of `fn(*args, **kwargs)` in a child process, if it returns within `seconds` from now.
+def around(
+    call: Invoke, seconds: float, isasync: bool, carriage: Carriage | None, begun: Callable[[], None] | None
+) -> Invoke:
+    """The call, made in a child process that is killed after `seconds` from now."""
+    child = ChildCall(call.fn, call.args, call.kwargs, carriage, begun)
+    return Invoke(child.acall if isasync else child.call, (seconds,))
+
+
+class ChildCall:
+    """One call of `fn(*args, **kwargs)` in a child process, from when it is made.
 
     Children are kept and reused, and one spare child is ready; the first call of a process waits for a child
     to start. An async function is run with `asyncio.run`. The child has this process's current `sys.path`,
     `sys.argv`, working directory and environment, its standard output and standard error (on Windows the
     child's output goes to standard error), and an empty standard input. Functions and classes of `__main__`
     are pickled by value. An exception keeps its type, its notes, its causes and the attributes that can be
-    pickled; its traceback is in a note.
+    pickled; its traceback is in a note. `begun` is called right before the function.
 
-    At the deadline, and if this thread is interrupted, the child is killed with all the processes it started
-    (on Windows, only the child), except those in a session of their own. A child that has not called the
-    function by then goes on with its imports for the next call. When this process dies, the child is killed,
-    too. `begun` is called right before the function.
-
-    Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` if no process can be started, and
-    any exception of `fn`.
+    Raises `UnpicklableError`.
     """
-    return _ChildCall(fn, args, kwargs, carriage, begun).run(seconds)
-
-
-async def acall_in_process(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    seconds: float,
-    *,
-    carriage: Carriage | None = None,
-    begun: Callable[[], None] | None = None,
-) -> Any:
-    """`call_in_process` for the event loop: waits in a thread, and kills the child when it is cancelled."""
-    call = _ChildCall(fn, args, kwargs, carriage, begun)
-    try:
-        return await anyio.to_thread.run_sync(
-            call.run, seconds, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-        )
-    finally:
-        call.stop()
-
-
-def around(
-    call: Invoke, seconds: float, isasync: bool, carriage: Carriage | None, begun: Callable[[], None] | None
-) -> Invoke:
-    """The call, made in a child process that is killed after `seconds`."""
-    run = acall_in_process if isasync else call_in_process
-    return Invoke(run, (call.fn, call.args, call.kwargs, seconds), {"carriage": carriage, "begun": begun})
-
-
-class _ChildCall:
-    """One call: it waits for a child, is unpickled there, starts, and ends."""
 
     def __init__(
         self,
         fn: Callable[..., Any],
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        carriage: Carriage | None,
-        begun: Callable[[], None] | None,
+        carriage: Carriage | None = None,
+        begun: Callable[[], None] | None = None,
     ) -> None:
         self.since = monotonic()
         self.what = name_of(fn)
@@ -120,7 +80,25 @@ class _ChildCall:
         self.exit_code: int | None = None
         self.done = threading.Event()
 
-    def run(self, seconds: float) -> Any:
+    async def acall(self, seconds: float) -> Any:
+        """As `call`, on the event loop: waits in a thread, and kills the child when it is cancelled."""
+        limiter = anyio.CapacityLimiter(1)
+        try:
+            return await anyio.to_thread.run_sync(self.call, seconds, abandon_on_cancel=True, limiter=limiter)
+        finally:
+            self.stop()
+
+    def call(self, seconds: float) -> Any:
+        """The value of the function, if it returns in time.
+
+        At the deadline, and if this thread is interrupted, the child is killed with all the processes it
+        started (on Windows, only the child), except those in a session of their own. A child that has not
+        called the function by then goes on with its imports for the next call. When this process dies, the
+        child is killed, too.
+
+        Raises `AttemptTimeout`, `ProcessDied`, `UnpicklableError`, `OSError` if no process can be started,
+        and any exception of `fn`.
+        """
         deadline = self.since + seconds
         self.child = child = POOL.take(self.what, seconds, deadline)
         try:

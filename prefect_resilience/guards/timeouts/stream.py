@@ -16,7 +16,14 @@ import anyio
 
 from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts.threads import Call, abandon, logger, start_call, without_this_frame
+from prefect_resilience.guards.timeouts.threads import (
+    Call,
+    abandon,
+    logger,
+    name_of,
+    start_call,
+    without_this_frame,
+)
 
 # An async generator with all its steps in one asyncio task, for any number of consumer tasks.
 #
@@ -194,7 +201,7 @@ class _Allowance:
 
 
 def iterate_with_deadline(
-    generator: Generator[Y, S, R], total: float | None, idle: float | None, *, what: str | None = None
+    generator: Generator[Y, S, R], total: float | None, idle: float | None
 ) -> Generator[Y, S, R]:
     """The same generator, with each step bound to `idle` seconds and all steps to `total`.
 
@@ -205,7 +212,7 @@ def iterate_with_deadline(
 
     Raises `AttemptTimeout`, and any exception of the generator.
     """
-    allowance = _Allowance(total, idle, what or _name(generator))
+    allowance = _Allowance(total, idle, name_of(generator))
     orders: SimpleQueue[Order] = SimpleQueue()
     replies: SimpleQueue[Reply] = SimpleQueue()
     order: Order = ("send", None)
@@ -285,7 +292,6 @@ async def aiterate_with_deadline(
     total: float | None = None,
     idle: float | None = None,
     *,
-    what: str | None = None,
     around: AbstractAsyncContextManager[Any] | None = None,
 ) -> AsyncGenerator[Y, S]:
     """The same async generator, with each step bound to `idle` seconds and all steps to `total`.
@@ -298,7 +304,7 @@ async def aiterate_with_deadline(
 
     Raises `AttemptTimeout`, and any exception of the generator.
     """
-    allowance = _Allowance(total, idle, what or _name(agen))
+    allowance = _Allowance(total, idle, name_of(agen))
     life = OneTask(agen, around)
     make: Callable[[], Awaitable[Y]] = agen.__anext__
     try:
@@ -333,7 +339,3 @@ async def _astep(life: OneTask, make: Callable[[], Awaitable[Any]], allowance: _
     if outcome is None:
         raise too_late
     return outcome
-
-
-def _name(generator: Any) -> str:
-    return repr(getattr(generator, "__name__", None) or type(generator).__name__)

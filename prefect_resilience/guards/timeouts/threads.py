@@ -157,8 +157,8 @@ def overdue_in(made_there: Callable[[Context], bool]) -> list[Call]:
     return [call for call in list(_overdue) if not call.finished and made_there(call.context)]
 
 
-def name_of(fn: Callable[..., Any]) -> str:
-    """The function's name in quotes, for a message."""
+def name_of(fn: object) -> str:
+    """The name of a function or a generator in quotes, for a message."""
     inner: Any = fn
     while isinstance(inner, partial):
         inner = cast("Any", inner.func)

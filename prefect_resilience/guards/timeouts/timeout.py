@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from math import inf
@@ -20,18 +20,7 @@ from prefect_resilience.base.outcomes import PLAIN, generates, last
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
-from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
-from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of, overdue_calls
-
-__all__ = [
-    "Timeout",
-    "acall_with_deadline",
-    "aiterate_with_deadline",
-    "call_with_deadline",
-    "call_within",
-    "iterate_with_deadline",
-    "overdue_calls",
-]
+from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of
 
 # A call with a deadline on the main thread itself, ended by the system's interval timer.
 #
@@ -151,21 +140,6 @@ def _timer() -> _Timer:
     return timer
 
 
-async def acall_with_deadline(
-    awaitable_factory: Callable[[], Awaitable[T]], seconds: float, *, what: str = "the attempt"
-) -> T:
-    """The result of the awaitable, if it ends within `seconds`; else it is cancelled.
-
-    The awaitable runs in the calling task. The cancellation is raised at its next `await`, and again at each
-    later one while the code goes on. Code that blocks the event loop, shields itself, or always catches the
-    cancellation ends late. If such code returns a value after the deadline, the value is returned, since the
-    work was done. The code's own `TimeoutError` and a cancellation from outside pass through unchanged.
-
-    Raises `AttemptTimeout`, and any exception of the awaitable.
-    """
-    return await _acall_within(seconds, what, awaitable_factory)
-
-
 T = TypeVar("T")
 Mode = Literal["auto", "thread", "process"]
 
@@ -279,13 +253,22 @@ def with_deadline(
     if timeout is None or timeout.total is None:
         return fn
     if isasync:
-        return partial(_acall_within, timeout.total, name_of(named), fn)
+        return partial(acall_within, timeout.total, name_of(named), fn)
     return partial(call_within, timeout, fn)
 
 
-async def _acall_within(
+async def acall_within(
     seconds: float, what: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
+    """The result of the awaitable that `fn` returns, if it ends within `seconds`; else it is cancelled.
+
+    The awaitable runs in the calling task. The cancellation is raised at its next `await`, and again at each
+    later one while the code goes on. Code that blocks the event loop, shields itself, or always catches the
+    cancellation ends late. If such code returns a value after the deadline, the value is returned, since the
+    work was done. The code's own `TimeoutError` and a cancellation from outside pass through unchanged.
+
+    Raises `AttemptTimeout`, and any exception of the awaitable.
+    """
     timer = _timer()
     with timer.new_scope() as scope:
         timer.start(scope, seconds)

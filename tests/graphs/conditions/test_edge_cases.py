@@ -57,19 +57,19 @@ def test_numbers_compare_whatever_the_decimal_context_traps() -> None:
         for one, other in below:
             assert ordered(one, other, lt) is True, (one, other)
             assert ordered(other, one, lt) is False, (one, other)
-            assert equal(one, other, EvaluationBounds(clock=None)) is False, (one, other)
+            assert equal(one, other, EvaluationBounds(clock=float)) is False, (one, other)
         for nan in (float("nan"), Decimal("nan"), Decimal("snan")):
             for other in (1, 1.5, Decimal(1), nan):
                 assert ordered(nan, other, lt) is ordered(other, nan, lt) is False
-                assert equal(nan, other, EvaluationBounds(clock=None)) is False
+                assert equal(nan, other, EvaluationBounds(clock=float)) is False
 
 
 def test_kinds_that_nothing_compares_with() -> None:
     kinds: list[Any] = [None, True, False, 1, Decimal(0), "x", date(2024, 1, 1), [], {}, [[]], {"a": 1}]
     for place, one in enumerate(kinds):
         for where, other in enumerate(kinds):
-            assert equal(one, other, EvaluationBounds(clock=None)) is (place == where), (one, other)
-            assert equal([one], [other], EvaluationBounds(clock=None)) is (place == where), (one, other)
+            assert equal(one, other, EvaluationBounds(clock=float)) is (place == where), (one, other)
+            assert equal([one], [other], EvaluationBounds(clock=float)) is (place == where), (one, other)
 
 
 def test_what_is_plain_already_is_not_copied_to_be_looked_at() -> None:

@@ -14,7 +14,6 @@ import pytest
 from pydantic import ValidationError
 
 from prefect_resilience import Condition, ConditionError, ConfigurationError, path
-from prefect_resilience.graphs.conditions.compare import runs_away
 from prefect_resilience.graphs.conditions.model import condition_mistakes
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
@@ -288,13 +287,3 @@ def test_importing_and_asking_simple_things_load_neither_jsonpath_nor_regex() ->
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(x+x+)+y", "([a-zA-Z]+)*$"])
-def test_a_pattern_that_runs_away_is_found_out_by_a_trial(pattern: str) -> None:
-    assert runs_away(pattern)
-
-
-@pytest.mark.parametrize("pattern", [r"^5\d\d$", r"(\w+\s)+x", r"(\d+,)+", "(?:foo|bar)+baz", "(,)+"])
-def test_a_pattern_that_is_well_behaved_is_not(pattern: str) -> None:
-    assert not runs_away(pattern)

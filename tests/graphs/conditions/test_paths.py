@@ -256,7 +256,7 @@ def test_a_text_is_not_read_as_json_and_patterns_from_the_value_may_be_wrong() -
 
 def test_a_query_is_bounded_in_nodes_and_depth() -> None:
     with pytest.raises(ConditionError, match="too many parts"):
-        look_up("$..*", {"a": [list(range(100))] * 10}, bounds=EvaluationBounds(steps=500, clock=None))
+        look_up("$..*", {"a": [list(range(100))] * 10}, bounds=EvaluationBounds(steps=500, clock=float))
     deep: list[Any] = []
     for _ in range(150):
         deep = [deep]

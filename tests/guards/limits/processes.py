@@ -6,6 +6,16 @@ import sys
 import time
 from pathlib import Path
 
+from prefect_resilience.guards.timeouts.process import ChildCall
+
+
+def call_in_process(fn, args, kwargs, seconds, **options):
+    return ChildCall(fn, args, kwargs, **options).call(seconds)
+
+
+def acall_in_process(fn, args, kwargs, seconds):
+    return ChildCall(fn, args, kwargs).acall(seconds)
+
 
 def wait_until(condition, seconds=20.0):
     deadline = time.monotonic() + seconds

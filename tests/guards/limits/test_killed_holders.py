@@ -24,7 +24,7 @@ HOLDER = textwrap.dedent(
     from prefect import flow
     from prefect_resilience import AttemptTimeout
     from prefect_resilience.guards.limits.bulkhead import Bulkhead
-    from prefect_resilience.guards.timeouts.timeout import call_with_deadline
+    from prefect_resilience.guards.timeouts.threads import call_with_deadline
 
     @flow
     def hold():

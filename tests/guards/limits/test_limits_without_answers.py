@@ -22,7 +22,7 @@ from prefect_resilience.guards.limits import leases, line, shared
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.limits.rate import RateLimit
-from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
+from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
 from tests.guards.limits.api_proxy import ApiProxy, half_busy
 from tests.guards.limits.counting import Counting
 
@@ -92,11 +92,8 @@ WORKER = textwrap.dedent(
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect_resilience import AttemptTimeout
     from prefect_resilience.guards.limits.bulkhead import Bulkhead
-    from prefect_resilience.guards.timeouts.timeout import (
-        acall_with_deadline,
-        call_with_deadline,
-        overdue_calls,
-    )
+    from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
+    from prefect_resilience.guards.timeouts.timeout import acall_within
 
     url, api, limit = sys.argv[1], sys.argv[2], eval(sys.argv[3])
 
@@ -109,7 +106,7 @@ WORKER = textwrap.dedent(
 
     async def aoverdue():
         with suppress(AttemptTimeout):
-            await limit.acall(acall_with_deadline, lambda: asyncio.to_thread(read), 0.05)
+            await limit.acall(acall_within, 0.05, "the call", asyncio.to_thread, read)
 
     @flow
     def threads():

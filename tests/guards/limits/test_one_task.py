@@ -11,7 +11,7 @@ import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts import stream
-from prefect_resilience.guards.timeouts.timeout import aiterate_with_deadline
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
 
 LONG = 60.0
 WITHIN = {"no deadline": (None, None), "total": (LONG, None), "idle": (None, LONG)}

@@ -17,7 +17,7 @@ from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts import overdue
 from prefect_resilience.guards.timeouts.stream import iterate_with_deadline
-from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
+from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
 from tests.guards.limits.hanging import Service, wait_until
 
 

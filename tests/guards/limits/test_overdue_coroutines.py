@@ -12,10 +12,11 @@ from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts import overdue
-from prefect_resilience.guards.timeouts.process import acall_in_process
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
-from prefect_resilience.guards.timeouts.timeout import acall_with_deadline, overdue_calls
+from prefect_resilience.guards.timeouts.threads import overdue_calls
+from prefect_resilience.guards.timeouts.timeout import acall_within
 from tests.guards.limits.hanging import Service, wait_until
+from tests.guards.limits.processes import acall_in_process
 
 
 @pytest.fixture
@@ -58,7 +59,7 @@ def test_a_thread_of_a_cancelled_coroutine_holds_its_place(service, start, how):
             await start(service)
 
     ways = {
-        "deadline": lambda: bulkhead.acall(acall_with_deadline, lambda: start(service), 0.1),
+        "deadline": lambda: bulkhead.acall(acall_within, 0.1, "the call", start, service),
         "cancelled": lambda: bulkhead.acall(start, service),
         "block": block,
         "decorated": lambda: bulkhead(start)(service),
@@ -89,7 +90,7 @@ def test_overdue_threads_of_coroutines_never_exceed_the_places(service, places):
     async def attempts():
         for _ in range(2):
             with pytest.raises(AttemptTimeout):
-                await bulkhead.acall(acall_with_deadline, lambda: asyncio.to_thread(service.hang, 0.15), 0.05)
+                await bulkhead.acall(acall_within, 0.05, "the call", asyncio.to_thread, service.hang, 0.15)
 
     async def main():
         await asyncio.gather(*(attempts() for _ in range(2 * places)))
@@ -110,7 +111,7 @@ def test_coroutines_that_delay_their_cancellation_never_exceed_the_places(servic
                     await asyncio.sleep(left)
 
     async def main():
-        calls = [bulkhead.acall(acall_with_deadline, swallows, 0.05) for _ in range(3 * places)]
+        calls = [bulkhead.acall(acall_within, 0.05, "the call", swallows) for _ in range(3 * places)]
         await asyncio.gather(*calls, return_exceptions=True)
 
     asyncio.run(main())
@@ -126,7 +127,7 @@ async def test_a_task_that_a_cancelled_coroutine_left_holds_its_place(service, w
         await wait(left[0])
 
     with pytest.raises(AttemptTimeout):
-        await bulkhead.acall(acall_with_deadline, leaves_a_task, 0.05)
+        await bulkhead.acall(acall_within, 0.05, "the call", leaves_a_task)
     with pytest.raises(BulkheadFullError, match="abandoned call"):
         await bulkhead.acall(int)
     left[0].cancel()
@@ -143,11 +144,11 @@ async def test_looks_that_take_long_are_few(service, monkeypatch):
         await asyncio.shield(left[0])
 
     with pytest.raises(AttemptTimeout):
-        await bulkhead.acall(acall_with_deadline, service.ahang, 0.01)
+        await bulkhead.acall(acall_within, 0.01, "the call", service.ahang)
     assert overdue._next_look > 0
     monkeypatch.setattr(overdue, "_next_look", time.monotonic() + 60)
     with pytest.raises(AttemptTimeout):
-        await bulkhead.acall(acall_with_deadline, leaves_a_task, 0.01)
+        await bulkhead.acall(acall_within, 0.01, "the call", leaves_a_task)
     assert await bulkhead.acall(int) == 0
     left[0].cancel()
 
@@ -162,7 +163,7 @@ async def test_a_service_that_was_started_on_the_side_holds_a_place_for_some_tim
         return reader
 
     with pytest.raises(AttemptTimeout):
-        await bulkhead.acall(acall_with_deadline, connects, 0.05)
+        await bulkhead.acall(acall_within, 0.05, "the call", connects)
     assert await bulkhead.acall(lambda: service.inside) == 1
 
 
@@ -176,7 +177,7 @@ async def test_a_coroutine_that_ended_at_its_cancellation_gives_its_place_back_a
 
     for _ in range(3):
         with pytest.raises(AttemptTimeout):
-            await bulkhead.acall(acall_with_deadline, ends, 0.05)
+            await bulkhead.acall(acall_within, 0.05, "the call", ends)
         assert await bulkhead.acall(int) == 0
 
 
@@ -185,7 +186,7 @@ async def test_threads_and_tasks_of_others_are_not_taken_for_the_calls_own(servi
     others = [asyncio.create_task(asyncio.to_thread(service.hang)), asyncio.create_task(asyncio.sleep(60))]
     await asyncio.to_thread(wait_until, lambda: service.inside)
     with pytest.raises(AttemptTimeout):
-        await bulkhead.acall(acall_with_deadline, lambda: asyncio.sleep(60), 0.05)
+        await bulkhead.acall(acall_within, 0.05, "the call", asyncio.sleep, 60)
     assert await bulkhead.acall(int) == 0
     service.go_on.set()
     others[1].cancel()

@@ -10,7 +10,7 @@ from prefect import flow
 from prefect_resilience import AttemptTimeout, Backoff, Bulkhead, Retry, Timeout, resilient_task
 from prefect_resilience.guards.limits import leases, line
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
-from prefect_resilience.guards.timeouts.timeout import overdue_calls
+from prefect_resilience.guards.timeouts.threads import overdue_calls
 from tests.guards.limits.hanging import Service, wait_until
 
 pytestmark = pytest.mark.api

@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts.timeout import acall_with_deadline
+from prefect_resilience.guards.timeouts.timeout import acall_within
 
 
 async def test_it_gives_what_the_awaitable_gives():
@@ -15,7 +15,7 @@ async def test_it_gives_what_the_awaitable_gives():
         await asyncio.sleep(0)
         return 42
 
-    assert await acall_with_deadline(answer, 5) == 42
+    assert await acall_within(5, "the call", answer) == 42
 
 
 async def test_an_overdue_task_is_really_cancelled():
@@ -30,7 +30,7 @@ async def test_an_overdue_task_is_really_cancelled():
 
     start = time.monotonic()
     with pytest.raises(AttemptTimeout, match=r"'slow' took longer than 0\.1 s"):
-        await acall_with_deadline(slow, 0.1, what="'slow'")
+        await acall_within(0.1, "'slow'", slow)
     assert time.monotonic() - start < 10
     assert seen == ["cancelled"]
     await asyncio.sleep(0)  # the task itself may go on
@@ -44,11 +44,11 @@ async def test_a_timeout_error_of_the_users_own_passes():
         raise mine
 
     with pytest.raises(TimeoutError) as caught:
-        await acall_with_deadline(fail, 5)
+        await acall_within(5, "the call", fail)
     assert caught.value is mine
 
     with pytest.raises(asyncio.TimeoutError) as caught:
-        await acall_with_deadline(lambda: asyncio.wait_for(asyncio.sleep(30), 0.05), 5)
+        await acall_within(5, "the call", lambda: asyncio.wait_for(asyncio.sleep(30), 0.05))
     assert not isinstance(caught.value, AttemptTimeout)
 
 
@@ -59,7 +59,7 @@ async def test_a_cancellation_from_outside_stays_one():
         begun.set()
         await asyncio.sleep(30)
 
-    task = asyncio.create_task(acall_with_deadline(slow, 20))
+    task = asyncio.create_task(acall_within(20, "the call", slow))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -70,19 +70,19 @@ async def test_a_cancellation_from_outside_stays_one():
 async def test_nested_deadlines_each_end_their_own():
     async def inner():
         with pytest.raises(AttemptTimeout, match="the inner"):
-            await acall_with_deadline(anyio.sleep_forever, 0.05, what="the inner")
+            await acall_within(0.05, "the inner", anyio.sleep_forever)
         return "went on"
 
-    assert await acall_with_deadline(inner, 5, what="the outer") == "went on"
+    assert await acall_within(5, "the outer", inner) == "went on"
 
     async def outer():
-        await acall_with_deadline(anyio.sleep_forever, 5, what="the inner")
+        await acall_within(5, "the inner", anyio.sleep_forever)
 
     with pytest.raises(AttemptTimeout, match="the outer"):
-        await acall_with_deadline(outer, 0.05, what="the outer")
+        await acall_within(0.05, "the outer", outer)
 
     with anyio.move_on_after(0.05) as scope:
-        await acall_with_deadline(anyio.sleep_forever, 5)
+        await acall_within(5, "the call", anyio.sleep_forever)
     assert scope.cancelled_caught
 
 
@@ -94,7 +94,7 @@ async def test_code_that_holds_off_the_cancellation_ends_late():
 
     start = time.monotonic()
     with pytest.raises(AttemptTimeout):
-        await acall_with_deadline(stubborn, 0.05)
+        await acall_within(0.05, "the call", stubborn)
     assert 0.2 <= time.monotonic() - start < 10
 
 
@@ -104,17 +104,17 @@ async def test_a_late_value_is_handed_on():
             await anyio.sleep(0.1)
         return "done"
 
-    assert await acall_with_deadline(late, 0.02) == "done"
+    assert await acall_within(0.02, "the call", late) == "done"
 
 
 def test_deadlines_of_one_loop_end_each_call_at_its_time():
     async def call(seconds):
         with pytest.raises(AttemptTimeout):
-            await acall_with_deadline(anyio.sleep_forever, seconds)
+            await acall_within(seconds, "the call", anyio.sleep_forever)
         ended.append(seconds)
 
     async def several():
-        await acall_with_deadline(lambda: asyncio.sleep(0), 20)  # its timer is left behind
+        await acall_within(20, "the call", asyncio.sleep, 0)  # its timer is left behind
         await asyncio.gather(*map(call, (0.15, 0.05, 0.1)))
 
     for _ in range(2):  # the second loop of this thread

@@ -22,10 +22,17 @@ from prefect_resilience.guards.timeouts.process import (
     Carriage,
     ProcessDied,
     UnpicklableError,
+)
+from tests.guards.limits.processes import (
     acall_in_process,
     call_in_process,
+    children,
+    family,
+    gone,
+    read_pids,
+    wait_until,
+    with_our_path,
 )
-from tests.guards.limits.processes import children, family, gone, read_pids, wait_until, with_our_path
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way"),
@@ -60,7 +67,7 @@ def test_the_child_is_gone_when_the_parent_is_killed(tmp_path):
         textwrap.dedent(
             """
             import os, subprocess, sys, time
-            from prefect_resilience.guards.timeouts.process import call_in_process
+            from prefect_resilience.guards.timeouts.process import ChildCall
 
             def stay():
                 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -70,7 +77,7 @@ def test_the_child_is_gone_when_the_parent_is_killed(tmp_path):
                 while True:
                     time.sleep(600)
 
-            call_in_process(stay, (), {}, 600)
+            ChildCall(stay, (), {}).call(600)
             """
         )
     )
@@ -324,7 +331,7 @@ def test_functions_of_a_script_travel_by_value(tmp_path):
         textwrap.dedent(
             """
             from dataclasses import dataclass
-            from prefect_resilience.guards.timeouts.process import call_in_process
+            from prefect_resilience.guards.timeouts.process import ChildCall
             print("main runs", flush=True)
 
             @dataclass
@@ -343,9 +350,9 @@ def test_functions_of_a_script_travel_by_value(tmp_path):
                     raise Oops(point.x)
                 return helper(point)
 
-            assert call_in_process(work, (Point(1),), {}, 60) == Point(2)
+            assert ChildCall(work, (Point(1),), {}).call(60) == Point(2)
             try:
-                call_in_process(work, (Point(-1),), {}, 60)
+                ChildCall(work, (Point(-1),), {}).call(60)
             except Oops as error:
                 print("oops", error.args)
             """
@@ -369,14 +376,14 @@ def test_the_streams_are_the_parents(tmp_path):
         textwrap.dedent(
             """
             import sys
-            from prefect_resilience.guards.timeouts.process import call_in_process
+            from prefect_resilience.guards.timeouts.process import ChildCall
 
             def look():
                 print("to out")
                 print("to err", file=sys.stderr)
                 return sys.stdin.read()
 
-            assert call_in_process(look, (), {}, 60) == ""
+            assert ChildCall(look, (), {}).call(60) == ""
             """
         )
     )

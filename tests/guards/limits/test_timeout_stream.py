@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts.timeout import aiterate_with_deadline, iterate_with_deadline
+from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
 
 
 def wait_until(condition, seconds=10.0):

@@ -19,7 +19,7 @@ import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts import threads
-from prefect_resilience.guards.timeouts.timeout import call_with_deadline, overdue_calls
+from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
 
 
 def wait_until(condition, seconds=10.0):
@@ -232,7 +232,7 @@ def test_an_exception_injected_into_the_waiting_thread_comes_through(held_lock):
 def test_importing_starts_no_thread_and_an_abandoned_call_does_not_hang_the_exit():
     script = """
         import threading, time
-        from prefect_resilience.guards.timeouts.timeout import call_with_deadline
+        from prefect_resilience.guards.timeouts.threads import call_with_deadline
         print(threading.active_count())
         try:
             call_with_deadline(time.sleep, (600,), {}, 0.1)

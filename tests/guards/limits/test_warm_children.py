@@ -15,8 +15,15 @@ import pytest
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts import process
 from prefect_resilience.guards.timeouts.children import MOST_STARTING, Pool
-from prefect_resilience.guards.timeouts.process import ProcessDied, call_in_process
-from tests.guards.limits.processes import children, gone, read_pids, wait_until, with_our_path
+from prefect_resilience.guards.timeouts.process import ProcessDied
+from tests.guards.limits.processes import (
+    call_in_process,
+    children,
+    gone,
+    read_pids,
+    wait_until,
+    with_our_path,
+)
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way"),
@@ -240,8 +247,8 @@ def test_children_end_with_their_parent(tmp_path):
         """
         import os, sys
         from prefect_resilience.guards.timeouts.children import POOL
-        from prefect_resilience.guards.timeouts.process import call_in_process
-        call_in_process(os.getpid, (), {}, 60)
+        from prefect_resilience.guards.timeouts.process import ChildCall
+        ChildCall(os.getpid, (), {}).call(60)
         open(sys.argv[1], "w").write(" ".join(str(child.process.pid) for child in POOL.living) + "\\n")
         """,
         note,
@@ -261,7 +268,7 @@ def test_children_are_gone_when_the_parent_is_killed(tmp_path, stuck):
         f"""
         import ctypes, os, subprocess, sys, threading, time
         from prefect_resilience.guards.timeouts.children import POOL
-        from prefect_resilience.guards.timeouts.process import call_in_process
+        from prefect_resilience.guards.timeouts.process import ChildCall
 
         def stay(path):
             other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -270,10 +277,10 @@ def test_children_are_gone_when_the_parent_is_killed(tmp_path, stuck):
             os.rename(path + ".new", path)
             {stuck}
 
-        threading.Thread(target=call_in_process, args=(stay, (sys.argv[1],), {{}}, 600), daemon=True).start()
+        threading.Thread(target=ChildCall(stay, (sys.argv[1],), {{}}).call, args=(600,), daemon=True).start()
         while POOL.ready == 0:
             time.sleep(0.01)
-        print(call_in_process(os.getpid, (), {{}}, 60), file=open(sys.argv[2], "w"), flush=True)
+        print(ChildCall(os.getpid, (), {{}}).call(60), file=open(sys.argv[2], "w"), flush=True)
         time.sleep(600)
         """,
         note,
@@ -292,10 +299,10 @@ def test_a_fork_of_the_parent_has_children_of_its_own(tmp_path):
         tmp_path,
         """
         import os, sys, time
-        from prefect_resilience.guards.timeouts.process import call_in_process
-        first = call_in_process(os.getpid, (), {}, 60)
+        from prefect_resilience.guards.timeouts.process import ChildCall
+        first = ChildCall(os.getpid, (), {}).call(60)
         if os.fork() == 0:
-            second = call_in_process(os.getpid, (), {}, 60)
+            second = ChildCall(os.getpid, (), {}).call(60)
             with open(sys.argv[1] + ".new", "w") as file:
                 file.write(f"{first} {second} {os.getpid()}\\n")
             os.rename(sys.argv[1] + ".new", sys.argv[1])

@@ -22,7 +22,7 @@ from prefect_resilience.graphs.agents.edge.person import (
     notice_of,
     tell,
 )
-from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, AgentStep, Ran, Registry
+from prefect_resilience.graphs.agents.edge.registry import AGENTS, PROVIDERS, Agent, AgentStep, Registry
 from prefect_resilience.graphs.agents.trace import Trace, trace
 from prefect_resilience.guards.fallbacks import Answered, Fallback, Memories
 
@@ -171,14 +171,18 @@ class AgentChain:
         here = Trace()
         with setting(trace, here):
             try:
-                ran: Ran = yield from self._first.ran(args, kwargs)
+                ran: Answered = yield from self._first.ran(args, kwargs)
             except Exception as error:
                 needed = yield from self._nobody(here, error)
                 if needed is None:
                     raise
                 raise needed from error
         return ChainResult(
-            ran.value, ran.by, ran.degraded, self._in_order(here.attempts), self._in_order(here.errors)
+            ran.value,
+            ran.answered_by,
+            ran.degraded,
+            self._in_order(here.attempts),
+            self._in_order(here.errors),
         )
 
     def _nobody(self, here: Trace, error: Exception) -> Steps[Exception | None]:

@@ -26,7 +26,7 @@ from prefect_resilience.graphs.routing.edge.targets import as_function
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, value_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.guards.fallbacks import Fallback, Memories
+from prefect_resilience.guards.fallbacks import Answered, Fallback, Memories
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.task import ResilientTask
 
@@ -201,15 +201,6 @@ def _written(made: Agent | Person) -> tuple[str, int] | None:
     return None if code is None else (code.co_filename, code.co_firstlineno)
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """The value of an agent's run, and the name of the step that gave it."""
-
-    value: Any
-    by: str
-    degraded: bool = False
-
-
 class AgentStep:
     """A callable for a `Fallback`, with the signature of the agent's function."""
 
@@ -228,15 +219,15 @@ class AgentStep:
     async def _acall(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (await adrive(self.ran(args, kwargs))).value
 
-    def ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
+    def ran(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Answered]:
         """Call the agent. Raises its error. Attempts and errors are recorded in the chain's trace."""
         if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
             return (yield from self._as_run(args, kwargs))
         if not enabled():
-            return Ran((yield Invoke(self.function, args, kwargs)), self.name, self.agent.degraded)
+            return Answered((yield Invoke(self.function, args, kwargs)), self.name, self.agent.degraded)
         return (yield from self._alone(args, kwargs))
 
-    def _as_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
+    def _as_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Answered]:
         state: State[Any] = yield Invoke(self.task, args, {**kwargs, "return_state": True})
         ending = yield Blocking(ending_of, (state,))
         if isinstance(ending, NeverRan):
@@ -247,11 +238,11 @@ class AgentStep:
         replaced = error_context(state)
         if replaced is None or not isinstance(state, ReplacedState) or state.answered_by is None:
             note(self.name, 1)
-            return Ran(value_of(ending), self.name, self.agent.degraded)
+            return Answered(value_of(ending), self.name, self.agent.degraded)
         self._failed(replaced)
-        return Ran(value_of(ending), state.answered_by, state.name == "Degraded")
+        return Answered(value_of(ending), state.answered_by, state.name == "Degraded")
 
-    def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Ran]:
+    def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Answered]:
         try:
             run = LocalRun(self.name, self.task.guard, args, kwargs, self._memories)
             value = settled((yield from outcome_of(run, threaded=True)), self.function)
@@ -264,10 +255,10 @@ class AgentStep:
         if not isinstance(value, Substitute):
             note(self.name, 1)
             given = value.value if isinstance(value, Decomposed) else value
-            return Ran(given, self.name, self.agent.degraded)
+            return Answered(given, self.name, self.agent.degraded)
         self._failed(value.context)
         answered = value.answer.fallback
-        return Ran(value.answer.value, answered.name, answered.degraded)
+        return Answered(value.answer.value, answered.name, answered.degraded)
 
     def _failed(self, context: ErrorContext) -> None:
         note(self.name, context.attempts_made, context)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
-from prefect_resilience.graphs.conditions.compare import runs_away
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.plans.expressions import Expression
 from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
@@ -22,7 +21,6 @@ MOST_CYCLES = 100
 LONGEST_CYCLE = 12
 MOST_COMPUTED = 10_000
 """The most expressions of a plan that are more than a path. Parsing one takes about 50 microseconds."""
-MOST_RUNAWAYS = 5
 
 Numbered = Iterator[tuple[int, Mistake]]
 
@@ -66,7 +64,6 @@ class Meaning:
         self.names: Names = Names(self.at)
         self.uses: list[Use] = []
         self._computed: set[str] = set()
-        self._runaways = 0
 
     def mistakes(self) -> Numbered:
         """Every mistake, with the number of its node."""
@@ -142,9 +139,6 @@ class Meaning:
 
     def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, condition in _conditions(node):
-            if condition.operator == "matches" and self._runs_away(condition.value):
-                says = f"{quoted(condition.value)} takes too long on a string that almost matches: write it"
-                yield f"{place}.value", f"{says} without a repetition inside a repetition"
             name = condition.source_task
             if name is None:
                 continue
@@ -152,13 +146,6 @@ class Meaning:
                 self.uses.append(Use(self.at[name], n, f"{place}.source_task", itself=True))
             else:
                 yield f"{place}.source_task", self._unknown(name)
-
-    def _runs_away(self, pattern: str) -> bool:
-        """Whether a pattern is too slow. The trial takes long, so only the first few are reported."""
-        if self._runaways >= MOST_RUNAWAYS or not runs_away(pattern):
-            return False
-        self._runaways += 1
-        return True
 
     def _in_order(self) -> Numbered:
         """Cycles, and outputs that are used before they exist."""
