@@ -62,7 +62,7 @@ def _seconds_of_text(text: str) -> float | None:
     if text.strip() in UNITS:
         return UNITS[text.strip()]  # "m" for a minute, as in RateLimit(60, per="m")
     if _PLAIN.fullmatch(text):
-        return float(text)
+        return float(text.strip())  # `float` keeps some of the white space that `\s` matches
     if not _TEXT.fullmatch(text):
         return None
     return math.fsum(float(number) * UNITS[unit] for number, unit in _PART.findall(text))

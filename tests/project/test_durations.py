@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prefect_resilience.base.durations import UNITS, as_seconds, seconds, seconds_of
@@ -53,6 +53,7 @@ def test_the_parts_of_a_text_are_added(parts: list[tuple[int, str]]) -> None:
 
 
 @given(st.text(max_size=20))
+@example("0\x1f")
 def test_no_text_is_too_strange(text: str) -> None:
     found = seconds_of(text)
     assert found is None or found >= 0
