@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from logging import INFO
 from time import monotonic
 from typing import Any
 
@@ -43,7 +44,7 @@ from prefect_resilience.durable.effects.model import (
     Undoing,
     not_sent,
 )
-from prefect_resilience.durable.effects.policy import Done
+from prefect_resilience.durable.effects.policy import Done, unpack
 from prefect_resilience.durable.effects.recipes import clash
 from prefect_resilience.durable.effects.sequences import LedgerSequences
 from prefect_resilience.durable.effects.witness import Witness, watch_other_traffic
@@ -53,11 +54,13 @@ from prefect_resilience.errors.exceptions import (
     InDoubt,
     NotSent,
     RepeatedEffect,
+    ResultNotKept,
     StoreUnavailable,
 )
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo, bounded
 from prefect_resilience.guards.limits.guarding import LimitRefused
+from prefect_resilience.telemetry.model import CallReport
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 Classify = Callable[[BaseException], ErrorInfo | None]
@@ -184,6 +187,25 @@ class EffectClaim(LedgerSequences):
             self._give_up()
             self._claimed = False
             raise Taken(str(error)) from error
+
+    def _replayed(self, decision: AlreadyDone) -> Steps[Replayed]:
+        packed = decision.result
+        try:
+            if packed["as"] == "stored":
+                value = yield Blocking(self.here.kept, (packed["ref"],))
+            elif packed["as"] == "lost":
+                raise LookupError(packed["why"])
+            else:
+                value = unpack(packed, self.fn)
+        except LookupError as error:
+            raise ResultNotKept(self.key, self.batch_id, str(error.args[0])) from error
+        if self._aliases is not None:
+            self._aliases.called(self.key, self.here.parameters)
+        replayed = Replayed(value, self.key, self.batch_id, decision.external_id)
+        line = f"Replayed: {replayed.message}"
+        events = (self._event("effect.replayed", external_id=decision.external_id),)
+        self.here.report(CallReport(INFO, ("replayed",), line, events=events, totals=("calls",)))
+        return replayed
 
     # -- after
 

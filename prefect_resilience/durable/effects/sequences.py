@@ -7,7 +7,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import iscoroutinefunction
-from logging import ERROR, INFO, WARNING
+from logging import ERROR, WARNING
 from typing import Any
 from uuid import uuid4
 
@@ -17,7 +17,6 @@ from prefect_resilience.durable.effects.aliases import KnownAliases, aliases_of,
 from prefect_resilience.durable.effects.current import (
     CallStart,
     EffectSurroundings,
-    Replayed,
     in_progress,
     sent_key,
 )
@@ -45,7 +44,6 @@ from prefect_resilience.durable.effects.policy import (
     Unknown,
     pack,
     rebuilt,
-    unpack,
 )
 from prefect_resilience.durable.effects.recipes import CodeSource, Continues, suspected
 from prefect_resilience.durable.sagas.compensations import recorded_compensation, with_result
@@ -54,7 +52,6 @@ from prefect_resilience.errors.exceptions import (
     InDoubt,
     NotRecorded,
     NotSent,
-    ResultNotKept,
     StoreUnavailable,
 )
 from prefect_resilience.errors.secrets.redact import redact
@@ -386,24 +383,3 @@ class LedgerSequences:
             failure = yield Blocking(self.here.keep, (reference, value))
             packed = {"as": "stored", "ref": reference} if failure is None else {"as": "lost", "why": failure}
         return with_result(packed, value) if self.effect.compensate is not None else packed
-
-    def _replayed(self, decision: AlreadyDone) -> Steps[Replayed]:
-        packed = decision.result
-        try:
-            if packed["as"] == "stored":
-                value = yield Blocking(self.here.kept, (packed["ref"],))
-            elif packed["as"] == "lost":
-                raise LookupError(packed["why"])
-            else:
-                value = unpack(packed, self.fn)
-        except LookupError as error:
-            raise ResultNotKept(self.key, self.batch_id, str(error.args[0])) from error
-        if self._aliases is not None:
-            self._aliases.called(self.key, self.here.parameters)
-        replayed = Replayed(value, self.key, self.batch_id, decision.external_id)
-        line, events = (
-            f"Replayed: {replayed.message}",
-            (self._event("effect.replayed", external_id=decision.external_id),),
-        )
-        self.here.report(CallReport(INFO, ("replayed",), line, events=events, totals=("calls",)))
-        return replayed

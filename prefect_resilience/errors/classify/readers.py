@@ -13,8 +13,7 @@ from enum import Enum
 from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
-from prefect_resilience.errors.classify.clouds import aws_finding, rpc_finding
-from prefect_resilience.errors.classify.http import http_finding
+from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
 from prefect_resilience.errors.classify.own import OWN
 from prefect_resilience.errors.classify.retry_after import ASKED, wait_of_attributes
 from prefect_resilience.errors.classify.shapes import (

@@ -11,10 +11,9 @@ import ast
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prefect_resilience.operations.adoption.dangers import Danger, dangers_in
+from prefect_resilience.operations.adoption.dangers import Danger, ModuleCode, TaskCalls, dangers_in
 from prefect_resilience.operations.adoption.reading import PlainTask, plain_tasks
 from prefect_resilience.operations.adoption.rewriting import rewritten
-from prefect_resilience.operations.adoption.writes import ModuleCode, TaskCalls
 from prefect_resilience.operations.sources import imported, is_relative
 
 

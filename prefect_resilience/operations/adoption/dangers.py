@@ -1,13 +1,17 @@
-"""What is dangerous in the code of tasks, above all in tasks that are repeated."""
+"""What is dangerous in the code of tasks, above all in tasks that are repeated.
+
+A call that changes something elsewhere counts in the task, and in functions of its file that it uses.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from prefect_resilience.operations.adoption.reading import PlainTask
-from prefect_resilience.operations.adoption.writes import TaskCalls
+from prefect_resilience.operations.adoption.reading import Function, PlainTask
 from prefect_resilience.operations.sources import is_constant, origin_of
 
 REPEATING = {"tenacity", "stamina", "backoff", "retrying", "retry", "retry2"}
@@ -16,6 +20,174 @@ SDKS = {"openai": "twice", "anthropic": "twice", "groq": "twice", "mistralai": "
 CLIENT = ("Client", "OpenAI", "Anthropic", "Bedrock", "Vertex", "Groq", "Mistral")
 SLEEPS = ("time.sleep", "asyncio.sleep", "anyio.sleep")
 WAITING = {f"requests.{name}" for name in ("get", "post", "put", "patch", "delete", "head", "request")}
+
+
+SENDING = frozenset(
+    {
+        *("post", "patch", "sendmail", "send_message", "send_email", "send_raw_email", "publish"),
+        *("basic_publish", "chat_postMessage", "invoke_async", "put_record", "put_records", "produce"),
+        *("insert_one", "insert_many", "insert_rows", "insert_rows_json", "insert_all", "bulk_create"),
+        *("load_table_from_dataframe", "copy_expert", "copy_from", "copy_records_to_table", "write_pandas"),
+        *("bulk_save_objects", "bulk_insert_mappings", "add_all", "xadd", "lpush", "rpush", "incr", "incrby"),
+    }
+)
+"""Methods that change something elsewhere each time they are called."""
+APPENDING = {
+    *(("if_exists", "append"), ("if_table_exists", "append"), ("mode", "append"), ("mode", "a")),
+    ("write_disposition", "WRITE_APPEND"),
+}
+"""Options with which a repeated call adds its rows or lines again."""
+WRITING_SQL = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*.*?\*/)*(?:with\b.*)?\b(?:insert|update|delete|merge|replace|upsert|copy|call)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+TAKING_SQL = ("execute", "executemany", "text", "execute_many", "fetch", "sql", "raw")
+APPEND_MODE = re.compile(r"a[bt+]*")
+STATEMENTS = ("insert", "update", "delete")
+OWNED = {
+    "add": re.compile(r"session|\bdb$", re.IGNORECASE),
+    "commit": re.compile(""),
+    "create": re.compile(r"\bobjects$"),
+    "send": re.compile("producer", re.IGNORECASE),
+}
+"""Methods that write if their object has such a name: a session, a manager of Django, a producer of Kafka."""
+SESSION = OWNED["add"]
+
+
+class Unseen(NamedTuple):
+    """A call of which only a run knows what it changes, and why."""
+
+    line: int
+    call: str
+    why: str
+
+
+@dataclass
+class TaskCalls:
+    """What a task calls, itself and by helpers. `writes`: each call with the helper's name, or ""."""
+
+    writes: list[tuple[ast.Call, str]] = field(default_factory=list[tuple[ast.Call, str]])
+    unseen: list[Unseen] = field(default_factory=list[Unseen])
+    nodes: list[ast.AST] = field(default_factory=list[ast.AST])
+
+
+class ModuleCode:
+    """The functions, constants and sessions of a file. `is_local`: whether a module is of the project."""
+
+    def __init__(self, tree: ast.Module, names: dict[str, str], is_local: Callable[[str], bool]) -> None:
+        self.names = names
+        self.is_local = is_local
+        self.functions: dict[str, Function] = {}
+        self.methods: dict[str, Function] = {}
+        self.constants: dict[str, ast.expr] = {}
+        self.sessions: set[str] = set()
+        for node in ast.walk(tree):
+            self._learn(node)
+        for name in self.methods:
+            self.functions.pop(name, None)
+
+    def _learn(self, node: ast.AST) -> None:
+        if isinstance(node, Function):
+            self.functions[node.name] = node
+        elif isinstance(node, ast.ClassDef):
+            self.methods |= {inner.name: inner for inner in node.body if isinstance(inner, Function)}
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            self.constants[node.targets[0].id] = node.value
+            self._bind(node.targets[0], node.value)
+        elif isinstance(node, ast.withitem):
+            self._bind(node.optional_vars, node.context_expr)
+        elif isinstance(node, ast.arg) and node.annotation is not None:
+            self._bind(ast.Name(node.arg), node.annotation)
+
+    def _bind(self, target: ast.expr | None, value: ast.expr) -> None:
+        """Remember the name of a database session, as in `with Session(engine) as s`."""
+        made = value.func if isinstance(value, ast.Call) else value
+        is_http = origin_of(made, self.names).startswith(("requests", "aiohttp"))
+        if isinstance(target, ast.Name) and SESSION.search(ast.unparse(made)) and not is_http:
+            self.sessions.add(target.id)
+
+    def calls_of(self, task: Function) -> TaskCalls:
+        """What the task calls, itself and by functions of this file."""
+        found, commits = TaskCalls(), list[tuple[ast.Call, str]]()
+        reached: dict[str, Function] = {"": task}
+        waiting = [""]
+        while waiting:
+            helper = waiting.pop()
+            for node in ast.walk(reached[helper]):
+                found.nodes.append(node)
+                for name, function in self._used(node):
+                    if function not in reached.values():
+                        reached[name] = function
+                        waiting.append(name)
+                if isinstance(node, ast.Call) and self.writes(node):
+                    (commits if _name_of(node) == "commit" else found.writes).append((node, helper))
+                elif isinstance(node, ast.Call):
+                    found.unseen += self._unseen(node)
+        # A commit without a write that was seen is the write.
+        found.writes = found.writes or commits
+        return found
+
+    def _used(self, node: ast.AST) -> Iterator[tuple[str, Function]]:
+        if isinstance(node, ast.Name) and node.id in self.functions:
+            yield node.id, self.functions[node.id]
+        elif isinstance(node, ast.Attribute) and not origin_of(node, self.names):
+            yield from ((name, method) for name, method in self.methods.items() if name == node.attr)
+
+    def writes(self, node: ast.Call) -> bool:
+        """Whether this call changes something elsewhere each time."""
+        origin = origin_of(node.func, self.names)
+        is_bare = isinstance(node.func, ast.Name)
+        name = origin.rpartition(".")[2] or _name_of(node)
+        if is_bare and not origin and name != "open":
+            return False
+        first = self._text(node.args[0]) if node.args else ""
+        options = {keyword.arg: self._text(keyword.value) for keyword in node.keywords}
+        verb = (options.get("method") or first).upper()
+        return (
+            name in SENDING
+            or not APPENDING.isdisjoint(options.items())
+            or (name in ("request", "stream", "urlopen", "Request") and verb in ("POST", "PATCH"))
+            or (name in TAKING_SQL and WRITING_SQL.match(first) is not None)
+            or (
+                name == "open"
+                and any(APPEND_MODE.fullmatch(self._text(mode)) for mode in node.args[is_bare:][:1])
+            )
+            or (name == "mode" and first == "append")
+            or (name in STATEMENTS and origin.startswith("sqlalchemy"))
+            or (name == "insert" and not origin and len(node.args) < 2)
+            or (name == "urlopen" and ("data" in options or len(node.args) > 1))
+            or (not is_bare and self._is_of_a_kind(node.func, name))
+        )
+
+    def _is_of_a_kind(self, method: ast.expr, name: str) -> bool:
+        owner = ast.unparse(method).rpartition(".")[0]
+        is_session = name == "add" and owner in self.sessions
+        return is_session or (name in OWNED and OWNED[name].search(owner) is not None)
+
+    def _text(self, node: ast.expr | None) -> str:
+        """The text of a literal, an f-string, or a constant of the file."""
+        if isinstance(node, ast.Name) and node.id in self.constants:
+            node = self.constants[node.id]
+        if isinstance(node, ast.JoinedStr):
+            return "".join(self._text(part) or " x " for part in node.values)
+        if isinstance(node, ast.BinOp):
+            return self._text(node.left)
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+    def _unseen(self, node: ast.Call) -> Iterator[Unseen]:
+        origin = origin_of(node.func, self.names)
+        if origin and self.is_local(origin):
+            yield Unseen(node.lineno, f"{ast.unparse(node.func)}()", "it is in another file")
+        elif _name_of(node) in ("execute", "executemany") and node.args and not self._is_known(node.args[0]):
+            yield Unseen(node.lineno, f"{ast.unparse(node.func)}()", "its SQL is known only in a run")
+
+    def _is_known(self, sql: ast.expr) -> bool:
+        value = self.constants.get(sql.id) if isinstance(sql, ast.Name) else sql
+        return bool(self._text(sql)) or isinstance(value, ast.Call)
+
+
+def _name_of(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 @dataclass(frozen=True, order=True)

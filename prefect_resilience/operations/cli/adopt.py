@@ -20,9 +20,8 @@ from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.adoption import adopt as adopt_text
-from prefect_resilience.operations.adoption.dangers import Danger, effect_of
+from prefect_resilience.operations.adoption.dangers import Danger, TaskCalls, effect_of
 from prefect_resilience.operations.adoption.reading import PlainTask
-from prefect_resilience.operations.adoption.writes import TaskCalls
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import TEXT
 from prefect_resilience.operations.cli.options import Flag, Json

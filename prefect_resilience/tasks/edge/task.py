@@ -16,17 +16,15 @@ from prefect.tasks import Task, TaskOptions, task
 from prefect.utilities.annotations import NotSet
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.base.outcomes import PLAIN, as_coroutine_function
-from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.batches.edge.tags import context_of_calls, tagged_again
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.tasks.edge.answers import as_answer, value_of
+from prefect_resilience.tasks.edge.answers import value_of
 from prefect_resilience.tasks.edge.questions import (
     Answers,
     AsWritten,
@@ -49,7 +47,7 @@ from prefect_resilience.tasks.edge.task_options import (
     split,
     written_policy,
 )
-from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, surroundings_of
+from prefect_resilience.tasks.edge.task_runs import run_async, run_sync, surroundings_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -305,32 +303,6 @@ def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     from prefect_resilience.tasks.edge.hooks import keep_dead_letter  # imported late: it is large
 
     return [keep_dead_letter]
-
-
-def run_sync(
-    first: FirstAttempt, here: TaskSurroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """One attempt of a plain function in its task run."""
-    guard = first.guard
-    if first.is_plain:
-        outcome = first.call(here, args, kwargs)
-    else:
-        guard = guard if guard.policy is None else drive(governed(guard, here))
-        outcome = drive(guarded(guard, here, args, kwargs))
-    return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
-
-
-async def run_async(
-    first: FirstAttempt, here: TaskSurroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """One attempt of a coroutine function in its task run."""
-    guard = first.guard
-    if first.is_plain:
-        outcome = await first.acall(here, args, kwargs)
-    else:
-        guard = guard if guard.policy is None else await adrive(governed(guard, here))
-        outcome = await adrive(guarded(guard, here, args, kwargs))
-    return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
 
 def _context_of_runs() -> AbstractContextManager[None]:

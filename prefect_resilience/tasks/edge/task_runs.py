@@ -24,16 +24,19 @@ from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.base.drive import Blocking, Invoke, Steps
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.outcomes import PLAIN
+from prefect_resilience.calls.attempt import guarded
 from prefect_resilience.calls.edge.reports import ReportingRun
+from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
-from prefect_resilience.tasks.edge.answers import Again, limited, part_of
+from prefect_resilience.tasks.edge.answers import Again, as_answer, limited, part_of
 from prefect_resilience.tasks.edge.configured import options_sent, tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
@@ -255,3 +258,29 @@ def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
     made = policy.guard(guard, here.logger)
     tell_options(made, here.task)
     return made
+
+
+def run_sync(
+    first: FirstAttempt, here: TaskSurroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One attempt of a plain function in its task run."""
+    guard = first.guard
+    if first.is_plain:
+        outcome = first.call(here, args, kwargs)
+    else:
+        guard = guard if guard.policy is None else drive(governed(guard, here))
+        outcome = drive(guarded(guard, here, args, kwargs))
+    return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
+
+
+async def run_async(
+    first: FirstAttempt, here: TaskSurroundings, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """One attempt of a coroutine function in its task run."""
+    guard = first.guard
+    if first.is_plain:
+        outcome = await first.acall(here, args, kwargs)
+    else:
+        guard = guard if guard.policy is None else await adrive(governed(guard, here))
+        outcome = await adrive(guarded(guard, here, args, kwargs))
+    return outcome if type(outcome) in PLAIN else as_answer(outcome, here)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from unicodedata import east_asian_width
 
-from prefect_resilience.base.svg import FONT, element, rect, words
+from prefect_resilience.base.text import FONT, element, rect, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.summaries.calls import WELL, CallRow, Span
 from prefect_resilience.tasks.summaries.story import (

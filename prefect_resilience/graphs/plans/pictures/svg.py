@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from unicodedata import east_asian_width
 
-from prefect_resilience.base.svg import FONT, element, number, rect, words
+from prefect_resilience.base.text import FONT, element, number, rect, words
 from prefect_resilience.graphs.plans.pictures.layout import Layout, Line, Way, layered
 from prefect_resilience.graphs.plans.pictures.picture import SIGNS, Arrow, Box, BoxStatus, Picture
 
