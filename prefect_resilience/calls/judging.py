@@ -166,7 +166,7 @@ def report_retry(run: RunContext, context: ErrorContext, verdict: Verdict) -> No
     number, delay = f"{counted + 1}/{context.max_attempts}", f"{verdict.delay:.1f} s"
     line = f"Retrying ({number}) in {delay}: {context.summary()}"
     if (why := describe_rejection(context)) is not None:
-        line = f"Not called: {why}. Trying again ({number}) in {delay}"
+        line = f"Not called: {why}. Retrying ({number}) in {delay}"
     told = {"delay": verdict.delay, "why": verdict.why}
     _report(run, CallReport(WARNING, ("retry", context.code), line, failure=context), "retry.scheduled", told)
 

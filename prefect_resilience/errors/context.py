@@ -153,7 +153,7 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
 
     @property
     def rejected_calls(self) -> int:
-        """How many of the calls in the history a circuit or a limit rejected. They are no attempts.
+        """How many of the calls in the history a circuit or a limit rejected. They are not attempts.
 
         Example:
             >>> error_context(ConnectionError("refused")).rejected_calls

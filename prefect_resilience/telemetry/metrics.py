@@ -161,7 +161,7 @@ class Instruments:
         from opentelemetry import metrics
 
         meter = metrics.get_meter(METER)
-        self.counters = {
+        self.counters: dict[str, metrics.Counter] = {
             name: meter.create_counter(f"{METER}.{name}", unit=unit, description=about)
             for name, (unit, about) in COUNTERS.items()
         }

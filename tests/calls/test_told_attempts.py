@@ -1,4 +1,4 @@
-"""What the log says of the attempts that were made: a rejected call is no attempt."""
+"""What the log says of the attempts that were made: a rejected call is not an attempt."""
 
 from __future__ import annotations
 

@@ -15,8 +15,9 @@ from tests.docs.pages import DOCS, PACKAGE, ROOT
 pytestmark = pytest.mark.docs
 
 PAGE = DOCS / "operations.md"
-SENDING = {"_of_failure", "emit", "_emit", "_emit_effect", "emit_event"}
-STATES = {"Completed", "Failed", "Pending"}
+SENDING = {"emit", "_emit", "emit_event", "_event", "_report"}
+SUBJECTS = {"task", "error", "effect"}
+STATES = {"Completed", "Failed", "Pending", "_completed"}
 EVENT = re.compile(r"[a-z]+(?:-[a-z]+)*\.[a-z]+(?:-[a-z]+)*")
 
 
@@ -76,8 +77,14 @@ def events_of_the_code() -> set[str]:
     for tree in modules().values():
         names = {**constants(), **assigned(tree)}
         for call in calls(tree, SENDING):
-            given = call.args[:2] or [word.value for word in call.keywords if word.arg == "event"]
+            given = call.args[:3] or [word.value for word in call.keywords if word.arg == "event"]
             found.update(*(may_be(value, names) for value in given))
+        events = [
+            node
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Tuple) and len(node.elts) == 4 and texts(node.elts[1]) & SUBJECTS
+        ]
+        found.update(*(may_be(event.elts[0], {}) for event in events))
     return {name for name in (text.lstrip(".") for text in found) if EVENT.fullmatch(name)}
 
 
@@ -88,9 +95,8 @@ def states_of_the_code() -> set[str]:
             if isinstance(function, ast.FunctionDef):
                 names = assigned(function)
                 for call in calls(function, STATES):
-                    for word in call.keywords:
-                        if word.arg == "name":
-                            found |= may_be(word.value, names)
+                    given = [word.value for word in call.keywords if word.arg == "name"]
+                    found.update(*(may_be(value, names) for value in given or call.args[:1]))
         if "routing" in path.parts:  # whose nodes all end by `ended(name, why, value)`
             found.update(*(texts(call.args[0]) for call in calls(tree, {"ended"})))
     return found

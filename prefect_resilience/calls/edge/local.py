@@ -55,7 +55,7 @@ class LocalRun(ReportingRun):
     )
 
     may_go_on = True
-    emit = staticmethod(events.count)
+    emit: Callable[[str, str, str, dict[str, Any]], None] = staticmethod(events.count)
 
     def __init__(
         self,

@@ -80,7 +80,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def read_table(text: str) -> dict[str, TableBlock]:
-    """The blocks of a table, by each name in their heads; a word that is no category raises ValueError."""
+    """The blocks of a table, by each name in their heads; an unknown category raises ValueError."""
     blocks: dict[str, TableBlock] = {}
     block = TableBlock()
     for line in _lines(text):

@@ -66,19 +66,19 @@ class ChildCall:
         carriage: Carriage | None = None,
         begun: Callable[[], None] | None = None,
     ) -> None:
-        self.since = monotonic()
-        self.what = name_of(fn)
-        self.payload = _pickled((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), self.what)
-        self.heard = carriage and carriage.heard
-        self.begun = begun
+        self.since: float = monotonic()
+        self.what: str = name_of(fn)
+        self.payload: bytes = _pickled((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), self.what)
+        self.heard: Callable[[Any], None] | None = carriage and carriage.heard
+        self.begun: Callable[[], None] | None = begun
         self.child: Child | None = None
-        self.running = False
-        self.over = False
-        self.lock = threading.Lock()
+        self.running: bool = False
+        self.over: bool = False
+        self.lock: threading.Lock = threading.Lock()
         self.reply: tuple[str, Any] | None = None
         """The child's last message; None if it died."""
         self.exit_code: int | None = None
-        self.done = threading.Event()
+        self.done: threading.Event = threading.Event()
 
     async def acall(self, seconds: float) -> Any:
         """As `call`, on the event loop: waits in a thread, and kills the child when it is cancelled."""

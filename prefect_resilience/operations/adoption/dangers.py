@@ -55,7 +55,7 @@ SESSION = OWNED["add"]
 
 
 class Unseen(NamedTuple):
-    """A call of which only a run knows what it changes, and why."""
+    """A call whose effect only a run can show, and why."""
 
     line: int
     call: str

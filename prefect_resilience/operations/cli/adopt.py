@@ -37,7 +37,7 @@ UNSEEN_MEND = "Read them yourself: if one writes, give the task an effect."
 class AdoptedTask(BaseModel):
     """A task: its settings that stay, a policy that it could have, and why it is left as it is, if it is.
 
-    unseen: calls of which only a run knows what they write, with their lines.
+    unseen: calls whose effect only a run can show, with their lines.
     """
 
     line: int
