@@ -70,9 +70,8 @@ class RunNotes(PassFacts):
             if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
                 self.unfinished[run_id] = run
         run.name = name
-        if (
-            self.keeps_outputs and not run.label and state.type != "PENDING"
-        ):  # a name of the user's own is known from then on
+        # From then on a name of the user's own is known.
+        if self.keeps_outputs and not run.label and state.type != "PENDING":
             run.label = self._labelled(name, key)
         before = run.last
         if len(run.states) < MOST_STATES or state.type in FINAL:
@@ -121,6 +120,8 @@ class RunNotes(PassFacts):
 
     def gave(self, label: str, value: Any) -> None:
         """Note the value that a completed task run returned."""
+        if label in self.outputs:
+            return  # the run was rolled back, which is a second completed state
         if len(self.outputs) >= MOST_OUTPUTS:
             self.outputs_left_out += 1
         else:

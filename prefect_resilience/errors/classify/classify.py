@@ -23,7 +23,7 @@ from prefect_resilience.errors.classify.http import (
     status_of,
 )
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
-from prefect_resilience.errors.classify.readers import spoken_finding
+from prefect_resilience.errors.classify.readers import named_finding, spoken_finding
 from prefect_resilience.errors.classify.retry_after import retry_after_seconds, wait_of_attributes
 from prefect_resilience.errors.classify.shapes import (
     as_number,
@@ -189,7 +189,7 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 found = _with_a_wait(found, link, causes, now)
             return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
     for link in chain(error):
-        found = spoken_finding(link)
+        found = spoken_finding(link) or named_finding(link)
         if found is not None:
             if found.category in _ASKING:
                 found = _with_a_wait(found, link, list(chain(link)), now)

@@ -96,6 +96,8 @@ def _values(codes: Codes, error: BaseException) -> Iterator[object]:
         value = value_at(error, place)
         if isinstance(value, Mapping | list | tuple):
             value = _worst(cast("Mapping[object, object] | list[object]", value))
+        if isinstance(value, bool):
+            value = str(value)
         yield from (value.name, value.value) if isinstance(value, Enum) else [value]
     text = read_text(error, 2_000) if codes.patterns else ""
     for pattern in codes.patterns:
@@ -246,6 +248,11 @@ def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
 
 
 # -- by the names of its classes
+
+
+def named_finding(error: BaseException) -> Opinion | None:
+    """What its class says of an error whose block tells nothing, after the whole chain of causes."""
+    return _named(error, class_names(error))
 
 
 def _named(error: BaseException, names: list[str]) -> Opinion | None:
