@@ -12,7 +12,7 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
 from logging import WARNING
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from prefect.context import TaskRunContext
@@ -55,7 +55,7 @@ class LocalRun(ReportingRun):
     )
 
     may_go_on = True
-    emit: Callable[[str, str, str, dict[str, Any]], None] = staticmethod(events.count)
+    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(events.count)
 
     def __init__(
         self,

@@ -9,8 +9,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from prefect.context import FlowRunContext, TaskRunContext
@@ -97,7 +96,7 @@ class ReportingRun(RunContext):
 
     carried: Carried | None
     """The notes of the child process that makes the call."""
-    emit: Callable[[str, str, str, dict[str, Any]], None]
+    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]]
     """Sends an event of a decision, or only counts it."""
 
     def log(self, report: CallReport) -> None:

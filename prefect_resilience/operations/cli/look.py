@@ -29,7 +29,7 @@ Cell = Text | str
 # Colours of Okabe and Ito, chosen for the colour-blind.
 BLUE, YELLOW, ORANGE, PURPLE, VERMILION = "#56b4e9", "#f0e442", "#e69f00", "#cc79a7", "bold #d55e00"
 
-_STATES_BY_LOOK = {
+_STATES_BY_LOOK: dict[tuple[str, str], tuple[str, ...]] = {
     ("✓", BLUE): ("closed", "done", "replayed", "succeeded"),
     ("=", BLUE): ("settled",),
     ("", BLUE): ("created",),
@@ -47,7 +47,7 @@ _STATES_BY_LOOK = {
     ("↩", PURPLE): ("compensated",),
     ("", PURPLE): ("kept",),
 }
-STATES = {name: look for look, names in _STATES_BY_LOOK.items() for name in names}
+STATES: dict[str, tuple[str, str]] = {name: look for look, names in _STATES_BY_LOOK.items() for name in names}
 """The sign and the colour of each state. Every terminal has the signs; the word is always printed as well."""
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import iscoroutinefunction
 from logging import ERROR
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from prefect.client.schemas.objects import TaskRun
@@ -83,7 +83,7 @@ class TaskSurroundings(ReportingRun):
     context: TaskRunContext
     carried: Carried | None = None
     may_go_on: bool = False
-    emit = staticmethod(emit)
+    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(emit)
 
     @property
     def task(self) -> ResilientTask[..., Any]:
