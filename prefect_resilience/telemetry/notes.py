@@ -72,7 +72,7 @@ class RunNotes(PassFacts):
         run.name = name
         # From then on a name of the user's own is known.
         if self.keeps_outputs and not run.label and state.type != "PENDING":
-            run.label = self._labelled(name, key)
+            run.label = self._label_for(name, key)
         before = run.last
         if len(run.states) < MOST_STATES or state.type in FINAL:
             run.states.append(state)
@@ -83,7 +83,7 @@ class RunNotes(PassFacts):
             self._ended(run, before, state)
         return run
 
-    def _labelled(self, name: str, key: str) -> str:
+    def _label_for(self, name: str, key: str) -> str:
         stable = cut_random_part(name, key)
         self.calls_of[stable] += 1
         number = self.calls_of[stable]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.docs
 PAGE = DOCS / "operations.md"
 SENDING = {"emit", "_emit", "emit_event", "_event", "_report"}
 SUBJECTS = {"task", "error", "effect"}
-STATES = {"Completed", "Failed", "Pending", "_completed"}
+STATES = {"Completed", "Failed", "Pending", "_make_completed"}
 EVENT = re.compile(r"[a-z]+(?:-[a-z]+)*\.[a-z]+(?:-[a-z]+)*")
 
 

@@ -35,7 +35,7 @@ LIMITS = {
     "class names that stand twice": 0,
     "files with stubs": 350,
     "tests, lines of code": 75185,
-    "functions named by a participle, %": 15.4,
+    "functions named by a participle, %": 15.1,
     "assignments to vague names, %": 9.4,
     "file names that stand twice": 24,
 }

@@ -148,7 +148,7 @@ class EffectClaim(LedgerSequences):
                 self.clear = not self._claimed
                 return None
             if isinstance(decision, AlreadyDone):
-                return (yield from self._replayed(decision))
+                return (yield from self._replay(decision))
             if isinstance(decision, Undoing):
                 raise self._doubt(decision.why)
             if isinstance(decision, Repeated):
@@ -188,7 +188,7 @@ class EffectClaim(LedgerSequences):
             self._claimed = False
             raise Taken(str(error)) from error
 
-    def _replayed(self, decision: AlreadyDone) -> Steps[Replayed]:
+    def _replay(self, decision: AlreadyDone) -> Steps[Replayed]:
         packed = decision.result
         try:
             if packed["as"] == "stored":

@@ -60,7 +60,7 @@ def aws_codes() -> dict[str, C]:
 
 
 @cache
-def _reported_codes() -> dict[str, C]:
+def _codes_of_reports() -> dict[str, C]:
     return aws_codes() | {code.lower(): category for code, category in codes_of("grpc").items()}
 
 
@@ -136,7 +136,7 @@ def http_finding(error: object, now: float) -> Opinion | None:
 
 def _category_in_stream(code: str, is_reported: bool) -> C | None:
     said = codes_of("streamed").get(code) or codes_of("throttled").get(code)
-    return said or (_reported_codes().get(code.lower()) if is_reported else None)
+    return said or (_codes_of_reports().get(code.lower()) if is_reported else None)
 
 
 def _by_status(status: int, text: str) -> tuple[C, str] | None:

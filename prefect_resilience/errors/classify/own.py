@@ -89,7 +89,7 @@ def _task_failure(error: object, now: float) -> Opinion:
     return Opinion(_BY_REASON[reason.value], reason.value, details=details, retryable=again, reason=reason)
 
 
-def _returned_state(error: object, now: float) -> Opinion:
+def _by_state(error: object, now: float) -> Opinion:
     from prefect_resilience.errors.classify.classify import classify
 
     info = classify(read(error, "state"), now=now)
@@ -136,7 +136,7 @@ OWN: dict[str, Look] = {
     "prefect.FlowPauseTimeout": _never_resumed,
     "prefect_resilience.ProcessDied": _by_exit_code("exit_code", C.AGENT_CRASH),
     "prefect_resilience.CircuitOpenError": _circuit_open,
-    "prefect_resilience.StateReturned": _returned_state,
+    "prefect_resilience.StateReturned": _by_state,
     "prefect_resilience.ResourceExhausted": _resource_exhausted,
     "prefect_resilience.TaskFailure": _task_failure,
     "prefect_resilience.StreamCut": lambda error, now: read(error, "found"),

@@ -96,9 +96,8 @@ def _values(codes: Codes, error: BaseException) -> Iterator[object]:
         value = value_at(error, place)
         if isinstance(value, Mapping | list | tuple):
             value = _worst(cast("Mapping[object, object] | list[object]", value))
-        if isinstance(value, bool):
-            value = str(value)
-        yield from (value.name, value.value) if isinstance(value, Enum) else [value]
+        shown = str(value) if isinstance(value, bool) else value
+        yield from (shown.name, shown.value) if isinstance(shown, Enum) else [shown]
     text = read_text(error, 2_000) if codes.patterns else ""
     for pattern in codes.patterns:
         for match in list(pattern.finditer(text))[:20]:
@@ -138,7 +137,7 @@ def _text_finding(error: object, now: float) -> Opinion | None:
 # -- by what any class may carry
 
 
-def _declared(error: object, now: float) -> Opinion | None:
+def _by_declaration(error: object, now: float) -> Opinion | None:
     """The category that the class declares: `error_category = "tool_error"`."""
     declared = read(error, "error_category")
     return Opinion(C(declared)) if isinstance(declared, str) and declared in _CATEGORIES else None
@@ -186,7 +185,7 @@ _READERS: dict[str, Look] = {
     "text": _text_finding,
 }
 _BY_SHAPE: tuple[Callable[[Any, float], Opinion | None], ...] = (
-    *(_declared, rpc_finding, http_finding, sqlstate_finding, _errno_finding),
+    *(_by_declaration, rpc_finding, http_finding, sqlstate_finding, _errno_finding),
 )
 
 
@@ -204,10 +203,10 @@ def find(error: BaseException, now: float) -> Opinion | None:
     if found is not None:
         return found
     if is_bare(error):
-        return _named(error, names) or _errno_finding(error, now) or _status_in_message(error)
+        return _by_known_name(error, names) or _errno_finding(error, now) or _status_in_message(error)
     looks = (look(error, now) for look in _BY_SHAPE)
     found = next((opinion for opinion in looks if opinion is not None), None)
-    found = found or _retriable(error, _named(error, names)) or _status_in_message(error)
+    found = found or _retriable(error, _by_known_name(error, names)) or _status_in_message(error)
     if found is not None and found.category not in (C.INVALID, C.SUBTASK):
         return found
     return _too_big(error, names) or found or _asks_for_a_wait(error, now)
@@ -252,10 +251,10 @@ def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
 
 def named_finding(error: BaseException) -> Opinion | None:
     """What its class says of an error whose block tells nothing, after the whole chain of causes."""
-    return _named(error, class_names(error))
+    return _by_known_name(error, class_names(error))
 
 
-def _named(error: BaseException, names: list[str]) -> Opinion | None:
+def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
     """By the nearest class that is known. The words of a nearer class's own name correct it: an
     AuthenticationError whose base is a connection error is no matter of the network."""
     packaged, anywhere = codes_of("named"), codes_of("bare")
@@ -265,7 +264,7 @@ def _named(error: BaseException, names: list[str]) -> Opinion | None:
         category = next((anywhere[name] for name in bare if name in anywhere), None)
     else:
         category = packaged[known]
-        if category.retryable and known is not names[0] and (nearer := _corrected(error, names.index(known))):
+        if category.retryable and known is not names[0] and (nearer := _correct(error, names.index(known))):
             return nearer
     if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
         # The peer's certificate is invalid; a retry does not change that.
@@ -273,7 +272,7 @@ def _named(error: BaseException, names: list[str]) -> Opinion | None:
     return None if category is None else Opinion(category, CATEGORY_CODES.get(category))
 
 
-def _corrected(error: BaseException, known: int) -> Opinion | None:
+def _correct(error: BaseException, known: int) -> Opinion | None:
     """What the own name of a class says that is nearer than the known one, if it forbids a retry."""
     nearer = (cls.__name__ for cls in type(error).__mro__[:known] if cls.__module__ != "builtins")
     found = next((said for name in nearer if (said := _spoken(name)) is not None), None)

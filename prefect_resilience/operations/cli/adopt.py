@@ -164,7 +164,7 @@ def _shown(files: list[AdoptedFile]) -> Iterator[RenderableType]:
         if task.unseen:
             says = f"not judged: {'; '.join(task.unseen)}"
             yield look.finding("note", f"{one.file}, in {task.name}", says, UNSEEN_MEND)
-    yield _counted(files)
+    yield _count_line(files)
     if tasks:
         yield UNSEEN
 
@@ -183,7 +183,7 @@ def _card(file: str, danger: Danger) -> RenderableType:
     return look.finding("wrong", where, danger.says, danger.mend)
 
 
-def _counted(files: list[AdoptedFile]) -> str:
+def _count_line(files: list[AdoptedFile]) -> str:
     tasks = [task for one in files for task in one.tasks]
     if not tasks:
         return "No plain Prefect tasks found."

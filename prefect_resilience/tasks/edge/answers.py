@@ -59,16 +59,16 @@ def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
     if isinstance(outcome, Substitute):
         fallback = outcome.answer.fallback
         name = "Degraded" if fallback.degraded else "Fallback"
-        state = _completed(name, outcome.message, _apart(outcome.answer.value, here), outcome.context)
+        state = _make_completed(name, outcome.message, _apart(outcome.answer.value, here), outcome.context)
         state._answered_by = fallback.name  # pyright: ignore[reportPrivateUsage]
         return state
     if isinstance(outcome, Replayed):
         # The real result, so it may be stored under the run's own cache key.
-        return _completed("Replayed", outcome.message, outcome.value)
+        return _make_completed("Replayed", outcome.message, outcome.value)
     if isinstance(outcome, Decomposed):
         data = _apart(outcome.value, here) if outcome.replaced else outcome.value
         name = "Degraded" if outcome.degraded else "Decomposed"
-        return _completed(name, outcome.message, data, outcome.context)
+        return _make_completed(name, outcome.message, data, outcome.context)
     if is_failed(outcome):
         # Prefect would keep it as a result, and a later pass of the flow would find a completed one.
         if (transaction := get_transaction()) is not None:
@@ -83,7 +83,7 @@ def _apart(value: Any, here: TaskSurroundings) -> Any:
     return here.context.result_store.create_result_record(value, key=uuid4().hex)
 
 
-def _completed(name: str, message: str, data: Any, context: ErrorContext | None = None) -> ReplacedState:
+def _make_completed(name: str, message: str, data: Any, context: ErrorContext | None = None) -> ReplacedState:
     state = cast(ReplacedState, Completed(cls=ReplacedState, name=name, message=redact(message), data=data))
     state._error_context = context  # pyright: ignore[reportPrivateUsage]
     return state

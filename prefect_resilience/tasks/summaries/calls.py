@@ -109,7 +109,7 @@ def _describe(run: TaskRunSeen, happenings: Iterable[Happening]) -> Iterable[str
     if not errors:
         states = [one for one in run.states if one.name == "AwaitingRetry" or one.type in ENDED_BADLY]
         errors = [bounded(state.message, SHORT) for state in states if state.message]
-    yield from _counted(errors)
+    yield from _with_counts(errors)
     for one in used:
         yield f"fallback {text_in(one.payload, 'to')}{' (degraded)' if one.payload.get('degraded') else ''}"
     if not used and run.last is not None and run.last.name in REPLACED:
@@ -117,7 +117,7 @@ def _describe(run: TaskRunSeen, happenings: Iterable[Happening]) -> Iterable[str
     yield from (_effect(one) for one in told if one.name in EFFECTS)
 
 
-def _counted(errors: Iterable[str]) -> Iterable[str]:
+def _with_counts(errors: Iterable[str]) -> Iterable[str]:
     """Equal errors become one entry with a count."""
     counts = Counter(errors)
     for text, count in [*counts.items()][:ERRORS_SHOWN]:

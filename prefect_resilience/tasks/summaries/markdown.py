@@ -79,7 +79,7 @@ def headline(story: Story) -> str:
         (1, plural(seen.total, "task run")),
         (outcomes["running"], f"{outcomes['running']:,} did not end"),
         (seen.retried, f"{seen.retried:,} retried ({plural(seen.retries, 'retry', 'retries')})"),
-        (replaced := _replaced(seen.states, seen.counts), f"{replaced:,} answered by a fallback"),
+        (replaced := _count_replaced(seen.states, seen.counts), f"{replaced:,} answered by a fallback"),
         (seen.states[REPLAYED], f"{seen.states[REPLAYED]:,} replayed"),
         (outcomes["crashed"], f"{outcomes['crashed']:,} crashed"),
         (outcomes["failed"], f"{outcomes['failed']:,} failed"),
@@ -100,7 +100,7 @@ def _inside(inside: Counter[str]) -> str:
     return f"{plural(inside['calls'], 'call')} inside ({plural(inside['attempts'], 'attempt')}{failed})"
 
 
-def _replaced(states: Counter[str], counts: Counter[str]) -> int:
+def _count_replaced(states: Counter[str], counts: Counter[str]) -> int:
     return max(sum(states[name] for name in REPLACED), counts["fallback.used"])
 
 
@@ -214,14 +214,14 @@ def _notable_calls(story: Story) -> int:
 def _letters(story: Story, command: str, most: int) -> list[str]:
     left = story.letters
     created = {one.subject: one for one in story.happenings if one.name == "dead-letter.created"}
-    rows = [(one.subject, _named(one), describe_error(one)) for key, one in created.items() if key in left]
+    rows = [(one.subject, _name_of(one), describe_error(one)) for key, one in created.items() if key in left]
     # Of some letters only the id is known.
     rows += [(letter, "", "") for letter in sorted(left - created.keys())]
     lines = table("Dead letters", ("letter", "task", "error"), _first(rows, most))
     return [*lines, f"Once the cause is fixed: {code(f'{command} {rows[0][0]}')}", ""] if lines else []
 
 
-def _named(one: Happening) -> str:
+def _name_of(one: Happening) -> str:
     return text_in(one.payload, "name") or text_in(one.payload, "node_id")
 
 

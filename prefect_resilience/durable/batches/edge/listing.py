@@ -188,11 +188,13 @@ def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
         found = ((one, False) for one in newest_copies(kept))
         if (summary := _summary(batch_id, found, abandoned.get(batch_id))) is not None:
             listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
-    listed += _abandoned(ledger, {one.batch_id for one in listed}, abandoned)
+    listed += _list_abandoned(ledger, {one.batch_id for one in listed}, abandoned)
     return sorted(listed, key=lambda one: (-(one.archived_at or one.abandoned_at or 0.0), one.batch_id))
 
 
-def _abandoned(ledger: Ledger, listed: set[str], abandoned: Mapping[str, float]) -> Iterator[BatchSummary]:
+def _list_abandoned(
+    ledger: Ledger, listed: set[str], abandoned: Mapping[str, float]
+) -> Iterator[BatchSummary]:
     """The batches that were abandoned, also those without effects, unless an effect was begun since."""
     for batch_id in abandoned.keys() - listed:
         at = abandoned[batch_id]

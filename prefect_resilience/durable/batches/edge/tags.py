@@ -60,11 +60,11 @@ def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | No
     """
     around = TaskRunContext.get()
     tags = untag and named_in(_tags()) is not None
-    return None if around is None and not tags else _created_in(around, tags)
+    return None if around is None and not tags else _calling_context(around, tags)
 
 
 @contextmanager
-def _created_in(around: TaskRunContext | None, untag: bool) -> Generator[None]:
+def _calling_context(around: TaskRunContext | None, untag: bool) -> Generator[None]:
     with ExitStack() as stack:
         if around is not None:
             run = (str(around.task_run.id), around.task_run.run_count)
