@@ -125,7 +125,11 @@ def _race_finding(error: object, now: float) -> Opinion | None:
     return Opinion(C.UNAVAILABLE) if says_lost_race(read_text(error, 4_000)) else None
 
 
-_PEP_249 = {"IntegrityError": C.CONFLICT, "ProgrammingError": C.INVALID, "DataError": C.INVALID}
+_PEP_249 = {
+    "IntegrityError": C.CONFLICT,
+    "OperationalError": C.UNAVAILABLE,
+    **dict.fromkeys(("ProgrammingError", "DataError"), C.INVALID),
+}
 
 
 def _text_finding(error: object, now: float) -> Opinion | None:
@@ -251,7 +255,9 @@ def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
 
 def named_finding(error: BaseException) -> Opinion | None:
     """What its class says of an error whose block tells nothing, after the whole chain of causes."""
-    return _by_known_name(error, class_names(error))
+    found = _by_known_name(error, class_names(error))
+    category = _PEP_249.get(type(error).__name__)
+    return Opinion(category) if found and category else found
 
 
 def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
