@@ -35,6 +35,8 @@ SENDING = ("worker_kills_flow.py", "httpcore/_sync/")
 """A kill may come before any instruction of ours, and while an effect is going on also before any of the
 user's and of the client's."""
 
+LEDGER = os.path.join("effects", "ledger.py")
+
 PHASES = ("before intent", "after intent", "during call", "after call", "before done", "after done")
 OVERDUE, SENDING_LATE, SENT_LATE = LATE_PHASES = ("overdue", "sending late", "sent late")
 ASKING = "asking"
@@ -194,7 +196,7 @@ class Victim:
             return None
         if self.phase == OVERDUE and code.co_filename.startswith(MUCH_ALIKE):
             return None
-        self._entered(code.co_name)
+        self._entered(code.co_name, code.co_filename)
         return self._traced(frame)
 
     def _traced(self, frame: FrameType) -> Any:
@@ -213,14 +215,14 @@ class Victim:
             self._left(frame, arg)
         return self._at_instruction
 
-    def _entered(self, name: str) -> None:
+    def _entered(self, name: str, path: str) -> None:
         if name == "post":
             self.phase = SENDING_LATE if self.phase == OVERDUE else "during call"
         elif name == "slept":
             self.another_waits.set()
         elif name == "verify":
             self.phase = ASKING
-        elif name == "report":
+        elif name == "report" and path.endswith(LEDGER):
             self.phase = "before done"
 
     def _left(self, frame: FrameType, answer: Any) -> None:

@@ -125,6 +125,8 @@ class Plot:
         self.path = str(fleet.folder / f"plot-{case.number}")
         self.book = Book(self.path)
         self.seen = self.born = 0
+        self.dooms = case.number
+        """Counts through the phases, so that few kills meet them all."""
         self.alone = True
         """Whether no process of the run was there when its traces were looked at last."""
         self.stopped: list[tuple[float, dict[str, Any]]] = []
@@ -263,7 +265,9 @@ class Plot:
         if roll < 0.12 and self.case.mode != "native":
             Doom(order, "during call", by_receiver=self.chance.choice(("holding", "taken"))).write(self.path)
             return
-        phase = self.chance.choice(LATE_PHASES if late else PHASES)
+        phases = LATE_PHASES if late else PHASES
+        phase = phases[self.dooms % len(phases)]
+        self.dooms += 1
         pause = self.chance.random() < PAUSES
         if "unknown" in states and self.case.asked and roll < 0.4:
             phase, order = ASKING, done

@@ -47,7 +47,8 @@ class Way:
     mode: Literal["auto", "thread"] = "auto"
     cancelled: bool = False
     """Whether the task is cancelled from outside while its first call is held."""
-    read_seconds: float = 5.0
+    read_seconds: float = 60.0
+    """The client's own timeout. By default longer than any answer takes, also on a slow machine."""
     staged: Literal["", "cached", "lease lapses"] = ""
     """What is not one function in one process: see `staged.py`."""
     has_loop: bool | None = None
