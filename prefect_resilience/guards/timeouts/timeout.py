@@ -110,12 +110,12 @@ class _Timer:
     def start(self, scope: anyio.CancelScope, seconds: float) -> None:
         """Cancel the scope after `seconds`, unless it is taken out of `deadlines` before."""
         self.deadlines[scope] = deadline = self.loop.time() + seconds
-        self._wake_at(deadline)
+        if deadline < self._next:
+            self._wake_at(deadline)
 
     def _wake_at(self, deadline: float) -> None:
-        if deadline < self._next:
-            self._next = deadline
-            self.loop.call_at(deadline, self._cancel_overdue, deadline)
+        self._next = deadline
+        self.loop.call_at(deadline, self._cancel_overdue, deadline)
 
     def _cancel_overdue(self, planned: float) -> None:
         if planned != self._next:

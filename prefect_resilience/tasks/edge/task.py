@@ -182,7 +182,9 @@ class ResilientTask(Task[P, R]):
         def __call__(
             self, *args: Any, return_state: bool = False, wait_for: Any = None, **kwargs: Any
         ) -> Any:
-            self._refuse_task_around()
+            around = TaskRunContext.get()
+            if around is not None and around.task.fn is self:
+                raise ConfigurationError(_TASK_AROUND.format(self.name))
             # The run of a coroutine function begins when the coroutine does.
             context = None if self.isasync else context_of_calls()
             if context is None:
@@ -220,15 +222,6 @@ class ResilientTask(Task[P, R]):
             made = super(ResilientTask, self._unguarded()).with_options(**theirs)
             return self._remade(made, ours, theirs)
 
-    def _refuse_task_around(self) -> None:
-        """Raise ConfigurationError inside a plain `@task` that was written above this one."""
-        context = TaskRunContext.get()
-        if context is not None and cast("Any", context.task.fn) is self:
-            raise ConfigurationError(
-                f"@task decorates {self.name!r}, which @resilient_task has already made a task: "
-                f"remove @task, and write its options in @resilient_task(...)"
-            )
-
     def _remade(
         self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
     ) -> ResilientTask[P, R]:
@@ -244,6 +237,12 @@ class ResilientTask(Task[P, R]):
         if theirs.get("timeout_seconds") is not None:
             written["timeout"] = None
         return self._of(made, make_guard(guard.fn, guard.isasync, retry, written), written)
+
+
+_TASK_AROUND = (
+    "@task decorates {!r}, which @resilient_task has already made a task: remove @task, and write its "
+    "options in @resilient_task(...)"
+)
 
 
 def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,7 +318,7 @@ async def _awaited(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any
     else:
         with context:
             value = await outcome
-    return value if return_state else value_of(value)
+    return value if return_state or type(value) in PLAIN else value_of(value)
 
 
 def _with_value_returned(outcome: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:

@@ -164,7 +164,8 @@ class TaskSurroundings(ReportingRun):
     # Logs, events and metrics of decisions.
 
     def went_well(self) -> None:
-        self.done()
+        if _records or all_totals.sending:
+            self.done()
         task: Any = self.context.task
         attempt_succeeded(task.name, task.action_id)
 
