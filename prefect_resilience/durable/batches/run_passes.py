@@ -105,8 +105,8 @@ class RunPass:
 
     @property
     def crashed(self) -> bool:
-        """Whether it was reported as crashed."""
-        return self.end_type == "CRASHED"
+        """Whether it was reported as crashed, or a person recovered it by force: its process is gone."""
+        return self.end_type == "CRASHED" or _RECOVERED.match(self.message) is not None
 
 
 @dataclass(slots=True)

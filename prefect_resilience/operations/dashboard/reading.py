@@ -16,9 +16,8 @@ import anyio
 from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
-from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance, in_order
+from prefect_resilience.durable.batches.edge.known import find_batches
 from prefect_resilience.durable.batches.edge.marks import run_id_of
-from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import ended, queue_of
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
@@ -35,6 +34,8 @@ NO_API = (
     "Unknown: retries and fallbacks are counted from the events of the Prefect API, and no API is configured "
     "(PREFECT_API_URL)."
 )
+LOOK_BACK = timedelta(days=30)
+"""Flow runs that failed or crashed since then are known, as in `batches list`."""
 ENDED_COUNTED = 1_000
 """Of so many letters, the newest, those that ended are counted."""
 NAMES_KEPT = 1_000
@@ -76,11 +77,10 @@ class Fleet:
         return parts
 
     def read_batches(self) -> rows.Parts:
-        counts = BatchCounts()
-        seen = counts.counting(glance(open_ledger(self.store), counts))
-        opened = in_order(seen, rows.BATCHES_SHOWN)
-        self._learn_names([one.batch_id for one in opened])
-        return rows.batches(opened, counts, self._names)
+        since = datetime.now(UTC) - LOOK_BACK if PREFECT_API_URL.value() else None
+        seen = find_batches(self.store, since, limit=rows.BATCHES_SHOWN, only_open=True, every=False)
+        self._learn_names([one.batch_id for one in seen.batches])
+        return rows.batches(seen.batches, seen.counts, self._names)
 
     def read_budgets(self) -> rows.Parts:
         return rows.budgets(get_budgets(self.circuits))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -65,6 +65,7 @@ def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[
             "name": names.get(one.batch_id),
             "in_doubt": one.unknown,
             "failed": one.failed,
+            "ended": one.ended,
             "going_on": one.intended,
             "done": one.done,
             "at": one.last_at,
@@ -72,15 +73,7 @@ def batches(opened: Iterable[BatchSummary], counts: BatchCounts, names: Mapping[
         }
         for place, one in enumerate(islice(opened, BATCHES_SHOWN))
     }
-    counted = {
-        "open": counts.open,
-        "more": counts.more,
-        "in_doubt": counts.in_doubt,
-        "effects": counts.effects,
-        "failed": sum(not row["in_doubt"] and bool(row["failed"]) for row in rows.values()),
-        "shown": len(rows),
-    }
-    return {"batches": rows, "summary": {"batches": counted}}
+    return {"batches": rows, "summary": {"batches": {**asdict(counts), "shown": len(rows)}}}
 
 
 def budgets(listed: Iterable[BudgetStatus]) -> Parts:

@@ -228,6 +228,10 @@ UNMADE = ("Cached", "Skipped", "RolledBack")
 """Names of completed states of runs that made no attempt, or whose effect was rolled back."""
 
 
+UNCALLED = ("Cached", "Skipped", REPLAYED)
+"""Those of them whose last start made no call, and so was no attempt."""
+
+
 @dataclass(frozen=True, slots=True)
 class CountedTaskRun:
     """A task run that has ended. `seconds`: from the start of its first attempt to its end."""
@@ -293,7 +297,9 @@ def _whole(counts: Counter[str]) -> dict[str, int]:
 
 
 def _counts_of(run: CountedTaskRun) -> dict[str, int]:
-    made = {"runs": 1, "attempts": run.attempts, "retried": int(run.attempts > 1)}
+    # A result that was there already ends the last start of a run, without a call.
+    uncalled = int(run.type == COMPLETED and run.name in UNCALLED and run.attempts > 0)
+    made = {"runs": 1, "attempts": run.attempts - uncalled, "retried": int(run.attempts > 1)}
     if run.succeeded:
         success = {"succeeded": 1, "attempts_of_successes": run.attempts}
         return {**made, **success, "recovered": int(run.attempts > 1)}

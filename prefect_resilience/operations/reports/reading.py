@@ -47,7 +47,8 @@ PATIENCE = 15.0
 SOURCES = (
     "Task runs, retries, recoveries, fallbacks, replays and their durations: the task runs of the Prefect "
     "API that ended in the period, resilient or not, by their final state and run count.",
-    "Attempts: the run counts of these task runs, without attempts that events report as rejected.",
+    "Attempts: the run counts of these task runs, without attempts that events report as rejected "
+    "and starts that found a cached result or an effect that was done.",
     "Flow runs: the flow runs of the Prefect API that ended in the period. Crashes, failures and recoveries: "
     "their states; a crash that is reported twice counts once.",
     "Failed and rejected attempts, timeouts of attempts, effects in doubt, skipped dead letters: events of "

@@ -59,13 +59,14 @@ def state_names(api: Api, period: Period) -> dict[str, int]:
     return dict(counts)
 
 
-def final_events(api: Api, period: Period, names: Iterable[str]) -> int:
-    """The number of events of task runs that ended in the period in states of these names."""
-    wanted = [EVENT + name for name in names]
-    if not wanted:
-        return 0
+def final_events(api: Api, period: Period, names: Mapping[str, int]) -> int:
+    """The number of events of task runs that ended in the period in states of these names.
+
+    A recovery closes the task runs of a dead process as Crashed, which has no event: those are not missing.
+    """
+    wanted = [EVENT + name for name in {*names, PLAIN} - {"Crashed"}]
     filters = {"occurred": period.occurred(), "event": {"name": wanted}}
-    return sum(row["count"] for row in api.count_by("event", filters))
+    return names.get("Crashed", 0) + sum(row["count"] for row in api.count_by("event", filters))
 
 
 def every_run(api: Api, period: Period, names: list[str] | None = None) -> Iterable[dict[str, Any]]:

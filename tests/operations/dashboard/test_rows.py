@@ -115,16 +115,16 @@ def parts_of(listed, names):
 
 def test_open_batches_in_their_order_with_the_names_of_their_runs():
     listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1)]
-    listed += [summary("d", unknown=1, abandoned_at=9.0)]
+    listed += [summary("d", unknown=1, abandoned_at=9.0), summary("e", done=1, ended="Crashed")]
     parts = parts_of(listed, {"a": "labels of the day"})
-    assert list(parts["batches"]) == ["a", "b"]
+    assert list(parts["batches"]) == ["a", "b", "e"]
     assert parts["batches"]["a"] == {
         **{"place": 0, "name": "labels of the day", "at": 2.0},
-        **{"in_doubt": 2, "failed": 0, "going_on": 0, "done": 3, "more": False},
+        **{"in_doubt": 2, "failed": 0, "ended": None, "going_on": 0, "done": 3, "more": False},
     }
     assert parts["batches"]["b"]["name"] is None
     assert parts["summary"]["batches"] == {
-        **{"open": 2, "more": False, "in_doubt": 1, "effects": 2, "failed": 1, "shown": 2}
+        **{"total": 5, "open": 3, "more": False, "in_doubt": 1, "effects": 2, "failed": 2, "shown": 3}
     }
 
 

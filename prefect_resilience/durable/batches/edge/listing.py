@@ -148,13 +148,15 @@ def _order(one: BatchSummary) -> tuple[bool, bool, float]:
 class BatchCounts:
     """The numbers of batches, of open ones, of open ones in doubt, and of the effects in doubt in these.
 
-    `more`: there are more, which were not counted.
+    `failed`: open ones without a doubt, with a failed effect or flow run. `more`: there are more,
+    which were not counted.
     """
 
     total: int = 0
     open: int = 0
     in_doubt: int = 0
     effects: int = 0
+    failed: int = 0
     more: bool = False
 
     def counting(self, batches: Iterable[BatchSummary]) -> Iterator[BatchSummary]:
@@ -165,6 +167,7 @@ class BatchCounts:
                 self.open += 1
                 self.in_doubt += one.unknown > 0
                 self.effects += one.unknown
+                self.failed += not one.unknown and bool(one.failed or one.ended)
             yield one
 
 

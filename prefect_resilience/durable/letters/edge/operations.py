@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from prefect import flow
+from prefect import flow, tags
 from prefect.blocks.system import Secret
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.durable.batches.edge.flow_runs import OWN_TAG
 from prefect_resilience.durable.letters.edge.known import StoreReference, check_task, queue_of
 from prefect_resilience.durable.letters.edge.replay import OPEN, Replaying, replay_letters
 from prefect_resilience.durable.letters.model import DeadLetter
@@ -137,7 +138,8 @@ def replay_chosen(
     token = _handed.set(handed)
     try:
         few = ids if len(ids) <= LETTERS_SHOWN else None
-        replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force, lease=how.lease)
+        with tags(OWN_TAG):
+            replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force, lease=how.lease)
     finally:
         _handed.reset(token)
     assert handed.report is not None

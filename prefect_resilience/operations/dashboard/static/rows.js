@@ -124,9 +124,9 @@ const resetButton = (name) =>
 
 export function fillBatch(node, id, row) {
   const name = row.name || id;
-  node.dataset.level = row.in_doubt ? "open" : row.failed ? "probing" : "good";
+  node.dataset.level = row.in_doubt ? "open" : row.failed || row.ended ? "probing" : "good";
   part(node, "name").replaceChildren(runLink(name, /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) && id));
-  text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed ? "failed" : "in progress");
+  text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed || row.ended ? "failed" : "in progress");
   const states = { in_doubt: "in doubt", failed: "failed", going_on: "in progress", done: "done" };
   const effects = listed(row, states, row.more ? ["done"] : []);
   const last = row.more ? [] : ["; last ", when(row.at)];
