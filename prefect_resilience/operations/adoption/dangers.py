@@ -45,7 +45,7 @@ TAKING_SQL = ("execute", "executemany", "text", "execute_many", "fetch", "sql", 
 APPEND_MODE = re.compile(r"a[bt+]*")
 STATEMENTS = ("insert", "update", "delete")
 OWNED = {
-    "add": re.compile(r"session|\bdb$", re.IGNORECASE),
+    "add": re.compile(r"sess(ion|\b)|\bdb$", re.IGNORECASE),
     "commit": re.compile(""),
     "create": re.compile(r"\bobjects$"),
     "send": re.compile("producer", re.IGNORECASE),
@@ -155,7 +155,7 @@ class ModuleCode:
             or (name == "mode" and first == "append")
             or (name in STATEMENTS and origin.startswith("sqlalchemy"))
             or (name == "insert" and not origin and len(node.args) < 2)
-            or (name == "urlopen" and ("data" in options or len(node.args) > 1))
+            or (name in ("urlopen", "Request") and ("data" in options or len(node.args) > 1))
             or (not is_bare and self._is_of_a_kind(node.func, name))
         )
 
