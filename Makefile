@@ -22,9 +22,11 @@ COVER := $(if $(ALL),--cov=prefect_resilience --cov-report= --cov-fail-under=0)
 # Three workers keep two cores busy where tests wait for servers and processes
 TOGETHER := --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
-# A Prefect home of this run's own, removed when it ends, and no server that happens to be configured
+# A Prefect home of this run's own, removed when it ends, no server that happens to be configured, and time
+# for one that starts on a busy machine
 IN_A_HOME_OF_ITS_OWN = home=$$(mktemp -d) && trap 'rm -rf "$$home"' EXIT INT TERM && \
-	env -u PREFECT_API_URL -u PREFECT_API_KEY PREFECT_HOME="$$home" PREFECT_SERVER_ANALYTICS_ENABLED=false
+	env -u PREFECT_API_URL -u PREFECT_API_KEY PREFECT_HOME="$$home" PREFECT_SERVER_ANALYTICS_ENABLED=false \
+	PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS=120
 
 # MAJOR.MINOR: a patch replaces the pages of its minor version
 VERSION = $(shell sed -n 's/^version = "\([0-9]*\.[0-9]*\).*/\1/p' pyproject.toml)

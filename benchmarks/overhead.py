@@ -24,6 +24,7 @@ if __name__ == "__main__":
     os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
     # The server is still busy with the events of the first measurement when the second one begins.
     os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "20")
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 
 from prefect import flow, task
 from rich.console import Console
