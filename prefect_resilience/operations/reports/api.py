@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -14,6 +14,7 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectHTTPStatusError
 
+from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.telemetry.edge.events import PREFIX
@@ -69,30 +70,21 @@ class Api:
     def __init__(self, client: SyncPrefectClient) -> None:
         self._client = client
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-report")
-        # A pool of its own: work that waits for requests must not occupy the threads of the requests.
-        self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fleet-report-beside")
-
-    @property
-    def address(self) -> str:
-        """The URL of the API."""
-        return str(self._client.api_url)
 
     def post(self, path: str, body: Any) -> Any:
-        return self._asked("POST", path, json=body)
+        return self._request("POST", path, json=body)
 
     def get(self, path: str, query: Any) -> Any:
-        return self._asked("GET", path, params=query)
+        return self._request("GET", path, params=query)
 
-    def _asked(self, method: str, path: str, **options: Any) -> Any:
+    def _request(self, method: str, path: str, **options: Any) -> Any:
         try:
             # The type of the client lists only some of the server's routes.
             return cast("Any", self._client).request(method, path, **options).json()
         except (httpx.HTTPError, PrefectHTTPStatusError, ValueError) as error:
-            said = redact(" ".join(str(error).split())) or type(error).__name__
-            raise ReportError(
-                f"the Prefect API is unavailable at {path} ({said}): "
-                "check PREFECT_API_URL, and that its server runs"
-            ) from error
+            advice = "check PREFECT_API_URL, and that its server runs"
+            message = f"the Prefect API is unavailable at {path} ({redact(one_line(error))}): {advice}"
+            raise ReportError(message) from error
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Run `work` on every item, a few at a time. Yields the results in order."""
@@ -104,12 +96,7 @@ class Api:
         while waiting:
             yield waiting.pop(0).result()
 
-    def beside(self, work: Callable[[], R]) -> Future[R]:
-        """Run `work`, which may make requests, in the background."""
-        return self._workers.submit(work)
-
     def close(self) -> None:
-        self._workers.shutdown(cancel_futures=True)
         self._threads.shutdown(cancel_futures=True)
 
     # -- task runs and flow runs
@@ -118,20 +105,11 @@ class Api:
         """The number of `task_runs` or `flow_runs` that match."""
         return int(self.post(f"/{kind}/count", {kind: filters}))
 
-    def page(self, filters: Filter, offset: int = 0, sort: str = "END_TIME_DESC") -> list[dict[str, Any]]:
-        body = {"task_runs": filters, "limit": PAGE, "offset": offset, "sort": sort}
-        return self.post("/task_runs/filter", body)
-
-    def flow_runs(self, filters: Filter, most: int) -> list[dict[str, Any]]:
-        """Up to `most` flow runs that match, the latest end first."""
-        found: list[dict[str, Any]] = []
-        while len(found) < most:
-            body = {"flow_runs": filters, "limit": PAGE, "offset": len(found), "sort": "END_TIME_DESC"}
-            page = self.post("/flow_runs/filter", body)
-            found += page
-            if len(page) < PAGE:
-                break
-        return found[:most]
+    def page(
+        self, filters: Filter, offset: int = 0, sort: str = "END_TIME_DESC", kind: str = "task_runs"
+    ) -> list[dict[str, Any]]:
+        """Up to PAGE `task_runs` or `flow_runs` that match, by default the latest end first."""
+        return self.post(f"/{kind}/filter", {kind: filters, "limit": PAGE, "offset": offset, "sort": sort})
 
     # -- events
 
@@ -145,21 +123,16 @@ class Api:
         """The number of events that match."""
         return sum(row["count"] for row in self.count_by("event", filters))
 
-    def count_resources(self, filters: Filter) -> int:
-        """The number of resources with an event that matches."""
-        distinct = {**filters, "resource": {**filters.get("resource", {}), "distinct": True}}
-        return int(self.post("/events/filter", {"filter": distinct, "limit": 1})["total"])
-
     def events(self, filters: Filter, most: int) -> tuple[list[dict[str, Any]], int]:
         """Up to `most` events, the oldest first, and the total number."""
         body = {"filter": {**filters, "order": "ASC"}, "limit": 50}
         page = self.post("/events/filter", body)
-        found, total = page["events"], page["total"]
-        while page["next_page"] and len(found) < most:
+        events, total = page["events"], page["total"]
+        while page["next_page"] and len(events) < most:
             # The link has the host that the server knows, which may not exist here: use its parameters only.
             page = self.get("/events/filter/next", httpx.URL(page["next_page"]).params)
-            found += page["events"]
-        return found, total
+            events += page["events"]
+        return events, total
 
     def latest_event(self, filters: Filter) -> dict[str, Any] | None:
         """The newest event that matches."""
@@ -171,10 +144,10 @@ class Api:
 def opened() -> Generator[Api, None, None]:
     """The configured API, inside a flow run or outside."""
     try:
-        made = get_client(sync_client=True)
+        client = get_client(sync_client=True)
     except Exception as error:  # such as a server that could not be started
         raise ReportError(f"no Prefect API is available: {redact(str(error))}") from error
-    with made as client:
+    with client:
         api = Api(client)
         try:
             yield api

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
@@ -196,7 +197,7 @@ class FleetReport(_Figures):
     recovery_time: from the start of the first attempt to the success, for recovered task runs.
     bad_ends: failures and crashes of flow runs that happened, or were recovered, in the period; the latest
     first. batches: recoveries of batches by outcome.
-    unknown: figures that are unknown, and why. sources: the source of each figure.
+    unknown: figures that are unknown, and why.
     """
 
     since: datetime
@@ -217,7 +218,6 @@ class FleetReport(_Figures):
     batches: dict[str, int] | None = None
     budgets: tuple[BudgetStatus, ...] | None = None
     unknown: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
 
 
 COMPLETED, FAILED, CRASHED, CANCELLED = "COMPLETED", "FAILED", "CRASHED", "CANCELLED"
@@ -226,30 +226,8 @@ FALLBACK, DEGRADED, REPLAYED, TIMED_OUT = "Fallback", "Degraded", "Replayed", "T
 SUBSTITUTES = (FALLBACK, DEGRADED)
 UNMADE = ("Cached", "Skipped", "RolledBack")
 """Names of completed states of runs that made no attempt, or whose effect was rolled back."""
-
-
 UNCALLED = ("Cached", "Skipped", REPLAYED)
-"""Those of them whose last start made no call, and so was no attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class CountedTaskRun:
-    """A task run that has ended. `seconds`: from the start of its first attempt to its end."""
-
-    task: str
-    type: str
-    name: str
-    attempts: int
-    seconds: float | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the task itself succeeded, without a fallback."""
-        return (
-            self.type == COMPLETED
-            and self.attempts > 0
-            and self.name not in (*SUBSTITUTES, *UNMADE, REPLAYED)
-        )
+"""Names of completed states of runs whose last start made no call, and so was no attempt."""
 
 
 @dataclass(slots=True)
@@ -260,60 +238,56 @@ class Tally:
     recoveries: list[float] = field(default_factory=list[float])
     elsewhere: Counter[str] = field(default_factory=Counter[str])
 
-    def add(self, run: CountedTaskRun) -> None:
-        counts = self.by_task.setdefault(run.task, Counter())
-        counts.update(_counts_of(run))
-        if run.succeeded and run.attempts > 1 and run.seconds is not None:
-            self.recoveries.append(run.seconds)
-
-    def add_plain(self, task: str, runs: int) -> None:
-        """Add `runs` task runs that succeeded at the first attempt."""
+    def add(self, task: str, kind: str, state: str, attempts: int, seconds: float | None = None) -> None:
+        """Add a run that has ended. `seconds`: from the start of its first attempt to its end."""
+        outcome = _outcome_of(kind, state, attempts)
+        retried = int(attempts > 1)
         counts = self.by_task.setdefault(task, Counter())
-        for name in ("runs", "attempts", "succeeded", "attempts_of_successes"):
-            counts[name] += runs
+        calls = attempts - (kind == COMPLETED and state in UNCALLED and attempts > 0)
+        counts.update({"runs": 1, "attempts": calls, "retried": retried, outcome: 1})
+        if outcome == "succeeded":
+            counts.update(attempts_of_successes=attempts, recovered=retried)
+            if retried and seconds is not None:
+                self.recoveries.append(seconds)
+        elif state in DETAILS:
+            counts[DETAILS[state]] += 1
 
     def refuse(self, task: str, attempts: int) -> None:
         """Subtract rejected attempts, which the run counts of Prefect include."""
         # Runs with a custom name are counted under the name of their function.
         counts = self.by_task.get(task, self.elsewhere)
-        counts["refused"] += attempts
-        counts["attempts"] -= attempts
+        counts.update(refused=attempts, attempts=-attempts)
 
     def tasks(self) -> tuple[TaskFigures, ...]:
         """Tasks with the most retried, failed and fallback runs first."""
-        made = [TaskFigures(task=task, **_whole(counts)) for task, counts in self.by_task.items()]
-        return tuple(sorted(made, key=lambda one: (-_trouble(one), -one.runs, one.task)))
+        tasks = [TaskFigures(task=task, **_positive(counts)) for task, counts in self.by_task.items()]
+        return tuple(sorted(tasks, key=lambda task: (-_trouble(task), -task.runs, task.task)))
 
     def total(self) -> RunFigures:
-        counts = Counter(self.elsewhere)
-        for one in self.by_task.values():
-            counts.update(one)
-        return RunFigures(**_whole(counts))
+        return RunFigures(**_positive(sum(self.by_task.values(), Counter(self.elsewhere))))
 
 
-def _whole(counts: Counter[str]) -> dict[str, int]:
+DETAILS = {TIMED_OUT: "timed_out", DEGRADED: "degraded"}
+"""States that are counted beside the outcome that includes them."""
+
+
+def _outcome_of(kind: str, state: str, attempts: int) -> str:
+    if kind != COMPLETED:
+        return kind.lower()
+    if state in SUBSTITUTES:
+        return "fallbacks"
+    if state == REPLAYED:
+        return "replayed"
+    return "succeeded" if attempts and state not in UNMADE else "other"
+
+
+def _positive(counts: Counter[str]) -> dict[str, int]:
     """Never negative: rejected attempts may belong to a run that has not ended yet."""
     return {name: max(0, number) for name, number in counts.items()}
 
 
-def _counts_of(run: CountedTaskRun) -> dict[str, int]:
-    # A result that was there already ends the last start of a run, without a call.
-    uncalled = int(run.type == COMPLETED and run.name in UNCALLED and run.attempts > 0)
-    made = {"runs": 1, "attempts": run.attempts - uncalled, "retried": int(run.attempts > 1)}
-    if run.succeeded:
-        success = {"succeeded": 1, "attempts_of_successes": run.attempts}
-        return {**made, **success, "recovered": int(run.attempts > 1)}
-    if run.type == FAILED:
-        return {**made, "failed": 1, "timed_out": int(run.name == TIMED_OUT)}
-    if run.type in (CRASHED, CANCELLED):
-        return {**made, run.type.lower(): 1}
-    if run.name in SUBSTITUTES:
-        return {**made, "fallbacks": 1, "degraded": int(run.name == DEGRADED)}
-    return {**made, "replayed" if run.name == REPLAYED else "other": 1}
-
-
-def _trouble(one: RunFigures) -> int:
-    return one.retried + one.fallbacks + one.failed + one.crashed
+def _trouble(figures: RunFigures) -> int:
+    return figures.retried + figures.fallbacks + figures.failed + figures.crashed
 
 
 def task_of(name: str, task_key: str, dynamic_key: str) -> str:
@@ -338,23 +312,22 @@ def spread_of(seconds: Sequence[float]) -> Spread | None:
     if not seconds:
         return None
     ordered = sorted(seconds)
-    return Spread(
-        count=len(ordered),
-        mean=math.fsum(ordered) / len(ordered),
-        median=_percentile(ordered, 0.5),
-        p95=_percentile(ordered, 0.95),
-        longest=ordered[-1],
-    )
-
-
-def _percentile(ordered: Sequence[float], part: float) -> float:
-    return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
+    p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
+    mean, median = statistics.fmean(ordered), statistics.median_low(ordered)
+    return Spread(count=len(ordered), mean=mean, median=median, p95=p95, longest=ordered[-1])
 
 
 def errors_of(by_code: dict[str, int], attempts: int) -> tuple[ErrorFigures, ...]:
     """Failed attempts by code, the most frequent first."""
-    made = (ErrorFigures(code=code, attempts=n, rate=share(n, attempts)) for code, n in by_code.items())
-    return tuple(sorted(made, key=lambda one: (-one.attempts, one.code)))
+    return tuple(
+        ErrorFigures(code=code, attempts=number, rate=share(number, attempts))
+        for code, number in by_frequency(by_code).items()
+    )
+
+
+def by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
+    """The counts, the largest first."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 # -- dead letters

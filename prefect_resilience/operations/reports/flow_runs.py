@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -29,13 +28,12 @@ REPEATED = timedelta(seconds=30)
 SAID = 200
 
 
-@dataclass(frozen=True, slots=True)
-class StateAt:
+class StateAt(NamedTuple):
     """One state of a flow run."""
 
+    at: datetime
     type: str
     name: str
-    at: datetime
     message: str = ""
 
 
@@ -43,46 +41,40 @@ def bad_ends_of(
     run_id: str, name: str, states: Iterable[StateAt], since: datetime, until: datetime
 ) -> list[BadEnd]:
     """Each failure or crash of a flow run before `until`, in order, and its recovery by then."""
-    seen = sorted((state for state in states if state.at < until), key=lambda state: state.at)
-    begins = [place for place in range(len(seen)) if _ends_badly(seen, place)]
-    ends = [*begins, len(seen)][1:]
-    return [
-        _bad_end(run_id, name, seen[begin], seen[begin + 1 : end], since, until)
-        for begin, end in zip(begins, ends, strict=True)
-    ]
+    ends: list[BadEnd] = []
+    earlier: StateAt | None = None
+    reported: datetime | None = None
+    for state in sorted((one for one in states if one.at < until), key=lambda state: state.at):
+        if state.type == RUNNING:
+            reported = None
+        if state.type in BAD:
+            directly = earlier is not None and earlier.type in BAD
+            # Otherwise it is a second report of the same end.
+            if reported is None or (not directly and state.at - reported > REPEATED):
+                end = BadEnd(
+                    flow_run_id=run_id, flow_run=name, kind=state.type, state=state.name, at=state.at
+                )
+                ends.append(end.model_copy(update={"seconds": _overlap(state.at, until, since)}))
+            reported = state.at
+        elif ends:
+            ends[-1] = _continued(ends[-1], state, since)
+        earlier = state
+    return ends
 
 
-def _ends_badly(states: Sequence[StateAt], place: int) -> bool:
-    """Whether this state is a new failure or crash, not a second report of one."""
-    state = states[place]
-    if state.type not in BAD:
-        return False
-    for earlier in reversed(states[:place]):
-        if earlier.type == RUNNING:
-            return True
-        if earlier.type in BAD:
-            directly = states[place - 1].type in BAD
-            return not directly and state.at - earlier.at > REPEATED
-    return True
+def _continued(end: BadEnd, state: StateAt, since: datetime) -> BadEnd:
+    """The bad end with what a later state says about its recovery."""
+    changes: dict[str, Any] = {}
+    if end.again_at is None:
+        by = bounded(redact(state.message), SAID) or None
+        changes = {"again_at": state.at, "by": by, "seconds": _overlap(end.at, state.at, since)}
+    if state.type == COMPLETED and end.completed_at is None:
+        changes["completed_at"] = state.at
+    return end.model_copy(update=changes)
 
 
-def _bad_end(
-    run_id: str, name: str, state: StateAt, after: Sequence[StateAt], since: datetime, until: datetime
-) -> BadEnd:
-    again = next((one for one in after if one.type not in BAD), None)
-    completed = next((one for one in after if one.type == COMPLETED), None)
-    left = until if again is None else again.at
-    return BadEnd(
-        flow_run_id=run_id,
-        flow_run=name,
-        kind=state.type,
-        state=state.name,
-        at=state.at,
-        again_at=None if again is None else again.at,
-        by=None if again is None else bounded(redact(again.message), SAID) or None,
-        completed_at=None if completed is None else completed.at,
-        seconds=max(0.0, (left - max(state.at, since)).total_seconds()),
-    )
+def _overlap(begin: datetime, end: datetime, since: datetime) -> float:
+    return max(0.0, (end - max(begin, since)).total_seconds())
 
 
 def concerns(end: BadEnd, since: datetime) -> bool:
@@ -92,25 +84,20 @@ def concerns(end: BadEnd, since: datetime) -> bool:
 
 def with_bad_ends(figures: FlowFigures, runs: Iterable[Sequence[BadEnd]], since: datetime) -> FlowFigures:
     """The figures with those of bad ends. `runs`: the bad ends of each flow run, in order."""
-    listed = [ends for ends in runs if ends]
-    ends = [end for some in listed for end in some]
-    recoveries = [_recovery(some) for some in listed]
-    in_period = [seconds for at, seconds in filter(None, recoveries) if at >= since]
+    runs = [ends for ends in runs if ends]
+    ends = [end for some in runs for end in some]
+    # When each flow run completed after its bad ends, and since the first of them.
+    completed = [(some[-1].completed_at, some[0].at) for some in runs]
+    recoveries = [(end - begin).total_seconds() for end, begin in completed if end and end >= since]
     return figures.model_copy(
         update={
             "crashes": sum(end.kind == CRASHED and end.at >= since for end in ends),
             "failures": sum(end.kind == FAILED and end.at >= since for end in ends),
-            "recovered": len(in_period),
+            "recovered": len(recoveries),
             "seconds_in_error": sum(end.seconds for end in ends),
-            "recovery_time": spread_of(in_period),
+            "recovery_time": spread_of(recoveries),
         }
     )
-
-
-def _recovery(ends: Sequence[BadEnd]) -> tuple[datetime, float] | None:
-    """When a flow run completed after its bad ends, and the seconds since the first of them."""
-    completed = ends[-1].completed_at
-    return None if completed is None else (completed, (completed - ends[0].at).total_seconds())
 
 
 OWN_TAG = "prefect-resilience"
@@ -124,7 +111,7 @@ NAMES = ("Crashed", "Failed", "TimedOut")
 BEFORE = timedelta(days=2)
 """How far before the period to search for bad ends of runs that completed in it."""
 
-MOST = 300
+MOST = PAGE - 1
 """The largest number of runs with bad ends that are read; each takes a request."""
 
 
@@ -139,10 +126,12 @@ def flow_figures(
             f"Recoveries of failed and crashed flow runs: there are {len(names):,}, too many to read each."
         )
         return figures, None
-    runs = list(api.each(lambda named: _bad_ends(api, period, *named), names.items()))
-    shown = [[end for end in ends if concerns(end, period.since)] for ends in runs]
-    ends = sorted((end for some in shown for end in some), key=lambda end: end.at, reverse=True)
-    return with_bad_ends(figures, shown, period.since), tuple(ends)
+    runs = [
+        [end for end in ends if concerns(end, period.since)]
+        for ends in api.each(lambda named: _bad_ends(api, period, *named), names.items())
+    ]
+    ends = sorted((end for some in runs for end in some), key=lambda end: end.at, reverse=True)
+    return with_bad_ends(figures, runs, period.since), tuple(ends)
 
 
 def _by_last_state(api: Api, period: Period) -> FlowFigures:
@@ -150,9 +139,8 @@ def _by_last_state(api: Api, period: Period) -> FlowFigures:
         ended = _ended(period, kind)
         return api.count("flow_runs", ended) - api.count("flow_runs", {**ended, **OWN})
 
-    counts = dict(zip(FINAL, api.each(count, FINAL), strict=True))
-    named: dict[str, Any] = {kind.lower(): number for kind, number in counts.items()}
-    return FlowFigures(runs=sum(counts.values()), **named)
+    counts = {kind.lower(): number for kind, number in zip(FINAL, api.each(count, FINAL), strict=True)}
+    return FlowFigures.model_validate({"runs": sum(counts.values()), **counts})
 
 
 def _ended(period: Period, *kinds: str) -> Filter:
@@ -163,22 +151,20 @@ def _ended_badly(api: Api, period: Period) -> dict[str, str]:
     """The names, by id, of flow runs that ended badly in the period or shortly before it."""
     wider = Period(period.since - BEFORE, period.until)
     about = {"occurred": wider.occurred(), "event": {"name": [EVENT + name for name in NAMES]}}
-    found = {row["value"].removeprefix(EVENT): row["label"] for row in api.count_by("resource", about)}
+    names = {row["value"].removeprefix(EVENT): row["label"] for row in api.count_by("resource", about)}
     # Prefect keeps events only for some days, but it knows runs that are still failed or crashed.
-    for row in api.flow_runs(_ended(period, *BAD), MOST + 1):
-        found.setdefault(row["id"], row["name"])
-    for ids in chunks(found, PAGE):
-        for row in api.flow_runs({"id": {"any_": ids}, **OWN}, PAGE):
-            del found[row["id"]]
-    return found
+    names |= {row["id"]: row["name"] for row in api.page(_ended(period, *BAD), kind="flow_runs")}
+    for ids in chunks(names, PAGE):
+        for row in api.page({"id": {"any_": ids}, **OWN}, kind="flow_runs"):
+            del names[row["id"]]
+    return names
 
 
 def _bad_ends(api: Api, period: Period, run_id: str, name: str) -> list[BadEnd]:
-    states = [_state(row) for row in api.get("/flow_run_states/", {"flow_run_id": run_id})]
+    rows = api.get("/flow_run_states/", {"flow_run_id": run_id})
+    states = [
+        StateAt(at, row["type"], row["name"] or row["type"].title(), row["message"] or "")
+        for row in rows
+        if (at := moment(row["timestamp"]))
+    ]
     return bad_ends_of(run_id, name, states, period.since, period.until)
-
-
-def _state(row: dict[str, Any]) -> StateAt:
-    at = moment(row["timestamp"])
-    assert at is not None
-    return StateAt(row["type"], row["name"] or row["type"].title(), at, row["message"] or "")

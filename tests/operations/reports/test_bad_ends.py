@@ -20,7 +20,7 @@ def at(minutes: float) -> datetime:
 def states(*written: tuple[float, str] | tuple[float, str, str]) -> list[StateAt]:
     names = {"SCHEDULED": "AwaitingRetry"}
     return [
-        StateAt(kind, names.get(kind, kind.title()), at(minutes), *message)
+        StateAt(at(minutes), kind, names.get(kind, kind.title()), *message)
         for minutes, kind, *message in written
     ]
 

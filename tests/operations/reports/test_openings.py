@@ -12,7 +12,7 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.document import HISTORY_KEPT
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
-from prefect_resilience.operations.reports.happenings import REFUSING, StateChange, circuits_of
+from prefect_resilience.operations.reports.circuits import REJECTING, StateChange, circuits_of
 
 NAME = "c"
 SINCE, UNTIL = 100, 200
@@ -20,7 +20,7 @@ POLICY = CircuitPolicy(failure_threshold=1, open_for=8, open_max=32, success_thr
 
 
 def change(at: float, before: str | None, after: str, generation: int, retry_at: float | None = None):
-    return StateChange(NAME, at, after, generation, before, retry_at)
+    return StateChange(at, after, generation, before, retry_at)
 
 
 # -- against a simulation: the circuit's own machine, looked at every second
@@ -39,7 +39,7 @@ class Life:
         for second in range(UNTIL + 50):
             for what, in_a_run in script.get(second, []):
                 self._does(what, in_a_run, float(second))
-            if snapshot_of(NAME, self.document, second).state in REFUSING:
+            if snapshot_of(NAME, self.document, second).state in REJECTING:
                 self.refusing.add(second)
 
     def _does(self, what: str, in_a_run: bool, now: float) -> None:
@@ -56,7 +56,7 @@ class Life:
         }
         self.document, changes = machine.step(self.document, events[what], now, POLICY)
         for one in changes:
-            if one.after in REFUSING and one.before not in REFUSING:
+            if one.after in REJECTING and one.before not in REJECTING:
                 self.openings.append(one.at)
             if in_a_run:
                 self.told.append(change(one.at, one.before, one.after, one.generation, one.retry_at))
@@ -82,7 +82,7 @@ def test_what_is_told_is_what_callers_met(script, all_in_runs):
     life.live(by_second)
     now = snapshot_of(NAME, life.document, UNTIL + 50)
     inside = [one for one in life.told if SINCE <= one.at < UNTIL]
-    made = circuits_of(inside, [now], SINCE, UNTIL)
+    made = circuits_of({NAME: inside}, [now], SINCE, UNTIL)
     seconds = len([second for second in life.refusing if SINCE <= second < UNTIL])
     openings = len([at for at in life.openings if SINCE <= at < UNTIL])
     if not made:
@@ -101,8 +101,8 @@ def test_what_is_told_is_what_callers_met(script, all_in_runs):
 # -- by hand
 
 
-def figures(*changes: StateChange, now: CircuitSnapshot | None = None, every: bool = True):
-    (one,) = circuits_of(changes, [] if now is None else [now], 0, 100, every=every)
+def figures(*changes: StateChange, now: CircuitSnapshot | None = None):
+    (one,) = circuits_of({NAME: list(changes)}, [] if now is None else [now], 0, 100)
     return one.openings, one.seconds_open, one.complete
 
 
@@ -121,7 +121,7 @@ def test_what_was_done_outside_a_run_is_in_the_document():
     now = CircuitSnapshot(name=NAME, state="half_open", generation=5, history=history)
     opened, secs, complete = figures(change(10, "closed", "open", 2, 40), now=now)
     assert (opened, complete) == (2, True)
-    assert secs == pytest.approx(5 + 10)
+    assert secs == pytest.approx(5 + 10, abs=0.001)
 
 
 def test_what_nobody_knows_is_the_least_that_it_was():
@@ -155,40 +155,23 @@ def test_a_document_that_was_forgotten_begins_anew():
     assert figures(*first, change(16, "half_open", "closed", 4), anew) == (2, 15, True)
 
 
-def test_events_that_were_too_many_to_read():
-    now = CircuitSnapshot(
-        name=NAME, generation=3, history=(CircuitEntered(generation=3, at=90, state="closed"),)
-    )
-    assert figures(now=now, every=False) == (0, 0, False)
-
-
-def test_a_document_of_a_version_without_history():
-    opened = CircuitSnapshot(name=NAME, state="open", generation=8, opened_at=40.0, retry_at=90.0)
-    assert figures(now=opened) == (1, 50, False)
-    assert figures(now=opened.model_copy(update={"opened_at": -40.0})) == (0, 90, True)
-    forced = CircuitSnapshot(name=NAME, state="forced_open", generation=8, updated_at=-3.0)
-    assert figures(now=forced) == (0, 100, True)
-    told = change(10, "closed", "open", 2, 40)
-    assert figures(told, now=CircuitSnapshot(name=NAME, generation=2, state="open"))[2]
-    assert figures(told, now=CircuitSnapshot(name=NAME, generation=3, state="half_open"))[2]
-    assert not figures(told, now=CircuitSnapshot(name=NAME, generation=3, state="closed"))[2]
+def test_a_store_that_is_unavailable_leaves_lower_bounds():
+    (one,) = circuits_of({NAME: [change(10, "closed", "open", 2, 40)]}, None, 0, 100)
+    assert (one.openings, one.seconds_open, one.complete) == (1, 30, False)
 
 
 def test_those_in_trouble_first_and_the_quiet_ones_not_at_all():
-    def told(name: str, at: float, after: str, generation: int, retry_at: float | None = None) -> StateChange:
-        return StateChange(name, at, after, generation, None, retry_at)
-
-    changes = [
-        told("a", 10, "open", 2, 50),
-        told("a", 20, "half_open", 3),
-        told("a", 25, "open", 4, 95),
-        told("b", 5, "open", 2, 50),
-        told("b", 7, "closed", 3),
-        told("by hand", 90, "open", 2, 95),
-        told("by hand", 91, "forced_open", 3),
-    ]
+    events = {
+        "a": [
+            StateChange(10, "open", 2, None, 50),
+            StateChange(20, "half_open", 3),
+            StateChange(25, "open", 4, None, 95),
+        ],
+        "b": [StateChange(5, "open", 2, None, 50), StateChange(7, "closed", 3)],
+        "by hand": [StateChange(90, "open", 2, None, 95), StateChange(91, "forced_open", 3)],
+    }
     now = [CircuitSnapshot(name="quiet"), CircuitSnapshot(name="off", state="disabled")]
-    made = circuits_of(changes, now, 0, 100)
+    made = circuits_of(events, now, 0, 100)
     assert [(one.name, one.openings, one.seconds_open, one.state) for one in made] == [
         ("a", 2, 80.0, None),
         ("by hand", 1, 10.0, None),
