@@ -1,10 +1,11 @@
-from .flows import CircuitChange as CircuitChange
+from .circuit_changes import CircuitChange as CircuitChange
+from .circuit_changes import change_circuit as change_circuit
+from .circuit_changes import find_circuit as find_circuit
+from .circuit_changes import unknown_circuit as unknown_circuit
 from .flows import abandon_batch as abandon_batch
 from .flows import arun_plan as arun_plan
-from .flows import change_circuit as change_circuit
 from .flows import close_task_runs as close_task_runs
 from .flows import crash_silent_runs as crash_silent_runs
-from .flows import find_circuit as find_circuit
 from .flows import prune_batches as prune_batches
 from .flows import purge_dead_letters as purge_dead_letters
 from .flows import recover_batch as recover_batch
@@ -16,4 +17,3 @@ from .flows import set_circuit as set_circuit
 from .flows import settle_effect as settle_effect
 from .flows import show_circuits as show_circuits
 from .flows import tune as tune
-from .flows import unknown_circuit as unknown_circuit

@@ -8,22 +8,20 @@ package and pulls no code. Configure the worker with the store of the fleet.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
-from pydantic import BaseModel, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
-from prefect_resilience.base.naming import digest, storable, template_fields
-from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.naming import digest
 from prefect_resilience.base.text import code_cell, utc_text
 from prefect_resilience.durable.batches.edge.operations import abandon_batch as abandon_batch
 from prefect_resilience.durable.batches.edge.operations import close_task_runs as close_task_runs
@@ -39,16 +37,20 @@ from prefect_resilience.graphs.plans.actions import Actions
 from prefect_resilience.graphs.plans.edge.start import carry_out, title_of
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanResult
-from prefect_resilience.guards.circuits.fleet import get_circuit, get_circuits
-from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.guards.circuits.registry import StoreReference
+from prefect_resilience.guards.circuits.fleet import get_circuits
+from prefect_resilience.operations.circuit_changes import (
+    DONE,
+    Action,
+    CircuitChange,
+    change_circuit,
+    find_circuit,
+)
+from prefect_resilience.operations.circuit_changes import unknown_circuit as unknown_circuit
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
 from prefect_resilience.operations.tuning.weekly import tune as tune
 from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
-
-Action = Literal["open", "close", "disable", "reset"]
 
 ActionsOption = Annotated[
     Actions | Mapping[str, Callable[..., Any]] | list[str] | str | None,
@@ -56,84 +58,7 @@ ActionsOption = Annotated[
 ]
 """The actions of a plan, as `Actions.of` takes them. A form in the UI takes the names of modules."""
 
-DONE: dict[Action, str] = {"open": "opened", "close": "closed", "disable": "disabled", "reset": "reset"}
-NAMES_SHOWN = 10
 KEY_LIMIT = 60
-
-
-class CircuitChange(BaseModel, frozen=True):
-    """The change of one circuit by one action; `before` is None if the action created the circuit.
-
-    Example:
-        >>> from prefect_resilience.operations import CircuitChange, change_circuit
-        >>> after = change_circuit("labels", "open", "maintenance")
-        >>> CircuitChange(name="labels", before=None, after=after).after.state
-        'forced_open'
-    """
-
-    name: str
-    before: CircuitSnapshot | None
-    after: CircuitSnapshot
-
-
-# -- changing circuits, inside a flow run or outside
-
-
-def change_circuit(
-    name: str,
-    action: Action,
-    reason: str = "",
-    until: datetime | timedelta | None = None,
-    store: StoreReference = None,
-) -> CircuitSnapshot:
-    """Carry out the action for the whole fleet and return the circuit afterwards. Raises StoreUnavailable."""
-    circuit = get_circuit(name, store)
-    # The reason is kept in the store and shown with each rejected call, so it is redacted.
-    why = redact(" ".join(reason.split())) or f"{DONE[action]} manually"
-    if action == "open":
-        circuit.force_open(why, until)
-    else:
-        {"close": circuit.force_closed, "disable": circuit.disable, "reset": circuit.reset}[action](why)
-    return circuit.snapshot()
-
-
-def find_circuit(
-    name: str, circuits: Iterable[CircuitSnapshot], action: Action, create: bool = False
-) -> CircuitSnapshot | None:
-    """The circuit of this name, or None if it does not exist and the action may create it.
-
-    Otherwise raises ConfigurationError, which names similar circuits.
-    """
-    known = {circuit.name: circuit for circuit in circuits}
-    if name in known:
-        return known[name]
-    if not create or action not in ("open", "disable"):
-        raise ConfigurationError(unknown_circuit(name, known))
-    if fields := template_fields(name, "circuit"):
-        raise ConfigurationError(
-            f"the circuit {name!r} cannot be created: calls replace {{{fields[0]}}} with a value, so write "
-            "the name with the value"
-        )
-    if name != storable(name):
-        raise ConfigurationError(
-            f"the circuit {name[:40]!r}... cannot be created: its name is too long or has control characters"
-        )
-    return None
-
-
-def unknown_circuit(name: str, names: Iterable[str]) -> str:
-    """One sentence: no circuit has this name, and the similar names."""
-    options = sorted(names)
-    if not options:
-        return f"there is no circuit {name!r}: the store has none yet; a circuit is stored at its first call"
-    close = difflib.get_close_matches(name, options, n=3)
-    if len(close) > 1:
-        return (
-            f"there is no circuit {name!r}; did you mean {', '.join(map(repr, close[:-1]))} or {close[-1]!r}?"
-        )
-    more = len(options) - NAMES_SHOWN
-    near = nearest(name, close or options[:NAMES_SHOWN])
-    return f"there is no circuit {name!r}{near}" + ("" if close or more <= 0 else f" or one of {more} others")
 
 
 # -- the flows

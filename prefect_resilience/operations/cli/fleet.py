@@ -156,9 +156,10 @@ def _report_text(made: FleetReport) -> RenderableType:
     parts: list[RenderableType] = [Text(TITLE, style="bold"), Text(headline(made)), ""]
     for section in sections_of(made):
         parts += [Text(section.title, style="bold"), *_section_parts(section)]
-    if made.unknown:
-        parts.append(Text("Unknown", style="bold"))
-        parts += [Text(f"  {printable(sentence)}") for sentence in made.unknown]
+    for title, sentences in (("Unknown", made.unknown), ("Sources of the figures", made.sources)):
+        if sentences:
+            parts.append(Text(title, style="bold"))
+            parts += [Text(f"  {printable(sentence)}") for sentence in sentences]
     return Group(*parts)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.settings import get_current_settings
@@ -16,9 +16,11 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
-from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, wrong
+from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, finding
 from prefect_resilience.operations.importing import imported
 from prefect_resilience.operations.sources import python_files
+
+Check = Callable[[], Iterable[DiagnosisFinding]]
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
@@ -30,70 +32,47 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
 
     Raises ConfigurationError for a target that is missing or cannot be imported.
     """
-    files, modules = _found(targets)
+    files, modules = _targets(targets)
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
-    examined = _Examination()
-    examined.by("versions", environment.versions)
-    examined.by("store", environment.store)
-    examined.by("circuits", environment.circuits)
-    examined.by("leases", environment.leases)
+    policies = [policy for file in files for policy in project.named_policies(file)]
+    findings: dict[str, list[DiagnosisFinding]] = {}
+    _run(findings, environment.CHECKS)
     if files:
-        examined.by("code", lambda: [one for file in files for one in project.look_at(file)])
+        _run(findings, {"code": lambda: [one for file in files for one in project.look_at(file)]})
     if subjects:
-        examined.by("timeouts", lambda: project.timeouts(subjects))
-        examined.by("results", lambda: project.results(subjects))
-        examined.by("circuits", lambda: project.circuits(subjects))
-    _ask_server(examined, subjects, [one for file in files for one in project.named_policies(file)])
-    return Diagnosis(checks=tuple(examined.checks), findings=tuple(examined.findings))
-
-
-class _Examination:
-    """The checks so far and their findings, without duplicates."""
-
-    def __init__(self) -> None:
-        self.checks: list[str] = []
-        self.findings: list[DiagnosisFinding] = []
-
-    def by(self, name: str, check: Callable[[], Iterable[DiagnosisFinding]]) -> None:
-        if name not in self.checks:
-            self.checks.append(name)
-        try:
-            found = list(check())
-        except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
-            says = f"this check failed: {redact(one_line(error))}"
-            mend = "Fix the cause, and run doctor again."
-            found = [wrong(name, name, says, mend)]
-        known = {(one.check, one.where) for one in self.findings}
-        for one in found:
-            if (one.check, one.where) not in known:
-                known.add((one.check, one.where))
-                self.findings.append(one)
-
-
-def _ask_server(examined: _Examination, subjects: list[Any], named: list[project.NamedPolicy]) -> None:
+        _run(findings, {name: partial(check, subjects) for name, check in project.CHECKS.items()})
     url = get_current_settings().api.url
     if url is None:
-        says = "no Prefect server is configured: each run starts a temporary one, without automations"
-        mend = "Start one with `prefect server start`, and set PREFECT_API_URL=http://127.0.0.1:4200/api"
-        examined.by("server", lambda: [wrong("server", "PREFECT_API_URL", says, mend)])
-        return
-    try:
-        with get_client(sync_client=True) as client:
-            client.hello().raise_for_status()
-            for name, check in server.CHECKS.items():
-                examined.by(name, partial(check, client))
-            if subjects or named:
-                examined.by("blocks", lambda: project.blocks(subjects, named))
-    except Exception as error:  # noqa: BLE001 - any error of an unavailable API
-        says = f"the Prefect API is unavailable: {redact(one_line(error))}"
-        mend = "Start the server, or set PREFECT_API_URL to its address."
-        examined.by("server", lambda: [wrong("server", redact(str(url)), says, mend)])
+        _run(findings, {"server": lambda: [finding("server.none", "PREFECT_API_URL")]})
+    else:
+        blocks = {"blocks": partial(project.blocks, subjects, policies)} if subjects or policies else {}
+        try:
+            with get_client(sync_client=True) as client:
+                client.hello().raise_for_status()
+                _run(
+                    findings, {name: partial(check, client) for name, check in server.CHECKS.items()} | blocks
+                )
+        except Exception as error:  # noqa: BLE001 - any error of an unavailable API
+            why = redact(one_line(error))
+            _run(findings, {"server": lambda: [finding("server.unavailable", redact(str(url)), error=why)]})
+    unique: dict[tuple[str, str], DiagnosisFinding] = {}
+    for one in chain.from_iterable(findings.values()):
+        unique.setdefault((one.check, one.where), one)
+    return Diagnosis(checks=tuple(findings), findings=tuple(unique.values()))
 
 
-# -- targets
+def _run(findings: dict[str, list[DiagnosisFinding]], checks: Mapping[str, Check]) -> None:
+    """Add the findings of each check under its name."""
+    for name, check in checks.items():
+        try:
+            results = list(check())
+        except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
+            failed = finding("doctor.failed", name, error=redact(one_line(error)))
+            results = [failed.model_copy(update={"check": name})]
+        findings.setdefault(name, []).extend(results)
 
 
-def _found(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
+def _targets(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
     files: dict[Path, None] = {}
     modules: list[ModuleType] = []
     for target in targets:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
 
+import yaml
 from pydantic import BaseModel
 
 Level = Literal["wrong", "note"]
@@ -23,21 +26,6 @@ class DiagnosisFinding(BaseModel, frozen=True):
     level: Level = "wrong"
 
 
-def wrong(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
-    return DiagnosisFinding(check=check, where=where, says=says, mend=mend)
-
-
-def note(check: str, where: str, says: str, mend: str) -> DiagnosisFinding:
-    return DiagnosisFinding(check=check, where=where, says=says, mend=mend, level="note")
-
-
-def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
-    way = "ahead of" if seconds > 0 else "behind"
-    says = f"{whose} clock is {abs(seconds):.{digits}f} s {way} this machine's"
-    mend = "Synchronize the clocks of both machines with NTP (chrony or systemd-timesyncd)."
-    return wrong("clocks", where, says, mend)
-
-
 class Diagnosis(BaseModel, frozen=True):
     """The findings of all checks. `checks`: the names of the checks that ran, in order."""
 
@@ -48,3 +36,27 @@ class Diagnosis(BaseModel, frozen=True):
     def healthy(self) -> bool:
         """Whether nothing is wrong. Notes do not count."""
         return all(finding.level != "wrong" for finding in self.findings)
+
+
+def finding(kind: str, where: str, level: Level | None = None, /, **words: object) -> DiagnosisFinding:
+    """The finding of this kind in findings.yaml. `words`: values for its placeholders."""
+    row = _table()[kind]
+    return DiagnosisFinding(
+        check=kind.partition(".")[0],
+        where=where,
+        says=row["says"].format(**words),
+        mend=row["mend"].format(**words),
+        level=level or row.get("level", "wrong"),
+    )
+
+
+def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
+    way = "ahead of" if seconds > 0 else "behind"
+    return finding("clocks.skew", where, whose=whose, seconds=f"{abs(seconds):.{digits}f}", way=way)
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load(
+        (files("prefect_resilience.operations.diagnosis") / "findings.yaml").read_text("utf-8")
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from prefect import Flow, Task
 from prefect.results import get_default_persist_setting, get_default_persist_setting_for_tasks
@@ -17,7 +17,7 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding
 from prefect_resilience.operations.sources import imported, is_constant, origin_of
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
@@ -38,16 +38,15 @@ def look_at(file: Path) -> list[DiagnosisFinding]:
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
-        says = f"it cannot be read as Python: {one_line(error)}"
-        return [wrong("code", str(file), says, "Fix the file, or leave it out.")]
+        return [finding("code.unreadable", str(file), error=one_line(error))]
     names = imported(tree)
-    found: list[DiagnosisFinding] = []
+    findings: list[DiagnosisFinding] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
-            found += _limit(node, names, file)
+            findings += _limit(node, names, file)
         elif isinstance(node, ast.FunctionDef):
-            found += _timeout(node, names, file)
-    return sorted(found, key=lambda one: _line(one.where))
+            findings += _timeout(node, names, file)
+    return sorted(findings, key=lambda finding: int(finding.where.rpartition(":")[2]))
 
 
 def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
@@ -60,9 +59,7 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisF
     strict = written.get("strict")
     if None in written or (strict is not None and not is_constant(strict, False)):
         return []
-    says = f"{name}() only warns, and lets every call through, if its limit is missing or inactive"
-    mend = "Write strict=True, or use a named Bulkhead(...) or RateLimit(...), which creates the limit."
-    return [wrong("concurrency", f"{file}:{node.lineno}", says, mend)]
+    return [finding("concurrency.not-strict", f"{file}:{node.lineno}", name=name)]
 
 
 def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
@@ -70,7 +67,7 @@ def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[D
     seconds = _task_options(node, names).get("timeout_seconds")
     if seconds is None or is_constant(seconds, None):
         return []
-    return [cannot_fire(node.name, _place(file, node))]
+    return [finding("timeouts.sync", _place(file, node), task=node.name)]
 
 
 def named_policies(file: Path) -> Iterator[NamedPolicy]:
@@ -102,52 +99,28 @@ def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return f"{file}:{node.decorator_list[0].lineno}"
 
 
-def cannot_fire(task: str, where: str) -> DiagnosisFinding:
-    """The finding that a task's timeout does not fire."""
-    says = f"timeout_seconds of the sync task {task!r} does not fire while it blocks in a worker thread"
-    mend = "Write @resilient_task(timeout=...), which ends the attempt in time, or make the task `async def`."
-    return wrong("timeouts", where, says, mend)
-
-
-def _line(where: str) -> int:
-    number = where.rpartition(":")[2]
-    return int(number) if number.isdigit() else 0
-
-
-KEEP = "Write @flow(persist_result=True), or set PREFECT_RESULTS_PERSIST_BY_DEFAULT=true for the workers."
-
-
 def subjects_of(module: ModuleType) -> list[Any]:
     """The flows and tasks that are defined in a module, each once."""
-    found: dict[int, Any] = {}
-    for value in vars(module).values():
-        if isinstance(value, (Flow, Task)):
-            found[id(cast("Any", value))] = value
-    return [one for one in found.values() if one.fn.__module__ == module.__name__]
+    members: dict[int, Any] = {id(value): value for value in vars(module).values()}
+    subjects: list[Any] = [value for value in members.values() if isinstance(value, (Flow, Task))]
+    return [subject for subject in subjects if subject.fn.__module__ == module.__name__]
 
 
 def timeouts(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     """Timeouts of sync tasks that cannot fire."""
     for task in subjects:
         if isinstance(task, Task) and task.timeout_seconds and not task.isasync:
-            yield cannot_fire(task.name, _where(task))
+            yield finding("timeouts.sync", _where(task), task=task.name)
 
 
 def results(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     """Results that are not persisted although a recovered run needs them."""
-    everything: list[Any] = list(subjects)
-    for flow in everything:
-        if not isinstance(flow, Flow) or not _recovers(flow) or flow.persist_result or _kept_by_default(flow):
-            continue
-        says = f"a recovered run of {flow.name!r} repeats all its tasks: their results are not persisted"
-        yield wrong("results", _where(flow), says, KEEP)
-    for task in everything:
-        if isinstance(task, Task) and task.persist_result is False and _remembers(task):
-            says = (
-                f"{task.name!r} needs earlier results for a fallback or an effect, but persist_result=False"
-            )
-            mend = "Leave persist_result out, so that results that are needed later are persisted."
-            yield wrong("results", _where(task), says, mend)
+    for subject in subjects:
+        if isinstance(subject, Flow):
+            if _recovers(subject) and not subject.persist_result and not _persists_by_default(subject):
+                yield finding("results.flow", _where(subject), name=subject.name)
+        elif isinstance(subject, Task) and subject.persist_result is False and _remembers(subject):
+            yield finding("results.task", _where(subject), name=subject.name)
 
 
 def circuits(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
@@ -161,9 +134,12 @@ def circuits(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
         retry = guard.retrying
         waits = retry.rule_for(info).attempts > 1 and retry.refusal(info, rejected) is None
         if guard.circuit is not None and not guard.fallbacks and not waits:
-            says = f"{task.name!r} fails at once while its circuit {guard.circuit.name!r} is open"
-            mend = 'Add fallback=, or let it wait: Retry(by_category={"circuit_open": Retry(attempts=100)}).'
-            yield note("circuits", _where(task), says, mend)
+            circuit = guard.circuit.name
+            yield finding("circuits.no-fallback", _where(task), task=task.name, circuit=circuit)
+
+
+CHECKS = {"timeouts": timeouts, "results": results, "circuits": circuits}
+"""The checks of imported flows and tasks."""
 
 
 def _recovers(flow: Any) -> bool:
@@ -173,7 +149,7 @@ def _recovers(flow: Any) -> bool:
     return bool(flow.retries) or getattr(ending, "policy", None) is not None
 
 
-def _kept_by_default(flow: Any) -> bool:
+def _persists_by_default(flow: Any) -> bool:
     if flow.persist_result is False:
         return False
     return get_default_persist_setting() or get_default_persist_setting_for_tasks()
@@ -189,29 +165,28 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Di
 
     `subjects`: imported tasks. `named`: tasks that were read from files; both may contain the same task.
     """
-    asked = cache(ask)
+    answer = cache(ask)
     for task in subjects:
         guard = getattr(task, "guard", None)
         if not isinstance(guard, Guard) or guard.policy is None:
             continue
-        known = asked(guard.policy)
-        trouble = known.trouble
-        if known.policy is not None:
+        block = answer(guard.policy)
+        trouble = block.trouble
+        if block.policy is not None:
             try:
-                with_policy(guard, known.policy)
+                with_policy(guard, block.policy)
             except ConfigurationError as error:
                 trouble = str(error)
         if trouble:
-            yield _not_used(guard.policy, task.name, _where(task), trouble)
-    for policy, name, where in named:
-        if trouble := asked(policy).trouble:
-            yield _not_used(policy, name, where, trouble)
+            yield _unused(NamedPolicy(guard.policy, task.name, _where(task)), trouble)
+    for policy in named:
+        if trouble := answer(policy.policy).trouble:
+            yield _unused(policy, trouble)
 
 
-def _not_used(policy: str, task: str, where: str, trouble: str) -> DiagnosisFinding:
-    says = f"policy={policy!r} of {task!r} is not used: {redact(trouble)}"
-    mend = f"Save a Resilience Policy named {policy} in the UI, or correct the existing one."
-    return wrong("blocks", where, says, mend)
+def _unused(policy: NamedPolicy, trouble: str) -> DiagnosisFinding:
+    why = redact(trouble)
+    return finding("blocks.policy", policy.where, policy=policy.policy, task=policy.task, trouble=why)
 
 
 def _where(subject: Any) -> str:

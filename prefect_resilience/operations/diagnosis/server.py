@@ -16,7 +16,6 @@ import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.events.actions import RunDeployment
-from prefect.events.schemas.automations import Automation
 from prefect.events.schemas.events import Event, Resource
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
@@ -24,7 +23,7 @@ from prefect.settings import get_current_settings
 from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.workers import stranded_runs
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, note, skewed, wrong
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skewed
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
@@ -45,9 +44,7 @@ def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     try:
         client.raise_for_api_version_mismatch()
     except RuntimeError as error:
-        says = redact(one_line(error))
-        mend = "Install the same minor version of Prefect on the server, the workers and here."
-        yield wrong("server", "versions", says, mend)
+        yield finding("server.versions", "versions", error=redact(one_line(error)))
 
 
 def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
@@ -75,10 +72,9 @@ def ui(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
         return  # there is no UI, or an unknown one
     if _place(calls) == _place(api):
         return
-    says = f"the UI calls {redact(calls)}, but the API is {redact(api)}: it shows another server or none"
     # Behind a proxy the two may differ on purpose.
-    report = wrong if _place(calls)[0] in LOOPBACK else note
-    yield report("ui", f"{root}/", says, f"Start the server with PREFECT_UI_API_URL={redact(api)}")
+    level = "wrong" if _place(calls)[0] in LOOPBACK else "note"
+    yield finding("ui.other-api", f"{root}/", level, calls=redact(calls), api=redact(api))
 
 
 def _place(url: str) -> tuple[str, int]:
@@ -98,12 +94,7 @@ def events(
     body = {"filter": {"id": {"id": [str(event_id)]}}}
     while not client.request("POST", "/events/filter", json=body).json()["events"]:
         if time.monotonic() > deadline:
-            says = f"an event that was sent did not arrive within {EVENT_ARRIVES:g} s: automations do not run"
-            mend = (
-                "Start the server with its services, or run `prefect server services start` as well. With "
-                "several servers, check PREFECT_MESSAGING_BROKER."
-            )
-            yield wrong("events", "the Prefect API", says, mend)
+            yield finding("events.lost", "the Prefect API", seconds=EVENT_ARRIVES)
             return
         wait(0.2)
 
@@ -129,14 +120,10 @@ def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
             continue
         flows = plural(deployments, "deployment")
         if pool.is_paused:
-            says = f"the work pool of {flows} is paused"
-            mend = f"Run `prefect work-pool resume {name}` to resume it."
-            yield note("workers", name, says, mend)
+            yield finding("workers.paused", name, flows=flows, name=name)
         # Push and managed pools, such as "ecs:push" and "prefect:managed", need no worker.
         elif ":" not in pool.type and not _online(client, name):
-            says = f"the work pool of {flows} has no worker, so their runs stay Late"
-            mend = f"Run `prefect worker start --pool {name}` where the flows can run."
-            yield wrong("workers", name, says, mend)
+            yield finding("workers.none", name, flows=flows, name=name)
 
 
 def _online(client: SyncPrefectClient, pool: str) -> bool:
@@ -149,68 +136,47 @@ def _online(client: SyncPrefectClient, pool: str) -> bool:
 def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Differences that `prefect-resilience install` would repair."""
     changes = planned(client)
-    ours = [one for one in changes if one.kind in ("deployment", "automation")]
-    if all(one.action in ("created", "skipped") for one in ours):
-        says = (
-            "the operational flows and automations are not installed: nothing is recovered or replayed "
-            "automatically, and no alerts are sent. Tasks and flows work without them"
-        )
-        mend = "Run `prefect-resilience install --webhook URL` to install them; --dry-run lists them."
-        yield note("installation", redact(str(get_current_settings().api.url)), says, mend)
+    ours = [change.action for change in changes if change.kind in ("deployment", "automation")]
+    if all(action in ("created", "skipped") for action in ours):
+        yield finding("installation.none", redact(str(get_current_settings().api.url)))
         return
-    for kind, (action, one_is, many_are) in product(("block type", "deployment", "automation"), STALE):
-        names = [one.name for one in changes if (one.kind, one.action) == (kind, action)]
+    for kind, (action, is_stale, are_stale) in product(("block type", "deployment", "automation"), STALE):
+        names = [change.name for change in changes if (change.kind, change.action) == (kind, action)]
         if names:
-            which = f"this {kind} {one_is}" if len(names) == 1 else f"these {len(names)} {kind}s {many_are}"
-            mend = "Run `prefect-resilience install`; --dry-run shows what it would do."
-            yield wrong("installation", ", ".join(names), which, mend)
-    skipped = [one.name for one in changes if one.action == "skipped"]
-    if skipped:
-        says = "no alerts are sent"
-        mend = "Run `prefect-resilience install --webhook URL`, or use --notification-block slug/name."
-        yield note("installation", ", ".join(skipped), says, mend)
+            several = f"these {len(names)} {kind}s {are_stale}"
+            which = f"this {kind} {is_stale}" if len(names) == 1 else several
+            yield finding("installation.stale", ", ".join(names), which=which)
+    if skipped := [change.name for change in changes if change.action == "skipped"]:
+        yield finding("installation.no-alerts", ", ".join(skipped))
 
 
 def automations(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Our automations that are disabled or have no deployment."""
-    known = automations_by_name(client)
-    for file in automation_files():
-        for automation in known.get(file.name, []):
-            if not automation.enabled:
-                says = "it is disabled"
-                mend = f'Run `prefect automation resume "{file.name}"` to enable it.'
-                yield note("automations", file.name, says, mend)
-            yield from _dangling(client, automation)
-
-
-def _dangling(client: SyncPrefectClient, automation: Automation) -> Iterator[DiagnosisFinding]:
-    for action in automation.actions:
-        if isinstance(action, RunDeployment) and action.deployment_id is not None:
-            try:
-                client.read_deployment(action.deployment_id)
-            except ObjectNotFound:
-                says = "the deployment that it runs does not exist"
-                mend = "Run `prefect-resilience install`; add --reset if the automation was edited."
-                yield wrong("automations", automation.name, says, mend)
+    by_name = automations_by_name(client)
+    for automation in (
+        automation for file in automation_files() for automation in by_name.get(file.name, [])
+    ):
+        if not automation.enabled:
+            yield finding("automations.disabled", automation.name, name=automation.name)
+        for action in automation.actions:
+            if isinstance(action, RunDeployment) and action.deployment_id is not None:
+                try:
+                    client.read_deployment(action.deployment_id)
+                except ObjectNotFound:
+                    yield finding("automations.no-deployment", automation.name)
 
 
 def stranded(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Flow runs that wait for a retry in a process that is gone, and runs that stay Pending."""
     for run in islice(stranded_runs(client), RUNS_SHOWN):
-        says = f"the flow run {run.name} waits for a retry in a process that is gone: nothing will run it"
-        mend = f"Run `prefect-resilience batches recover {run.id}`."
-        yield wrong("runs", str(run.id), says, mend)
-    before = (datetime.now(UTC) - PENDING).isoformat()
-    asked = {"state": {"type": {"any_": ["PENDING"]}}, "expected_start_time": {"before_": before}}
-    found = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(asked), limit=RUNS_SHOWN)
-    for run in found:
-        if run.state is not None and run.state.timestamp < datetime.now(UTC) - PENDING:
-            says = f"the flow run {run.name} is Pending since {utc_text(run.state.timestamp.timestamp())}"
-            mend = (
-                "If its worker is gone, run "
-                f"`prefect-resilience batches recover {run.id} --strategy restart --force`."
-            )
-            yield note("runs", str(run.id), says, mend)
+        yield finding("runs.stranded", str(run.id), name=run.name, id=run.id)
+    before = datetime.now(UTC) - PENDING
+    pending = {"type": {"any_": ["PENDING"]}}
+    filters = {"state": pending, "expected_start_time": {"before_": before.isoformat()}}
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(filters), limit=RUNS_SHOWN):
+        if run.state is not None and run.state.timestamp < before:
+            since = utc_text(run.state.timestamp.timestamp())
+            yield finding("runs.pending", str(run.id), name=run.name, id=run.id, since=since)
 
 
 CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {

@@ -16,8 +16,6 @@ from prefect import Flow
 from prefect.utilities.callables import parameter_schema
 from pydantic import BaseModel
 
-from prefect_resilience import operations
-from prefect_resilience.operations import flows
 from prefect_resilience.operations.reports.flow_runs import OWN_TAG
 from prefect_resilience.operations.tuning.tuning import NEEDS_NUMPY, has_numpy
 
@@ -66,12 +64,12 @@ class Operation:
     @property
     def tags(self) -> list[str]:
         """The tag of what the package runs for itself. A plan is the user's."""
-        return [] if self.flow is flows.run_plan else [OWN_TAG]
+        return [] if self.name == "run-plan" else [OWN_TAG]
 
     @property
     def obstacle(self) -> str | None:
         """Why it cannot be installed."""
-        return NEEDS_NUMPY if self.flow is flows.tune and not has_numpy() else None
+        return NEEDS_NUMPY if self.name == "tune" and not has_numpy() else None
 
     @property
     def schedule(self) -> str | None:
@@ -110,12 +108,15 @@ class AutomationFile:
 @functools.cache
 def operational_flows() -> tuple[Operation, ...]:
     """Every flow of `prefect_resilience.operations`, by name."""
-    found = [
-        Operation(cast("Flow[..., Any]", value), f"{operations.__name__}.{name}")
+    # Imported here: the flows are slow to import, and few commands need them.
+    from prefect_resilience.operations import flows
+
+    operations = [
+        Operation(cast("Flow[..., Any]", value), f"{flows.__package__}.{name}")
         for name, value in vars(flows).items()
         if isinstance(value, Flow) and not name.startswith("_")
     ]
-    return tuple(sorted(found, key=lambda operation: operation.name))
+    return tuple(sorted(operations, key=lambda operation: operation.name))
 
 
 @functools.cache

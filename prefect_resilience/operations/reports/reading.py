@@ -21,7 +21,6 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Filter, Period, opened, ours
-from prefect_resilience.operations.reports.circuits import StateChange, circuits_of
 from prefect_resilience.operations.reports.figures import (
     CircuitFigures,
     EffectFigures,
@@ -29,6 +28,7 @@ from prefect_resilience.operations.reports.figures import (
     LetterFigures,
 )
 from prefect_resilience.operations.reports.flow_runs import flow_figures
+from prefect_resilience.operations.reports.openings import StateChange, circuits_of
 from prefect_resilience.operations.reports.task_runs import final_events, state_names, tally_of
 from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import PREFIX

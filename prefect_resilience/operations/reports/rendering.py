@@ -24,14 +24,14 @@ MOST_ROWS = 50
 LONGEST_NAME = 120
 
 TABLES = {
-    "Flow runs that failed or crashed": ("bad_ends", "flow_run state at again_at by completed_at"),
+    "Flow runs that failed or crashed": ("bad_ends", "flow_run,state,at,again_at,by,completed_at"),
     "Tasks": (
         "tasks",
-        "task runs retried retry_rate recovered refused fallbacks timed_out failed crashed",
+        "task,runs,retried,retry_rate,recovered,refused,fallbacks,timed_out,failed,crashed",
     ),
-    "Failed attempts by code": ("errors", "code attempts rate"),
-    "Circuits": ("circuits", "name openings seconds_open state"),
-    "Error budgets": ("budgets", "name objective runs bad remaining burn_rates why"),
+    "Failed attempts by code": ("errors", "code,attempts,rate"),
+    "Circuits": ("circuits", "name,openings,seconds_open,state"),
+    "Error budgets": ("budgets", "name,objective,runs,bad,remaining,burn_rates,why"),
 }
 """The tables of a report: the field that has their rows, and the fields that are their columns."""
 
@@ -91,7 +91,7 @@ def sections_of(report: FleetReport) -> list[Section]:
         if items is None:
             sections.append(Section(title, (), says=UNKNOWN))
         elif items:
-            columns = names.split()
+            columns = names.split(",")
             rows = tuple(tuple(_cells(item, columns)) for item in items[:MOST_ROWS])
             more = f"and {len(items) - MOST_ROWS:,} more" if len(items) > MOST_ROWS else ""
             sections.append(Section(title, tuple(map(_words, columns)), rows, more))
