@@ -1,10 +1,13 @@
-"""Blocks, the work pool and the deployments of an installation."""
+"""Blocks, the work pool, the deployments and the automations of an installation, each created or updated."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -12,13 +15,10 @@ from uuid import UUID
 from prefect.blocks.notifications import CustomWebhookNotificationBlock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterTags,
-    WorkPoolFilter,
-    WorkPoolFilterName,
-)
+from prefect.client.schemas.filters import DeploymentFilter, WorkPoolFilter
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.events.actions import SendNotification
+from prefect.events.schemas.automations import Automation, AutomationCore
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.policy import nearest
@@ -29,6 +29,7 @@ from prefect_resilience.operations.installation.catalog import (
     POOL,
     UNKNOWN,
     Action,
+    AutomationFile,
     InstallationChange,
     Operation,
     operational_flows,
@@ -39,6 +40,7 @@ from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 WEBHOOK = "custom-webhook"
 PAYLOAD = {"subject": "{{subject}}", "body": "{{body}}", "text": "{{subject}}\n{{body}}"}
 """The body of an alert. Chat services read `text`."""
+POLICY = ResiliencePolicy.get_block_type_name()
 
 T = TypeVar("T")
 
@@ -56,12 +58,33 @@ class Installation:
     def note(self, kind: Any, name: str, action: Action, why: str = "") -> None:
         self.changes.append(InstallationChange(kind=kind, name=name, action=action, why=why))
 
-    def do(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Call it, unless this is a dry run."""
-        return None if self.dry_run else work(*args)
+    def upsert(
+        self,
+        kind: str,
+        name: str,
+        there: object,
+        differs: bool,
+        create: Callable[[], Any],
+        update: Callable[[], Any],
+        why: str = "",
+    ) -> Any:
+        """Create the object if it is not `there`, or update it if it differs. A dry run only notes that."""
+        action: Action = "created" if there is None else "changed" if differs else "unchanged"
+        self.note(kind, name, action, why)
+        if self.dry_run or action == "unchanged":
+            return None
+        return create() if there is None else update()
+
+    def remove(self, kind: str, name: str, delete: Callable[[], Any], why: str = "", users: Any = ()) -> None:
+        """Remove the object, unless it has `users`."""
+        if users:
+            return self.note(kind, name, "kept", f"used by {', '.join(sorted(users))}")
+        self.note(kind, name, "removed", why)
+        if not self.dry_run:
+            delete()
 
 
-def _found(read: Callable[..., T], *args: Any) -> T | None:
+def _find(read: Callable[..., T], *args: Any) -> T | None:
     try:
         return read(*args)
     except ObjectNotFound:
@@ -73,14 +96,10 @@ def _found(read: Callable[..., T], *args: Any) -> T | None:
 
 def register_policies(run: Installation) -> None:
     """Register the block type of policies and its schema."""
-    action: Action = "unchanged"
-    if _found(run.client.read_block_type_by_slug, SLUG) is None:
-        action = "created"
-    elif _found(run.client.read_block_schema_by_checksum, ResiliencePolicy.checksum()) is None:
-        action = "changed"
-    if action != "unchanged":
-        run.do(cast("Any", ResiliencePolicy).register_type_and_schema)
-    run.note("block type", ResiliencePolicy.get_block_type_name(), action)
+    there = _find(run.client.read_block_type_by_slug, SLUG)
+    differs = _find(run.client.read_block_schema_by_checksum, ResiliencePolicy.checksum()) is None
+    register = cast("Any", ResiliencePolicy).register_type_and_schema
+    run.upsert("block type", POLICY, there, differs, register, register)
 
 
 def notification(run: Installation, webhook: str | None, named: str | None) -> UUID | None:
@@ -92,36 +111,28 @@ def notification(run: Installation, webhook: str | None, named: str | None) -> U
         return there
     if not re.match(r"https?://[^/\s]+", webhook):
         raise ConfigurationError("the webhook is not a URL: write http://... or https://...")
-    action: Action = "created"
-    if there is not None:
-        data = run.client.read_block_document(there, include_secrets=True).data
-        same = data.get("secrets") == {"url": webhook} and data.get("json_data") == PAYLOAD
-        action = "unchanged" if same else "changed"
-    if not run.dry_run and action != "unchanged":
-        # The URL of a webhook is also its password.
-        options: dict[str, Any] = {"json_data": PAYLOAD, "secrets": {"url": webhook}}
-        block = CustomWebhookNotificationBlock(
-            name=ALERTS, url="{{url}}", headers=None, cookies=None, **options
-        )
-        there = cast("Any", block).save(ALERTS, overwrite=True)
-    run.note("block", f"{WEBHOOK}/{ALERTS}", action)
-    return there or UNKNOWN
+    # The URL of a webhook is also its password.
+    secrets = {"url": webhook}
+    data = run.client.read_block_document(there, include_secrets=True).data if there else {}
+    differs = data.get("secrets") != secrets or data.get("json_data") != PAYLOAD
+
+    def save() -> UUID:
+        options: dict[str, Any] = {"json_data": PAYLOAD, "secrets": secrets, "headers": None, "cookies": None}
+        block: Any = CustomWebhookNotificationBlock(name=ALERTS, url="{{url}}", **options)
+        return block.save(ALERTS, overwrite=True)
+
+    return run.upsert("block", f"{WEBHOOK}/{ALERTS}", there, differs, save, save) or there or UNKNOWN
 
 
 def remove_blocks(run: Installation) -> None:
     """Remove the notification block, and the block type of policies if no policy is saved."""
-    if (there := _find_block(run.client, WEBHOOK, ALERTS)) is not None:
-        run.do(run.client.delete_block_document, there)
-        run.note("block", f"{WEBHOOK}/{ALERTS}", "removed")
-    block_type = _found(run.client.read_block_type_by_slug, SLUG)
-    if block_type is None:
-        return
-    name = ResiliencePolicy.get_block_type_name()
-    if policies := run.client.read_block_documents_by_type(SLUG):
-        names = ", ".join(sorted(str(policy.name) for policy in policies))
-        return run.note("block type", name, "kept", f"used by {names}")
-    run.do(run.client.delete_block_type, block_type.id)
-    run.note("block type", name, "removed")
+    block_id = _find_block(run.client, WEBHOOK, ALERTS)
+    if block_id is not None:
+        run.remove("block", f"{WEBHOOK}/{ALERTS}", partial(run.client.delete_block_document, block_id))
+    block_type = _find(run.client.read_block_type_by_slug, SLUG)
+    if block_type is not None:
+        policies = [str(policy.name) for policy in run.client.read_block_documents_by_type(SLUG)]
+        run.remove("block type", POLICY, partial(run.client.delete_block_type, block_type.id), users=policies)
 
 
 def _block_named(client: SyncPrefectClient, named: str) -> UUID:
@@ -130,19 +141,18 @@ def _block_named(client: SyncPrefectClient, named: str) -> UUID:
         raise ConfigurationError(
             f"{named!r} is not the name of a block: write slug/name, as in slack-webhook/night"
         )
-    found = _find_block(client, slug, name)
-    if found is None:
-        known = {
-            f"{one.block_type.slug}/{one.name}" for one in client.read_block_documents() if one.block_type
-        }
-        near = nearest(named, known) if known else "; no blocks are saved"
+    block_id = _find_block(client, slug, name)
+    if block_id is None:
+        blocks = client.read_block_documents()
+        names = {f"{block.block_type.slug}/{block.name}" for block in blocks if block.block_type}
+        near = nearest(named, names) if names else "; no blocks are saved"
         raise ConfigurationError(f"there is no block {named!r}{near}")
-    return found
+    return block_id
 
 
 def _find_block(client: SyncPrefectClient, slug: str, name: str) -> UUID | None:
-    found = _found(client.read_block_document_by_name, name, slug)
-    return found.id if found else None
+    block = _find(client.read_block_document_by_name, name, slug)
+    return block.id if block else None
 
 
 # -- the work pool and deployments
@@ -150,43 +160,61 @@ def _find_block(client: SyncPrefectClient, slug: str, name: str) -> UUID | None:
 
 def pool(run: Installation, named: str | None) -> str:
     """The work pool for the operational flows; created if it is missing."""
-    name = named or _pool_so_far(run.client) or POOL
-    if _found(run.client.read_work_pool, name) is not None:
-        run.note("work pool", name, "unchanged")
-        return name
+    ours = DeploymentFilter.model_validate({"tags": {"all_": [OWN_TAG]}})
+    deployments = [] if named else run.client.read_deployments(deployment_filter=ours, limit=1)
+    name = named or (deployments[0].work_pool_name if deployments else None) or POOL
     about = "Runs the operational flows of prefect-resilience."
-    run.do(run.client.create_work_pool, WorkPoolCreate(name=name, type="process", description=about))
-    run.note("work pool", name, "created", f"start a worker: prefect worker start --pool {name}")
+    wanted = WorkPoolCreate(name=name, type="process", description=about)
+    there = _find(run.client.read_work_pool, name)
+    why = "" if there else f"start a worker: prefect worker start --pool {name}"
+    create = partial(run.client.create_work_pool, wanted)
+    run.upsert("work pool", name, there, False, create, create, why)
     return name
 
 
 def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for: bool) -> UUID | None:
     """Create or update the deployment of one flow. Schedules and parameters are set only at creation."""
-    remove_deployment(run, operation.old_deployment, f"it is now {operation.deployment}")
-    there = _found(run.client.read_deployment_by_name, operation.deployment)
-    if there is None:
-        run.note("deployment", operation.deployment, "created")
-        return run.do(_create, run.client, operation, pool)
-    wanted = _wanted(operation)
-    if pool_is_asked_for or there.work_pool_name is None:
+    client, name = run.client, operation.deployment
+    remove_deployment(run, operation.old_deployment, f"it is now {name}")
+    there = _find(client.read_deployment_by_name, name)
+    wanted: dict[str, Any] = {
+        "version": version(NAME),
+        "description": operation.description,
+        "entrypoint": operation.entrypoint,
+        "pull_steps": [],
+        "parameter_openapi_schema": operation.parameters,
+        "enforce_parameter_schema": operation.flow.should_validate_parameters,
+    }
+    if pool_is_asked_for or there is None or there.work_pool_name is None:
         wanted["work_pool_name"] = pool
-    changed = {name: value for name, value in wanted.items() if getattr(there, name) != value}
+
+    def create() -> UUID:
+        crons = [CronSchedule(cron=operation.schedule, timezone="UTC")] if operation.schedule else []
+        return client.create_deployment(
+            flow_id=client.create_flow_from_name(operation.name),
+            name=operation.name,
+            schedules=[DeploymentScheduleCreate(schedule=cron) for cron in crons],
+            tags=operation.tags,
+            **wanted,
+        )
+
+    if there is None:
+        return run.upsert("deployment", name, None, True, create, create)
+    changed = {key: value for key, value in wanted.items() if getattr(there, key) != value}
     if missing := [tag for tag in operation.tags if tag not in there.tags]:
         changed["tags"] = [*there.tags, *missing]
-    if changed:
-        run.do(run.client.update_deployment, there.id, DeploymentUpdate(**changed))
+    update = partial(client.update_deployment, there.id, DeploymentUpdate(**changed))
     why = ", ".join(sorted(changed)).replace("_", " ")
-    run.note("deployment", operation.deployment, "changed" if changed else "unchanged", why)
+    run.upsert("deployment", name, there, bool(changed), create, update, why)
     return there.id
 
 
 def remove_deployment(run: Installation, name: str, why: str = "") -> UUID | None:
     """Remove a deployment. Returns its id; None if there is none of that name."""
-    there = _found(run.client.read_deployment_by_name, name)
+    there = _find(run.client.read_deployment_by_name, name)
     if there is None:
         return None
-    run.do(run.client.delete_deployment, there.id)
-    run.note("deployment", name, "removed", why)
+    run.remove("deployment", name, partial(run.client.delete_deployment, there.id), why)
     return there.id
 
 
@@ -197,47 +225,72 @@ def remove_deployments(run: Installation) -> None:
         for operation in operational_flows()
         for name in (operation.deployment, operation.old_deployment)
     ]
-    if _found(run.client.read_work_pool, POOL) is None:
+    if _find(run.client.read_work_pool, POOL) is None:
         return
-    ours = WorkPoolFilter(name=WorkPoolFilterName(any_=[POOL]))
+    ours = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
     there = run.client.read_deployments(work_pool_filter=ours)
-    foreign = [one.name for one in there if one.id not in removed]
-    if foreign:
-        return run.note("work pool", POOL, "kept", f"used by {', '.join(sorted(foreign))}")
-    run.do(run.client.delete_work_pool, POOL)
-    run.note("work pool", POOL, "removed")
+    users = [deployment.name for deployment in there if deployment.id not in removed]
+    run.remove("work pool", POOL, partial(run.client.delete_work_pool, POOL), users=users)
 
 
-def _create(client: SyncPrefectClient, operation: Operation, pool: str) -> UUID:
-    cron = operation.schedule
-    schedules = (
-        [] if cron is None else [DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone="UTC"))]
-    )
-    wanted = _wanted(operation)
-    return client.create_deployment(
-        flow_id=client.create_flow_from_name(operation.name),
-        name=operation.name,
-        work_pool_name=pool,
-        schedules=schedules,
-        tags=operation.tags,
-        **wanted,
-    )
+# -- automations
+#
+# A fingerprint in an automation's description shows whether a person has changed the automation.
+# It is in the description because editing an automation in the UI keeps the description.
+
+MARK = re.compile(r"\n*Installed by prefect-resilience \(fingerprint ([0-9a-f]{12})\)\s*$")
+IGNORED = frozenset({"id", "created", "updated", "description", "enabled", "tags", "owner_resource"})
+"""Fields that a fingerprint ignores: ids of the server, and fields that do not change the behaviour."""
+UNORDERED = frozenset({"expect", "after", "for_each"})
 
 
-def _wanted(operation: Operation) -> dict[str, Any]:
-    """The fields of a deployment that `install` keeps up to date."""
-    return {
-        "version": version(NAME),
-        "description": operation.description,
-        "entrypoint": operation.entrypoint,
-        "pull_steps": [],
-        "parameter_openapi_schema": operation.parameters,
-        "enforce_parameter_schema": operation.flow.should_validate_parameters,
-    }
+def fingerprint(automation: AutomationCore) -> str:
+    """Equal for two automations with the same behaviour."""
+    behaviour = _behaviour(automation.model_dump(mode="json", exclude_defaults=True))
+    return hashlib.sha256(json.dumps(behaviour, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _pool_so_far(client: SyncPrefectClient) -> str | None:
-    """The present pool of our deployments."""
-    tagged = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWN_TAG]))
-    found = client.read_deployments(deployment_filter=tagged, limit=1)
-    return found[0].work_pool_name if found else None
+def _behaviour(value: Any, key: str = "") -> Any:
+    if isinstance(value, Mapping):
+        items = cast("Mapping[str, Any]", value).items()
+        return {name: _behaviour(item, name) for name, item in items if name not in IGNORED}
+    if isinstance(value, list):
+        items = [_behaviour(item) for item in cast("list[Any]", value)]
+        return sorted(items) if key in UNORDERED else items
+    return value
+
+
+def installed_as(automation: Automation) -> str | None:
+    """The fingerprint in the description; None if there is none."""
+    mark = MARK.search(automation.description)
+    return mark[1] if mark else None
+
+
+def marked(automation: AutomationCore) -> AutomationCore:
+    """The automation with its fingerprint at the end of the description."""
+    text = MARK.sub("", automation.description)
+    mark = f"Installed by prefect-resilience (fingerprint {fingerprint(automation)})"
+    return automation.model_copy(update={"description": f"{text}\n\n{mark}"})
+
+
+def automate(run: Installation, file: AutomationFile, there: Automation | None) -> None:
+    """Create or update one automation, unless a person edited it."""
+    actions = there.actions if there else []
+    blocks = [action.block_document_id for action in actions if isinstance(action, SendNotification)]
+    # Without another block, alerts go through the one that the automation has.
+    ids = {**({"notification": str(blocks[0])} if blocks else {}), **run.ids}
+    if "notification" in file.needs and "notification" not in ids:
+        why = "no receiver for alerts: add --webhook or --notification-block"
+        return run.note("automation", file.name, "skipped", why)
+    wanted = marked(AutomationCore.model_validate(file.filled(ids)))
+    create = partial(run.client.create_automation, wanted)
+    if there is None:
+        return run.upsert("automation", file.name, None, True, create, create)
+    differs = fingerprint(there) != fingerprint(wanted)
+    if differs and fingerprint(there) != installed_as(there) and not run.reset:
+        return run.note("automation", file.name, "kept", "edited by a person; --reset replaces it")
+    # Keep `enabled` as a person set it.
+    updated = wanted.model_copy(update={"enabled": there.enabled})
+    update = partial(run.client.update_automation, there.id, updated)
+    why = "" if differs or there.enabled else "disabled by a person"
+    return run.upsert("automation", file.name, there, differs, create, update, why)

@@ -88,13 +88,7 @@ class Api:
 
     def each(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
         """Run `work` on every item, a few at a time. Yields the results in order."""
-        waiting: list[Any] = []
-        for item in items:
-            waiting.append(self._threads.submit(work, item))
-            if len(waiting) >= 2 * AT_ONCE:
-                yield waiting.pop(0).result()
-        while waiting:
-            yield waiting.pop(0).result()
+        return self._threads.map(work, items)
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)

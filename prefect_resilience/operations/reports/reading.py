@@ -37,7 +37,6 @@ T = TypeVar("T")
 When = datetime | timedelta | None
 
 DAY = timedelta(days=1)
-NAMED = 5
 OLDER_READ = 10_000
 """Letters from before the period: one of them may have been replayed in it."""
 LAST_ID = timedelta(seconds=1)
@@ -175,12 +174,10 @@ def _circuits(
         return None
     changes = events.changes if events else {}
     circuits = circuits_of(changes, documents, period.since.timestamp(), period.until.timestamp())
-    names = [circuit.name for circuit in circuits if not circuit.complete]
-    if names:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    if not all(circuit.complete for circuit in circuits):
         unknown.append(
-            f"Some changes of circuits ({', '.join(names[:NAMED])}{more}): they have no event, and the store "
-            "keeps only the latest. The openings and times of these circuits are lower bounds."
+            "Some changes of circuits: they have no event, and the store keeps only the latest. The openings "
+            "and times of these circuits are lower bounds, marked `at least`."
         )
     return circuits
 

@@ -19,7 +19,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.installation import InstallationChange, catalog, install, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.operations.installation.installing import marked
+from prefect_resilience.operations.installation.resources import marked
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 pytestmark = pytest.mark.slow
