@@ -42,6 +42,8 @@ REMARKABLE_HAPPENINGS = frozenset(
 )
 """A run without any of these events is a quiet run."""
 
+MOST_OF_A_KIND = 300
+"""The most events of each name that are kept for one pass."""
 CALLS_COUNTED = "calls.counted"
 CALL_COUNTS = ("calls", "attempts", "rejected", "fallbacks", "failures", "waited")
 """The totals of a function's guarded calls: calls that ended, attempts, rejected attempts, calls that a
@@ -146,21 +148,6 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
-    """The flow run of a summary."""
-
-    id: str
-    name: str
-    flow: str
-    state_type: str
-    state: str
-    message: str = ""
-    began: float | None = None
-    ended: float | None = None
-    times_run: int = 1
-
-
-@dataclass(frozen=True, slots=True)
 class Advice:
     """How to continue after a run that ended badly. `commands` are pairs: the purpose, and the command."""
 
@@ -172,16 +159,16 @@ class Advice:
 
 @dataclass(slots=True)
 class PassFacts:
-    """Everything known about one pass of a flow run and about the runs inside it. Counts are exact even when
-    rows are left out.
+    """What one source knows about a pass of a flow run and the runs inside it: the notes of this process, or
+    the API. Counts are exact even when rows are left out.
 
     `states` counts task runs by the name of their last state; `types` maps these names to Prefect's state
-    types. `retried` is the number of task runs that were retried, `retries` the number of retries. `noted`
-    has the ids of the counted task runs, `letters` those of dead letters that were created, `settled` those
-    of settled letters.
+    types. `retried` is the number of task runs that were retried, `retries` the number of retries. `calls`
+    has the totals of guarded calls inside the runs, by function and name in CALL_COUNTS; `call_errors` the
+    last error of each of these functions.
     """
 
-    task_runs: list[TaskRunSeen] = field(default_factory=list[TaskRunSeen])
+    task_runs: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
     happenings: list[Happening] = field(default_factory=list[Happening])
     states: Counter[str] = field(default_factory=Counter[str])
     types: dict[str, str] = field(default_factory=dict[str, str])
@@ -190,57 +177,55 @@ class PassFacts:
     retries: int = 0
     outputs: dict[str, Any] = field(default_factory=dict[str, Any])
     outputs_left_out: int = 0
-    noted: set[str] = field(default_factory=set[str])
-    letters: set[str] = field(default_factory=set[str])
-    settled: set[str] = field(default_factory=set[str])
     calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
-    """The totals of guarded calls inside the runs, by function and name in CALL_COUNTS."""
     call_errors: dict[str, str] = field(default_factory=dict[str, str])
-    """The last error of each of these functions."""
-    calls_added: set[str] = field(default_factory=set[str])
-    """The ids of the events that are in `calls`."""
 
     @property
     def total(self) -> int:
-        return sum(self.states.values())
+        return self.states.total()
 
     @property
     def outcomes(self) -> Counter[Outcome]:
         """The number of task runs for each outcome."""
-        found: Counter[Outcome] = Counter()
+        outcomes: Counter[Outcome] = Counter()
         for name, count in self.states.items():
-            found[outcome_of(self.types.get(name, name.upper()), name)] += count
-        return +found
-
-    def count(self, kind: str, name: str, times: int = 1) -> None:
-        """Count `times` task runs whose last state has this type and name."""
-        self.states[name] += times
-        self.types[name] = kind
-
-    def happened(self, one: Happening) -> None:
-        """Count an event, and keep it."""
-        self.counts[one.name] += 1
-        note_letter(one, self.letters, self.settled)
-        if one.name == CALLS_COUNTED:
-            self.add_calls(one)
-        else:
-            self.happenings.append(one)
-
-    def add_calls(self, one: Happening) -> None:
-        """Add what an event says about a function's calls since the event before it."""
-        self.calls_added.add(one.id)
-        for name in CALL_COUNTS:
-            self.calls[one.subject, name] += one.payload.get(name, 0)
-        if error := one.payload.get("last_error"):
-            self.call_errors[one.subject] = str(error)
+            outcomes[outcome_of(self.types.get(name, name.upper()), name)] += count
+        return +outcomes
 
     @property
     def remarkable(self) -> bool:
         return bool(
             self.retries
             or any(self.counts[name] for name in REMARKABLE_HAPPENINGS)
-            or any(run.remarkable for run in self.task_runs)
+            or any(run.remarkable for run in self.task_runs.values())
         )
+
+    def add(self, run: TaskRunSeen) -> None:
+        """Count a task run, and keep it."""
+        self.task_runs[run.id] = run
+        if run.last is not None:
+            self.count(run.last.type, run.last.name)
+        self.retried += run.starts > 1
+        self.retries += max(run.starts - 1, 0)
+
+    def count(self, kind: str, name: str) -> None:
+        """Count a task run whose last state has this type and name."""
+        self.states[name] += 1
+        self.types[name] = kind
+
+    def happened(self, event: Happening) -> None:
+        """Count an event, and keep it."""
+        self.counts[event.name] += 1
+        run = self.task_runs.get(str(event.payload.get("task_run_id")))
+        if run is not None and event.name == "attempt.refused":
+            run.rejected += 1
+        if event.name == CALLS_COUNTED:
+            for name in CALL_COUNTS:
+                self.calls[event.subject, name] += event.payload.get(name, 0)
+            if error := event.payload.get("last_error"):
+                self.call_errors[event.subject] = str(error)
+        elif self.counts[event.name] <= MOST_OF_A_KIND:
+            self.happenings.append(event)
 
 
 def together(parts: Iterable[PassFacts]) -> PassFacts:
@@ -249,15 +234,6 @@ def together(parts: Iterable[PassFacts]) -> PassFacts:
     for part in parts:
         for name in PassFacts.__dataclass_fields__:
             mine, theirs = getattr(whole, name), getattr(part, name)
-            # Counters, lists and numbers are added; sets and dicts are merged.
-            united = mine | theirs if type(mine) in (set, dict) else mine + theirs
-            setattr(whole, name, united)
+            # Counters, lists and numbers are added; dicts are merged.
+            setattr(whole, name, mine | theirs if type(mine) is dict else mine + theirs)
     return whole
-
-
-def note_letter(one: Happening, letters: set[str], settled: set[str]) -> None:
-    """Remember the letter of an event. Repeated events count it once."""
-    if one.name == "dead-letter.created":
-        letters.add(one.subject)
-    elif one.name == "dead-letter.settled":
-        settled.add(one.subject)

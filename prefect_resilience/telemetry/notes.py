@@ -16,71 +16,60 @@ from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.telemetry.model import (
-    CALLS_COUNTED,
     FINAL,
     Happening,
     PassFacts,
     StateSeen,
     TaskRunSeen,
     cut_random_part,
-    note_letter,
     together,
 )
 
-MOST_RUNS = 2_000
 MOST_ROWS = 20_000
-"""The most flow runs, and the most rows of all of them together. The least recently used are dropped."""
+"""The most rows of all flow runs together; each pass counts as ROWS_OF_A_PASS more. The least recently used
+passes are dropped."""
+ROWS_OF_A_PASS = 10
 MOST_REMARKABLE = 500
 MOST_ORDINARY = 100
-MOST_UNFINISHED = 2_000
+"""The rows of ended task runs of a pass. From MOST_ORDINARY on, only remarkable ones are kept."""
 MOST_STATES = 120
-MOST_OF_A_KIND = 300
 MOST_OUTPUTS = 50
-MOST_IDS = 20_000
-"""The most rows that are kept for one flow run. MOST_OF_A_KIND applies to the events of each name."""
 
 _SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_LETTERS = 6, 60, 2_000
 
 
 @dataclass(slots=True)
 class RunNotes(PassFacts):
-    """Facts about one pass of a flow run. `noted` has the ids of the task runs that have ended."""
+    """Facts about one pass of a flow run. `ended_rows` is the number of rows of ended task runs."""
 
-    unfinished: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
-    kept: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
-    kept_remarkable: int = 0
-    kept_ordinary: int = 0
+    ended_rows: int = 0
     keeps_outputs: bool = False
     calls_of: Counter[str] = field(default_factory=Counter[str])
-    retries: int = 0
-    retried: int = 0
-    outputs_left_out: int = 0
 
     @property
     def rows(self) -> int:
-        return len(self.kept) + len(self.unfinished) + len(self.happenings) + len(self.outputs)
+        return ROWS_OF_A_PASS + len(self.task_runs) + len(self.happenings) + len(self.outputs)
 
     def came_to(
         self, run_id: str, name: str, flow_run_id: str, state: StateSeen, key: str = ""
     ) -> TaskRunSeen:
         """Note that a task run entered a state. `key` is its dynamic key."""
-        run = self.kept.get(run_id) or self.unfinished.get(run_id)
-        if run is None:
-            run = TaskRunSeen(run_id, name, flow_run_id)
-            if len(self.unfinished) < MOST_UNFINISHED or state.type in FINAL:
-                self.unfinished[run_id] = run
-        run.name = name
+        run = self.task_runs.setdefault(run_id, TaskRunSeen(run_id, name, flow_run_id))
+        run.name, before = name, run.last
         # From then on a name of the user's own is known.
         if self.keeps_outputs and not run.label and state.type != "PENDING":
             run.label = self._label_for(name, key)
-        before = run.last
-        if len(run.states) < MOST_STATES or state.type in FINAL:
-            run.states.append(state)
-        if state.type == "RUNNING" and before is not None and run.starts > 1:
-            self.retries += 1
-            self.retried += run.starts == 2
-        if state.type in FINAL:
-            self._ended(run, before, state)
+        if before is not None:
+            self.states[before.name] -= 1
+        self.count(state.type, state.name)
+        run.states[MOST_STATES - 1 :] = [state]
+        if state.type == "RUNNING":
+            run.begun += 1
+            self.retries += run.begun > 1
+            self.retried += run.begun == 2
+        # For example, a task that completed and was then rolled back ends twice.
+        if state.type in FINAL and not (before is not None and before.type in FINAL):
+            self._limit_rows(run)
         return run
 
     def _label_for(self, name: str, key: str) -> str:
@@ -89,34 +78,12 @@ class RunNotes(PassFacts):
         number = self.calls_of[stable]
         return stable if number == 1 else f"{stable} ({number})"
 
-    def _ended(self, run: TaskRunSeen, before: StateSeen | None, state: StateSeen) -> None:
-        if before is not None and before.type in FINAL:
-            self.states[before.name] -= 1  # for example a task that completed and was then rolled back
-        self.states[state.name] += 1
-        self.types[state.name] = state.type
-        self.unfinished.pop(run.id, None)
-        if len(self.noted) < MOST_IDS:
-            self.noted.add(run.id)
-        if run.id in self.kept:
-            return
-        if run.remarkable and self.kept_remarkable < MOST_REMARKABLE:
-            self.kept_remarkable += 1
-            self.kept[run.id] = run
-        elif not run.remarkable and self.kept_ordinary < MOST_ORDINARY:
-            self.kept_ordinary += 1
-            self.kept[run.id] = run
-
-    def happened(self, one: Happening) -> None:
-        self.counts[one.name] += 1
-        if len(self.letters) < MOST_IDS:
-            note_letter(one, self.letters, self.settled)
-        run = self.unfinished.get(str(one.payload.get("task_run_id")))
-        if run is not None and one.name == "attempt.refused":
-            run.rejected += 1
-        if one.name == CALLS_COUNTED:
-            self.add_calls(one)
-        elif self.counts[one.name] <= MOST_OF_A_KIND:
-            self.happenings.append(one)
+    def _limit_rows(self, run: TaskRunSeen) -> None:
+        """Drop the row of an ended task run if there are too many."""
+        if self.ended_rows < (MOST_REMARKABLE if run.remarkable else MOST_ORDINARY):
+            self.ended_rows += 1
+        else:
+            del self.task_runs[run.id]
 
     def gave(self, label: str, value: Any) -> None:
         """Note the value that a completed task run returned."""
@@ -183,12 +150,11 @@ def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
         _of(flow_run_id, count).happened(happening)
 
 
-def known(flow_run_id: str, count: int | None = None) -> RunNotes | None:
-    """The notes of a pass of a flow run. Without `count`: of its last pass in this process."""
+def known(flow_run_id: str) -> RunNotes | None:
+    """The notes of the last pass of a flow run in this process."""
     with _passes.lock:
-        if count is None:
-            count = max((number for run_id, number in _passes.notes if run_id == flow_run_id), default=0)
-        return _passes.notes.get((flow_run_id, count))
+        passes = [key for key in _passes.notes if key[0] == flow_run_id]
+        return _passes.notes[max(passes)] if passes else None
 
 
 def forget(passes: Iterable[tuple[str, int]]) -> None:
@@ -207,7 +173,7 @@ def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts
     """The facts that this process noted about these flow runs, by flow run id and run count."""
     ids = set(flow_run_ids)
     with _passes.lock:
-        return {key: _copied(notes) for key, notes in _passes.notes.items() if key[0] in ids}
+        return {key: _copy_of(notes) for key, notes in _passes.notes.items() if key[0] in ids}
 
 
 def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
@@ -219,31 +185,19 @@ def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
         return dict(notes.outputs), notes.outputs_left_out
 
 
-def _copied(notes: RunNotes) -> PassFacts:
-    seen = together([notes])
-    runs = [*notes.kept.values(), *notes.unfinished.values()]
-    seen.task_runs = [replace(run, states=[*run.states]) for run in runs]
-    seen.noted |= notes.unfinished.keys()
-    for run in notes.unfinished.values():
-        if run.last is not None:
-            seen.count(run.last.type, run.last.name)
-    return seen
+def _copy_of(notes: RunNotes) -> PassFacts:
+    facts = together([notes])
+    facts.task_runs = {key: replace(run, states=[*run.states]) for key, run in notes.task_runs.items()}
+    return facts
 
 
 def _of(flow_run_id: str, count: int) -> RunNotes:
     key = (flow_run_id, count)
     notes = _passes.notes.get(key)
     if notes is None:
+        rows = sum(old.rows for old in _passes.notes.values())
+        while rows > MOST_ROWS:
+            rows -= _passes.notes.popitem(last=False)[1].rows
         notes = _passes.notes[key] = RunNotes()
-        _make_room()
-    else:
-        _passes.notes.move_to_end(key)
+    _passes.notes.move_to_end(key)
     return notes
-
-
-def _make_room() -> None:
-    """Drop old notes. It runs once for each pass of a flow run, not for each row."""
-    rows = sum(notes.rows for notes in _passes.notes.values()) if len(_passes.notes) % 50 == 0 else 0
-    while len(_passes.notes) > MOST_RUNS or (rows > MOST_ROWS and len(_passes.notes) > 1):
-        _, gone = _passes.notes.popitem(last=False)
-        rows -= gone.rows

@@ -126,7 +126,7 @@ def test_each_task_run_of_a_resilient_flow_is_noted() -> None:
         assert seams.started_tasks_alone(context)
         noted = notes.known(str(context.flow_run.id))
         assert noted is not None
-        return dict(noted.states), noted.retries, [*noted.outputs.values()]
+        return dict(+noted.states), noted.retries, [*noted.outputs.values()]
 
     states, retries, outputs = several()
     assert states == {"Completed": 7, "Failed": 1, "Cached": 1}
@@ -143,7 +143,7 @@ async def test_so_is_an_async_one() -> None:
         assert context is not None
         assert context.flow_run is not None
         noted = notes.known(str(context.flow_run.id))
-        return None if noted is None else dict(noted.states)
+        return None if noted is None else dict(+noted.states)
 
     assert await asynchronous() == {"Completed": 1}
 

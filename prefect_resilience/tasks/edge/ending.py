@@ -9,9 +9,7 @@ worker when that process has died. Errors in them are logged and never fail the 
 from __future__ import annotations
 
 import asyncio
-import logging
 import shlex
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,9 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prefect.client.orchestration import get_client
-from prefect.context import FlowRunContext
 from prefect.logging.loggers import flow_run_logger
-from prefect.task_runners import ThreadPoolTaskRunner
 
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.outcomes import has_loop
@@ -37,18 +33,17 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.registry import circuits_used
 from prefect_resilience.tasks.edge.circuits_table import keeper
-from prefect_resilience.tasks.edge.seams import on_task_run_state, started_tasks_alone
+from prefect_resilience.tasks.edge.seams import on_task_run_state
 from prefect_resilience.tasks.edge.telling import Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.call_totals import send_totals
 from prefect_resilience.telemetry.edge.events import (
     announce_recoverable,
-    happening_of,
     note_state,
     watch_runs,
 )
-from prefect_resilience.telemetry.model import Advice, Happening
+from prefect_resilience.telemetry.model import Advice
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -116,9 +111,6 @@ def _by_itself(hint: RecoveryHint) -> str:
     return f"The automation does this at {moment} or soon after: attempt {hint.attempt}."
 
 
-Log = logging.LoggerAdapter[Any]
-
-
 @dataclass(frozen=True)
 class Ending:
     """What a flow leaves at its end. `policy`: the limits of its automatic recovery, if it has one."""
@@ -158,81 +150,51 @@ def ended(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[
     """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
     if not enabled():
         return None
-    return _beside_a_loop(partial(_leave, ending, flow, flow_run, state))
-
-
-def _beside_a_loop(work: Callable[[], None]) -> Coroutine[Any, Any, None] | None:
-    return asyncio.to_thread(work) if has_loop() else work()
+    leave = partial(_leave, ending, flow, flow_run, state)
+    return asyncio.to_thread(leave) if has_loop() else leave()
 
 
 def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     log = flow_run_logger(flow_run=flow_run, flow=flow)
     try:
-        EndOfRun(ending, flow, flow_run, state, log).leave()
+        EndOfRun(flow, flow_run, state, log, ending).leave()
     except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
         log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
 
 
 @dataclass
-class EndOfRun:
-    """The end of one flow run."""
+class EndOfRun(Telling):
+    """The end of one flow run, and what it leaves."""
 
     ending: Ending
-    flow: Flow[..., Any]
-    flow_run: FlowRun
-    state: State[Any]
-    log: Log
-
-    @property
-    def badly(self) -> bool:
-        return self.state.type.value in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING")
-
-    @property
-    def of_this_process(self) -> bool:
-        """Whether the run took place in this process. If not, its process has died and its notes are lost."""
-        return FlowRunContext.get() is not None or notes.known(str(self.flow_run.id)) is not None
 
     def leave(self) -> None:
-        send_totals(ended=self.flow_run.id)
+        run = self.flow_run
+        send_totals(ended=run.id)
         if circuits_used():
             keeper.look()
-        here = self.of_this_process
-        letter = self._letter() if self.ending.dead_letter else None
+        if self.ending.dead_letter:
+            self._letter()
         if not self.ending.summary and not (self.ending.hint and self.badly):
             return
-        flow_run, alone = self.flow_run, self._all_ran_here()
-        telling = Telling(self.flow.name, flow_run, self.state, here, alone, self.log, self.badly, letter)
-        if telling.whole and not self.badly and not notes.seen_in([str(flow_run.id)]).remarkable:
-            notes.forget([(str(flow_run.id), max(flow_run.run_count, 1))])
+        if self.whole and not self.badly and not notes.seen_in([str(run.id)]).remarkable:
+            notes.forget([(str(run.id), max(run.run_count, 1))])
             return  # a quiet run: the API is not even asked
-        telling.advice = self._hinted() if self.badly and self.ending.hint else None
+        self.advice = self._hinted() if self.badly and self.ending.hint else None
         if self.ending.summary:
-            telling.tell()
+            self.tell()
 
-    def _letter(self) -> Happening | None:
-        """Keep the run as a dead letter. Returns an event for its summary, since no event is sent outside a
-        run. If the run has completed, its earlier letter is settled instead."""
+    def _letter(self) -> None:
+        """Keep the run as a dead letter. If the run has completed, its earlier letter is settled instead."""
         # Imported late: it is a large part of the package and imports this module.
         from prefect_resilience.tasks.edge.hooks import capture_for_flow, dead_letter, settle_for_flow
 
-        if self.state.is_completed():
-            settle_for_flow(self.flow, self.flow_run)
-            return None
         failed, crashed = self.state.is_failed(), self.state.is_crashed()
         written = self.flow.on_failure_hooks if failed else self.flow.on_crashed_hooks
-        if not (failed or crashed) or dead_letter in written:
-            return None
-        letter = capture_for_flow(self.flow, self.flow_run, self.state)
-        if letter is None:
-            return None
-        payload = letter.model_dump(include={"name", "code", "category", "message"})
-        at = letter.created_at.timestamp()
-        return happening_of(letter.id, at, "dead-letter.created", letter.id, payload)
-
-    def _all_ran_here(self) -> bool:
-        """Whether its task runs ran in the process of the flow, and it started no other flow."""
-        in_threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        return in_threads and started_tasks_alone(FlowRunContext.get())
+        if self.state.is_completed():
+            settle_for_flow(self.flow, self.flow_run)
+        elif (failed or crashed) and dead_letter not in written:
+            capture_for_flow(self.flow, self.flow_run, self.state)
 
     def _hinted(self) -> Advice | None:
         """Log how to continue, label the run with its error, and inform the automation that recovers it.

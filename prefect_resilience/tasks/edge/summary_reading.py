@@ -13,13 +13,14 @@ from uuid import UUID
 
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 from prefect.client.schemas.objects import FlowRun, TaskRun
+from prefect.settings import PREFECT_UI_URL
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.durable.batches.run_passes import RunOrigin
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.tasks.edge.seams import next_page
 from prefect_resilience.tasks.summaries.story import CIRCUIT_MOVES
-from prefect_resilience.telemetry.edge.events import happening_of, state_seen
+from prefect_resilience.telemetry.edge.events import PREFIX, happening_of, state_seen
 from prefect_resilience.telemetry.model import (
     FINAL,
     REMARKABLE_HAPPENINGS,
@@ -38,8 +39,8 @@ MOST_EVENTS = 2_000
 MOST_INNER = 200
 DEPTH = 3
 MOST_CIRCUITS = 20
-PREFIX = "prefect-resilience."
-TOLD = sorted(REMARKABLE_HAPPENINGS | {"dead-letter.settled", "attempt.refused"})
+MOST_LINKS = 20
+EVENTS = (*sorted(REMARKABLE_HAPPENINGS), "attempt.refused")
 HEARTBEAT = "prefect.flow-run.heartbeat"
 DAY = 86_400.0
 
@@ -60,15 +61,14 @@ def origin_of(run: FlowRun) -> RunOrigin:
 
 def read_inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
     """The flow runs inside one, at most DEPTH levels down and at most MOST_INNER."""
-    found: list[UUID] = []
+    inner: list[UUID] = []
     level = [flow_run_id]
     for _ in range(DEPTH):
         parents = FlowRunFilter(parent_flow_run_id=FlowRunFilterParentFlowRunId(any_=level))
-        level = (
-            [run.id for run in client.read_flow_runs(flow_run_filter=parents, limit=PAGE)] if level else []
-        )
-        found += level
-    return found[:MOST_INNER]
+        runs = client.read_flow_runs(flow_run_filter=parents, limit=PAGE) if level else []
+        level = [run.id for run in runs]
+        inner += level
+    return inner[:MOST_INNER]
 
 
 def has_heard_the_end(
@@ -80,57 +80,55 @@ def has_heard_the_end(
         "flow_runs": {"id": {"any_": [str(flow_run_id)]}},
         "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING", "SCHEDULED"]}}},
     }
-    unfinished = not died and _json(client.request("POST", "/task_runs/count", json=body))
+    unfinished = not died and _post(client, "/task_runs/count", body)
     if state_id is None or unfinished:
         return not unfinished
-    body = {"filter": {"id": {"id": [str(state_id)]}}, "limit": 1}
-    return bool(_json(client.request("POST", "/events/filter", json=body))["events"])
+    return bool(_first_events(client, {"id": {"id": [str(state_id)]}}, 1)["events"])
 
 
 def read_task_runs(client: SyncPrefectClient, ids: Iterable[UUID]) -> list[tuple[TaskRunSeen, int]]:
     """The task runs of these flow runs in the order of their begin, each with its flow run's run count;
     without those that represent a subflow run."""
-    found: list[tuple[TaskRunSeen, int]] = []
-    flow_runs = {"id": {"any_": [str(one) for one in ids]}}
-    while len(found) < MOST_RUNS:
-        body: Filter = {
-            "flow_runs": flow_runs,
-            "task_runs": {"subflow_runs": {"exists_": False}},
-            "sort": "EXPECTED_START_TIME_ASC",
-            "limit": PAGE,
-            "offset": len(found),
-        }
-        page = _json(client.request("POST", "/task_runs/filter", json=body))
-        runs = [TaskRun.model_validate(one) for one in page]
-        found += [(_seen(run), run.flow_run_run_count) for run in runs]
+    read: list[tuple[TaskRunSeen, int]] = []
+    body: Filter = {
+        "flow_runs": {"id": {"any_": [str(run_id) for run_id in ids]}},
+        "task_runs": {"subflow_runs": {"exists_": False}},
+        "sort": "EXPECTED_START_TIME_ASC",
+        "limit": PAGE,
+    }
+    while len(read) < MOST_RUNS:
+        page = _post(client, "/task_runs/filter", {**body, "offset": len(read)})
+        runs = [TaskRun.model_validate(run) for run in page]
+        read += [(_task_run_seen(run), run.flow_run_run_count) for run in runs]
         if len(page) < PAGE:
             break
-    return found
+    return read
 
 
-def read_history(client: SyncPrefectClient, task_run_id: UUID) -> list[StateSeen]:
+def read_history(client: SyncPrefectClient, task_run_id: str) -> list[StateSeen]:
     """All states of a task run."""
-    return sorted(map(state_seen, client.read_task_run_states(task_run_id)), key=lambda state: state.at)
+    states = map(state_seen, client.read_task_run_states(UUID(task_run_id)))
+    return sorted(states, key=lambda state: state.at)
 
 
 def read_events(client: SyncPrefectClient, ids: Iterable[UUID], since: float) -> list[Happening]:
     """The events about these flow runs that a summary shows, the first one first."""
-    related = {"id": [f"prefect.flow-run.{one}" for one in ids]}
-    return _events(client, TOLD, {"related": related, "occurred": {"since": _iso(since)}})
+    related = {"id": [f"prefect.flow-run.{run_id}" for run_id in ids]}
+    return _events(client, EVENTS, {"related": related, "occurred": {"since": _iso(since)}})
 
 
 def read_circuit_events(
     client: SyncPrefectClient, names: Sequence[str], since: float, until: float
 ) -> list[Happening]:
     """The changes of these circuits in a time span, by any process or person."""
-    about = {"id": [f"{PREFIX}circuit.{name}" for name in names[:MOST_CIRCUITS]]}
+    about = {"id": [f"{PREFIX}.circuit.{name}" for name in names[:MOST_CIRCUITS]]}
     occurred = {"since": _iso(since), "until": _iso(until)}
     return _events(client, sorted(CIRCUIT_MOVES), {"resource": about, "occurred": occurred})
 
 
 def read_beats(client: SyncPrefectClient, flow_run_id: UUID, ends: Iterable[float]) -> list[float]:
     """The last heartbeat of a flow run before each of these times, if it sent any."""
-    found: list[float] = []
+    beats: list[float] = []
     for end in ends:
         wanted: Filter = {
             "event": {"name": [HEARTBEAT]},
@@ -138,24 +136,37 @@ def read_beats(client: SyncPrefectClient, flow_run_id: UUID, ends: Iterable[floa
             "occurred": {"since": _iso(end - DAY), "until": _iso(end)},
             "order": "DESC",
         }
-        page = _json(client.request("POST", "/events/filter", json={"filter": wanted, "limit": 1}))
-        found += [parse_datetime(event["occurred"]).timestamp() for event in page["events"]]
-    return found
+        page = _first_events(client, wanted, 1)
+        beats += [parse_datetime(event["occurred"]).timestamp() for event in page["events"]]
+    return beats
+
+
+def read_links(client: SyncPrefectClient, flow_run_ids: Iterable[UUID]) -> list[tuple[str, str | None]]:
+    """Other artifacts of these runs, such as the picture of a plan: pairs of a key and an address."""
+    body = {"artifacts": {"flow_run_id": {"any_": [str(run_id) for run_id in flow_run_ids]}}, "limit": 100}
+    base = PREFECT_UI_URL.value()
+    links = {
+        artifact["key"]: f"{base}/artifacts/artifact/{artifact['id']}" if base else None
+        for artifact in _post(client, "/artifacts/filter", body)
+        if artifact["key"]
+        and artifact["type"] != "progress"
+        and not artifact["key"].startswith("run-summary-")
+    }
+    return sorted(links.items())[:MOST_LINKS]
 
 
 def _events(client: SyncPrefectClient, names: Sequence[str], wanted: Filter) -> list[Happening]:
     """Events of these names, at most about MOST_EVENTS."""
-    wanted = {**wanted, "event": {"name": [PREFIX + name for name in names]}, "order": "ASC"}
-    page = _json(client.request("POST", "/events/filter", json={"filter": wanted, "limit": 50}))
-    found: list[Happening] = []
-    while True:
-        found += [_happening(event) for event in page["events"]]
-        if not page["next_page"] or len(found) >= MOST_EVENTS:
-            return found
-        page = _json(next_page(client, str(page["next_page"])))
+    event_names = [f"{PREFIX}.{name}" for name in names]
+    page = _first_events(client, {**wanted, "event": {"name": event_names}, "order": "ASC"}, 50)
+    events = [*page["events"]]
+    while page["next_page"] and len(events) < MOST_EVENTS:
+        page = next_page(client, str(page["next_page"])).raise_for_status().json()
+        events += page["events"]
+    return [_happening(event) for event in events]
 
 
-def _seen(run: TaskRun) -> TaskRunSeen:
+def _task_run_seen(run: TaskRun) -> TaskRunSeen:
     """A task run with the states that its own record contains."""
     states: list[StateSeen] = []
     if run.start_time is not None:
@@ -171,7 +182,7 @@ def _happening(event: Filter) -> Happening:
     return happening_of(
         str(event["id"]),
         parse_datetime(event["occurred"]).timestamp(),
-        str(event["event"]).removeprefix(PREFIX),
+        str(event["event"]).removeprefix(f"{PREFIX}."),
         redact(str(resource.get("prefect.resource.name") or resource["prefect.resource.id"])),
         event.get("payload") or {},
     )
@@ -181,6 +192,9 @@ def _iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat()
 
 
-def _json(response: Any) -> Any:
-    response.raise_for_status()
-    return response.json()
+def _first_events(client: SyncPrefectClient, wanted: Filter, limit: int) -> Any:
+    return _post(client, "/events/filter", {"filter": wanted, "limit": limit})
+
+
+def _post(client: SyncPrefectClient, route: Any, body: Filter) -> Any:
+    return client.request("POST", route, json=body).raise_for_status().json()

@@ -11,74 +11,64 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from httpx import HTTPError
 from prefect.client.schemas.actions import ArtifactCreate
-from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, PREFECT_UI_URL, temporary_settings
+from prefect.context import FlowRunContext
+from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+from prefect.task_runners import ThreadPoolTaskRunner
 
-from prefect_resilience.base.drive import answers
 from prefect_resilience.base.process import at_exit, start_thread
 from prefect_resilience.durable.batches.audit import Audit, AuditEntry
 from prefect_resilience.durable.batches.edge.closing import close_left_behind, states_of
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
-from prefect_resilience.durable.batches.run_passes import RunPass, RunState, pass_of_task_run, passes_of
+from prefect_resilience.durable.batches.run_passes import RunPass, Start, passes_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
+from prefect_resilience.durable.letters.queue import OPEN
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.circuits_table import create_artifact, own_client
+from prefect_resilience.tasks.edge.seams import started_tasks_alone
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
-from prefect_resilience.tasks.summaries.story import (
-    Story,
-    add_read,
-    circuits_met,
-    circuits_of,
-    one_pass,
-    story_of,
-)
+from prefect_resilience.tasks.summaries.story import Story, circuits_met, divide, moves_of
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import (
-    Advice,
-    Happening,
-    PassFacts,
-    RunFacts,
-    StateSeen,
-    TaskRunSeen,
-    together,
-)
+from prefect_resilience.telemetry.model import ENDED_BADLY, Advice, Happening, TaskRunSeen
 
 if TYPE_CHECKING:
+    from prefect import Flow
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
-CLOSING = 1.0
-"""Seconds for closing the task runs that earlier passes left unfinished."""
-CLOSING_SETTLES = 30.0
 HELD = 3.0
 """The most seconds for which the end of a run waits for its summary."""
 AFTER_A_DEATH = 12.0
 """Seconds for a run whose process has died: the API receives its last events some seconds later."""
-LOOKS = 5.0
-"""Seconds for reading."""
+LOOKS = 10.0
+"""Seconds after which nothing more is read."""
+WRITES = 30.0
+"""Seconds in which a busy API is asked again to take the artifact."""
+ANSWERS = 10.0
+"""The most seconds for one answer of the API."""
+TRIES, PAUSE = 3, 0.2
+"""Attempts for each read, and the seconds between two: a server on SQLite rejects concurrent writes."""
 EVERY = 1.0
-AT_THE_END = 5.0
+AT_THE_END = 10.0
 """The most seconds for which the end of the process waits for summaries that are being written."""
-MOST_LINKS = 20
+CLOSING_SETTLES, CLOSING = 30.0, 1.0
 MOST_HISTORIES = 60
 NAME_LENGTH = 60
-_WAITING = frozenset({"waiting", "replaying", "in_doubt"})
 
-NO_ANSWER = "The Prefect API did not answer in time: this summary has only the records of this process."
-NOT_HEARD = "The Prefect API had not received every event yet: the latest ones may be missing."
-TOO_MANY = f"The run has more than {reading.MOST_RUNS:,} task runs: the later ones are missing."
+T = TypeVar("T")
 
 _ending = threading.Event()
 """Set when the process ends: then nothing waits for the Prefect API to hear more."""
@@ -88,29 +78,28 @@ _threads: list[threading.Thread] = []
 
 @dataclass
 class Telling:
-    """Reads and writes the summary of one run.
+    """The end of one flow run, of which it reads and writes the summary.
 
-    `here`: the run took place in this process. `alone`: its task runs ran in the process of the flow, and it
-    started no other flow. `badly`: the run ended badly, so a summary is written in any case. `letter` is its
-    own dead letter, which has no event. `ids` has the run and the runs inside it.
+    `here`: the run took place in this process; if not, its process has died and its notes are lost. `local`:
+    its task runs took place here, too. `whole`: all of it did, in one pass. `ids` has the run and the runs
+    inside it. `missing` names what could not be read.
     """
 
-    flow_name: str
+    flow: Flow[..., Any]
     flow_run: FlowRun
     state: State[Any]
-    here: bool
-    alone: bool
     log: logging.LoggerAdapter[Any]
-    badly: bool
-    letter: Happening | None = None
-    advice: Advice | None = None
-    ids: list[UUID] = field(default_factory=list[UUID])
-    missing: list[str] = field(default_factory=list[str])
 
-    @property
-    def whole(self) -> bool:
-        """Whether all of it happened in this process, in one pass."""
-        return self.here and self.alone and self.flow_run.run_count <= 1
+    def __post_init__(self) -> None:
+        run, context = self.flow_run, FlowRunContext.get()
+        self.here = context is not None or notes.known(str(run.id)) is not None
+        self.local = self.here and isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
+        self.whole = self.local and started_tasks_alone(context) and run.run_count <= 1
+        self.badly = self.state.type.value in ENDED_BADLY
+        self.ids: list[UUID] = [run.id]
+        self.missing: list[str] = []
+        self.advice: Advice | None = None
+        self.until = 0.0
 
     def tell(self) -> None:
         """Write the summary in a thread, and wait a limited time for it. Never raises."""
@@ -123,10 +112,10 @@ class Telling:
         written.wait(HELD if self.here else AFTER_A_DEATH + HELD)
 
     def _work(self, written: Callable[[], None]) -> None:
-        self.ids = [self.flow_run.id]
         try:
-            # No retries in the client: their delays would exceed the time limits.
-            with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}), own_client() as client:
+            # The delays of the client's own retries would exceed the time limits.
+            limits: dict[Any, float] = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWERS}
+            with temporary_settings(limits), own_client() as client:
                 story = self._look(client)
                 if self.badly or story.remarkable:
                     self._write(client, story)
@@ -137,158 +126,106 @@ class Telling:
             if self.flow_run.parent_task_run_id is None:
                 notes.forget(notes.seen_by_pass(map(str, self.ids)).keys())
 
+    def _read(self, name: str, otherwise: T, read: Callable[..., T], *args: Any) -> T:
+        """What the API or the store answers; `otherwise` if there is no answer in time."""
+        for _ in range(TRIES):
+            if time.monotonic() >= self.until:
+                break
+            try:
+                return read(*args)
+            except Exception as failure:  # noqa: BLE001 - a summary with less is still useful
+                self.log.debug("%s could not be read: %s", name, redact(repr(failure)))
+                time.sleep(PAUSE)
+        self.missing.append(name)
+        return otherwise
+
     def _look(self, client: SyncPrefectClient) -> Story:
-        """The story of the run. Its `missing` lists what could not be read."""
-        if self.whole:
-            facts = self._facts(self.flow_run)
-            story = one_pass(facts, together(notes.seen_by_pass([str(self.flow_run.id)]).values()))
-        else:
-            story = self._passes(client)
-        letter, seen = self.letter, story.last
-        if letter is not None and letter.subject not in seen.letters:
-            seen.happened(letter)
-        return replace(self._afterwards(client, story), missing=tuple(self.missing))
-
-    def _passes(self, client: SyncPrefectClient) -> Story:
-        """The story of a run with several passes, or with parts in other processes."""
-        run_id = self.flow_run.id
-        if not (self.here and self.alone) and not self._wait(client):
-            self.missing.append(NOT_HEARD)
-        until = time.monotonic() + LOOKS
-        first: dict[str, Callable[[], Any]] = {
-            "run": partial(client.read_flow_run, run_id),
-            "states": partial(states_of, client, run_id),
-            "inner": partial(reading.read_inner_runs, client, run_id),
-            "audit": partial(_audit_of, self.flow_run),
-        }
-        found = answers(first, until, at_once=len(first))
-        run: FlowRun = found.get("run", self.flow_run)
-        states: list[RunState] = found.get("states", [])
-        inner: list[UUID] = found.get("inner", [])
-        self.ids += inner
-        noted = notes.seen_by_pass(map(str, self.ids))
-        passes = passes_of(states, reading.origin_of(run), found.get("audit", ()), run.run_count)
+        """The story of the run, read once."""
+        run, state = self.flow_run, self.state
+        passes: Sequence[RunPass] = ()
+        self.until = time.monotonic() + LOOKS
+        if not self.whole:
+            self.ids += self._read("the runs inside it", [], reading.read_inner_runs, client, run.id)
+            self._wait(client)
+            self.until = time.monotonic() + LOOKS
+            run = self._read("the run", run, client.read_flow_run, run.id)
+            states = self._read("its states", [], states_of, client, run.id)
+            audit = self._read("who recovered it", (), _audit_of, run)
+            passes = passes_of(states, reading.origin_of(run), audit, run.run_count)
         if not passes:
-            self.missing.append(NO_ANSWER)
-            return one_pass(self._facts(run), together(noted.values()))
-        began = passes[0].began - reading.DAY
-        if len(passes) > 1:
-            # Before the task runs are read.
-            closing = partial(close_left_behind, client, run, settles=CLOSING_SETTLES, within=CLOSING)
-            answers({"closed": closing}, min(until, time.monotonic() + 2 * CLOSING))
-        crashes = [one.ended for one in passes if one.crashed and one.ended is not None]
-        second: dict[str, Callable[[], Any]] = {
-            "runs": partial(reading.read_task_runs, client, self.ids),
-            "events": partial(reading.read_events, client, self.ids, began),
-            "beats": partial(reading.read_beats, client, run_id, crashes),
-        }
-        found = answers(second, until)
-        if second.keys() - found.keys():
-            self.missing.append(NO_ANSWER)
-        runs: list[tuple[TaskRunSeen, int]] = found.get("runs", [])
-        if len(runs) >= reading.MOST_RUNS:
-            self.missing.append(TOO_MANY)
-        self._add_histories(client, [seen for seen, _ in runs], until)
-        parts = by_pass(noted, passes, str(run_id), runs, found.get("events", []))
-        return replace(
-            story_of(self._facts(run), passes, parts, found.get("beats", [])), inner_runs=len(inner)
-        )
+            ended, name = state.timestamp.timestamp(), state.name or state.type.value.title()
+            began = ended if run.start_time is None else run.start_time.timestamp()
+            end = (ended, name, state.type.value, redact(state.message or ""))
+            passes = (RunPass(1, began, Start("unknown"), *end, over=True),)
+        noted = notes.seen_by_pass(map(str, self.ids))
+        parts = divide(passes, str(run.id), noted, *self._read_others(client, run, passes))
+        story = Story(run.name, self.flow.name, parts, len(self.ids) - 1)
+        return self._with_circuits_and_letters(client, story)
 
-    def _wait(self, client: SyncPrefectClient) -> bool:
-        """Wait until the API knows about the run's end, or the process ends."""
-        run, died = self.flow_run, not self.here
-        heard = partial(reading.has_heard_the_end, client, run.id, self.state.id, died=died)
+    def _wait(self, client: SyncPrefectClient) -> None:
+        """Wait until the API knows about the run's end, if some of it was not noted in this process."""
+        noted = notes.seen_by_pass(map(str, self.ids)).items()
+        if self.local and {run_id for (run_id, _), facts in noted if facts.total} >= {
+            *map(str, self.ids[1:])
+        }:
+            return
         until = time.monotonic() + AFTER_A_DEATH
-        while not answers({"heard": heard}, until).get("heard"):
+        while True:
+            with suppress(HTTPError):
+                if reading.has_heard_the_end(client, self.flow_run.id, self.state.id, died=not self.here):
+                    return
             if time.monotonic() >= until or _ending.wait(EVERY):
-                return False
-        return True
+                self.missing.append("the latest events, which the API had not received yet")
+                return
 
-    def _add_histories(self, client: SyncPrefectClient, runs: Iterable[TaskRunSeen], until: float) -> None:
-        """Give notable task runs all of their states."""
-        notable = sorted(
-            (run for run in runs if run.starts > 1 or run.remarkable), key=lambda run: -run.starts
-        )
-        jobs: dict[str, Callable[[], list[StateSeen]]] = {
-            run.id: partial(reading.read_history, client, UUID(run.id)) for run in notable[:MOST_HISTORIES]
-        }
-        found = answers(jobs, until)
-        for run in notable:
-            run.states = found.get(run.id) or run.states
+    def _read_others(
+        self, client: SyncPrefectClient, run: FlowRun, passes: Sequence[RunPass]
+    ) -> tuple[list[tuple[TaskRunSeen, int]], list[Happening], list[float]]:
+        """The task runs, the events and the heartbeats that the API knows, unless all is known here."""
+        if self.whole:
+            return [], [], []
+        if len(passes) > 1:  # before the task runs are read
+            close = partial(close_left_behind, settles=CLOSING_SETTLES, within=CLOSING)
+            self._read("unfinished task runs", None, close, client, run)
+        runs = self._read("task runs", [], reading.read_task_runs, client, self.ids)
+        since = passes[0].began - reading.DAY
+        events = self._read("events", [], reading.read_events, client, self.ids, since)
+        crashes = [one.ended for one in passes if one.crashed and one.ended is not None]
+        beats = self._read("heartbeats", [], reading.read_beats, client, run.id, crashes)
+        if len(runs) >= reading.MOST_RUNS:
+            self.missing.append(f"task runs after the first {reading.MOST_RUNS:,}")
+        notable = [seen for seen, _ in runs if seen.starts > 1 or seen.remarkable]
+        for seen in sorted(notable, key=lambda seen: -seen.starts)[:MOST_HISTORIES]:
+            seen.states = (
+                self._read(f"the states of {seen.name}", [], reading.read_history, client, seen.id)
+                or seen.states
+            )
+        return runs, events, beats
 
-    def _afterwards(self, client: SyncPrefectClient, story: Story) -> Story:
-        """Add the changes of the run's circuits by any process or person, and the current state of its dead
-        letters."""
-        names = circuits_met(story.happenings)
-        began, ended = story.passes[0].run_pass.began, story.passes[-1].run_pass.ended
-        jobs: dict[str, Callable[[], Any]] = {}
-        if names:
-            until = time.time() + reading.DAY if ended is None else ended + 1.0
-            jobs["circuit changes"] = partial(reading.read_circuit_events, client, names, began - 1.0, until)
-            jobs["circuit states"] = lambda: {one.name: one.state for one in get_circuits()}
-        if story.letters:
-            ids = {str(one) for one in self.ids}
-            jobs["dead letters"] = partial(_waiting_letters, ids, story.letters, began - reading.DAY)
-        found = answers(jobs, time.monotonic() + 2.0)
-        if late := sorted(jobs.keys() - found.keys()):
-            asked = " and ".join(late)
-            self.missing.append(f"Not read in time, so those of other runs may be missing: {asked}.")
-        moves = [*story.happenings, *found.get("circuit changes", ())]
-        circuits = circuits_of(moves, found.get("circuit states"))
-        return replace(story, circuits=circuits, waiting=found.get("dead letters"))
-
-    def _facts(self, run: FlowRun) -> RunFacts:
-        state = self.state
-        ended = run.end_time or state.timestamp
-        return RunFacts(
-            id=str(run.id),
-            name=run.name,
-            flow=self.flow_name,
-            state_type=state.type.value,
-            state=state.name or state.type.value.title(),
-            message=redact(state.message or ""),
-            began=run.start_time.timestamp() if run.start_time is not None else None,
-            ended=ended.timestamp(),
-            times_run=run.run_count,
-        )
+    def _with_circuits_and_letters(self, client: SyncPrefectClient, story: Story) -> Story:
+        """Add the changes of the run's circuits by any process or person, and its dead letters that wait."""
+        moves, letters = story.happenings, ()
+        first, last = story.passes[0].run_pass, story.passes[-1].run_pass
+        if names := circuits_met(moves):
+            period = (first.began - 1.0, (last.ended or time.time()) + 1.0)
+            moves += self._read("circuit changes", [], reading.read_circuit_events, client, names, *period)
+        if self.badly or any(part.seen.counts["dead-letter.created"] for part in story.passes):
+            since = datetime.fromtimestamp(first.began - reading.DAY, UTC)
+            letters = self._read("dead letters", (), _letters_of, {*map(str, self.ids)}, since)
+        return replace(story, moves=moves_of(moves), letters=letters)
 
     def _write(self, client: SyncPrefectClient, story: Story) -> None:
-        others = answers({"links": partial(_others, client, self.ids)}, time.monotonic() + 2.0)
-        text = markdown(story, self.advice, others.get("links", []))
-        write_artifact(client, self.flow_run, self.flow_name, "run-summary", text, headline(story))
-
-
-def by_pass(
-    noted: Mapping[tuple[str, int], PassFacts],
-    passes: Sequence[RunPass],
-    flow_run_id: str,
-    runs: Iterable[tuple[TaskRunSeen, int]],
-    happenings: Iterable[Happening],
-) -> dict[int, list[PassFacts]]:
-    """The facts about a run and the runs inside it, by the number of the run's pass: the notes of this
-    process, and the task runs and events that the API has."""
-    found: dict[int, list[PassFacts]] = {one.number: [] for one in passes}
-    for (run_id, count), seen in noted.items():
-        moments = [state.at for run in seen.task_runs for state in run.states]
-        moments += [one.at for one in seen.happenings]
-        own = count if run_id == flow_run_id else 0
-        of = pass_of_task_run(passes, own, min(moments, default=passes[-1].began))
-        if of is not None:
-            found[of.number].append(seen)
-    read_runs: dict[int, list[TaskRunSeen]] = {}
-    for run, count in runs:
-        own = count if run.flow_run_id == flow_run_id else 0
-        at = min((state.at for state in run.states), default=passes[-1].began)
-        if (of := pass_of_task_run(passes, own, at)) is not None:
-            read_runs.setdefault(of.number, []).append(run)
-    read_events: dict[int, list[Happening]] = {}
-    for one in happenings:
-        if (of := pass_of_task_run(passes, 0, one.at)) is not None:
-            read_events.setdefault(of.number, []).append(one)
-    return {
-        number: [add_read(together(parts), read_runs.get(number, ()), read_events.get(number, ()))]
-        for number, parts in found.items()
-    }
+        links = self._read("its other artifacts", [], reading.read_links, client, self.ids)
+        text = markdown(replace(story, missing=tuple(self.missing)), self.advice, links)
+        until = time.monotonic() + WRITES
+        while True:
+            try:
+                write_artifact(client, self.flow_run, self.flow.name, "run-summary", text, headline(story))
+                return
+            except HTTPError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(PAUSE)
 
 
 def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
@@ -296,16 +233,11 @@ def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
     return Audit(open_ledger(), batch_of_flow_run(run)).entries()
 
 
-def _waiting_letters(flow_run_ids: set[str], created: frozenset[str], since: float) -> frozenset[str] | None:
-    """The waiting dead letters of these flow runs; None if this store has none of the created letters."""
-    known = {
-        letter.id: letter.status
-        for letter in queue_of().letters(datetime.fromtimestamp(since, UTC))
-        if letter.id in created or letter.flow_run_id in flow_run_ids
-    }
-    if not created & known.keys():
-        return None
-    return frozenset(letter for letter, status in known.items() if status in _WAITING)
+def _letters_of(flow_run_ids: set[str], since: datetime) -> tuple[tuple[str, str, str], ...]:
+    """The dead letters of these flow runs that wait: for each its id, its task and its error."""
+    letters = queue_of().matching(OPEN, since=since)
+    own = [letter for letter in letters if flow_run_ids.intersection(letter.flow_runs)]
+    return tuple((letter.id, letter.name, letter.summary()) for letter in own)
 
 
 def write_artifact(
@@ -334,20 +266,6 @@ def artifact_key(kind: str, flow_name: str, run_name: str, run_id: UUID) -> str:
     names = [re.sub(r"[^a-z0-9]+", "-", redact(name).lower()).strip("-") for name in (flow_name, run_name)]
     shown = [name[:NAME_LENGTH].strip("-") for name in names if name]
     return "-".join([kind, *shown, str(run_id)[-4:]])
-
-
-def _others(client: SyncPrefectClient, flow_run_ids: list[UUID]) -> list[tuple[str, str | None]]:
-    """The run's other artifacts, such as the picture of a plan: pairs of a key and an address."""
-    body = {"artifacts": {"flow_run_id": {"any_": [str(one) for one in flow_run_ids]}}, "limit": 100}
-    response = client.request("POST", "/artifacts/filter", json=body)
-    found = cast("list[dict[str, Any]]", response.raise_for_status().json())
-    base = PREFECT_UI_URL.value()
-    named = {
-        one["key"]: f"{base}/artifacts/artifact/{one['id']}" if base else None
-        for one in found
-        if one["key"] and one["type"] != "progress" and not one["key"].startswith("run-summary-")
-    }
-    return sorted(named.items())[:MOST_LINKS]
 
 
 @at_exit

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.story import LATE, PassSeen, Story, is_cut_off
+from prefect_resilience.tasks.summaries.story import PassSeen, Story
 from prefect_resilience.telemetry.model import (
     ENDED_BADLY,
     REPLACED,
     Happening,
     Outcome,
-    StateSeen,
     TaskRunSeen,
     outcome_of,
 )
@@ -24,6 +24,10 @@ SHORT = 160
 NOT_ENDED, WELL = 0, 7
 RANKS = {"failed": 1, "in doubt": 2, "pending": 3, "replaced": 4, "replayed": 5}
 """The order of outcomes in the list. A call that was retried and then succeeded comes after them."""
+EFFECTS = {"effect.replayed": "replayed", "effect.in-doubt": "in doubt"}
+ERRORS = ("retry.scheduled", "run.failed", "fallback.used")
+LATE = 5.0
+"""The most seconds by which a task run may end after its pass: the clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,6 @@ class CallRow:
     ended: str
     attempts: int = 0
     rejected: int = 0
-    waited: float = 0.0
     what: str = ""
     spans: tuple[Span, ...] = ()
 
@@ -54,100 +57,84 @@ class CallRow:
     def began(self) -> float:
         return self.spans[0].start if self.spans else float("inf")
 
+    @property
+    def waited(self) -> float:
+        return sum(span.end - span.start for span in self.spans if span.look == "wait")
+
 
 def list_calls(story: Story) -> list[CallRow]:
     """The calls of all passes that are known one by one. A later pass comes first."""
-    found = [call for part in story.passes for call in _calls_of(part)]
-    return sorted(found, key=lambda call: (call.rank, -call.number, call.began))
+    calls = [call for part in story.passes for call in _calls_of(part)]
+    return sorted(calls, key=lambda call: (call.rank, -call.number, call.began))
 
 
 def _calls_of(part: PassSeen) -> Iterable[CallRow]:
-    by_run: dict[str, list[Happening]] = {}
-    for one in sorted(part.seen.happenings, key=lambda one: one.at):
-        by_run.setdefault(str(one.payload.get("task_run_id") or ""), []).append(one)
-    for run in part.seen.task_runs:
+    by_run: defaultdict[str, list[Happening]] = defaultdict(list)
+    for event in sorted(part.seen.happenings, key=lambda event: event.at):
+        by_run[str(event.payload.get("task_run_id") or "")].append(event)
+    for run in part.seen.task_runs.values():
         yield _call(run, by_run.pop(run.id, []), part)
-    for happenings in by_run.values():
-        yield from _effects(happenings, part.run_pass.number)
+    # Effects of calls whose task run is not known, or that had none.
+    for events in by_run.values():
+        for event in events:
+            if ended := EFFECTS.get(event.name):
+                what = _describe_effect(event)
+                yield CallRow(event.subject, part.run_pass.number, RANKS[ended], ended, what=what)
 
 
-def _call(run: TaskRunSeen, happenings: list[Happening], part: PassSeen) -> CallRow:
-    number, last = part.run_pass.number, run.last
+def _call(run: TaskRunSeen, events: list[Happening], part: PassSeen) -> CallRow:
+    last = run.last
+    outcome = "running" if last is None else outcome_of(last.type, last.name)
+    cut_off = outcome in ("running", "crashed")
+    retried = WELL - 1 if run.remarkable or run.starts > 1 else WELL
+    rank = NOT_ENDED if cut_off else RANKS.get(outcome, retried)
+    if not cut_off and any(event.name == "effect.in-doubt" for event in events):
+        rank = RANKS["in doubt"]
     ended = last.name if last else ""
-    if is_cut_off(run) and part.run_pass.over:
-        ended = f"did not end ({ended})"
-    rejections = [one.at for one in happenings if one.name == "attempt.refused"]
-    spans = tuple(_spans(run, part.ended, rejections))
     return CallRow(
         name=run.name,
-        number=number,
-        rank=_rank(run, happenings),
-        ended=ended,
+        number=part.run_pass.number,
+        rank=rank,
+        ended=f"did not end ({ended})" if ended and cut_off and part.run_pass.over else ended,
         attempts=run.attempts,
         rejected=run.rejected,
-        waited=sum(span.end - span.start for span in spans if span.look == "wait"),
-        what="; ".join(_describe(run, happenings)),
-        spans=spans,
+        what="; ".join(_describe(run, events)),
+        spans=tuple(_spans(run, part.ended, [event.at for event in events if event.name == REJECTED])),
     )
 
 
-def _rank(run: TaskRunSeen, happenings: Iterable[Happening]) -> int:
-    if run.last is None or is_cut_off(run):
-        return NOT_ENDED
-    if any(one.name == "effect.in-doubt" for one in happenings):
-        return RANKS["in doubt"]
-    retried = WELL - 1 if run.remarkable or run.starts > 1 else WELL
-    return RANKS.get(outcome_of(run.last.type, run.last.name), retried)
+REJECTED = "attempt.refused"
 
 
-def _describe(run: TaskRunSeen, happenings: Iterable[Happening]) -> Iterable[str]:
+def _describe(run: TaskRunSeen, events: Sequence[Happening]) -> Iterable[str]:
     """What happened in a call: its errors, its rejections, the fallback, the effect."""
-    told = [*happenings]
-    errors = [describe_error(one) for one in told if one.name in ("retry.scheduled", "run.failed")]
-    used = [one for one in told if one.name == "fallback.used"]
-    errors += [describe_error(one) for one in used]
+    errors = [describe_error(event) for event in events if event.name in ERRORS]
     if not errors:
-        states = [one for one in run.states if one.name == "AwaitingRetry" or one.type in ENDED_BADLY]
+        states = [state for state in run.states if state.name == "AwaitingRetry" or state.type in ENDED_BADLY]
         errors = [bounded(state.message, SHORT) for state in states if state.message]
-    yield from _with_counts(errors)
-    for one in used:
-        yield f"fallback {text_in(one.payload, 'to')}{' (degraded)' if one.payload.get('degraded') else ''}"
-    if not used and run.last is not None and run.last.name in REPLACED:
-        yield run.last.name.lower()
-    yield from (_effect(one) for one in told if one.name in EFFECTS)
-
-
-def _with_counts(errors: Iterable[str]) -> Iterable[str]:
-    """Equal errors become one entry with a count."""
     counts = Counter(errors)
-    for text, count in [*counts.items()][:ERRORS_SHOWN]:
-        yield f"{text} (x{count})" if count > 1 else text
+    for error, count in [*counts.items()][:ERRORS_SHOWN]:
+        yield f"{error} (x{count})" if count > 1 else error
     if len(counts) > ERRORS_SHOWN:
         yield f"and {len(counts) - ERRORS_SHOWN} others"
+    fallbacks = [event.payload for event in events if event.name == "fallback.used"]
+    for used in fallbacks:
+        yield f"fallback {text_in(used, 'to')}{' (degraded)' if used.get('degraded') else ''}"
+    if not fallbacks and run.last is not None and run.last.name in REPLACED:
+        yield run.last.name.lower()
+    yield from (_describe_effect(event) for event in events if event.name in EFFECTS)
 
 
-EFFECTS = {"effect.replayed": "replayed", "effect.in-doubt": "in doubt"}
+def _describe_effect(event: Happening) -> str:
+    detail = text_in(event.payload, "external_id") or text_in(event.payload, "why")
+    return bounded(f"effect {event.subject} {EFFECTS[event.name]}{': ' if detail else ''}{detail}", SHORT)
 
 
-def _effect(one: Happening) -> str:
-    detail = text_in(one.payload, "external_id") or text_in(one.payload, "why")
-    return bounded(f"effect {one.subject} {EFFECTS[one.name]}{': ' if detail else ''}{detail}", SHORT)
-
-
-def _effects(happenings: Iterable[Happening], number: int) -> Iterable[CallRow]:
-    """Effects of calls whose task run is not known, or that had none."""
-    for one in happenings:
-        if one.name in EFFECTS:
-            rank = RANKS[EFFECTS[one.name]]
-            yield CallRow(one.subject, number, rank, EFFECTS[one.name], what=_effect(one))
-
-
-def describe_error(one: Happening) -> str:
+def describe_error(event: Happening) -> str:
     """The error of an event in one line, in the form of `ErrorContext.summary`."""
-    code, category = text_in(one.payload, "code"), text_in(one.payload, "category")
-    same = code.lower() == category.lower()
-    head = category if same else " ".join(part for part in (code, category) if part)
-    message = text_in(one.payload, "message").strip().splitlines()
+    code, category = text_in(event.payload, "code"), text_in(event.payload, "category")
+    head = category if code.lower() == category.lower() else f"{code} {category}".strip()
+    message = text_in(event.payload, "message").strip().splitlines()
     return bounded(f"{head}: {message[0]}" if message else head, SHORT)
 
 
@@ -160,28 +147,18 @@ def _spans(run: TaskRunSeen, end: float, rejections: Sequence[float]) -> Iterabl
     """The attempts and waits of a task run. The state after an attempt is its outcome. `rejections`: when a
     circuit or a limit rejected a call of it."""
     attempt = 0
-    for place, state in enumerate(run.states):
-        after = run.states[place + 1] if place + 1 < len(run.states) else None
-        until = max(_until(after, end), state.at)
+    for state, after in zip_longest(run.states, run.states[1:]):
+        # A crash is reported later than it happened: at the end of the pass.
+        until = end if after is None or after.type == "CRASHED" else min(after.at, end + LATE)
+        until = max(until, state.at)
         took = f"{until - state.at:.1f} s"
         if state.type == "RUNNING" and any(state.at <= at <= until for at in rejections):
             yield Span("rejected", state.at, until, "rejected: not called")
         elif state.type == "RUNNING":
             attempt += 1
-            look = _look(after)
+            look = "running" if after is None else outcome_of(after.type, after.name)
+            if after is not None and look in ("running", "pending"):
+                look = "failed"  # the next attempt, or the wait for it
             yield Span(look, state.at, until, f"attempt {attempt}: {took}, {after.name if after else look}")
         elif state.name == "AwaitingRetry":
             yield Span("wait", state.at, until, f"waiting {took}")
-
-
-def _until(after: StateSeen | None, end: float) -> float:
-    """The end of a span. A crash is reported later than it happened: at the end of the pass."""
-    return end if after is None or after.type == "CRASHED" else min(after.at, end + LATE)
-
-
-def _look(after: StateSeen | None) -> Outcome:
-    """The outcome of an attempt, from the state after it."""
-    if after is None:
-        return "running"
-    outcome = outcome_of(after.type, after.name)
-    return "failed" if outcome in ("running", "pending") else outcome

@@ -1,4 +1,4 @@
-"""A flow run, pass by pass: the notes of this process and the data of the API, combined. Pure.
+"""A flow run, pass by pass: the notes of this process, or what the API knows. Pure.
 
 Times are seconds since the epoch.
 """
@@ -9,37 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from prefect_resilience.durable.batches.run_passes import RunPass, Start
+from prefect_resilience.base.text import lasting
+from prefect_resilience.durable.batches.run_passes import RunPass, Start, pass_of_task_run
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.telemetry.model import (
-    Happening,
-    PassFacts,
-    RunFacts,
-    TaskRunSeen,
-    outcome_of,
-    together,
-)
+from prefect_resilience.telemetry.model import Happening, PassFacts, TaskRunSeen, together
 
-CIRCUIT_MOVES = frozenset({"circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced"})
 OPENED = frozenset({"open", "forced_open"})
 AFTER_MOVE = {"circuit.opened": "open", "circuit.half-opened": "half_open", "circuit.closed": "closed"}
-LATE = 5.0
-"""The most seconds by which a task run may end after its pass: the clocks differ."""
-
-
-@dataclass(frozen=True, slots=True)
-class CircuitSeen:
-    """A circuit that the run used. `moves` are its changes by any process or person, the first one first.
-    `now` is its state in the store; None if the store could not be asked."""
-
-    name: str
-    moves: tuple[Happening, ...]
-    now: str | None = None
-
-    @property
-    def opened(self) -> int:
-        """How often it opened."""
-        return sum(state_after(move) in OPENED for move in self.moves)
+CIRCUIT_MOVES = frozenset({*AFTER_MOVE, "circuit.forced"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +35,28 @@ class PassSeen:
         if ended is not None and not self.run_pass.crashed:
             return ended
         latest = float("inf") if ended is None else ended
-        states = [state for run in self.seen.task_runs for state in run.states if state.type != "CRASHED"]
-        signs = [self.beat, *(state.at for state in states), *(one.at for one in self.seen.happenings)]
+        states = [state for run in self.seen.task_runs.values() for state in run.states]
+        signs = [self.beat, *(state.at for state in states if state.type != "CRASHED")]
+        signs += [event.at for event in self.seen.happenings]
         return max([self.run_pass.began, *(at for at in signs if at <= latest)])
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A flow run with at least one pass. `waiting` are the ids of its dead letters that wait, by their store;
-    None if the store could not be asked. `inner_runs`: the number of flow runs inside it."""
+    """A flow run with at least one pass, and `inner_runs` flow runs inside it.
 
-    facts: RunFacts
+    `moves` are the changes of its circuits by any process or person, the first one first. `letters` are the
+    dead letters that it leaves: for each its id, its task and its error. `missing` names what could not be
+    read.
+    """
+
+    name: str
+    flow: str
     passes: tuple[PassSeen, ...]
-    circuits: tuple[CircuitSeen, ...] = ()
-    waiting: frozenset[str] | None = None
-    missing: tuple[str, ...] = ()
     inner_runs: int = 0
+    moves: tuple[Happening, ...] = ()
+    letters: tuple[tuple[str, str, str], ...] = ()
+    missing: tuple[str, ...] = ()
 
     @property
     def last(self) -> PassFacts:
@@ -83,15 +66,8 @@ class Story:
     @property
     def happenings(self) -> list[Happening]:
         """The events of all passes, the first one first."""
-        return sorted((one for part in self.passes for one in part.seen.happenings), key=lambda one: one.at)
-
-    @property
-    def letters(self) -> frozenset[str]:
-        """The dead letters that the run leaves: each call once, without settled ones."""
-        if self.waiting is not None:
-            return self.waiting
-        created = {letter for part in self.passes for letter in part.seen.letters}
-        return frozenset(created - {letter for part in self.passes for letter in part.seen.settled})
+        events = [event for part in self.passes for event in part.seen.happenings]
+        return sorted(events, key=lambda event: event.at)
 
     @property
     def remarkable(self) -> bool:
@@ -99,84 +75,60 @@ class Story:
         return len(self.passes) > 1 or any(part.seen.remarkable for part in self.passes)
 
 
-def one_pass(facts: RunFacts, seen: PassFacts) -> Story:
-    """The story of a run with one pass, which is entirely known here."""
-    began = facts.began if facts.began is not None else (facts.ended or 0.0)
-    only = RunPass(
-        1, began, Start("unknown"), facts.ended, facts.state, facts.state_type, facts.message, over=True
-    )
-    return Story(facts, (PassSeen(only, seen),), circuits_of(seen.happenings))
-
-
-def add_read(seen: PassFacts, runs: Iterable[TaskRunSeen], happenings: Iterable[Happening]) -> PassFacts:
-    """Add what the API has of a pass to the notes of this process: the task runs and events of others."""
-    for run in runs:
-        if run.id in seen.noted:
-            continue
-        seen.noted.add(run.id)
-        seen.task_runs.append(run)
-        if run.last is not None:
-            seen.count(run.last.type, run.last.name)
-        seen.retried += run.starts > 1
-        seen.retries += max(run.starts - 1, 0)
-    noted = {one.id for one in seen.happenings} | seen.calls_added
-    by_id = {run.id: run for run in seen.task_runs}
-    for one in happenings:
-        if one.id not in noted:
-            noted.add(one.id)
-            seen.happened(one)
-            run = by_id.get(str(one.payload.get("task_run_id")))
-            if run is not None and one.name == "attempt.refused":
-                run.rejected += 1
-    return seen
-
-
-def story_of(
-    facts: RunFacts,
+def divide(
     passes: Sequence[RunPass],
-    parts: Mapping[int, Iterable[PassFacts]],
+    flow_run_id: str,
+    noted: Mapping[tuple[str, int], PassFacts],
+    runs: Iterable[tuple[TaskRunSeen, int]] = (),
+    events: Iterable[Happening] = (),
     beats: Sequence[float] = (),
-) -> Story:
-    """The story of a run with these passes; `parts` are the facts about each, by its number."""
-    found: list[PassSeen] = []
+) -> tuple[PassSeen, ...]:
+    """The facts about each pass of a flow run, from one source: from the notes of this process, or from the
+    API if that knows more task runs. `runs` have the run count of their flow run."""
+    notes: dict[int, list[PassFacts]] = {one.number: [] for one in passes}
+    read = {one.number: PassFacts() for one in passes}
+
+    def number_of(run_id: str, count: int, at: float) -> int:
+        of = pass_of_task_run(passes, count if run_id == flow_run_id else 0, at)
+        return passes[-1].number if of is None else of.number
+
+    for (run_id, count), facts in noted.items():
+        moments = [state.at for run in facts.task_runs.values() for state in run.states]
+        moments += [event.at for event in facts.happenings]
+        notes[number_of(run_id, count, min(moments, default=passes[-1].began))].append(facts)
+    for run, count in {run.id: (run, count) for run, count in runs}.values():
+        at = min((state.at for state in run.states), default=passes[-1].began)
+        read[number_of(run.flow_run_id, count, at)].add(run)
+    for event in {event.id: event for event in events}.values():
+        read[number_of("", 0, event.at)].happened(event)
+    parts: list[PassSeen] = []
     for one in passes:
-        until = one.ended if one.ended is not None else float("inf")
-        beat = max((at for at in beats if one.began <= at <= until), default=0.0)
-        found.append(PassSeen(one, together(parts.get(one.number, ())), beat))
-    return Story(facts, tuple(found), circuits_of(one for part in found for one in part.seen.happenings))
+        mine, theirs = together(notes[one.number]), read[one.number]
+        if theirs.total > mine.total or not notes[one.number]:
+            theirs.outputs, theirs.outputs_left_out = mine.outputs, mine.outputs_left_out
+            mine = theirs
+        until = float("inf") if one.ended is None else one.ended
+        parts.append(PassSeen(one, mine, max((at for at in beats if one.began <= at <= until), default=0.0)))
+    return tuple(parts)
 
 
-def circuits_of(
-    happenings: Iterable[Happening], now: Mapping[str, str] | None = None
-) -> tuple[CircuitSeen, ...]:
-    """The circuits of these events, in the order of their first change."""
-    found: dict[str, dict[str, Happening]] = {}
-    for one in sorted(happenings, key=lambda one: one.at):
-        if one.name in CIRCUIT_MOVES:
-            found.setdefault(one.subject, {})[one.id] = one
-    states = now or {}
-    return tuple(CircuitSeen(name, tuple(moves.values()), states.get(name)) for name, moves in found.items())
+def moves_of(events: Iterable[Happening]) -> tuple[Happening, ...]:
+    """The changes of circuits among these events, each once, the first one first."""
+    moves = {event.id: event for event in events if event.name in CIRCUIT_MOVES}
+    return tuple(sorted(moves.values(), key=lambda move: move.at))
 
 
-def circuits_met(happenings: Iterable[Happening]) -> list[str]:
-    """The names of circuits that changed in a run, or rejected one of its calls."""
-    found: dict[str, None] = {}
-    for one in happenings:
-        if one.name in CIRCUIT_MOVES:
-            found[one.subject] = None
-        elif one.payload.get("category") == "circuit_open" and one.payload.get("circuit"):
-            found[str(one.payload["circuit"])] = None
-    return [*found]
+def circuits_met(events: Iterable[Happening]) -> list[str]:
+    """The names of circuits that changed in a run, or stood around one of its calls that went wrong."""
+    names = (
+        event.subject if event.name in CIRCUIT_MOVES else event.payload.get("circuit") for event in events
+    )
+    return sorted({str(name) for name in names if name})
 
 
 def state_after(move: Happening) -> str:
     """The new state of a circuit after a change."""
     return AFTER_MOVE.get(move.name) or str(move.payload.get("after") or "")
-
-
-def is_cut_off(run: TaskRunSeen) -> bool:
-    """Whether the call began, and its own process reported no end of it."""
-    return run.last is not None and outcome_of(run.last.type, run.last.name) in ("running", "crashed")
 
 
 # The passes as a table: when each began and ended, and who started it.
@@ -205,69 +157,53 @@ STARTED = {
 
 def pass_rows(story: Story) -> list[tuple[str, ...]]:
     """A row for each pass; none for a run with a single pass."""
-    if len(story.passes) < 2:
-        return []
     before = (None, *story.passes)
-    return [_row(part, earlier) for part, earlier in zip(story.passes, before, strict=False)]
+    rows = [_row(part, earlier) for part, earlier in zip(story.passes, before, strict=False)]
+    return rows if len(rows) > 1 else []
 
 
 def _row(part: PassSeen, before: PassSeen | None) -> tuple[str, ...]:
     one, seen = part.run_pass, part.seen
     began = f"{clock(one.began)} UTC"
     if before is not None and before.run_pass.ended is not None:
-        began += f", {span_text(max(one.began - before.ended, 0.0))} later"
-    took = span_text(part.ended - one.began) if one.over else ""
+        began += f", {lasting(one.began - before.ended)} later"
+    ordered = seen.states.most_common()
+    outcomes = [f"{count:,} {name}" for name, count in ordered[:STATES_SHOWN] if count]
+    if rest := sum(count for _, count in ordered[STATES_SHOWN:]):
+        outcomes.append(f"{rest:,} others")
     return (
         str(one.number),
         began,
         bounded(describe_start(one.start), SHORT_END),
         bounded(describe_end(part), SHORT_END),
-        took,
+        lasting(part.ended - one.began) if one.over else "",
         f"{seen.total:,}",
         f"{seen.retries:,}",
-        ", ".join(_outcomes(part)),
+        ", ".join(outcomes),
     )
 
 
 def describe_start(start: Start) -> str:
     """The cause of a pass, with the person and the reason, if known."""
-    who = STARTED[start.cause]
+    cause = STARTED[start.cause]
     if start.cause == "recovery" and start.who:
-        who = f"a recovery by {start.who}"
+        cause = f"a recovery by {start.who}"
     elif start.who:
-        who = start.who if start.cause == "person" else f"{who}, {start.who}"
-    return f"{who}: {' '.join(start.why.split())}" if start.why else who
+        cause = start.who if start.cause == "person" else f"{cause}, {start.who}"
+    return f"{cause}: {' '.join(start.why.split())}" if start.why else cause
 
 
 def describe_end(part: PassSeen) -> str:
     """The end of a pass, with its message; of a process that died, also its last sign of life."""
-    one = part.run_pass
+    one, sign = part.run_pass, f"last sign of life {clock(part.ended)} UTC"
     if one.ended is None:
-        sign = f"last sign of life {clock(part.ended)} UTC"
         return f"unknown: its end was not reported, {sign}" if one.over else "still running"
     message = " ".join(one.message.split())
-    said = f"{one.end}: {message}" if message else one.end
-    if one.ended - part.ended < SILENT:
-        return said
-    return f"{said} (last sign of life {clock(part.ended)} UTC, reported {clock(one.ended)} UTC)"
-
-
-def _outcomes(part: PassSeen) -> Iterable[str]:
-    """The number of task runs of a pass in each state."""
-    ordered = sorted((+part.seen.states).items(), key=lambda it: (-it[1], it[0]))
-    yield from (f"{count:,} {name}" for name, count in ordered[:STATES_SHOWN])
-    if rest := sum(count for _, count in ordered[STATES_SHOWN:]):
-        yield f"{rest:,} others"
+    end = f"{one.end}: {message}" if message else one.end
+    late = one.ended - part.ended >= SILENT
+    return f"{end} ({sign}, reported {clock(one.ended)} UTC)" if late else end
 
 
 def clock(at: float) -> str:
     """The time of day in UTC."""
     return f"{datetime.fromtimestamp(at, UTC):%H:%M:%S}"
-
-
-def span_text(seconds: float) -> str:
-    """A time span for people."""
-    if seconds < 90:
-        return f"{seconds:.1f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -9,20 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from unicodedata import east_asian_width
 
-from prefect_resilience.base.text import FONT, element, rect, words
+from prefect_resilience.base.text import FONT, element, lasting, rect, words
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.calls import WELL, CallRow, Span
-from prefect_resilience.tasks.summaries.story import (
-    OPENED,
-    CircuitSeen,
-    PassSeen,
-    Story,
-    clock,
-    span_text,
-    state_after,
-)
+from prefect_resilience.tasks.summaries.story import OPENED, PassSeen, Story, clock, state_after
 
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
 WIDTH, MARGIN, GAP = 560.0, 14.0, 20.0
@@ -30,7 +22,9 @@ TOP, LANE, BAR = 62.0, 38.0, 15.0
 """Each lane has its name above its bars."""
 MOST_LANES, MOST_CIRCUITS, MOST_PASSES = 24, 6, 6
 MOST_BARS = 600
-LABEL_LENGTH = 62.0
+LABEL_LENGTH = 70
+NARROW = 150
+"""A segment below this width has no time of day and no marks."""
 
 LOOKS: dict[str, tuple[str, str, str]] = {
     "running": ("#1a1a1a", "…", "did not end"),
@@ -43,17 +37,16 @@ LOOKS: dict[str, tuple[str, str, str]] = {
     "wait": ("#d9d9d9", "", "waiting"),
     "open": ("#F4B183", "", "circuit open"),
     "half_open": ("#F0E442", "", "circuit half-open"),
-    "unknown": ("#ffffff", "?", "end unknown"),
 }
 """Fill, sign, and the words in the legend."""
-DARK_SIGNS = frozenset({"replaced", "unknown"})
+DARK_SIGNS = frozenset({"replaced"})
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """A pass on the time axis: from `start` to `end`, drawn from `x` on with a width."""
 
-    part: PassSeen
+    number: int
     start: float
     end: float
     x: float
@@ -66,33 +59,27 @@ class Segment:
 
 def draw(story: Story, calls: Sequence[CallRow]) -> str | None:
     """The SVG document; None if there is nothing to draw."""
-    parts = story.passes
-    if len(parts) > MOST_PASSES:
-        parts = (parts[0], *parts[-(MOST_PASSES - 1) :])
+    parts, several = story.passes[-MOST_PASSES:], len(story.passes) > 1
     shown = {part.run_pass.number for part in parts}
     tried = [call for call in calls if call.spans and call.number in shown]
-    lanes = _choose(tried)
-    if not lanes:
+    if not tried:
         return None
+    # The calls with the most trouble, and some of those that went well.
+    well = [call for call in tried if call.rank == WELL]
+    trouble = [call for call in tried if call.rank != WELL][: MOST_LANES - min(len(well), MOST_LANES // 4)]
+    lanes = [*trouble, *well[: MOST_LANES - len(trouble)]]
     segments = _segments(parts, lanes)
-    circuits = [(one, spans) for one in story.circuits if (spans := _openings(one, segments))]
-    rows = [(f"circuit {one.name}", spans) for one, spans in circuits[:MOST_CIRCUITS]]
-    rows += [(_label(call, len(story.passes) > 1), list(call.spans)) for call in lanes]
+    rows = _circuit_rows(story, segments)[:MOST_CIRCUITS]
+    rows += [(f"{call.name} (pass {call.number})" if several else call.name, call.spans) for call in lanes]
     bottom = TOP + LANE * len(rows)
-    share = MOST_BARS // len(rows)
-    drawn = [*_axis(segments, bottom)]
+    drawn = [shape for segment in segments for shape in _axis(segment, bottom, several=several)]
     for place, (label, spans) in enumerate(rows):
-        drawn += _lane(label, spans[-share:], TOP + LANE * place, segments)
+        drawn += _lane(label, spans[-MOST_BARS // len(rows) :], TOP + LANE * place, segments)
     if len(tried) > len(lanes):
         drawn.append(words(f"and {len(tried) - len(lanes):,} more calls", MARGIN, bottom + 16, 13, SMALL))
         bottom += 22
-    looks = {span.look for _, spans in rows for span in spans}
-    legend, height = _legend(looks, bottom + 14)
-    title = f"{_line(story.facts.name, 40)}: {_line(story.facts.state, 20)}"
-    return _document(title, height, [*drawn, *legend])
-
-
-def _document(title: str, height: float, drawn: Iterable[str]) -> str:
+    legend, height = _legend({span.look for _, spans in rows for span in spans}, bottom + 14)
+    title = f"{_line(story.name, 40)}: {_line(story.passes[-1].run_pass.end, 20)}"
     size = f'width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}"'
     return "\n".join(
         [
@@ -101,21 +88,10 @@ def _document(title: str, height: float, drawn: Iterable[str]) -> str:
             rect(0.5, 0.5, WIDTH - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9"),
             words(title, MARGIN, 24, 16, INK, bold=True),
             *drawn,
+            *legend,
             "</svg>",
         ]
     )
-
-
-def _choose(calls: Sequence[CallRow]) -> list[CallRow]:
-    """The calls with the most trouble, and some of those that went well."""
-    well = [call for call in calls if call.rank == WELL]
-    trouble = [call for call in calls if call.rank != WELL]
-    kept = trouble[: max(MOST_LANES - min(len(well), MOST_LANES // 4), 0)]
-    return [*kept, *well[: MOST_LANES - len(kept)]]
-
-
-def _label(call: CallRow, several: bool) -> str:
-    return f"{call.name} (pass {call.number})" if several else call.name
 
 
 def _segments(parts: Sequence[PassSeen], lanes: Sequence[CallRow]) -> list[Segment]:
@@ -131,120 +107,77 @@ def _segments(parts: Sequence[PassSeen], lanes: Sequence[CallRow]) -> list[Segme
     x = MARGIN
     for part, (start, end) in zip(parts, bounds, strict=True):
         width = room * (0.5 / len(parts) + 0.5 * (end - start) / whole)
-        segments.append(Segment(part, start, end, x, width))
+        segments.append(Segment(part.run_pass.number, start, end, x, width))
         x += width + GAP
     return segments
 
 
-def _axis(segments: Sequence[Segment], bottom: float) -> Iterable[str]:
-    several = len(segments) > 1
-    for segment in segments:
-        x, width = segment.x, segment.width
-        yield rect(x, TOP - 4, width, bottom - TOP + 6, fill="#fafafa", stroke=GRID)
-        took = segment.end - segment.start
-        step = nice_step(took * 70 / width)
-        for number in range(1, math.floor(took / step + 1e-9) + 1):
-            at = segment.place(segment.start + number * step)
-            yield rect(at, TOP - 4, 1, bottom - TOP + 6, fill=GRID)
-            if at < x + width - 4 or not several:
-                yield words(moment_text(number * step, step), at, TOP - 8, 12, SMALL, middle=True)
-        heading = f"Pass {segment.part.run_pass.number}" if several else f"{clock(segment.start)} UTC"
-        if several and width > 150:
-            heading += f", {clock(segment.start)} UTC"
-        yield words(heading, x, TOP - 22, 12, INK, bold=several)
-
-
-def nice_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten of seconds; from a minute on, a step that a clock shows."""
-    if least > 30:
-        steps = (60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200, 86_400)
-        return next((float(step) for step in steps if step >= least), math.ceil(least / 86_400) * 86_400.0)
-    power = 10.0 ** math.floor(math.log10(max(least, 1e-3)))
-    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
-
-
-def moment_text(seconds: float, step: float) -> str:
-    if step >= 3_600:
-        return f"{seconds / 3_600:g} h"
-    return f"{seconds / 60:g} min" if step >= 60 else f"{round(seconds, 3):g} s"
+def _axis(segment: Segment, bottom: float, *, several: bool) -> Iterable[str]:
+    """The background of a pass, when it began, and how long it took, with marks for the parts of it."""
+    x, width, took = segment.x, segment.width, segment.end - segment.start
+    yield rect(x, TOP - 4, width, bottom - TOP + 6, fill="#fafafa", stroke=GRID)
+    for share in (0.25, 0.5, 0.75, 1.0) if width > NARROW else (1.0,):
+        at = x + width * share
+        yield rect(at, TOP - 4, 1, bottom - TOP + 6, fill=GRID)
+        yield words(lasting(took * share), at - 14, TOP - 8, 12, SMALL, middle=True)
+    heading = [f"Pass {segment.number}"] if several else []
+    heading += [f"{clock(segment.start)} UTC"] if width > NARROW else []
+    yield words(", ".join(heading), x, TOP - 22, 12, INK, bold=several)
 
 
 def _lane(label: str, spans: Sequence[Span], y: float, segments: Sequence[Segment]) -> Iterable[str]:
-    name = words(fit(label), MARGIN + 2, y + 13, 13, INK, bold=label.startswith("circuit "))
+    name = words(_line(label, LABEL_LENGTH), MARGIN + 2, y + 13, 13, INK, bold=label.startswith("circuit "))
     yield f"<g>{element('title', _line(label, 300))}{name}</g>"
     # A very short attempt is drawn on top of the wait after it.
     for span in sorted(spans, key=lambda span: span.look != "wait"):
-        nearest = min(segments, key=lambda one: max(one.start - span.start, span.start - one.end, 0.0))
-        yield from _bar(span, nearest, y + 18)
+        near = min(segments, key=lambda it: max(it.start - span.start, span.start - it.end, 0.0))
+        x = near.place(span.start)
+        width = max(near.place(span.end) - x, 3.0)
+        tip = element("title", _line(span.tip, 200))
+        yield f"<g>{tip}{''.join(_bar(span.look, x, y + 18, width))}</g>"
 
 
-def _bar(span: Span, segment: Segment, y: float) -> Iterable[str]:
-    fill, sign, _ = LOOKS[span.look]
-    x = segment.place(span.start)
-    width = max(segment.place(span.end) - x, 3.0)
-    shape = rect(x, y, width, BAR, rx=2, fill=fill, stroke="#8c8c8c" if span.look == "unknown" else None)
-    yield f"<g>{element('title', _line(span.tip, 200))}{shape}</g>"
+def _bar(look: str, x: float, y: float, width: float) -> Iterable[str]:
+    fill, sign, _ = LOOKS[look]
+    yield rect(x, y, width, BAR, rx=2, fill=fill)
     if sign and width >= 13:
-        ink = INK if span.look in DARK_SIGNS else "#ffffff"
+        ink = INK if look in DARK_SIGNS else "#ffffff"
         yield words(sign, x + width / 2, y + 12, 12, ink, bold=True, middle=True)
 
 
-def _openings(circuit: CircuitSeen, segments: Sequence[Segment]) -> list[Span]:
-    """The times in which a circuit was open or half-open, within the passes."""
-    spans: list[Span] = []
-    for place, move in enumerate(circuit.moves):
-        state = state_after(move)
-        look = "open" if state in OPENED else state
-        after = circuit.moves[place + 1].at if place + 1 < len(circuit.moves) else math.inf
-        if look not in ("open", "half_open"):
-            continue
-        tip = state.replace("_", " ")
-        if after == math.inf and not _holds(look, circuit.now):
-            now = "its store is unavailable" if circuit.now is None else f"now it is {circuit.now}"
-            look, tip = "unknown", f"{tip} at first; when it changed is unknown: {now}"
-        for one in segments:
-            start, end = max(move.at, one.start), min(after, one.end)
-            if start < end:
-                spans.append(Span(look, start, end, f"{tip}: {span_text(end - start)}"))
-    return spans
+def _circuit_rows(story: Story, segments: Sequence[Segment]) -> list[tuple[str, Sequence[Span]]]:
+    """The times in which each circuit was open or half-open, within the passes."""
+    rows: list[tuple[str, Sequence[Span]]] = []
+    for name in dict.fromkeys(move.subject for move in story.moves):
+        moves = [move for move in story.moves if move.subject == name]
+        spans: list[Span] = []
+        for move, until in zip(moves, [*(move.at for move in moves[1:]), math.inf], strict=True):
+            state = state_after(move)
+            look = "open" if state in OPENED else state
+            for it in segments if look in LOOKS else ():
+                start, end = max(move.at, it.start), min(until, it.end)
+                if start < end:
+                    spans.append(Span(look, start, end, f"{state.replace('_', ' ')}: {lasting(end - start)}"))
+        rows += [(f"circuit {name}", spans)] if spans else []
+    return rows
 
 
-def _holds(look: str, now: str | None) -> bool:
-    """Whether the circuit's state in the store agrees with its last known change."""
-    return now == "half_open" or (look == "open" and now in OPENED)
-
-
-def _legend(looks: Iterable[str], top: float) -> tuple[list[str], float]:
+def _legend(looks: set[str], top: float) -> tuple[list[str], float]:
     """The looks that occur, side by side, and the height of the picture with them."""
     drawn: list[str] = []
     x, y = MARGIN, top
-    for look in [look for look in LOOKS if look in set(looks)]:
-        fill, sign, name = LOOKS[look]
+    for look, (_, _, name) in LOOKS.items():
+        if look not in looks:
+            continue
         width = 40 + 7.5 * len(name)
         if x + width > WIDTH - MARGIN:
             x, y = MARGIN, y + 22
-        drawn.append(rect(x, y, 20, BAR, rx=2, fill=fill, stroke="#8c8c8c" if look == "unknown" else None))
-        if sign:
-            ink = INK if look in DARK_SIGNS else "#ffffff"
-            drawn.append(words(sign, x + 10, y + 12, 12, ink, bold=True, middle=True))
-        drawn.append(words(name, x + 26, y + 12, 13, SMALL))
+        drawn += [*_bar(look, x, y, 20), words(name, x + 26, y + 12, 13, SMALL)]
         x += width
     return drawn, y + 30
 
 
-def _line(said: str, most: int) -> str:
+def _line(words: str, most: int) -> str:
     """One line without secrets. Characters that cannot be printed, as XML forbids some, become spaces."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in redact(said)).split())
-    return line if len(line) <= most else line[: most - 1] + "…"
-
-
-def fit(label: str) -> str:
-    """The part of a label that fits; wide characters take more room."""
-    line = _line(label, 300)
-    room = LABEL_LENGTH
-    for place, letter in enumerate(line):
-        wide = east_asian_width(letter) in "WF"
-        room -= 1.8 if wide else 1.3 if letter.isupper() or letter in "mwMW" else 1
-        if room < 1 and place + 1 < len(line):
-            return line[:place] + "…"
-    return line
+    line = "".join(letter if letter.isprintable() else " " for letter in redact(words))
+    return bounded(" ".join(line.split()), most)

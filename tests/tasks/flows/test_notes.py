@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from prefect_resilience.durable.batches.run_passes import RunPass, Start
 from prefect_resilience.tasks.summaries.markdown import markdown
-from prefect_resilience.tasks.summaries.story import one_pass
+from prefect_resilience.tasks.summaries.story import PassSeen, Story
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import Happening, RunFacts, StateSeen
+from prefect_resilience.telemetry.model import MOST_OF_A_KIND, Happening, StateSeen
 from prefect_resilience.telemetry.notes import RunNotes, shown
 
 
@@ -46,9 +47,10 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
     assert (seen.total, seen.retried, seen.retries) == (10_000, 2_500, 2_500)
     assert seen.states == {"Completed": 8_750, "Failed": 1_250}
     assert seen.counts["retry.scheduled"] == 10_000
-    assert len(seen.task_runs) == notes.MOST_REMARKABLE + notes.MOST_ORDINARY
-    assert len(seen.happenings) == notes.MOST_OF_A_KIND
-    text = markdown(one_pass(RunFacts("f", "f", "f", "FAILED", "Failed", began=0, ended=10_000), seen))
+    assert len(seen.task_runs) == notes.MOST_REMARKABLE
+    assert len(seen.happenings) == MOST_OF_A_KIND
+    only = RunPass(1, 0, Start("unknown"), 10_000, "Failed", "FAILED", over=True)
+    text = markdown(Story("f", "f", (PassSeen(only, seen),)))
     assert "10,000 task runs, 2,500 retried (2,500 retries), 1,250 failed" in text
     assert len(text) < 100_000
     assert peak < 20_000_000
@@ -60,7 +62,7 @@ def test_what_goes_on_is_counted_by_its_last_state():
     came("f", "2", "Pending", "Running", "Completed")
     seen = notes.seen_in(["f", "unknown"])
     assert seen.states == {"Running": 1, "Completed": 1}
-    assert seen.noted == {"1", "2"}
+    assert [*seen.task_runs] == ["1", "2"]
 
 
 def test_a_run_that_was_rolled_back_is_one_run():
@@ -70,19 +72,13 @@ def test_a_run_that_was_rolled_back_is_one_run():
 
 def test_states_of_one_run_are_bounded():
     came("f", "1", *["Retrying"] * 500, "Completed")
-    run = notes.seen_in(["f"]).task_runs[0]
-    assert len(run.states) == notes.MOST_STATES + 1
+    run = notes.seen_in(["f"]).task_runs["1"]
+    assert (len(run.states), run.starts) == (notes.MOST_STATES, 500)
     assert run.last.name == "Completed"
 
 
-def test_unfinished_ones_are_bounded():
-    for number in range(notes.MOST_UNFINISHED + 10):
-        came("f", str(number), "Running")
-    assert len(notes.known("f").unfinished) == notes.MOST_UNFINISHED
-
-
 def test_the_quietest_flow_runs_give_way(monkeypatch):
-    monkeypatch.setattr(notes, "MOST_RUNS", 3)
+    monkeypatch.setattr(notes, "MOST_ROWS", 3 * notes.ROWS_OF_A_PASS - 1)
     for name in "abc":
         notes.begin(name)
     notes.begin("a")
