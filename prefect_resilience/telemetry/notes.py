@@ -10,11 +10,10 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.base.process import per_process
-from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.telemetry.model import (
     FINAL,
     Happening,
@@ -24,6 +23,7 @@ from prefect_resilience.telemetry.model import (
     cut_random_part,
     together,
 )
+from prefect_resilience.telemetry.payloads import MARK, fitted
 
 MOST_ROWS = 20_000
 """The most rows of all flow runs together; each pass counts as ROWS_OF_A_PASS more. The least recently used
@@ -35,7 +35,7 @@ MOST_ORDINARY = 100
 MOST_STATES = 120
 MOST_OUTPUTS = 50
 
-_SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_LETTERS = 6, 60, 2_000
+_SHOWN_DEPTH, _SHOWN_ITEMS, _SHOWN_BYTES = 6, 60, 10_000
 
 
 @dataclass(slots=True)
@@ -109,23 +109,8 @@ _passes = per_process(_Passes)
 def shown(value: Any) -> Any:
     """A value as bounded JSON-like data without secrets. If it was cut, the result says so."""
     copy, cut = plain_or_cut(value, depth=_SHOWN_DEPTH, items=_SHOWN_ITEMS)
-    left = [_SHOWN_LETTERS]
-    content = _within(copy, left)
-    return redact_data({"truncated": True, "content": content} if cut or left[0] < 0 else content)
-
-
-def _within(value: Any, left: list[int]) -> Any:
-    """The value with its texts cut to the number of characters that are left."""
-    if isinstance(value, str):
-        room = max(left[0], 0)
-        left[0] -= len(value)
-        return value if len(value) <= room else value[:room] + "…"
-    if isinstance(value, dict):
-        pairs = cast("dict[str, Any]", value)
-        return {_within(key, left): _within(item, left) for key, item in pairs.items() if left[0] >= 0}
-    if isinstance(value, list):
-        return [_within(item, left) for item in cast("list[Any]", value) if left[0] >= 0]
-    return value
+    payload = fitted({"content": copy}, _SHOWN_BYTES)
+    return {**payload, MARK: True} if cut or MARK in payload else payload["content"]
 
 
 def begin(flow_run_id: str, count: int = 1, *, keeps_outputs: bool = False) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from prefect.logging.loggers import flow_run_logger
 
 from prefect_resilience.base.edge.settings import enabled
 from prefect_resilience.base.outcomes import has_loop
+from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
 from prefect_resilience.durable.batches.edge.snapshots import hint_of
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
@@ -41,7 +41,6 @@ from prefect_resilience.telemetry.edge.call_totals import send_totals
 from prefect_resilience.telemetry.edge.events import (
     announce_recoverable,
     note_state,
-    watch_runs,
 )
 from prefect_resilience.telemetry.model import Advice
 
@@ -107,8 +106,7 @@ def _again(batch_id: str, *, deployed: bool, then: str) -> tuple[tuple[str, str]
 def _by_itself(hint: RecoveryHint) -> str:
     if hint.strategy not in RESTARTS or hint.next_at is None:
         return "The automation does this."
-    moment = f"{datetime.fromtimestamp(hint.next_at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-    return f"The automation does this at {moment} or soon after: attempt {hint.attempt}."
+    return f"The automation does this at {utc_text(hint.next_at)} or soon after: attempt {hint.attempt}."
 
 
 @dataclass(frozen=True)
@@ -240,5 +238,4 @@ def _first(advice: Advice) -> str:
     return redact(" ".join(advice.commands[0][1].split())) if advice.commands else ""
 
 
-watch_runs()
 on_task_run_state(note_state)

@@ -71,18 +71,8 @@ def read_inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
     return inner[:MOST_INNER]
 
 
-def has_heard_the_end(
-    client: SyncPrefectClient, flow_run_id: UUID, state_id: UUID | None, *, died: bool
-) -> bool:
-    """Whether the API knows about the run's end, and unless its process died, the end of every task run. It
-    receives the run's end after all earlier events."""
-    body: Filter = {
-        "flow_runs": {"id": {"any_": [str(flow_run_id)]}},
-        "task_runs": {"state": {"type": {"any_": ["PENDING", "RUNNING", "SCHEDULED"]}}},
-    }
-    unfinished = not died and _post(client, "/task_runs/count", body)
-    if state_id is None or unfinished:
-        return not unfinished
+def has_heard_the_end(client: SyncPrefectClient, state_id: UUID) -> bool:
+    """Whether the API knows about the run's last state. It receives that after all earlier events."""
     return bool(_first_events(client, {"id": {"id": [str(state_id)]}}, 1)["events"])
 
 

@@ -172,7 +172,7 @@ class Telling:
         until = time.monotonic() + AFTER_A_DEATH
         while True:
             with suppress(HTTPError):
-                if reading.has_heard_the_end(client, self.flow_run.id, self.state.id, died=not self.here):
+                if reading.has_heard_the_end(client, self.state.id):
                     return
             if time.monotonic() >= until or _ending.wait(EVERY):
                 self.missing.append("the latest events, which the API had not received yet")

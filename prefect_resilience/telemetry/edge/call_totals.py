@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-from prefect.context import FlowRunContext, TaskRunContext
 from prefect.events import emit_event
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.edge.events import PREFIX, happening_of
+from prefect_resilience.telemetry.edge.events import PREFIX, current_pass, happening_of
 from prefect_resilience.telemetry.model import CALL_COUNTS, CALLS_COUNTED
 from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
 
@@ -113,18 +112,11 @@ all_totals: AllTotals = per_process(AllTotals)
 
 def totals_here(function: str) -> CallTotals | None:
     """The totals of a function in the current flow run; None outside of flow runs."""
-    place = _place_of(function)
-    return None if place is None else all_totals.by_place.get(place) or all_totals.of(place)
-
-
-def _place_of(function: str) -> Place | None:
-    flow = FlowRunContext.get()
-    if flow is not None and (run := flow.flow_run) is not None:
-        return run.id, max(run.run_count, 1), function
-    task = TaskRunContext.get()
-    if task is None or (flow_run_id := task.task_run.flow_run_id) is None:
+    current = current_pass()
+    if current is None:
         return None
-    return flow_run_id, max(task.task_run.flow_run_run_count, 1), function
+    place = (*current, function)
+    return all_totals.by_place.get(place) or all_totals.of(place)
 
 
 def send_totals(*, ended: UUID | None = None) -> None:

@@ -211,13 +211,6 @@ _PAYLOAD = (
     *("why", "before", "after", "reason", "name", "last_error", *CALL_COUNTS),
 )
 """The fields of an event's payload that are noted."""
-_watching = False
-
-
-def watch_runs() -> None:
-    """Note runs and events from now on. Called when a module that writes summaries is imported."""
-    global _watching
-    _watching = True
 
 
 def state_seen(state: State[Any]) -> StateSeen:
@@ -231,12 +224,11 @@ def state_seen(state: State[Any]) -> StateSeen:
 
 def note_state(task_run: TaskRun, state: State[Any]) -> None:
     """Note a new state of a task run of this process, and the value of a completed one."""
-    if task_run.flow_run_id is None:
+    current = current_pass(task_run)
+    if current is None:
         return
-    flow_run_id, name = str(task_run.flow_run_id), task_run.name or "task run"
-    count = _count_of(task_run)
-    key = task_run.dynamic_key
-    noted, run = notes.task_run_came_to(flow_run_id, str(task_run.id), name, state_seen(state), count, key)
+    run_id, name, key = str(task_run.id), task_run.name or "task run", task_run.dynamic_key
+    noted, run = notes.task_run_came_to(str(current[0]), run_id, name, state_seen(state), current[1], key)
     if noted.keeps_outputs and state.is_completed():
         noted.gave(run.label, state_data(state))
 
@@ -244,9 +236,9 @@ def note_state(task_run: TaskRun, state: State[Any]) -> None:
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
     """Note an event for the current flow run. Returns the id under which the event must be sent."""
     event_id = uuid4()
-    if _watching and (current := _current_pass()) is not None:
-        one = happening_of(str(event_id), time.time(), name, subject, payload)
-        notes.happened(current[0], one, current[1])
+    if (current := current_pass()) is not None:
+        event = happening_of(str(event_id), time.time(), name, subject, payload)
+        notes.happened(str(current[0]), event, current[1])
     return event_id
 
 
@@ -262,20 +254,14 @@ def _short(value: Any) -> Any:
     return value if isinstance(value, bool | int | float) else bounded(str(value), MESSAGE)
 
 
-def _count_of(task_run: TaskRun) -> int:
-    """The run count of a task run's flow run. The task run itself does not know it while it waits."""
-    flow = FlowRunContext.get()
-    if flow is not None and flow.flow_run is not None and flow.flow_run.id == task_run.flow_run_id:
-        return max(flow.flow_run.run_count, 1)
-    return max(task_run.flow_run_run_count, 1)
-
-
-def _current_pass() -> tuple[str, int] | None:
-    """The current flow run and its run count."""
-    task, flow = TaskRunContext.get(), FlowRunContext.get()
+def current_pass(of: TaskRun | None = None) -> tuple[UUID, int] | None:
+    """The current flow run and its run count, or those of the task run `of`, which has none while it waits."""
+    flow, task = FlowRunContext.get(), TaskRunContext.get()
     # In a flow inside a task, the task's context is still set, and the flow is the inner one.
-    if flow is not None and flow.flow_run is not None:
-        return str(flow.flow_run.id), max(flow.flow_run.run_count, 1)
-    if task is not None and task.task_run.flow_run_id is not None:
-        return str(task.task_run.flow_run_id), _count_of(task.task_run)
-    return None
+    if flow is not None and (run := flow.flow_run) is not None and (of is None or run.id == of.flow_run_id):
+        return run.id, max(run.run_count, 1)
+    if of is None and task is not None:
+        of = task.task_run
+    if of is None or of.flow_run_id is None:
+        return None
+    return of.flow_run_id, max(of.flow_run_run_count, 1)

@@ -136,9 +136,9 @@ def test_a_value_is_shown_within_bounds(value):
 
 
 def test_a_value_that_is_cut_says_so():
-    assert shown("x" * 5_000) == {"truncated": True, "content": "x" * 2_000 + "…"}
+    assert shown("x" * 50_000) == {"truncated": True, "content": "x" * 3_999 + "… (50000 characters)"}
     assert shown({"a": [1, 2]}) == {"a": [1, 2]}
-    assert shown(["y" * 1_500, "z" * 1_500, "left out"])["content"] == ["y" * 1_500, "z" * 500 + "…"]
+    assert shown([1] * 100) == {"truncated": True, "content": [1] * 60}
     assert shown([{"password": "hunter2"}]) == [{"password": "***"}]
 
 
