@@ -192,14 +192,13 @@ def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, err
 
 def report_recovery(run: RunContext, record: RunRecord) -> None:
     history, after = record.history, time.monotonic() - record.started
-    number, last = len(history) + 1, history[-1].error
-    attempts = number - count_rejected(history)
+    last, attempts = history[-1].error, len(history) + 1 - count_rejected(history)
     payload = {
         **run.identity,
         **{"attempts": attempts, "after": after, "error": last and last.model_dump(mode="json")},
         **_history(run, history),
     }
-    line = f"Recovered at attempt {number}, after {after:.1f} s"
+    line = f"Recovered at attempt {attempts}, after {after:.1f} s"
     events = [("run.recovered", "task", run.identity["node_id"], payload)]
     run.report(CallReport(INFO, ("recovered",), line, events=events))
 

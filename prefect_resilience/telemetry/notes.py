@@ -170,6 +170,13 @@ def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
         return dict(notes.outputs), notes.outputs_left_out
 
 
+def rejected_calls(flow_run_id: str, task_run_id: str) -> int:
+    """How many calls of a task run of this process a circuit or a limit rejected, as far as they are noted."""
+    notes = known(flow_run_id)
+    run = None if notes is None else notes.task_runs.get(task_run_id)
+    return 0 if run is None else run.rejected
+
+
 def _copy_of(notes: RunNotes) -> PassFacts:
     facts = together([notes])
     facts.task_runs = {key: replace(run, states=[*run.states]) for key, run in notes.task_runs.items()}

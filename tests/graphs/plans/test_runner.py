@@ -19,10 +19,12 @@ from prefect.cache_policies import INPUTS
 from pydantic import BaseModel
 
 from prefect_resilience import (
+    CircuitBreaker,
     ErrorContext,
     Retry,
     error_context,
     get_circuits,
+    on,
     register_secret,
     resilient_task,
 )
@@ -250,6 +252,15 @@ def test_a_circuit_refuses_when_it_is_open(seen: Any) -> None:
     assert errors == {"a": "CIRCUIT_OPEN", "b": "CIRCUIT_OPEN", "c": "NETWORK_ERROR"}
     assert done.result.nodes["b"].attempts == 0
     assert {circuit.name: circuit.state for circuit in get_circuits()}["service-x"] == "open"
+
+
+def test_a_rejected_call_is_no_attempt_of_a_node_that_recovers() -> None:
+    shaky, policy = CircuitBreaker("shaky"), {**QUICK, "by_category": {"circuit_open": 3}}
+    shaky.force_open("a deployment")
+    stop = on("retry.scheduled", lambda _: shaky.reset())
+    done = run(node("a", "fine", circuit="shaky", retry_policy=policy), actions={"fine": lambda: 1})
+    stop()
+    assert (done.result.nodes["a"].attempts, done.task_runs()["a"].run_count) == (1, 2)
 
 
 @pytest.mark.requirement("002.04")

@@ -22,6 +22,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, bounded
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.result import with_cause
+from prefect_resilience.telemetry import notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,9 @@ class NodeOutcome:
 def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, now: datetime) -> NodeOutcome:
     """The outcome of a task run that has ended. Never raises."""
     state, crash = _state_of(future)
+    starts, rejected = (task_run.run_count, _rejected_calls(task_run)) if task_run else (1, 0)
     known: dict[str, Any] = {
-        "attempts": task_run.run_count if task_run else 1,
+        "attempts": max(starts - rejected, 0),
         "started_at": task_run.start_time if task_run else None,
         "duration": _duration(task_run),
         "task_run_id": future.task_run_id,
@@ -57,7 +59,7 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     error = crash if crash is not None else state_error(state)
     found = error_context(state if crash is None else crash)
     context = found or ErrorContext.from_info(classify(state), timestamp=now)
-    attempt = max(context.attempt, known["attempts"])
+    attempt = max(context.attempt, starts)
     known["attempts"] = attempt - context.rejected_calls
     fields = {
         "node_id": context.node_id or name,
@@ -65,6 +67,10 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
         "attempt": attempt,
     }
     return NodeOutcome(None, with_cause(context.model_copy(update=fields), error), **known)
+
+
+def _rejected_calls(task_run: TaskRun) -> int:
+    return notes.rejected_calls(str(task_run.flow_run_id), str(task_run.id))
 
 
 def refused(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
