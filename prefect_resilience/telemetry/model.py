@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RETRIES = frozenset({"AwaitingRetry", "Retrying"})
 REPLACED = frozenset({"Fallback", "Degraded"})
 REPLAYED = "Replayed"
+UNCALLED = frozenset({"Cached", "Skipped", REPLAYED})
 ENDED_BADLY = frozenset({"FAILED", "CRASHED", "CANCELLED", "CANCELLING"})
 FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 
@@ -104,6 +105,17 @@ class StateSeen:
         return self.type in ENDED_BADLY or self.name in RETRIES | REPLACED or self.name == REPLAYED
 
 
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An event of this package: `name` without the prefix, and `subject`, the name of its resource."""
+
+    id: str
+    at: float
+    name: str
+    subject: str
+    payload: Mapping[str, Any]
+
+
 @dataclass(slots=True)
 class TaskRunSeen:
     """One task run with its states, the first one first. `begun` is the number of its starts, for when not
@@ -115,6 +127,7 @@ class TaskRunSeen:
     states: list[StateSeen] = field(default_factory=list[StateSeen])
     begun: int = 0
     rejected: int = 0
+    events: list[Happening] = field(default_factory=list[Happening])
     label: str = ""
     """A name that is the same in each run of the flow, as "fetch (2)" for the second call of a task."""
 
@@ -132,19 +145,9 @@ class TaskRunSeen:
 
     @property
     def attempts(self) -> int:
-        """The attempts that were made."""
-        return max(self.starts - self.rejected, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """An event of this package: `name` without the prefix, and `subject`, the name of its resource."""
-
-    id: str
-    at: float
-    name: str
-    subject: str
-    payload: Mapping[str, Any]
+        """The attempts that were made. A result that was there already ends the last start without a call."""
+        uncalled = self.last is not None and self.last.name in UNCALLED
+        return max(self.starts - self.rejected - uncalled, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +165,10 @@ class PassFacts:
     """What one source knows about a pass of a flow run and the runs inside it: the notes of this process, or
     the API. Counts are exact even when rows are left out.
 
-    `states` counts task runs by the name of their last state; `types` maps these names to Prefect's state
-    types. `retried` is the number of task runs that were retried, `retries` the number of retries. `calls`
-    has the totals of guarded calls inside the runs, by function and name in CALL_COUNTS; `call_errors` the
-    last error of each of these functions.
+    `happenings` are the events outside of its task runs. `states` counts task runs by the name of their last
+    state; `types` maps these names to Prefect's state types. `retried` is the number of task runs that were
+    retried, `retries` the number of retries. `calls` has the totals of guarded calls inside the runs, by
+    function and name in CALL_COUNTS; `call_errors` the last error of each of these functions.
     """
 
     task_runs: dict[str, TaskRunSeen] = field(default_factory=dict[str, TaskRunSeen])
@@ -183,6 +186,11 @@ class PassFacts:
     @property
     def total(self) -> int:
         return self.states.total()
+
+    @property
+    def events(self) -> list[Happening]:
+        """All events, also those of task runs."""
+        return [*self.happenings, *(event for run in self.task_runs.values() for event in run.events)]
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -225,7 +233,7 @@ class PassFacts:
             if error := event.payload.get("last_error"):
                 self.call_errors[event.subject] = str(error)
         elif self.counts[event.name] <= MOST_OF_A_KIND:
-            self.happenings.append(event)
+            (self.happenings if run is None else run.events).append(event)
 
 
 def together(parts: Iterable[PassFacts]) -> PassFacts:

@@ -48,7 +48,7 @@ class RunNotes(PassFacts):
 
     @property
     def rows(self) -> int:
-        return ROWS_OF_A_PASS + len(self.task_runs) + len(self.happenings) + len(self.outputs)
+        return ROWS_OF_A_PASS + len(self.task_runs) + len(self.events) + len(self.outputs)
 
     def came_to(
         self, run_id: str, name: str, flow_run_id: str, state: StateSeen, key: str = ""
@@ -171,7 +171,7 @@ def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
 
 
 def rejected_calls(flow_run_id: str, task_run_id: str) -> int:
-    """How many calls of a task run of this process a circuit or a limit rejected, as far as they are noted."""
+    """How many calls of a task run of this process a circuit or a limit rejected, as far as it is noted."""
     notes = known(flow_run_id)
     run = None if notes is None else notes.task_runs.get(task_run_id)
     return 0 if run is None else run.rejected
@@ -179,7 +179,9 @@ def rejected_calls(flow_run_id: str, task_run_id: str) -> int:
 
 def _copy_of(notes: RunNotes) -> PassFacts:
     facts = together([notes])
-    facts.task_runs = {key: replace(run, states=[*run.states]) for key, run in notes.task_runs.items()}
+    facts.task_runs = {
+        key: replace(run, states=[*run.states], events=[*run.events]) for key, run in notes.task_runs.items()
+    }
     return facts
 
 

@@ -38,10 +38,7 @@ from prefect_resilience.tasks.edge.telling import Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.call_totals import send_totals
-from prefect_resilience.telemetry.edge.events import (
-    announce_recoverable,
-    note_state,
-)
+from prefect_resilience.telemetry.edge.events import announce_recoverable, note_state
 from prefect_resilience.telemetry.model import Advice
 
 if TYPE_CHECKING:
@@ -51,24 +48,6 @@ if TYPE_CHECKING:
 
 COMMAND = "prefect-resilience batches"
 DOUBTS_SHOWN = 3
-
-
-def advice_for(
-    flow_run: FlowRun, batch_id: str, policy: RecoveryPolicy | None = None, *, automatic: bool = False
-) -> Advice | None:
-    """How to continue the batch of a flow run. None if there is nothing to recover or it is still running.
-
-    Asks the store and the Prefect API. Raises StoreUnavailable.
-    """
-    ledger = open_ledger()
-    hint = hint_of(ledger, batch_id, policy)
-    if hint is None and batch_id != str(flow_run.id) and flow_run.parent_task_run_id is None:
-        hint = hint_of(ledger, str(flow_run.id), policy)
-    if hint is None:
-        return None
-    deployed = flow_run.deployment_id is not None
-    itself = _by_itself(hint) if automatic and hint.automatic and deployed else ""
-    return Advice(hint.strategy, redact(hint.why), commands(hint, batch_id, deployed=deployed), itself)
 
 
 def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tuple[str, str], ...]:
@@ -101,12 +80,6 @@ def _again(batch_id: str, *, deployed: bool, then: str) -> tuple[tuple[str, str]
         f"{then}. It has no deployment, so start your program inside the batch; done effects are not repeated"
     )
     return ((how, f"with batch({batch_id!r}):\n    ..."),)
-
-
-def _by_itself(hint: RecoveryHint) -> str:
-    if hint.strategy not in RESTARTS or hint.next_at is None:
-        return "The automation does this."
-    return f"The automation does this at {utc_text(hint.next_at)} or soon after: attempt {hint.attempt}."
 
 
 @dataclass(frozen=True)
@@ -203,7 +176,8 @@ class EndOfRun(Telling):
             advice = self._advice(run)
             if advice is None:
                 return None
-            self.log.warning("How to continue: %s: %s. %s", advice.strategy, advice.why, _first(advice))
+            first = redact(" ".join(advice.commands[0][1].split()))
+            self.log.warning("How to continue: %s: %s. %s", advice.strategy, advice.why, first)
             if self.ending.policy is not None and self.state.is_failed():
                 announce_recoverable(run)
             if not self.ending.summary:
@@ -226,16 +200,24 @@ class EndOfRun(Telling):
             )
 
     def _advice(self, run: FlowRun) -> Advice | None:
+        """How to continue the batch of the run. None if there is nothing to recover, and without a store."""
         try:
-            policy = self.ending.policy
-            return advice_for(run, batch_of_flow_run(run), policy, automatic=policy is not None)
+            ledger, policy, batch_id = open_ledger(), self.ending.policy, batch_of_flow_run(run)
+            hint = hint_of(ledger, batch_id, policy)
+            if hint is None and batch_id != str(run.id) and run.parent_task_run_id is None:
+                hint = hint_of(ledger, str(run.id), policy)
         except Exception as failure:  # noqa: BLE001 - any error of the store or the API
             self.log.warning("How to continue this run is unknown: %s", redact(repr(failure)))
             return None
-
-
-def _first(advice: Advice) -> str:
-    return redact(" ".join(advice.commands[0][1].split())) if advice.commands else ""
+        if hint is None:
+            return None
+        deployed, itself = run.deployment_id is not None, ""
+        if policy is not None and hint.automatic and deployed:
+            itself = "The automation does this."
+            if hint.strategy in RESTARTS and hint.next_at is not None:
+                at = utc_text(hint.next_at)
+                itself = f"The automation does this at {at} or soon after: attempt {hint.attempt}."
+        return Advice(hint.strategy, redact(hint.why), commands(hint, batch_id, deployed=deployed), itself)
 
 
 on_task_run_state(note_state)

@@ -71,8 +71,13 @@ def read_inner_runs(client: SyncPrefectClient, flow_run_id: UUID) -> list[UUID]:
     return inner[:MOST_INNER]
 
 
-def has_heard_the_end(client: SyncPrefectClient, state_id: UUID) -> bool:
-    """Whether the API knows about the run's last state. It receives that after all earlier events."""
+def has_heard_the_end(client: SyncPrefectClient, run_id: UUID, state_id: UUID, *, died: bool) -> bool:
+    """Whether the API knows about the run's last state, and unless its process died, the end of every task
+    run. It receives the run's last state after all earlier events."""
+    unfinished: Filter = {"state": {"type": {"any_": ["PENDING", "RUNNING", "SCHEDULED"]}}}
+    body = {"flow_runs": {"id": {"any_": [str(run_id)]}}, "task_runs": unfinished}
+    if not died and _post(client, "/task_runs/count", body):
+        return False
     return bool(_first_events(client, {"id": {"id": [str(state_id)]}}, 1)["events"])
 
 

@@ -172,7 +172,7 @@ class Telling:
         until = time.monotonic() + AFTER_A_DEATH
         while True:
             with suppress(HTTPError):
-                if reading.has_heard_the_end(client, self.state.id):
+                if reading.has_heard_the_end(client, self.flow_run.id, self.state.id, died=not self.here):
                     return
             if time.monotonic() >= until or _ending.wait(EVERY):
                 self.missing.append("the latest events, which the API had not received yet")
@@ -229,7 +229,6 @@ class Telling:
 
 
 def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:
-    """The audit log of a run's batch: who recovered it, and why."""
     return Audit(open_ledger(), batch_of_flow_run(run)).entries()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -64,51 +64,38 @@ class CallRow:
 
 def list_calls(story: Story) -> list[CallRow]:
     """The calls of all passes that are known one by one. A later pass comes first."""
-    calls = [call for part in story.passes for call in _calls_of(part)]
+    calls = [_call(run, part) for part in story.passes for run in part.seen.task_runs.values()]
+    # Effects of calls whose task run is not known, or that had none.
+    for part in story.passes:
+        for event in part.seen.happenings:
+            if ended := EFFECTS.get(event.name):
+                what = _describe_effect(event)
+                calls.append(CallRow(event.subject, part.run_pass.number, RANKS[ended], ended, what=what))
     return sorted(calls, key=lambda call: (call.rank, -call.number, call.began))
 
 
-def _calls_of(part: PassSeen) -> Iterable[CallRow]:
-    by_run: defaultdict[str, list[Happening]] = defaultdict(list)
-    for event in sorted(part.seen.happenings, key=lambda event: event.at):
-        by_run[str(event.payload.get("task_run_id") or "")].append(event)
-    for run in part.seen.task_runs.values():
-        yield _call(run, by_run.pop(run.id, []), part)
-    # Effects of calls whose task run is not known, or that had none.
-    for events in by_run.values():
-        for event in events:
-            if ended := EFFECTS.get(event.name):
-                what = _describe_effect(event)
-                yield CallRow(event.subject, part.run_pass.number, RANKS[ended], ended, what=what)
-
-
-def _call(run: TaskRunSeen, events: list[Happening], part: PassSeen) -> CallRow:
-    last = run.last
+def _call(run: TaskRunSeen, part: PassSeen) -> CallRow:
+    last, names = run.last, {event.name for event in run.events}
     outcome = "running" if last is None else outcome_of(last.type, last.name)
     cut_off = outcome in ("running", "crashed")
     retried = WELL - 1 if run.remarkable or run.starts > 1 else WELL
     rank = NOT_ENDED if cut_off else RANKS.get(outcome, retried)
-    if not cut_off and any(event.name == "effect.in-doubt" for event in events):
-        rank = RANKS["in doubt"]
     ended = last.name if last else ""
     return CallRow(
         name=run.name,
         number=part.run_pass.number,
-        rank=rank,
+        rank=RANKS["in doubt"] if rank and "effect.in-doubt" in names else rank,
         ended=f"did not end ({ended})" if ended and cut_off and part.run_pass.over else ended,
         attempts=run.attempts,
         rejected=run.rejected,
-        what="; ".join(_describe(run, events)),
-        spans=tuple(_spans(run, part.ended, [event.at for event in events if event.name == REJECTED])),
+        what="; ".join(_describe(run)),
+        spans=tuple(_spans(run, part.ended)),
     )
 
 
-REJECTED = "attempt.refused"
-
-
-def _describe(run: TaskRunSeen, events: Sequence[Happening]) -> Iterable[str]:
+def _describe(run: TaskRunSeen) -> Iterable[str]:
     """What happened in a call: its errors, its rejections, the fallback, the effect."""
-    errors = [describe_error(event) for event in events if event.name in ERRORS]
+    errors = [describe_error(event) for event in run.events if event.name in ERRORS]
     if not errors:
         states = [state for state in run.states if state.name == "AwaitingRetry" or state.type in ENDED_BADLY]
         errors = [bounded(state.message, SHORT) for state in states if state.message]
@@ -117,12 +104,12 @@ def _describe(run: TaskRunSeen, events: Sequence[Happening]) -> Iterable[str]:
         yield f"{error} (x{count})" if count > 1 else error
     if len(counts) > ERRORS_SHOWN:
         yield f"and {len(counts) - ERRORS_SHOWN} others"
-    fallbacks = [event.payload for event in events if event.name == "fallback.used"]
+    fallbacks = [event.payload for event in run.events if event.name == "fallback.used"]
     for used in fallbacks:
         yield f"fallback {text_in(used, 'to')}{' (degraded)' if used.get('degraded') else ''}"
     if not fallbacks and run.last is not None and run.last.name in REPLACED:
         yield run.last.name.lower()
-    yield from (_describe_effect(event) for event in events if event.name in EFFECTS)
+    yield from (_describe_effect(event) for event in run.events if event.name in EFFECTS)
 
 
 def _describe_effect(event: Happening) -> str:
@@ -143,9 +130,9 @@ def text_in(payload: Mapping[str, Any], name: str) -> str:
     return "" if value is None else str(value)
 
 
-def _spans(run: TaskRunSeen, end: float, rejections: Sequence[float]) -> Iterable[Span]:
-    """The attempts and waits of a task run. The state after an attempt is its outcome. `rejections`: when a
-    circuit or a limit rejected a call of it."""
+def _spans(run: TaskRunSeen, end: float) -> Iterable[Span]:
+    """The attempts and waits of a task run. The state after an attempt is its outcome."""
+    rejections = [event.at for event in run.events if event.name == "attempt.refused"]
     attempt = 0
     for state, after in zip_longest(run.states, run.states[1:]):
         # A crash is reported later than it happened: at the end of the pass.

@@ -37,7 +37,7 @@ class PassSeen:
         latest = float("inf") if ended is None else ended
         states = [state for run in self.seen.task_runs.values() for state in run.states]
         signs = [self.beat, *(state.at for state in states if state.type != "CRASHED")]
-        signs += [event.at for event in self.seen.happenings]
+        signs += [event.at for event in self.seen.events]
         return max([self.run_pass.began, *(at for at in signs if at <= latest)])
 
 
@@ -66,7 +66,7 @@ class Story:
     @property
     def happenings(self) -> list[Happening]:
         """The events of all passes, the first one first."""
-        events = [event for part in self.passes for event in part.seen.happenings]
+        events = [event for part in self.passes for event in part.seen.events]
         return sorted(events, key=lambda event: event.at)
 
     @property
@@ -94,7 +94,7 @@ def divide(
 
     for (run_id, count), facts in noted.items():
         moments = [state.at for run in facts.task_runs.values() for state in run.states]
-        moments += [event.at for event in facts.happenings]
+        moments += [event.at for event in facts.events]
         notes[number_of(run_id, count, min(moments, default=passes[-1].began))].append(facts)
     for run, count in {run.id: (run, count) for run, count in runs}.values():
         at = min((state.at for state in run.states), default=passes[-1].began)

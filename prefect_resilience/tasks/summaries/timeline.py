@@ -22,9 +22,9 @@ TOP, LANE, BAR = 62.0, 38.0, 15.0
 """Each lane has its name above its bars."""
 MOST_LANES, MOST_CIRCUITS, MOST_PASSES = 24, 6, 6
 MOST_BARS = 600
-LABEL_LENGTH = 70
+LABEL_LENGTH = 66
 NARROW = 150
-"""A segment below this width has no time of day and no marks."""
+"""A segment below this width has no time of day."""
 
 LOOKS: dict[str, tuple[str, str, str]] = {
     "running": ("#1a1a1a", "…", "did not end"),
@@ -113,13 +113,12 @@ def _segments(parts: Sequence[PassSeen], lanes: Sequence[CallRow]) -> list[Segme
 
 
 def _axis(segment: Segment, bottom: float, *, several: bool) -> Iterable[str]:
-    """The background of a pass, when it began, and how long it took, with marks for the parts of it."""
-    x, width, took = segment.x, segment.width, segment.end - segment.start
+    """The background of a pass in four equal parts, when it began, and how long it took."""
+    x, width = segment.x, segment.width
     yield rect(x, TOP - 4, width, bottom - TOP + 6, fill="#fafafa", stroke=GRID)
-    for share in (0.25, 0.5, 0.75, 1.0) if width > NARROW else (1.0,):
-        at = x + width * share
-        yield rect(at, TOP - 4, 1, bottom - TOP + 6, fill=GRID)
-        yield words(lasting(took * share), at - 14, TOP - 8, 12, SMALL, middle=True)
+    for quarter in range(1, 4):
+        yield rect(x + width * quarter / 4, TOP - 4, 1, bottom - TOP + 6, fill=GRID)
+    yield words(lasting(segment.end - segment.start), x + width - 18, TOP - 8, 12, SMALL, middle=True)
     heading = [f"Pass {segment.number}"] if several else []
     heading += [f"{clock(segment.start)} UTC"] if width > NARROW else []
     yield words(", ".join(heading), x, TOP - 22, 12, INK, bold=several)

@@ -255,7 +255,7 @@ def _short(value: Any) -> Any:
 
 
 def current_pass(of: TaskRun | None = None) -> tuple[UUID, int] | None:
-    """The current flow run and its run count, or those of the task run `of`, which has none while it waits."""
+    """The current flow run and its run count, or those of the task run `of`, which lacks them at first."""
     flow, task = FlowRunContext.get(), TaskRunContext.get()
     # In a flow inside a task, the task's context is still set, and the flow is the inner one.
     if flow is not None and (run := flow.flow_run) is not None and (of is None or run.id == of.flow_run_id):

@@ -8,6 +8,8 @@ from uuid import UUID
 import pytest
 from prefect.client.orchestration import get_client
 
+from tests.prefect_runs import until
+
 
 class Left:
     """The artifacts that flow runs left behind."""
@@ -23,10 +25,14 @@ class Left:
                 named.setdefault(one["key"], one)
         return named
 
-    def summary(self, flow_run_id: UUID | str) -> str | None:
-        """The summary's markdown; None where there is none."""
-        written = self.by(flow_run_id).items()
-        return next((one["data"] for key, one in written if key.startswith("run-summary-")), None)
+    def summary(self, flow_run_id: UUID | str) -> str:
+        """The summary's markdown. A slow API may get it after the run has ended."""
+
+        def written() -> str | None:
+            artifacts = self.by(flow_run_id).items()
+            return next((one["data"] for key, one in artifacts if key.startswith("run-summary-")), None)
+
+        return until(written, 60)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
     assert seen.states == {"Completed": 8_750, "Failed": 1_250}
     assert seen.counts["retry.scheduled"] == 10_000
     assert len(seen.task_runs) == notes.MOST_REMARKABLE
-    assert len(seen.happenings) == MOST_OF_A_KIND
+    assert len(seen.events) == MOST_OF_A_KIND
     only = RunPass(1, 0, Start("unknown"), 10_000, "Failed", "FAILED", over=True)
     text = markdown(Story("f", "f", (PassSeen(only, seen),)))
     assert "10,000 task runs, 2,500 retried (2,500 retries), 1,250 failed" in text

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from httpx import HTTPError
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
@@ -104,7 +105,7 @@ def test_a_run_in_which_much_happened_says_so(mode, left):
     calls = section(text, "Calls")
     assert [row[:4] for row in calls] == [
         [f"`{task_run_named(text, 'away')}`", "Degraded", "2", "1"],
-        ["`sent 1`", "Replayed", "1", ""],
+        ["`sent 1`", "Replayed", "0", ""],
         ["`steady`", "Completed", "3", ""],
         ["`plain`", "Completed", "2", ""],
     ]
@@ -156,6 +157,7 @@ def test_plain_flows_and_tasks_with_the_hooks(mode, left):
         raise ConnectionError("no line")
 
     state = ran(mode, flow(**hooks)(mode.function(fails)))
+    assert "ended **Failed**" in left.summary(run_id_of(state))
     found = left.by(run_id_of(state))
     name = f"fails-{flow_run_name(state)}-{run_id_of(state)[-4:]}"
     assert set(found) == {f"run-summary-{name}", f"recovery-hint-{name}"}
@@ -219,7 +221,7 @@ def test_what_ran_in_other_processes_is_in_it(left):
 
     def told() -> str | None:
         text = left.summary(run_id_of(state))
-        known = text and "2 task runs, 1 retried (1 retry)" in text and "no line" in text
+        known = "2 task runs, 1 retried (1 retry)" in text and "no line" in text
         return text if known else None
 
     text = until(told)
@@ -240,6 +242,26 @@ def test_a_slow_api_is_not_asked_for_ever(left, monkeypatch):
     text = left.summary(run_id_of(work(return_state=True)))
     assert ": 2 task runs, 2 retried (2 retries)" in text
     assert "*Not read in time: the runs inside it, the run, its states," in text
+
+
+def test_a_busy_api_is_asked_again_to_take_the_artifact(left, monkeypatch):
+    refused: list[str] = []
+    write = telling.write_artifact
+
+    def busy(*given):
+        if len(refused) < 5:
+            refused.append(given[3])
+            raise HTTPError("503 Service Unavailable")
+        write(*given)
+
+    monkeypatch.setattr(telling, "write_artifact", busy)
+
+    @resilient_flow
+    def work():
+        raise ConnectionError("no line")
+
+    assert "ended **Failed**" in left.summary(run_id_of(work(return_state=True)))
+    assert refused == ["run-summary"] * 5
 
 
 def test_what_was_not_read_is_said(left, monkeypatch):
