@@ -204,7 +204,7 @@ async def day_of(way: str, form: Form, url: str) -> tuple[int, float, Counter[tu
     assert context.flow_run is not None
     came, took = await fetch_all(way, form, url)
     send_totals()  # as the end of the flow run does, after which they are forgotten
-    return came, took, notes.seen_in([str(context.flow_run.id)]).calls
+    return came, took, notes.facts_of([str(context.flow_run.id)]).calls
 
 
 def live(way: str, form: Form) -> Day:

@@ -221,7 +221,7 @@ class PassFacts:
         self.states[name] += 1
         self.types[name] = kind
 
-    def happened(self, event: Happening) -> None:
+    def add_event(self, event: Happening) -> None:
         """Count an event, and keep it."""
         self.counts[event.name] += 1
         run = self.task_runs.get(str(event.payload.get("task_run_id")))

@@ -129,13 +129,13 @@ def task_run_came_to(
         return notes, notes.came_to(task_run_id, name, flow_run_id, state, key)
 
 
-def happened(flow_run_id: str, happening: Happening, count: int = 1) -> None:
+def note_event(flow_run_id: str, happening: Happening, count: int = 1) -> None:
     """Note an event of this package."""
     with _passes.lock:
-        _of(flow_run_id, count).happened(happening)
+        _of(flow_run_id, count).add_event(happening)
 
 
-def known(flow_run_id: str) -> RunNotes | None:
+def last_notes(flow_run_id: str) -> RunNotes | None:
     """The notes of the last pass of a flow run in this process."""
     with _passes.lock:
         passes = [key for key in _passes.notes if key[0] == flow_run_id]
@@ -149,12 +149,12 @@ def forget(passes: Iterable[tuple[str, int]]) -> None:
             _passes.notes.pop(key, None)
 
 
-def seen_in(flow_run_ids: Iterable[str]) -> PassFacts:
+def facts_of(flow_run_ids: Iterable[str]) -> PassFacts:
     """The facts that this process noted about these flow runs, combined."""
-    return together(seen_by_pass(flow_run_ids).values())
+    return together(facts_by_pass(flow_run_ids).values())
 
 
-def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts]:
+def facts_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts]:
     """The facts that this process noted about these flow runs, by flow run id and run count."""
     ids = set(flow_run_ids)
     with _passes.lock:
@@ -163,16 +163,16 @@ def seen_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts
 
 def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
     """The values that task runs of the flow run's last pass returned, by name, and how many were left out."""
-    notes = known(flow_run_id)
+    notes = last_notes(flow_run_id)
     if notes is None:
         return {}, 0
     with _passes.lock:
         return dict(notes.outputs), notes.outputs_left_out
 
 
-def rejected_calls(flow_run_id: str, task_run_id: str) -> int:
+def count_rejections(flow_run_id: str, task_run_id: str) -> int:
     """How many calls of a task run of this process a circuit or a limit rejected, as far as it is noted."""
-    notes = known(flow_run_id)
+    notes = last_notes(flow_run_id)
     run = None if notes is None else notes.task_runs.get(task_run_id)
     return 0 if run is None else run.rejected
 

@@ -124,7 +124,7 @@ def test_each_task_run_of_a_resilient_flow_is_noted() -> None:
         assert context is not None
         assert context.flow_run is not None
         assert seams.started_tasks_alone(context)
-        noted = notes.known(str(context.flow_run.id))
+        noted = notes.last_notes(str(context.flow_run.id))
         assert noted is not None
         return dict(+noted.states), noted.retries, [*noted.outputs.values()]
 
@@ -142,7 +142,7 @@ async def test_so_is_an_async_one() -> None:
         context = FlowRunContext.get()
         assert context is not None
         assert context.flow_run is not None
-        noted = notes.known(str(context.flow_run.id))
+        noted = notes.last_notes(str(context.flow_run.id))
         return None if noted is None else dict(+noted.states)
 
     assert await asynchronous() == {"Completed": 1}

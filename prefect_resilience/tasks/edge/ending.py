@@ -105,7 +105,7 @@ def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> A
     circuit, answered by a fallback, replayed or is in doubt; after a run that ended badly, also how to
     continue. A run without any such event gets no artifact. Never raises.
     """
-    return ended(Ending(), flow, flow_run, state)
+    return leave_artifacts(Ending(), flow, flow_run, state)
 
 
 def recovery_hint(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
@@ -114,10 +114,10 @@ def recovery_hint(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
     For `@flow(on_failure=[recovery_hint], on_crashed=[recovery_hint])`. A run inside another one gets no
     hint: only its root can be run again. Never raises.
     """
-    return ended(Ending(summary=False), flow, flow_run, state)
+    return leave_artifacts(Ending(summary=False), flow, flow_run, state)
 
 
-def ended(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
+def leave_artifacts(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
     """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
     if not enabled():
         return None
@@ -148,7 +148,7 @@ class EndOfRun(Telling):
             self._letter()
         if not self.ending.summary and not (self.ending.hint and self.badly):
             return
-        if self.whole and not self.badly and not notes.seen_in([str(run.id)]).remarkable:
+        if self.whole and not self.badly and not notes.facts_of([str(run.id)]).remarkable:
             notes.forget([(str(run.id), max(run.run_count, 1))])
             return  # a quiet run: the API is not even asked
         self.advice = self._hinted() if self.badly and self.ending.hint else None

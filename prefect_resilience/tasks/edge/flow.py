@@ -39,7 +39,7 @@ from prefect_resilience.errors.requests import (
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
 from prefect_resilience.tasks.edge.answers import Again
-from prefect_resilience.tasks.edge.ending import Ending, ended
+from prefect_resilience.tasks.edge.ending import Ending, leave_artifacts
 from prefect_resilience.tasks.edge.flow_options import (
     DEFAULTS,
     FlowGuard,
@@ -149,7 +149,7 @@ class AtTheEnd:
     __name__ = "run_summary"
 
     def __call__(self, flow: Flow[..., Any], flow_run: Any, state: Any) -> Any:
-        return ended(self.ending, flow, flow_run, state)
+        return leave_artifacts(self.ending, flow, flow_run, state)
 
 
 class ResilientFlow(Flow[P, R]):

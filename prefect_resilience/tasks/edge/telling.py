@@ -78,7 +78,7 @@ _threads: list[threading.Thread] = []
 
 @dataclass
 class Telling:
-    """The end of one flow run, of which it reads and writes the summary.
+    """The end of one flow run. It reads and writes the summary.
 
     `here`: the run took place in this process; if not, its process has died and its notes are lost. `local`:
     its task runs took place here, too. `whole`: all of it did, in one pass. `ids` has the run and the runs
@@ -92,7 +92,7 @@ class Telling:
 
     def __post_init__(self) -> None:
         run, context = self.flow_run, FlowRunContext.get()
-        self.here = context is not None or notes.known(str(run.id)) is not None
+        self.here = context is not None or notes.last_notes(str(run.id)) is not None
         self.local = self.here and isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
         self.whole = self.local and started_tasks_alone(context) and run.run_count <= 1
         self.badly = self.state.type.value in ENDED_BADLY
@@ -124,7 +124,7 @@ class Telling:
         finally:
             written()
             if self.flow_run.parent_task_run_id is None:
-                notes.forget(notes.seen_by_pass(map(str, self.ids)).keys())
+                notes.forget(notes.facts_by_pass(map(str, self.ids)).keys())
 
     def _read(self, name: str, otherwise: T, read: Callable[..., T], *args: Any) -> T:
         """What the API or the store answers; `otherwise` if there is no answer in time."""
@@ -157,14 +157,14 @@ class Telling:
             began = ended if run.start_time is None else run.start_time.timestamp()
             end = (ended, name, state.type.value, redact(state.message or ""))
             passes = (RunPass(1, began, Start("unknown"), *end, over=True),)
-        noted = notes.seen_by_pass(map(str, self.ids))
+        noted = notes.facts_by_pass(map(str, self.ids))
         parts = divide(passes, str(run.id), noted, *self._read_others(client, run, passes))
         story = Story(run.name, self.flow.name, parts, len(self.ids) - 1)
         return self._with_circuits_and_letters(client, story)
 
     def _wait(self, client: SyncPrefectClient) -> None:
         """Wait until the API knows about the run's end, if some of it was not noted in this process."""
-        noted = notes.seen_by_pass(map(str, self.ids)).items()
+        noted = notes.facts_by_pass(map(str, self.ids)).items()
         if self.local and {run_id for (run_id, _), facts in noted if facts.total} >= {
             *map(str, self.ids[1:])
         }:

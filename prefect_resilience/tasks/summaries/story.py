@@ -100,7 +100,7 @@ def divide(
         at = min((state.at for state in run.states), default=passes[-1].began)
         read[number_of(run.flow_run_id, count, at)].add(run)
     for event in {event.id: event for event in events}.values():
-        read[number_of("", 0, event.at)].happened(event)
+        read[number_of("", 0, event.at)].add_event(event)
     parts: list[PassSeen] = []
     for one in passes:
         mine, theirs = together(notes[one.number]), read[one.number]

@@ -137,7 +137,7 @@ def _send(totals: CallTotals) -> None:
     flow_run_id, count, function = totals.place
     shown, event_id = fitted_text(function, NAME), uuid4()
     told = fitted(payload)
-    notes.happened(
+    notes.note_event(
         str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, told), count
     )
     with suppress(Exception):  # an event that cannot be sent must not fail the work

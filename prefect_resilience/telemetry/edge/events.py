@@ -238,7 +238,7 @@ def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
     event_id = uuid4()
     if (current := current_pass()) is not None:
         event = happening_of(str(event_id), time.time(), name, subject, payload)
-        notes.happened(str(current[0]), event, current[1])
+        notes.note_event(str(current[0]), event, current[1])
     return event_id
 
 

@@ -40,10 +40,10 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
         )
         came("f", str(number), *way, "Failed" if number % 8 == 0 else "Completed", at=number)
         event = Happening(str(number), number, "retry.scheduled", "ask", {"task_run_id": str(number)})
-        notes.happened("f", event)
+        notes.note_event("f", event)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    seen = notes.seen_in(["f"])
+    seen = notes.facts_of(["f"])
     assert (seen.total, seen.retried, seen.retries) == (10_000, 2_500, 2_500)
     assert seen.states == {"Completed": 8_750, "Failed": 1_250}
     assert seen.counts["retry.scheduled"] == 10_000
@@ -60,19 +60,19 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
 def test_what_goes_on_is_counted_by_its_last_state():
     came("f", "1", "Pending", "Running")
     came("f", "2", "Pending", "Running", "Completed")
-    seen = notes.seen_in(["f", "unknown"])
+    seen = notes.facts_of(["f", "unknown"])
     assert seen.states == {"Running": 1, "Completed": 1}
     assert [*seen.task_runs] == ["1", "2"]
 
 
 def test_a_run_that_was_rolled_back_is_one_run():
     came("f", "1", "Running", "Completed", "RolledBack")
-    assert +notes.seen_in(["f"]).states == {"RolledBack": 1}
+    assert +notes.facts_of(["f"]).states == {"RolledBack": 1}
 
 
 def test_states_of_one_run_are_bounded():
     came("f", "1", *["Retrying"] * 500, "Completed")
-    run = notes.seen_in(["f"]).task_runs["1"]
+    run = notes.facts_of(["f"]).task_runs["1"]
     assert (len(run.states), run.starts) == (notes.MOST_STATES, 500)
     assert run.last.name == "Completed"
 
@@ -83,7 +83,7 @@ def test_the_quietest_flow_runs_give_way(monkeypatch):
         notes.begin(name)
     notes.begin("a")
     notes.begin("d")
-    assert [notes.known(name) is not None for name in "abcd"] == [True, False, True, True]
+    assert [notes.last_notes(name) is not None for name in "abcd"] == [True, False, True, True]
 
 
 def test_rows_of_all_runs_together_are_bounded(monkeypatch):
@@ -91,15 +91,15 @@ def test_rows_of_all_runs_together_are_bounded(monkeypatch):
     for number in range(100):
         came(f"f{number}", "1", "Running")
         for event in range(10):
-            notes.happened(f"f{number}", Happening(f"{number}-{event}", 0, "x", "x", {}))
+            notes.note_event(f"f{number}", Happening(f"{number}-{event}", 0, "x", "x", {}))
     assert len(notes._passes.notes) < 70
-    assert notes.known("f99") is not None
+    assert notes.last_notes("f99") is not None
 
 
 def test_what_is_forgotten_is_gone():
     came("f", "1", "Running")
     notes.forget([("f", 1), ("never known", 1)])
-    assert notes.known("f") is None
+    assert notes.last_notes("f") is None
     assert notes.outputs_of("f") == ({}, 0)
 
 
@@ -117,10 +117,10 @@ def test_outputs_are_kept_by_name_and_bounded():
 
 def test_only_who_asks_keeps_outputs():
     notes.begin("f")
-    assert not notes.known("f").keeps_outputs
+    assert not notes.last_notes("f").keeps_outputs
     notes.begin("f", keeps_outputs=True)
     notes.begin("f")
-    assert notes.known("f").keeps_outputs
+    assert notes.last_notes("f").keeps_outputs
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60)
@@ -144,5 +144,5 @@ def test_a_value_that_is_cut_says_so():
 
 def test_a_run_that_was_retried_twice_is_one_that_was_retried():
     came("f", "1", "Running", "AwaitingRetry", "Retrying", "AwaitingRetry", "Retrying", "Completed")
-    seen = notes.seen_in(["f"])
+    seen = notes.facts_of(["f"])
     assert (seen.retried, seen.retries) == (1, 2)

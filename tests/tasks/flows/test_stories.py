@@ -75,7 +75,7 @@ def seen(*runs, happenings=(), **more) -> PassFacts:
     for one in runs:
         found.add(replace(one, events=[]))
     for one in happenings:
-        found.happened(one)
+        found.add_event(one)
     return found
 
 
@@ -439,7 +439,7 @@ def test_the_headline_counts():
         ONCE_AGAIN, GONE, run("f", ("Running", 0), ("Fallback", 1)), run("r", ("Running", 0), ("Replayed", 1))
     )
     found.counts |= Counter({"effect.in-doubt": 1})
-    found.happened(happening("circuit.opened", "a"))
+    found.add_event(happening("circuit.opened", "a"))
     assert headline(story(found, inner_runs=2, letters=(("l-1", "send", "401"),))) == (
         "The run of `night` ended **Completed** after 10 s: 4 task runs, "
         "1 retried (1 retry), 1 answered by a fallback, 1 replayed, 1 failed, 1 in doubt, 1 circuit opened, "

@@ -142,7 +142,7 @@ def plain_once(seen: list) -> None:
 def test_a_quiet_run_leaves_nothing(mode, left):
     state = ran(mode, resilient_flow(mode.function(lambda: fine(1))))
     assert left.by(run_id_of(state)) == {}
-    assert notes.known(run_id_of(state)) is None
+    assert notes.last_notes(run_id_of(state)) is None
 
 
 def test_plain_flows_and_tasks_with_the_hooks(mode, left):

@@ -41,7 +41,7 @@ class NodeOutcome:
 def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, now: datetime) -> NodeOutcome:
     """The outcome of a task run that has ended. Never raises."""
     state, crash = _state_of(future)
-    starts, rejected = (task_run.run_count, _rejected_calls(task_run)) if task_run else (1, 0)
+    starts, rejected = (task_run.run_count, _count_rejections(task_run)) if task_run else (1, 0)
     known: dict[str, Any] = {
         "attempts": max(starts - rejected, 0),
         "started_at": task_run.start_time if task_run else None,
@@ -69,8 +69,8 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     return NodeOutcome(None, with_cause(context.model_copy(update=fields), error), **known)
 
 
-def _rejected_calls(task_run: TaskRun) -> int:
-    return notes.rejected_calls(str(task_run.flow_run_id), str(task_run.id))
+def _count_rejections(task_run: TaskRun) -> int:
+    return notes.count_rejections(str(task_run.flow_run_id), str(task_run.id))
 
 
 def refused(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
