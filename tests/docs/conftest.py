@@ -25,7 +25,7 @@ def as_a_reader(
     monkeypatch.syspath_prepend(str(tmp_path))
     for registered in (AGENTS, REGISTERED):
         monkeypatch.setattr(registered, "_known", dict(registered._known))
-    monkeypatch.setattr(classify.registered, "rules", classify.registered.rules)
+    monkeypatch.setattr(classify, "registered", classify.registered.copy())
     monkeypatch.setattr(redact.registered, "values", redact.registered.values.copy())
     monkeypatch.setattr(redact.registered, "forms", None)
     monkeypatch.setattr(redact.registered, "patterns", redact.registered.patterns)

@@ -9,12 +9,11 @@ worst member decides.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.classify.http import (
     headers_of,
     http_finding,
@@ -24,7 +23,7 @@ from prefect_resilience.errors.classify.http import (
 )
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
 from prefect_resilience.errors.classify.readers import named_finding, spoken_finding
-from prefect_resilience.errors.classify.retry_after import retry_after_seconds, wait_of_attributes
+from prefect_resilience.errors.classify.retry_after import wait_of
 from prefect_resilience.errors.classify.shapes import (
     as_number,
     class_name,
@@ -34,9 +33,18 @@ from prefect_resilience.errors.classify.shapes import (
     read_text,
     state_data,
     state_type,
+    value_at,
 )
+from prefect_resilience.errors.classify.table import words_of
 from prefect_resilience.errors.classify.texts import text_finding
-from prefect_resilience.errors.taxonomy import CATEGORY_CODES, ErrorCategory, ErrorInfo, ErrorKind, Opinion
+from prefect_resilience.errors.taxonomy import (
+    CATEGORY_CODES,
+    ErrorCategory,
+    ErrorInfo,
+    ErrorKind,
+    Opinion,
+    found_by_words,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
@@ -45,19 +53,8 @@ Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
 R = TypeVar("R", bound=Rule)
 
 
-class RegisteredRules:
-    """The rules of this process, the latest first: replaced as a whole, so that readers need no lock."""
-
-    def __init__(self) -> None:
-        self.rules: tuple[Rule, ...] = ()
-        self.new_lock()
-
-    def new_lock(self) -> None:
-        self.lock: threading.Lock = threading.Lock()
-
-
-registered: RegisteredRules = RegisteredRules()
-in_forked_child(registered.new_lock)
+registered: list[Rule] = []
+"""The rules of this process, the latest first."""
 
 
 def register_classifier(rule: Rule) -> None:
@@ -71,15 +68,14 @@ def register_classifier(rule: Rule) -> None:
         >>> str(classify(RuntimeError("too slow")).category)
         'timeout'
     """
-    with registered.lock:
-        if rule not in registered.rules:
-            registered.rules = (rule, *registered.rules)
+    if rule not in registered:
+        registered.insert(0, rule)
 
 
 def unregister_classifier(rule: Rule) -> None:
     """Remove a registered rule. Does nothing if it is not registered."""
-    with registered.lock:
-        registered.rules = tuple(known for known in registered.rules if known != rule)
+    with suppress(ValueError):
+        registered.remove(rule)
 
 
 def classifier(rule: R) -> R:
@@ -98,7 +94,7 @@ def classifier(rule: R) -> R:
 
 def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | None:
     """The first opinion of the given rules, then of the registered ones; None if no rule has one."""
-    for rule in (*rules, *registered.rules):
+    for rule in (*rules, *registered):
         try:
             opinion = _opinion(rule(error))
         except Exception:  # noqa: BLE001 - a rule is the user's code
@@ -183,18 +179,26 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
         found = _merged(opinion, known)
         if found is not None:
             causes = list(links)
-            if causes or found.category is ErrorCategory.SUBTASK:
-                found = _deeper(found, link, causes, now)
-            if found.category in _ASKING and found.retry_after is None:
-                found = _with_a_wait(found, link, causes, now)
-            return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
+            return _finished(_deeper(found, link, causes, now), error, link, causes, now)
     for link in chain(error):
         found = spoken_finding(link) or named_finding(link)
         if found is not None:
-            if found.category in _ASKING:
-                found = _with_a_wait(found, link, list(chain(link)), now)
-            return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
+            return _finished(found, error, link, [*chain(link)][1:], now)
     return _complete(None, class_name(error), read_text(error), error)
+
+
+def _finished(
+    found: Opinion, error: BaseException, link: BaseException, causes: list[BaseException], now: float
+) -> ErrorInfo:
+    """The classification, with the wait that the link or a cause of it carries, if nothing else told one."""
+    if found.category in _ASKING and found.retry_after is None:
+        status = 429 if found.category is C.RATE_LIMIT else None
+        waits = (wait_of(source, headers_of(source), status, now) for source in (link, *causes))
+        found = found._replace(retry_after=next((wait for wait in waits if wait is not None), None))
+    return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
+
+
+_ASKING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE, C.SERVER_ERROR, C.CIRCUIT_OPEN})
 
 
 def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
@@ -213,14 +217,14 @@ def _deeper(found: Opinion, link: BaseException, causes: list[BaseException], no
     """A failed sub-step is classified by its cause or text. So is an error that only its class's name tells
     of: behind a "connection error" there may be a timeout or an invalid certificate, and behind a credential
     error a refused connection."""
-    if found.category in _VAGUE and found.code in (None, CATEGORY_CODES.get(found.category)):
-        known = (find(cause, now) for cause in (*chain(link, explicit=True),)[1:])
-        inner = next((one for one in known if one is not None), None)
-        return inner if inner is not None and inner.category in _CAUSES else found
-    if found.category is not ErrorCategory.SUBTASK:
+    vague = found.category in _VAGUE and found.code in (None, CATEGORY_CODES.get(found.category))
+    if not vague and found.category is not C.SUBTASK:
         return found
-    known = (find(cause, now) for cause in causes)
-    inner = next((one for one in known if one is not None), None) or text_finding(read_text(link, 8_000))
+    behind = [*chain(link, explicit=True)][1:] if vague else causes
+    inner = next((cause for cause in (find(each, now) for each in behind) if cause is not None), None)
+    if vague:
+        return inner if inner is not None and inner.category in _CAUSES else found
+    inner = inner or text_finding(read_text(link, 8_000))
     if inner is None:
         return found
     return inner._replace(
@@ -233,21 +237,6 @@ def _deeper(found: Opinion, link: BaseException, causes: list[BaseException], no
 
 
 _CAUSES = frozenset(category for category in C if category.kind is ErrorKind.TRANSIENT) | {C.AUTH}
-
-
-def _with_a_wait(found: Opinion, link: BaseException, causes: list[BaseException], now: float) -> Opinion:
-    """With the wait that the error or a cause of it carries, if nothing else told one."""
-    status = 429 if found.category is C.RATE_LIMIT else None
-    for each in (link, *causes):
-        wait = wait_of_attributes(each, now)
-        if wait is None:
-            wait = retry_after_seconds(headers_of(each), status=status, now=now)
-        if wait is not None:
-            return found._replace(retry_after=wait)
-    return found
-
-
-_ASKING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE, C.SERVER_ERROR})
 
 
 def _of_group(
@@ -330,71 +319,31 @@ def _complete(
 
 # -- the exhausted resource, its usage and its limit, by type, code and the providers' words
 
-_NUMBER = r"(\d[\d,_.]{0,15}\d|\d)"
-# Usage and limit in the messages of OpenAI, Anthropic, Google and similar providers.
-_USAGE_AND_LIMIT = (
-    (rf"{_NUMBER} tokens? > {_NUMBER}", "ul"),
-    (rf"maximum context length is {_NUMBER}.{{0,200}}?(?:resulted in|requested(?: about)?) {_NUMBER}", "lu"),
-    (rf"input token count.{{0,20}}?{_NUMBER}.{{0,80}}?(?:allowed|tokens)\D{{0,20}}{_NUMBER}", "ul"),
-    (rf"exceed context limit: {_NUMBER} \+ {_NUMBER} > {_NUMBER}", "uul"),
-    (rf"limit[: ]{{1,3}}{_NUMBER}, requested[: ]{{1,3}}{_NUMBER}", "lu"),
-    (rf"maximum context length is {_NUMBER}", "l"),
-)
-_BY_CODE = {
-    **dict.fromkeys(("ENOSPC", "EDQUOT"), "disk"),
-    **dict.fromkeys(("EMFILE", "ENFILE"), "files"),
-    "ENOMEM": "memory",
-    **dict.fromkeys(("insufficient_quota", "billing_hard_limit_reached", "billing_error"), "quota"),
-}
-_BY_CLASS = {
-    "builtins.MemoryError": "memory",
-    "redis.OutOfMemoryError": "memory",
-    "openai.LengthFinishReasonError": "output",
-    "prefect_resilience.RoundsExhausted": "turns",
-}
-_BY_WORDS = (
-    (r"request_limit|recursion limit|max(?:imum)?[ _](?:turns|iterations|rounds)", "turns"),
-    (r"output_tokens_limit|response_tokens_limit|max(?:imum)?[ _](?:output|completion)", "output"),
-    (r"input_tokens_limit|request_tokens_limit|total_tokens_limit|context", "context"),
-    (r"memory", "memory"),
-    (r"quota|credit|spend|billing", "quota"),
-)
 _LONGEST = 4_000
 
 
 def resource_details(found: Opinion, error: object, message: str) -> dict[str, Any]:
     """`resource`, and `usage` and `limit` if known, for a failure of the kind `resource`."""
-    known: dict[str, Any] = {"resource": _resource(found, error, message[:_LONGEST])}
+    message = message[:_LONGEST]
+    signs = f"{found.category} {found.code} {' '.join(class_names(error))} {message}"
+    resource = found_by_words(words_of("resource"), signs)
+    details: dict[str, Any] = {"resource": "unknown" if resource is None else resource.code}
     if found.category is C.OVERFLOW:
-        known |= _usage_and_limit(message[:_LONGEST])
-    tokens = as_number(read(read(read(error, "completion"), "usage"), "completion_tokens"))
+        details |= _usage_and_limit(message)
+    tokens = as_number(value_at(error, "completion.usage.completion_tokens"))
     if tokens is not None:
-        known["usage"] = int(tokens)
+        details["usage"] = int(tokens)
     rounds = read(error, "rounds")
     if type(rounds) is int:
-        known |= {"usage": rounds, "limit": rounds}
-    return known
-
-
-def _resource(found: Opinion, error: object, message: str) -> str:
-    if found.category is C.OVERFLOW:
-        return "context"
-    if found.code in _BY_CODE:
-        return _BY_CODE[found.code]
-    named = next((_BY_CLASS[name] for name in class_names(error) if name in _BY_CLASS), None)
-    return named or next(
-        (resource for words, resource in _BY_WORDS if re.search(words, message, re.I)), "unknown"
-    )
+        details |= {"usage": rounds, "limit": rounds}
+    return details
 
 
 def _usage_and_limit(message: str) -> dict[str, int]:
-    for pattern, order in _USAGE_AND_LIMIT:
-        match = re.search(pattern, message, re.IGNORECASE | re.DOTALL)
+    for pattern, _, _ in words_of("usage"):
+        match = re.search(pattern, message, re.IGNORECASE)
         if match is not None:
-            numbers = [int(re.sub(r"\D", "", number)) for number in match.groups()]
-            sums = {
-                letter: sum(number for number, kind in zip(numbers, order, strict=True) if kind == letter)
-                for letter in order
-            }
-            return {name: sums[letter] for letter, name in (("u", "usage"), ("l", "limit")) if letter in sums}
+            numbers = {name: int(re.sub(r"\D", "", number)) for name, number in match.groupdict().items()}
+            more = numbers.pop("more", 0)
+            return {name: number + more * (name == "usage") for name, number in numbers.items()}
     return {}

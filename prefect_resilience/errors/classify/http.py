@@ -7,10 +7,10 @@ the exceptions and responses of any client, installed or not.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
-from http import HTTPStatus
-from typing import Any, cast
+from http.client import responses
+from typing import Any, NamedTuple, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.retry_after import (
@@ -20,13 +20,12 @@ from prefect_resilience.errors.classify.retry_after import (
     used_up,
     wait_bounds,
     wait_in_text,
-    wait_of_attributes,
-    wait_of_details,
+    wait_of,
     wait_of_value,
 )
 from prefect_resilience.errors.classify.shapes import (
     as_code,
-    as_dict,
+    as_list,
     as_number,
     as_status,
     body_text,
@@ -36,32 +35,20 @@ from prefect_resilience.errors.classify.shapes import (
     provider_codes,
     read,
     read_text,
-    retry_infos,
+    value_at,
 )
 from prefect_resilience.errors.classify.table import codes_of
-from prefect_resilience.errors.classify.texts import (
-    OVERFLOW_CODE,
-    WAITING,
-    says_lost_race,
-    says_overflow,
-    says_spent,
-    says_throttled,
-    status_category,
-    too_big,
-)
+from prefect_resilience.errors.classify.texts import WAITING, says, status_category, too_big
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, found_by_code
 
-
-@cache
-def aws_codes() -> dict[str, C]:
-    """AWS's codes in small letters: event streams begin theirs with one."""
-    return {code.lower(): category for code, category in codes_of("aws").items()}
+Decision = tuple[C, str | None]
 
 
 @cache
-def _codes_of_reports() -> dict[str, C]:
-    return aws_codes() | {code.lower(): category for code, category in codes_of("grpc").items()}
+def codes_in_small(*tables: str) -> dict[str, C]:
+    """The codes of tables in small letters, as event streams begin those of AWS."""
+    return {code.lower(): category for table in tables for code, category in codes_of(table).items()}
 
 
 _TOO_LARGE_FOR_LIMIT = Regex(r"request too large for", re.IGNORECASE)
@@ -71,7 +58,6 @@ _PAYMENT_REQUIRED = Regex(r"credits?\b|balance|budget|quota|billing|plan\b", re.
 _MAY_BE_A_LOST_RACE = frozenset({400, 409})
 _STAYS = frozenset({501, 505})
 """The server cannot do it, and will not learn it: no retry."""
-_SHOULD_RETRY = ("x-should-retry", "stripe-should-retry")
 _OWN_STATUSES = (
     *("status_code", "status", "http_status", "http_status_code", "http_code"),
     *("response_code", "statusCode", "code"),  # response_code: python-gitlab
@@ -82,106 +68,112 @@ _HELD_STATUSES = ("status_code", "status")
 def status_of(error: object) -> int | None:
     """The HTTP status that an exception or response carries under one of the usual names, else None."""
     own, *held = holders_of(error)
-    candidates = [read(own, name) for name in _OWN_STATUSES]
-    candidates += [read(holder, name) for holder in held for name in _HELD_STATUSES]
-    return next((status for status in map(as_status, candidates) if status is not None), None)
+    places = [read(own, name) for name in _OWN_STATUSES]
+    places += [read(holder, name) for holder in held for name in _HELD_STATUSES]
+    return next((status for status in map(as_status, places) if status is not None), None)
 
 
 def headers_of(error: object) -> dict[str, str]:
     """The headers of the answer, with lower-case names, wherever the SDK keeps them."""
     holders = holders_of(error)
-    kept = [read(holder, "headers") for holder in holders]
-    kept += [read(error, "http_headers"), read(error, "litellm_response_headers")]
-    kept += [holder for holder in holders if isinstance(holder, dict)]  # httplib2: resp["retry-after"]
-    none: dict[str, str] = {}
-    return next((headers for headers in map(plain_headers, kept) if headers), none)
+    places = [read(holder, "headers") for holder in holders]
+    places += [read(error, "http_headers"), read(error, "litellm_response_headers")]
+    places += [holder for holder in holders if isinstance(holder, dict)]  # httplib2: resp["retry-after"]
+    return next(filter(None, map(plain_headers, places)), {})
+
+
+class Answer(NamedTuple):
+    """What an error or a response carries of a server's answer."""
+
+    status: int | None
+    headers: dict[str, str]
+    codes: list[str]
+    reported: list[str]
+    """The codes in the body: the exception of an application may have such codes of its own."""
+    infos: list[Any]
+    """Details in Google's form: protobuf messages, or the JSON of them."""
+    text: str
+
+    @classmethod
+    def of(cls, error: object) -> Answer | None:
+        """None if it has neither a status nor a code."""
+        status, holders = status_of(error), holders_of(error)
+        body = body_text(holders)
+        objects = error_objects(holders, body, status is not None)
+        codes = provider_codes(error, objects)
+        if status is None and not codes:
+            return None
+        infos = [info for source in (error, *objects) for info in as_list(value_at(source, "details"))]
+        text = f"{read_text(error, 4_000)} {body[:4_000]}"
+        return cls(status, headers_of(error), codes, provider_codes(None, objects), infos, text)
 
 
 def http_finding(error: object, now: float) -> Opinion | None:
     """The opinion on an exception or response by its HTTP status, codes and text, or None."""
-    status = status_of(error)
-    holders = holders_of(error)
-    body = body_text(holders)
-    objects = error_objects(holders, body, status is not None)
-    codes = provider_codes(error, objects)
-    if status is None and not codes:
+    answer = Answer.of(error)
+    if answer is None:
         return None
+    decision = _by_code_or_words(answer) or _by_status(answer) or _in_a_stream(answer)
+    if decision is None:
+        return None
+    category, code = decision
+    status, headers = answer.status, answer.headers
     details: dict[str, Any] = {} if status is None else {"status": status}
-    if codes:
-        details["provider_code"] = codes[0]
-    headers = headers_of(error)
+    if answer.codes:
+        details["provider_code"] = answer.codes[0]
     details |= wait_bounds(headers)
-    text = f"{read_text(error, 4_000)} {body[:4_000]}"
-    decided = _decided(codes, status, text) or _refused_for_now(codes, status, headers, text)
-    if decided is None and status is not None and status_category(status) is not None:
-        decided = _by_status(status, text)
-    if decided is None:
-        reported = provider_codes(None, objects)  # an application's own error may have such codes, too
-        known = ((_category_in_stream(code, code in reported), code) for code in codes)
-        decided = next(((category, code) for category, code in known if category is not None), None)
-    if decided is None:
-        return None
-    category, code = decided
-    waits = (
-        retry_after_seconds(headers, status=None, now=now),
-        wait_of_attributes(error, now),
-        wait_of_details(retry_infos(error, objects)),
-        wait_in_text(text) if category in WAITING else None,
-        retry_after_seconds(headers, status=429 if category is C.RATE_LIMIT else status, now=now),
+    limited = 429 if category is C.RATE_LIMIT else status
+    wait = wait_of(error, headers, limited, now, answer.infos, answer.text if category in WAITING else "")
+    # The server's own advice cannot make work retryable that is too big.
+    advice = headers.get("x-should-retry", headers.get("stripe-should-retry", "")).lower()
+    again = True if advice == "true" and category.kind is not ErrorKind.RESOURCE else None
+    return Opinion(
+        category, code, wait, details, retryable=False if advice == "false" or status in _STAYS else again
     )
-    wait = next((wait for wait in waits if wait is not None), None)
-    advice = False if status in _STAYS else _told_to_retry(headers, category)
-    return Opinion(category, code, wait, details, retryable=advice)
 
 
-def _category_in_stream(code: str, is_reported: bool) -> C | None:
-    said = codes_of("streamed").get(code) or codes_of("throttled").get(code)
-    return said or (_codes_of_reports().get(code.lower()) if is_reported else None)
+def _by_code_or_words(answer: Answer) -> Decision | None:
+    """The category from the provider's code or words, if they are more exact than the status."""
+    status, text = answer.status, answer.text
+    for code in answer.codes:
+        if says("spent", code):
+            return C.RESOURCE_EXHAUSTED, code
+        category = codes_of("decisive").get(code)
+        if category is not None and (status is None or status_category(status) is not category):
+            return category, code
+    streamed = status is None or status < 300  # the error came after the status was sent
+    if (streamed or status in _MAY_OVERFLOW) and (big := says("overflow", text)):
+        return big.category, big.code
+    if (streamed or status in _MAY_BE_SPENT) and says("spent", text) and wait_in_text(text) is None:
+        return C.RESOURCE_EXHAUSTED, "billing_error"
+    if status == 429 and _TOO_LARGE_FOR_LIMIT.search(text):
+        # This request alone is over the limit per minute: every retry would be rejected.
+        return C.OVERFLOW, "request_too_large"
+    return None
 
 
-def _by_status(status: int, text: str) -> tuple[C, str] | None:
-    category = status_category(status)
-    if status in _MAY_BE_A_LOST_RACE and says_lost_race(text):
+def _by_status(answer: Answer) -> Decision | None:
+    status, headers, text = answer.status, answer.headers, answer.text
+    category = None if status is None else status_category(status)
+    if status == 403:  # by its headers, the provider's code or its words, it may be a rate limit
+        throttled = not codes_of("throttled").keys().isdisjoint(answer.codes)
+        if throttled or used_up(headers) or "retry-after" in headers or says("throttled", text):
+            category = C.RATE_LIMIT
+    if status in _MAY_BE_A_LOST_RACE and says("race", text):
         category = C.UNAVAILABLE
     if status == 402 and _PAYMENT_REQUIRED.search(text):
         category = C.RESOURCE_EXHAUSTED
     return None if category is None else (category, str(status))
 
 
-def _told_to_retry(headers: Mapping[str, str], category: C) -> bool | None:
-    """The server's own advice on retries. It cannot make work retryable that is too big."""
-    said = next((headers[name].lower() for name in _SHOULD_RETRY if name in headers), None)
-    if said == "false":
-        return False
-    return True if said == "true" and category.kind is not ErrorKind.RESOURCE else None
-
-
-def _refused_for_now(
-    codes: list[str], status: int | None, headers: Mapping[str, str], text: str
-) -> tuple[C, str] | None:
-    """A 403 that is a rate limit: by its headers, the provider's code or its words."""
-    if status != 403:
-        return None
-    signs = used_up(headers), "retry-after" in headers, not codes_of("throttled").keys().isdisjoint(codes)
-    return (C.RATE_LIMIT, str(status)) if any(signs) or says_throttled(text) else None
-
-
-def _decided(codes: list[str], status: int | None, text: str) -> tuple[C, str] | None:
-    """The category from the provider's code or words, if they are more exact than the status."""
-    for code in codes:
-        if says_spent(code):
-            return C.RESOURCE_EXHAUSTED, code
-        category = codes_of("decisive").get(code)
-        if category is not None and (status is None or status_category(status) is not category):
+def _in_a_stream(answer: Answer) -> Decision | None:
+    """By a code that counts where no status gives the category."""
+    for code in answer.codes:
+        category = codes_of("streamed").get(code) or codes_of("throttled").get(code)
+        if category is None and code in answer.reported:
+            category = codes_in_small("grpc", "aws").get(code.lower())
+        if category is not None:
             return category, code
-    streamed = status is None or status < 300  # the error came after the status was sent
-    if (streamed or status in _MAY_OVERFLOW) and says_overflow(text):
-        return C.OVERFLOW, OVERFLOW_CODE
-    if (streamed or status in _MAY_BE_SPENT) and says_spent(text) and wait_in_text(text) is None:
-        return C.RESOURCE_EXHAUSTED, "billing_error"
-    if status == 429 and _TOO_LARGE_FOR_LIMIT.search(text):
-        # This request alone is over the limit per minute: every retry would be rejected.
-        return C.OVERFLOW, "request_too_large"
     return None
 
 
@@ -194,14 +186,9 @@ def is_response(value: object) -> bool:
 
 def response_message(response: object) -> str:
     """The short text of a response's status, such as "Service Unavailable"."""
-    for name in ("reason_phrase", "reason"):
-        phrase = read(response, name)
-        if isinstance(phrase, str) and phrase:
-            return phrase
-    try:
-        return HTTPStatus(status_of(response) or 0).phrase
-    except ValueError:
-        return ""
+    phrases = (read(response, name) for name in ("reason_phrase", "reason"))
+    named = next((phrase for phrase in phrases if isinstance(phrase, str) and phrase), None)
+    return named or responses.get(status_of(response) or 0, "")
 
 
 # AWS, and the status codes of gRPC: grpc.io, "Status codes and their use in gRPC".
@@ -214,41 +201,28 @@ def aws_finding(error: object, now: float) -> Opinion | None:
 
     Another client may raise the text of an exception in AWS's event stream, with its headers.
     """
-    response = as_dict(read(error, "response"))
-    if not response:
-        event = _EVENT_TYPE.search(read_text(error, 4_000))
-        return None if event is None else found_by_code(aws_codes(), event[1].lower())
-    code = as_code(as_dict(response.get("Error")).get("Code"))
-    metadata = as_dict(response.get("ResponseMetadata"))
-    status = as_status(metadata.get("HTTPStatusCode"))
-    headers = plain_headers(metadata.get("HTTPHeaders"))
+    response, text = read(error, "response"), read_text(error, 4_000)
+    if type(response) is not dict or not response:
+        event = _EVENT_TYPE.search(text)
+        return None if event is None else found_by_code(codes_in_small("aws"), event[1].lower())
+    code = as_code(value_at(response, "Error.Code"))
+    status = as_status(value_at(response, "ResponseMetadata.HTTPStatusCode"))
+    headers = plain_headers(value_at(response, "ResponseMetadata.HTTPHeaders"))
     wait = retry_after_seconds(headers, status=status, now=now)
     details: dict[str, Any] = wait_bounds(headers) | ({} if status is None else {"status": status})
-    category = _aws_code(code)
-    reasons = _cancellation_reasons(response)
-    if reasons:
+    category = codes_in_small("aws").get((code or "").lower())
+    # Why DynamoDB cancelled a transaction: the code of each failed item. Other items have "None".
+    causes = [as_code(value_at(item, "Code")) for item in as_list(value_at(response, "CancellationReasons"))]
+    if reasons := [cause for cause in causes if cause is not None and cause != "None"]:
         # One permanent reason is enough: a retry of the transaction would be cancelled too.
-        category = min(
-            (_aws_code(reason) or C.CONFLICT for reason in reasons), key=lambda each: each.retryable
-        )
+        categories = [codes_in_small("aws").get(reason.lower(), C.CONFLICT) for reason in reasons]
+        category = min(categories, key=lambda each: each.retryable)
         details["reasons"] = reasons
     # Throttling may also mention "too many tokens": only an `invalid` or unknown code may be an overflow.
-    if category in (None, C.INVALID) and says_overflow(read_text(error, 4_000)):
-        return Opinion(C.OVERFLOW, OVERFLOW_CODE, wait, details)
+    if category in (None, C.INVALID) and (big := says("overflow", text)):
+        return big._replace(retry_after=wait, details=details)
     category = category or (status_category(status) if status else None)
     return Opinion(category, code or str(status), wait, details) if category else None
-
-
-def _aws_code(code: str | None) -> C | None:
-    return aws_codes().get((code or "").lower())
-
-
-def _cancellation_reasons(response: dict[Any, Any]) -> list[str]:
-    """Why DynamoDB cancelled a transaction: the code of each failed item. Other items have "None"."""
-    listed = response.get("CancellationReasons")
-    reasons = cast("list[object]", listed)[:100] if isinstance(listed, list) else []
-    codes = (as_code(as_dict(reason).get("Code")) for reason in reasons)
-    return [code for code in codes if code is not None and code != "None"]
 
 
 # For these categories the body of Google's answer is more exact than its gRPC status.
@@ -264,10 +238,10 @@ def rpc_finding(error: object, now: float) -> Opinion | None:
     found = http_finding(error, now) if read(error, "grpc_status_code") is not None else None
     if found is not None and found.category in _IN_THE_BODY:
         return found
-    details = dict((found.details if found else None) or {}, grpc_status=name) if found else {}
+    details = {**(found.details or {}), "grpc_status": name} if found else {}
     big = too_big(read_text(error, 4_000)) if name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") else None
     if big is not None:
-        return big._replace(details={**details, **(big.details or {})})
+        return big._replace(details=details)
     pairs = called(error, "trailing_metadata")
     trailing = plain_headers(list(cast("Iterable[Any]", pairs)) if isinstance(pairs, Iterable) else None)
     pushback = as_number(trailing.get("grpc-retry-pushback-ms"))

@@ -29,12 +29,19 @@ from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, 
 from prefect_resilience.errors.classify.texts import (
     OVERFLOW_CODE,
     STATUS_IN_MESSAGE,
-    says_lost_race,
+    says,
     status_category,
     status_in,
     text_finding,
 )
-from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Look, Opinion, found_by_code, found_by_words
+from prefect_resilience.errors.taxonomy import (
+    CATEGORY_CODES,
+    Look,
+    Opinion,
+    bounded,
+    found_by_code,
+    found_by_words,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # Raised by mistake: their message and their name never make them retryable.
@@ -66,11 +73,31 @@ def _by_block(block: TableBlock, error: BaseException, now: float) -> Opinion | 
             found = found_by_words(step, read_text(error, 4_000))
         elif isinstance(step, str):
             found = _READERS[step](error, now)
+        elif step is None:
+            return _NOTHING
         else:
-            return step or _NOTHING
+            found = step._replace(details=_details(block, error))
         if found is not None:
             return found._replace(code=_shown(found.code, block, error))
     return None
+
+
+_MOST = 100
+_LONGEST = 2_000
+
+
+def _details(block: TableBlock, error: BaseException) -> dict[str, Any] | None:
+    """The attributes that the details of the error keep; long texts and lists are cut."""
+    details: dict[str, Any] = {}
+    for name, attribute, is_long in block.details:
+        value = read(error, attribute)
+        if is_long and len(text := read_text(value)) > _LONGEST:
+            value = bounded(text, _LONGEST)
+        elif not is_long and isinstance(value, list | tuple):
+            value = cast("list[Any]", value)[:_MOST]
+        if value is not None:
+            details[name] = value
+    return details or None
 
 
 def _shown(code: str | None, block: TableBlock, error: BaseException) -> str | None:
@@ -122,7 +149,7 @@ def _labels_finding(error: object, now: float) -> Opinion | None:
 
 
 def _race_finding(error: object, now: float) -> Opinion | None:
-    return Opinion(C.UNAVAILABLE) if says_lost_race(read_text(error, 4_000)) else None
+    return says("race", read_text(error, 4_000))
 
 
 _PEP_249 = {

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
-from prefect_resilience.errors.classify.shapes import as_number, read
+from prefect_resilience.errors.classify.shapes import as_number, read, value_at
 
 DAY = 86_400.0
 """The longest wait in seconds that a server may ask for; a longer one counts as this."""
@@ -23,11 +23,13 @@ DAY = 86_400.0
 _EPOCH = 1_000_000_000.0  # a larger number of seconds is a date after 2001, not a wait
 _EPOCH_MS = 100_000_000_000.0
 _LIMITED = frozenset({429, 503})
-_ASKS = Regex(r"(?:\A|-)retry-after(?P<ms>-ms|-milliseconds)?(?:-s|-sec|-seconds)?\Z")
+_AWS = "x-amz-retry-after"
+_WAITS = (
+    (Regex(rf"(?:\A|-)retry-after-(?:ms|milliseconds)\Z|\A{_AWS}\Z"), 0.001),
+    (Regex(r"(?:\A|-)retry-after(?:-s|-sec|-seconds)?\Z"), 1.0),
+)
+"""Names of headers and the unit of their numbers in seconds, the most exact first."""
 _RESETS = Regex(r"(?:\A|-)rate-?limit-.*reset(?P<ms>.*-ms\Z)?")
-_AWS = "x-amz-retry-after"  # in milliseconds
-AWS_BEYOND = 5.0
-"""AWS's SDKs wait at most this many seconds longer than their backoff, whatever the header asks for."""
 
 
 def plain_headers(headers: Any) -> dict[str, str]:
@@ -60,21 +62,23 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     several waits the longest counts. Invalid values are ignored.
     """
     base = _date(headers.get("date")) or now
-    asks = [(name, match) for name in headers if (match := _ASKS.search(name)) is not None]
-    exact = [_thousandth(headers[name], base) for name, match in asks if match["ms"] or name == _AWS]
-    waits = (
-        exact
-        if any(wait is not None for wait in exact)
-        else [_asked(headers[name], base) for name, _ in asks]
-    )
-    if status in _LIMITED and not any(wait is not None for wait in waits):
-        waits = [_longest_reset(headers, base)]
+    for name, unit in _WAITS:
+        asked = (_asked(value, base, unit) for header, value in headers.items() if name.search(header))
+        if (wait := _longest(asked)) is not None:
+            return wait
+    return _longest_reset(headers, base) if status in _LIMITED else None
+
+
+def _longest(waits: Iterable[float | None]) -> float | None:
     return max((wait for wait in waits if wait is not None), default=None)
 
 
 def wait_bounds(headers: Mapping[str, str]) -> dict[str, float]:
-    """For the details of an error: how much longer than the backoff the server's wait may be, if limited."""
-    return {"longest_beyond_backoff": AWS_BEYOND} if _AWS in headers else {}
+    """For the details of an error: how many seconds longer than the backoff the server's wait may be.
+
+    AWS's SDKs wait at most 5 s longer, whatever the header asks for.
+    """
+    return {"longest_beyond_backoff": 5.0} if _AWS in headers else {}
 
 
 def wait_of_value(value: Any, now: float) -> float | None:
@@ -83,44 +87,52 @@ def wait_of_value(value: Any, now: float) -> float | None:
         return _wait(value.total_seconds())
     if isinstance(value, datetime):
         return _wait(_timestamp(value) - now)
-    if isinstance(value, str):
-        return _asked(value, now)
-    return _from_number(as_number(value), now)
+    return _asked(value, now) if isinstance(value, str) else _from_number(as_number(value), now)
 
 
 _OWN_WAITS = (
     *("retry_after", "retry_after_s", "retry_after_seconds", "retry_after_secs", "retry_after_in_seconds"),
-    *("back_off", "backoff", "backoff_seconds", "retry_delay"),
+    *("back_off", "backoff", "backoff_seconds", "retry_delay", "retry_in"),
 )
 ASKED: tuple[str, ...] = _OWN_WAITS[:5]
 """Attributes that no policy of a client is called by: an unknown error with one of them is a rate limit."""
 
 
+def wait_of(
+    error: object,
+    headers: Mapping[str, str],
+    status: int | None,
+    now: float,
+    details: Iterable[Any] = (),
+    text: str = "",
+) -> float | None:
+    """The wait that an error carries, from the most exact place: headers, attributes, details, its text."""
+    waits = (
+        retry_after_seconds(headers, status=None, now=now),
+        wait_of_attributes(error, now),
+        wait_of_details(details),
+        wait_in_text(text),
+        retry_after_seconds(headers, status=status, now=now),
+    )
+    return next((wait for wait in waits if wait is not None), None)
+
+
 def wait_of_attributes(error: object, now: float, names: tuple[str, ...] = _OWN_WAITS) -> float | None:
     """The wait that an exception, or the answer it keeps as `error`, has as an attribute of its own."""
-    for source in (error, read(error, "error")):
-        if source is not None:
-            waits = (wait_of_value(read(source, name), now) for name in names)
-            found = next((wait for wait in waits if wait is not None), None)
-            if found is not None:
-                return found
-    return None
+    sources = (source for source in (error, read(error, "error")) if source is not None)
+    waits = (wait_of_value(read(source, name), now) for source in sources for name in names)
+    return next((wait for wait in waits if wait is not None), None)
 
 
 def wait_of_details(details: Iterable[Any]) -> float | None:
     """The wait of a google.rpc.RetryInfo among an error's details, a protobuf message or its JSON."""
     for detail in details:
-        if isinstance(detail, Mapping):
-            delay = cast("Mapping[str, Any]", detail).get("retryDelay")
-            wait = duration(delay) if isinstance(delay, str) else None
-        else:
-            delay = read(detail, "retry_delay")
-            seconds = as_number(read(delay, "seconds"))
-            wait = (
-                None if seconds is None else _wait(seconds + (as_number(read(delay, "nanos")) or 0.0) / 1e9)
-            )
-        if wait is not None:
+        delay = value_at(detail, "retryDelay") or value_at(detail, "retry_delay")
+        seconds = as_number(value_at(delay, "seconds"))
+        if isinstance(delay, str) and (wait := duration(delay)) is not None:
             return wait
+        if seconds is not None:
+            return _wait(seconds + (as_number(value_at(delay, "nanos")) or 0.0) / 1e9)
     return None
 
 
@@ -128,16 +140,15 @@ def wait_of_details(details: Iterable[Any]) -> float | None:
 _BETWEEN = Regex(r"(?<!mon)(?<!tue)(?<!wed)(?<!thu)(?<!fri)(?<!sat)(?<!sun)(?<!day),", re.IGNORECASE)
 
 
-def _asked(value: str, base: float) -> float | None:
+def _asked(value: str, base: float, unit: float = 1.0) -> float | None:
     """The longest wait in a header's value: numbers, dates and durations."""
-    waits = [_from_text(part.strip(), base) for part in _BETWEEN.split(value[:_LIMIT])]
-    return max((wait for wait in waits if wait is not None), default=None)
+    return _longest(_from_text(part.strip(), base, unit) for part in _BETWEEN.split(value[:_LIMIT]))
 
 
-def _from_text(value: str, base: float) -> float | None:
+def _from_text(value: str, base: float, unit: float) -> float | None:
     number = as_number(value)
     if number is not None:
-        return _from_number(number, base)
+        return _from_number(number * unit, base)
     date = _date(value)
     return duration(value) if date is None else _wait(date - base)
 
@@ -151,23 +162,15 @@ def _from_number(number: float | None, base: float) -> float | None:
     return _wait(number - base) if number >= _EPOCH else None
 
 
-def _thousandth(value: str, base: float) -> float | None:
-    numbers = [number for part in value.split(",") if (number := as_number(part.strip())) is not None]
-    return _from_number(max(numbers) / 1000, base) if numbers else None
-
-
 def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
     """The longest reset of the used-up limits, else of those that do not say how much is left."""
     limits = [(left, _from_number(at, base)) for left, at in _ietf_limits(headers.get("ratelimit", ""))]
     for name, value in headers.items():
         if (match := _RESETS.search(name)) is not None:
             left = as_number(headers.get(re.sub("reset(-after)?", "remaining", name)))
-            limits.append((left, _thousandth(value, base) if match["ms"] else _asked(value, base)))
-    for least in (0.0, None):
-        waits = [wait for left, wait in limits if left == least and wait is not None]
-        if waits:
-            return max(waits)
-    return None
+            limits.append((left, _asked(value, base, 0.001 if match["ms"] else 1.0)))
+    used, unsure = (_longest(wait for left, wait in limits if left == least) for least in (0.0, None))
+    return unsure if used is None else used
 
 
 def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
@@ -177,11 +180,8 @@ def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
     """
     named = Regex(r'"[^"]{0,200}"').sub("", field[:_LIMIT])
     for limit in [named] if "reset" in named else named.split(","):
-        pairs = {
-            part.partition("=")[0].strip(): part.partition("=")[2].strip() for part in re.split("[;,]", limit)
-        }
-        left, after = pairs.get("r", pairs.get("remaining")), pairs.get("t", pairs.get("reset"))
-        yield as_number(left), as_number(after)
+        pairs = dict(re.findall(r"([^\s;,=]+)\s*=\s*([^\s;,]+)", limit))
+        yield as_number(pairs.get("r", pairs.get("remaining"))), as_number(pairs.get("t", pairs.get("reset")))
 
 
 def used_up(headers: Mapping[str, str]) -> bool:

@@ -61,7 +61,7 @@ def value_at(source: object, place: str) -> object:
         elif isinstance(source, dict):
             source = cast("dict[Any, Any]", source).get(name)
         elif name.isdigit():
-            items = _list(source)
+            items = as_list(source)
             source = items[int(name)] if int(name) < len(items) else None
         else:
             source = called(source, name) if callable(read(source, name)) else read(source, name)
@@ -195,27 +195,22 @@ def provider_codes(error: object, objects: list[dict[Any, Any]]) -> list[str]:
     for inner in objects:
         found.append(as_code(as_dict(inner.get("details")).get("error_code")))
         found += [as_code(inner.get(name)) for name in _CODES]
-    inside = [each for inner in objects for each in _list(inner.get("errors"))]
-    listed = [as_dict(each) for each in (*_list(read(error, "errors")), *inside)]
+    inside = [each for inner in objects for each in as_list(inner.get("errors"))]
+    listed = [as_dict(each) for each in (*as_list(read(error, "errors")), *inside)]
     found += [as_code(each.get(name)) for name in ("reason", "type") for each in listed]
     found += [as_code(as_dict(each.get("extensions")).get("code")) for each in listed]  # GraphQL
     found.append(as_code(read(read(error, "error"), "code")))  # Azure's ODataV4 error
     return [code for code in dict.fromkeys(found) if code is not None and as_status(code) is None]
 
 
-def retry_infos(error: object, objects: list[dict[Any, Any]]) -> list[Any]:
-    """Details of an error in Google's form: protobuf messages, or the JSON of them."""
-    listed = [_list(read(error, "details"))] + [_list(inner.get("details")) for inner in objects]
-    return [detail for details in listed for detail in details]
-
-
-def _list(value: object) -> list[Any]:
+def as_list(value: object) -> list[Any]:
+    """The first 100 items of a list or tuple, else none."""
     return list(cast("list[Any]", value))[:100] if isinstance(value, list | tuple) else []
 
 
 def _error_object(body: Any) -> dict[Any, Any]:
     """The object that describes the error: the body's `error`, the first of a list, or the body itself."""
-    listed = _list(body)
+    listed = as_list(body)
     plain = as_dict(listed[0] if listed else body)
     return as_dict(plain.get("error")) or plain
 

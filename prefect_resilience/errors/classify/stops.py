@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from prefect_resilience.errors.classify.http import aws_codes, http_finding
+from prefect_resilience.base.regexes import Regex
+from prefect_resilience.errors.classify.http import codes_in_small, http_finding
 from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, read
+from prefect_resilience.errors.classify.table import places_of, words_of
 from prefect_resilience.errors.classify.texts import text_finding
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import Opinion, found_by_words, worded
+from prefect_resilience.errors.taxonomy import Opinion, found_by_words
 
 T = TypeVar("T")
-
-_SPENT = (
-    ("context_window", "context"),
-    ("too_many|max_(?:turns|rounds)", "turns"),
-    ("max_|length", "output"),
-)
-"""Words in the stop reasons of cut answers, and the resource that was used up."""
-
-_BAD_STOPS = worded("""
-    overflow - ^error_limit$
-    validation - malformed|unexpected_tool
-    timeout - timeout|expired
-    cancelled - cancel|abort
-    unavailable - insufficient_system|overload
-    invalid - refus|filter|guard|toxic|safety|recit|block|prohibit|spii|language|armor|missing_thought
-    server_error - error|fail|incomplete|other|no_image
-""")
-"""Words in the stop reasons and statuses of failed answers: of OpenAI, Anthropic, Google, Cohere, Mistral,
-Bedrock and compatible services. No other reason is a failure."""
-_BAD_STATUSES = frozenset(["failed", "incomplete", "cancelled", "canceled", "expired", "error"])
 
 
 def ensure_complete(response: T) -> T:
@@ -55,119 +36,61 @@ def ensure_complete(response: T) -> T:
         output - Half of
     """
     resource = _spent(response)
-    texts = [one for path in _WHOLE_TEXTS for one in _at(response, path) if isinstance(one, str)]
+    text = "".join(part for part in _all(response, "answer.text") if isinstance(part, str)) or None
     if resource is not None:
-        tokens = [as_number(one) for path in _USAGES for one in _at(response, path)]
-        used = next((int(one) for one in tokens if one is not None), None)
-        raise ResourceExhausted(resource, used, partial_output="".join(texts) or None)
+        tokens = map(as_number, _all(response, "answer.usage"))
+        used = next((int(number) for number in tokens if number is not None), None)
+        raise ResourceExhausted(resource, used, partial_output=text)
     failure = _failure(response)
     if failure is not None:
-        raise StreamCut("".join(texts) or None, *failure)
+        raise StreamCut(text, *failure)
     return response
 
 
 def _spent(answer: Any) -> str | None:
     """The exhausted resource that cut an answer; None if no limit did."""
-    found = (
-        spent for one in _named(answer, _REASONS) for words, spent in _SPENT if re.search(words, one, re.I)
-    )
-    return next(found, None)
-
-
-def _named(answer: Any, paths: list[list[str]]) -> list[str]:
-    return [str(getattr(one, "name", one)) for path in paths for one in _at(answer, path)]
+    cuts = (found_by_words(words_of("answer.cut"), reason) for reason in _names(answer, "answer.reason"))
+    return next((cut.code for cut in cuts if cut is not None), None)
 
 
 def _failure(event: Any) -> tuple[Opinion, str] | None:
     """The failure that an answer or an event of a stream reports, and its message; None if there is none."""
-    for error in (one for path in _ERRORS for one in _at(event, path) if one):
+    for error in filter(None, _all(event, "answer.error")):
         return _of_error(error)
-    if any(kind == "error" or kind.endswith(".error") for kind in _named(event, _KINDS)):
+    if any(kind == "error" or kind.endswith(".error") for kind in _names(event, "answer.kind")):
         return _of_error(event)
     for name, error in as_dict(event).items():
-        if isinstance(name, str) and (category := aws_codes().get(name.lower())):
+        if isinstance(name, str) and (category := codes_in_small("aws").get(name.lower())):
             return Opinion(category, name), str(_field(error, "message") or "")
-    for reason in _named(event, _BLOCKED):
+    for reason in _names(event, "answer.blocked"):
         return Opinion(C.INVALID, reason), ""
-    statuses = (one for one in _named(event, _ANSWER_STATUSES) if one in _BAD_STATUSES)
-    for reason in (*_named(event, _REASONS), *statuses):
-        if (found := found_by_words(_BAD_STOPS, reason)) is not None:
-            return found._replace(code=reason), ""
+    statuses = (status for status in _names(event, "answer.status") if status in _BAD_STATUSES)
+    for reason in (*_names(event, "answer.reason"), *statuses):
+        if (failure := found_by_words(words_of("answer.failed"), reason)) is not None:
+            return failure._replace(code=reason), ""
     return None
 
 
-class _AnswerError(Exception):
-    """The error in an answer, in the form in which SDKs raise it."""
-
-    def __init__(self, error: Any) -> None:
-        known = {name: _field(error, name) for name in ("code", "type", "status", "message", "details")}
-        super().__init__(error if isinstance(error, str) else known["message"] or "")
-        self.body = {"error": known}
-        self.code: object = known["code"]
+_BAD_STATUSES = frozenset(["failed", "incomplete", "cancelled", "canceled", "expired", "error"])
 
 
 def _of_error(error: Any) -> tuple[Opinion, str]:
-    reported = _AnswerError(error)
-    message = str(reported)
-    found = http_finding(reported, time.time()) or text_finding(message)
-    return found or Opinion(C.SERVER_ERROR, as_code(reported.code)), message
+    """The error in an answer, read in the form in which SDKs raise it."""
+    fields = {name: _field(error, name) for name in ("code", "type", "status", "message", "details")}
+    message = error if isinstance(error, str) else str(fields["message"] or "")
+    raised = Exception(message)
+    vars(raised).update(body={"error": fields}, code=fields["code"])
+    opinion = http_finding(raised, time.time()) or text_finding(message)
+    return opinion or Opinion(C.SERVER_ERROR, as_code(fields["code"])), message
 
-
-def _paths(table: str) -> list[list[str]]:
-    """Paths of fields, such as "choices.message.content", from a table of them."""
-    return [path.split(".") for path in table.split()]
-
-
-_USAGES = _paths("usage.output_tokens usage.completion_tokens usage_metadata.candidates_token_count")
-_WHOLE_TEXTS = _paths(
-    "content.text choices.message.content candidates.content.parts.text output.content.text"
-)
-"""Where a complete answer has its text."""
-
-_ERRORS = _paths("error response.error choices.error last_error response.status_details.error")
-_KINDS = _paths("type object")
-_BLOCKED = _paths("promptFeedback.blockReason prompt_feedback.block_reason")
-_ANSWER_STATUSES = _paths("status response.status")
 
 End = str | Callable[[Any], bool]
 
-# Paths to fields of a chunk or an event: a stream ends if one of them is present.
-_ENDS = _paths("""
-    choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
-    messageStop stop_reason completionReason outputs.stop_reason
-""")
-# Fields with values that end a stream: Anthropic and Cohere, OpenAI Responses, Cohere version 1, Ollama.
-_END_VALUES: dict[str, tuple[object, ...]] = {
-    "type": (
-        *("message_stop", "message-end", "stream-end", "done"),
-        *("response.completed", "response.incomplete", "response.failed", "response.done"),
-        "conversation.response.done",
-    ),
-    "event_type": ("stream-end",),
-    "is_finished": (True,),
-    "done": (True,),
-}
-_REASONS = _paths("""
-    choices.finish_reason data.choices.finish_reason candidates.finish_reason candidates.finishReason
-    delta.stop_reason delta.finish_reason stop_reason finish_reason incomplete_details.reason
-    response.incomplete_details.reason messageStop.stopReason done_reason stopReason completionReason
-    outputs.stop_reason response.finish_reason response.status_details.reason
-""")
-"""Where a stream has its stop reason."""
-
-_TEXTS = _paths("""
-    choices.delta.content data.choices.delta.content candidates.content.parts.text delta.text delta
-    delta.message.content.text contentBlockDelta.delta.text message.content response text generation
-    outputText outputs.text
-""")
-"""Where a chunk has its part of the text: the first of these that has a text counts."""
-
-_RAW = _paths("chunk.bytes PayloadPart.Bytes")
-"""Where an event of AWS has the bytes of a model's own event."""
-
+_END = Regex(
+    r"message_stop|message-end|stream-end|done|True|(?:conversation\.)?response\.(?:completed|incomplete|failed|done)"
+)
+"""Kinds of the last event: of Anthropic, Cohere, OpenAI, Mistral; `True` for the `done` of Ollama."""
 _FIELDS = ("data:", "event:", "id:", "retry:", ":")
-_DONE = "[DONE]"
-_END_EVENTS = frozenset({"message_stop", "done", "stream-end", "message-end", "response.completed"})
 
 
 class StreamCut(ResilienceError):
@@ -253,34 +176,32 @@ class _Reader:
             chunk = chunk.decode("utf-8", "replace")
         if self._end is not None:
             self._ended |= self._end(chunk) if callable(self._end) else self._end in str(chunk)
-        chunk = next((one.decode("utf-8", "replace") for path in _RAW for one in _at(chunk, path)), chunk)
-        if isinstance(chunk, str):
-            if self._line and "\n" not in chunk and _is_line(self._line, chunk):
-                chunk = f"\n{chunk}"  # lines that were split already, such as those of `iter_lines`
-            *lines, self._line = (self._line + chunk).split("\n")
-            for line in lines:
-                self._take_line(line)
-        else:
+        chunk = next((part.decode("utf-8", "replace") for part in _all(chunk, "chunk.bytes")), chunk)
+        if not isinstance(chunk, str):
             self._take_event(chunk)
+            return
+        if self._line and "\n" not in chunk and _is_line(self._line, chunk):
+            chunk = f"\n{chunk}"  # lines that were split already, such as those of `iter_lines`
+        *lines, self._line = (self._line + chunk).split("\n")
+        for line in lines:
+            self._take_line(line)
 
     def close(self) -> None:
         """Check the end of the stream. Raises StreamCut and ResourceExhausted."""
         self._take_line(self._line)
         text = "".join(self._texts) or None
-        if self._failure is not None:
-            raise StreamCut(text, *self._failure)
-        if self._spent is not None:
+        if self._failure is None and self._spent is not None:
             raise ResourceExhausted(self._spent, partial_output=text)
-        if not self._ended:
-            raise StreamCut(text)
+        if self._failure is not None or not self._ended:
+            raise StreamCut(text, *self._failure or ())
 
     def _take_line(self, line: str) -> None:
         """A line of server-sent events, or of JSON."""
         name, _, rest = line.strip().partition(":")
         if name == "event":
             self._reported |= rest.strip() == "error"
-            self._ended |= self._end is None and rest.strip() in _END_EVENTS
-        elif (data := _data(line)) == _DONE:
+            self._ended |= self._end is None and _END.fullmatch(rest.strip()) is not None
+        elif (data := _data(line)) == "[DONE]":
             self._ended |= self._end is None
         elif (event := parsed(data)) is not None:
             self._take_event(event)
@@ -293,12 +214,12 @@ class _Reader:
         if self._failure is None and not self._spent:
             self._failure = _failure(event) or (_of_error(event) if self._reported else None)
         if self._end is None:
-            self._ended |= _ends(event)
-        for path in _TEXTS:
-            texts = [one for one in _at(event, path) if isinstance(one, str)]
-            if texts:
-                self._texts += texts
-                break
+            kinds = (str(kind) for kind in _all(event, "chunk.kind") if isinstance(kind, str | bool))
+            self._ended |= bool(_all(event, "chunk.end")) or any(map(_END.fullmatch, kinds))
+        texts = (
+            [part for part in _at(event, path) if isinstance(part, str)] for path in places_of("chunk.text")
+        )
+        self._texts += next(filter(None, texts), [])
 
 
 def _data(line: str) -> str:
@@ -308,32 +229,31 @@ def _data(line: str) -> str:
 def _is_line(line: str, after: str) -> bool:
     """Whether a text without its line break is a whole line, judged by it and by the text after it."""
     data = _data(line)
-    if data == _DONE or parsed(data) is not None or not after:
+    if data == "[DONE]" or parsed(data) is not None or not after:
         return True
-    return line.startswith(("event:", "id:", "retry:", ":")) and after.startswith(_FIELDS)
+    return line.startswith(_FIELDS[1:]) and after.startswith(_FIELDS)
 
 
-def _ends(event: Any) -> bool:
-    if any(_at(event, path) for path in _ENDS):
-        return True
-    found = ((one, values) for name, values in _END_VALUES.items() for one in _at(event, [name]))
-    return any(one in values for one, values in found if isinstance(one, str | bool))
+def _all(source: Any, block: str) -> list[Any]:
+    """The values at all places of a block of the table."""
+    return [value for path in places_of(block) for value in _at(source, path)]
 
 
-def _at(source: Any, path: list[str]) -> list[Any]:
+def _names(answer: Any, block: str) -> list[str]:
+    return [str(getattr(value, "name", value)) for value in _all(answer, block)]
+
+
+def _at(source: Any, path: str) -> list[Any]:
     """The values at a path of fields. Lists on the path are searched item by item."""
-    found = [source]
-    for name in path:
-        found = [_field(item, name) for each in found for item in _each(each)]
-    return [one for one in found if one is not None]
-
-
-def _each(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else [value]
+    values = [source]
+    for name in path.split("."):
+        items = (item for value in values for item in (value if type(value) is list else [value]))
+        values = [_field(item, name) for item in cast("Iterable[Any]", items)]
+    return [value for value in values if value is not None]
 
 
 def _field(source: Any, name: str) -> Any:
-    known = as_dict(source)
-    if known or isinstance(source, dict | str | int | float | None):
-        return known.get(name)
+    fields = as_dict(source)
+    if fields or isinstance(source, dict | str | int | float | None):
+        return fields.get(name)
     return read(source, name)

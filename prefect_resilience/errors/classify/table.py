@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,7 @@ class TableBlock:
     """What the table says of a library, in the order in which it is tried."""
 
     steps: list[Step] = field(default_factory=list[Step])
+    details: list[tuple[str, str, bool]] = field(default_factory=list[tuple[str, str, bool]])
     shows_codes: bool = False
 
     @property
@@ -45,6 +46,9 @@ class TableBlock:
             self.codes.places += rest.split()
         elif word == "in":
             self.codes.patterns.append(Regex(rest))
+        elif word in ("keep", "cut"):
+            pairs = (name.partition("=") for name in rest.split())
+            self.details += [(name, attribute or name, word == "cut") for name, _, attribute in pairs]
         elif word == "also":
             self.steps += rest.split()
         elif word == "else":
@@ -66,24 +70,13 @@ class TableBlock:
             self.steps.append([words])
 
 
-def _lines(text: str) -> Iterator[str]:
-    """The lines without comments; one that begins with spaces continues the line before."""
-    whole = ""
-    for line in text.splitlines():
-        if line.startswith("  "):
-            whole += f" {line.strip()}"
-        elif line and not line.startswith("#"):
-            if whole:
-                yield whole
-            whole = line
-    yield whole
-
-
 def read_table(text: str) -> dict[str, TableBlock]:
     """The blocks of a table, by each name in their heads; an unknown category raises ValueError."""
     blocks: dict[str, TableBlock] = {}
     block = TableBlock()
-    for line in _lines(text):
+    for line in re.sub(r"\n  +", " ", text).splitlines():
+        if not line or line.startswith("#"):
+            continue
         if line.startswith("["):
             block = TableBlock()
             blocks |= dict.fromkeys(line.strip("[]").split(), block)
@@ -104,6 +97,11 @@ def blocks() -> dict[str, TableBlock]:
 def codes_of(name: str) -> dict[str, ErrorCategory]:
     """The codes of a standard in the table."""
     return blocks()[name].codes.categories
+
+
+def places_of(name: str) -> list[str]:
+    """The places of a block of the table."""
+    return blocks()[name].codes.places
 
 
 @cache

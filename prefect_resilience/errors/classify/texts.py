@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import builtins
 import re
-from collections.abc import Callable, Iterator
-from functools import cache
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.retry_after import wait_in_text
@@ -14,76 +12,18 @@ from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Opinion, category
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 OVERFLOW_CODE = "context_length_exceeded"
-TOO_LARGE = Opinion(C.OVERFLOW, "MESSAGE_TOO_LARGE", details={"resource": "message"})
 WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
 """Categories with messages that may give a wait: "try again in 6s"."""
 
-_OVERFLOW = Regex(
-    r"context_length_exceeded|maximum context length|prompt is too long|input is too long|context window"
-    r"|input token count .{0,40}exceeds|exceeds? the maximum number of tokens"
-    r"|(?P<many>too many (?:input )?tokens)"
-    r"|exceed context limit|reduce the length of the (?:messages|prompt)",
-    re.IGNORECASE,
-)
-_SLOW_DOWN = Regex(
-    r"\bwait\b|try again|retry|throttl|rate.?limit|too many requests|per (?:minute|second|hour|day)",
-    re.IGNORECASE,
-)
 
-
-def _says(pattern: str) -> Callable[[str], bool]:
-    """Whether a text matches, without regard to case."""
-    compiled = Regex(pattern, re.IGNORECASE)
-    return lambda text: compiled.search(text) is not None
-
-
-says_too_large: Callable[[str], bool] = _says(
-    r"(?:received|sent) message larger than max|message size .{0,60}larger than"
-)
-"""gRPC rejected a message over the size limit of one side."""
-
-_PERIOD = r"(?:daily|weekly|monthly|annual|yearly|trial|billing|free[ _-]tier|specified|included)"
-_ALLOWANCE = r"(?:quota|limits?|allowance|budget|credits?|cap|units?)"
-says_spent: Callable[[str], bool] = _says(
-    r"spend_limit|credit balance is too low"
-    r"|insufficient[ _](?:account )?(?:balance|credits?|funds|quota)(?![a-z])"
-    r"|exceeded your current quota|usage (?:limits?|cap) (?:has been |was )?(?:reached|exceeded)"
-    rf"|{_PERIOD}[ _-](?:\w+[ _-]){{0,4}}{_ALLOWANCE}(?![a-z])"
-    rf"|{_ALLOWANCE}\b[^.\n]{{0,40}}\b(?:this|the current|current|per|billing) (?:month|billing|period)"
-    r"|(?:out of|no more|run out of) (?:credits?|quota|calls)"
-    r"|no space left on|(?:disk|storage|table) .{0,80}\bfull\b"
-    r"|reached the max\b.{0,60}\ballowed"
-)
-"""Credit, storage, or an allowance for days or months, is used up: a wait of minutes does not help."""
-says_throttled: Callable[[str], bool] = _says(
-    r"rate limit (?:exceeded|reached)|secondary rate limit|abuse detection|too many requests"
-    r"|request was throttled",
-)
-"""The words of a rejection mean a rate limit."""
-says_lost_race: Callable[[str], bool] = _says(
-    r"could not serialize access|serialization failure|deadlock (?:found|detected|victim)|was deadlocked"
-    r"|chosen as the deadlock victim|due to concurrent (?:update|delete|dml|transaction)"
-    r"|concurrent (?:append|delete|transaction|write|modification) ?exception|DELTA_CONCURRENT"
-    r"|number of waiters for this lock exceeds|lock wait timeout exceeded|restart transaction"
-    r"|can't serialize access|write[ -]?(?:write )?conflict",
-)
-"""A transaction was rolled back because another one won: the whole transaction can be retried."""
-
-
-def says_overflow(text: str) -> bool:
-    """Whether a text says that one request has more tokens than the model takes.
-
-    "Too many tokens, please wait" is a rate limit: it counts the tokens of all requests.
-    """
-    match = _OVERFLOW.search(text)
-    return match is not None and not (match["many"] and _SLOW_DOWN.search(text))
+def says(what: str, text: str) -> Opinion | None:
+    """The opinion of the table's words `says.…` on a text: that it says so."""
+    return found_by_words(words_of(f"says.{what}"), text)
 
 
 def too_big(text: str) -> Opinion | None:
     """A message over a size limit, or a prompt over the model's."""
-    if says_too_large(text):
-        return TOO_LARGE
-    return Opinion(C.OVERFLOW, OVERFLOW_CODE) if says_overflow(text) else None
+    return says("large", text) or says("overflow", text)
 
 
 def status_category(status: int) -> C | None:
@@ -114,33 +54,16 @@ STATUS_IN_MESSAGE = Regex(
 _LIMIT = 8_000
 
 
-@cache
-def _bare_names() -> dict[str, C]:
-    """Names without a package: the known ones, and Python's own with the category of their nearest base."""
-    return codes_of("bare") | dict(_builtins())
-
-
-def _builtins() -> Iterator[tuple[str, C]]:
-    named = codes_of("named")
-    for name, cls in vars(builtins).items():
-        if isinstance(cls, type) and issubclass(cls, BaseException):
-            bases = (f"builtins.{base.__name__}" for base in cls.__mro__)
-            category = next((named[base] for base in bases if base in named), None)
-            if category is not None:
-                yield name, category
-
-
 def text_finding(text: str) -> Opinion | None:
     """An opinion from the text of a failure; None if it has no known words."""
     text = text[:_LIMIT]
-    if says_overflow(text) or says_too_large(text):
-        return Opinion(C.OVERFLOW, OVERFLOW_CODE) if says_overflow(text) else TOO_LARGE
+    if (big := too_big(text)) is not None:
+        return big
     wait = wait_in_text(text)
-    if wait is None and ("insufficient_quota" in text or says_spent(text)):
+    if wait is None and says("spent", text):
         return Opinion(C.RESOURCE_EXHAUSTED, "insufficient_quota")
     found = _exception_in(text) or status_in(_STATUS, text)
-    if found is None:
-        found = Opinion(C.UNAVAILABLE) if says_lost_race(text) else found_by_words(words_of("words"), text)
+    found = found or says("race", text) or found_by_words(words_of("words"), text)
     return found._replace(retry_after=wait) if found is not None and found.category in WAITING else found
 
 
@@ -153,12 +76,12 @@ def status_in(pattern: Regex, text: str) -> Opinion | None:
 
 def _exception_in(text: str) -> Opinion | None:
     """The first exception with a known name in the text, such as in the last line of a traceback."""
+    named, bare = codes_of("named"), codes_of("bare")
     for match in _EXCEPTION.finditer(text):
         head, _, name = match[1].rpartition(".")
-        category = (
-            codes_of("named").get(f"{head.partition('.')[0]}.{name}") if head else _bare_names().get(name)
-        )
-        category = category or codes_of("bare").get(name)
+        classes = () if head else getattr(getattr(builtins, name, None), "__mro__", ())
+        bases = [f"{head.partition('.')[0]}.{name}", *(f"builtins.{cls.__name__}" for cls in classes)]
+        category = next((named[base] for base in bases if base in named), None) or bare.get(name)
         if category is not None:
             return Opinion(category, CATEGORY_CODES.get(category, name))
     return None

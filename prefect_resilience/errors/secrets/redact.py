@@ -26,23 +26,15 @@ from urllib.parse import quote, quote_plus
 from pydantic import BaseModel
 
 from prefect_resilience.base.process import in_forked_child
-from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import read
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.pairs import MASK, PAGING_NAME, SHORT_CODE, TAIL
+from prefect_resilience.errors.secrets.forms import MASK, piece
 from prefect_resilience.errors.secrets.patterns import RULES, mask_secret
 
 _ROUNDS = 5
 _SHORT = 200
 _DEPTH = 12
 _ITEMS = 10_000
-_SECRET_KEY = Regex(
-    r"(?:pass(?:word|wd|phrase|code)?|(?:bind|root|admin|user|ldap|db)[_\-]?pw|pwd|secret|token|credentials?|(?:proxy-)?authorization|(?:set-)?cookie"
-    r"|(?:api|access|private|account|secret|signing|encryption|subscription|master|auth)[\s_\-]?key"
-    rf"|connection[\s_\-]?string){TAIL}$",
-    re.IGNORECASE,
-)
-
 T = TypeVar("T")
 
 
@@ -168,7 +160,7 @@ def _kind_of_name(name: object) -> tuple[bool, bool] | None:
     """Whether it is the name of a secret, and of a short code such as an OTP; None if of neither."""
     if not isinstance(name, str):
         return None
-    kind = is_secret_name(name), _SHORT_CODE.search(name) is not None
+    kind = is_secret_name(name), piece("CODE_FIELD").search(name) is not None
     return kind if any(kind) else None
 
 
@@ -179,16 +171,12 @@ def _is_hidden(kind: tuple[bool, bool], value: Any) -> bool:
     return of_code and isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
 
 
-_SHORT_CODE = Regex(rf"(?:\A|[_\-]){SHORT_CODE}\Z", re.IGNORECASE)
-_NO_PASSWORD = Regex(r"[\d:.]*|[./~\-].*")
-
-
 def argument_names(items: Sequence[Any]) -> Iterator[str | None]:
     """For each item of a command's arguments the name of the secret that the option before it gives it."""
     option = ""
     for item in items:
         given = option if isinstance(item, str) and not item.startswith("--") else ""
-        if given == "-p" and not _NO_PASSWORD.fullmatch(item) and "mkdir" not in items:
+        if given == "-p" and not piece("NO_PASSWORD").fullmatch(item) and "mkdir" not in items:
             yield "password"
         else:
             yield given.lstrip("-") if given.startswith("--") and is_secret_name(given) else None
@@ -197,7 +185,7 @@ def argument_names(items: Sequence[Any]) -> Iterator[str | None]:
 
 def is_secret_name(name: str) -> bool:
     """Whether this is the name of a secret: `password`, `apiKey`, `X-Auth-Token`."""
-    return _SECRET_KEY.search(name) is not None and not PAGING_NAME.search(name)
+    return piece("FIELD").search(name) is not None and not piece("PAGING_FIELD").search(name)
 
 
 # -- secrets that this process knows by value, and the patterns that users add

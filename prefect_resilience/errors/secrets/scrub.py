@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from prefect_resilience.errors.classify.shapes import put, read
-from prefect_resilience.errors.secrets.pairs import MASK
+from prefect_resilience.errors.secrets.forms import MASK
 from prefect_resilience.errors.secrets.patterns import names_a_secret
 from prefect_resilience.errors.secrets.redact import (
     EDGE,
