@@ -27,7 +27,6 @@ def as_a_reader(
         monkeypatch.setattr(registered, "_known", dict(registered._known))
     monkeypatch.setattr(classify, "registered", classify.registered.copy())
     monkeypatch.setattr(redact.registered, "values", redact.registered.values.copy())
-    monkeypatch.setattr(redact.registered, "forms", None)
     monkeypatch.setattr(redact.registered, "patterns", redact.registered.patterns)
     forget_budgets()
     before = set(sys.modules)

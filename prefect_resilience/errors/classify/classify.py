@@ -95,20 +95,12 @@ def classifier(rule: R) -> R:
 def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | None:
     """The first opinion of the given rules, then of the registered ones; None if no rule has one."""
     for rule in (*rules, *registered):
-        try:
-            opinion = _opinion(rule(error))
-        except Exception:  # noqa: BLE001 - a rule is the user's code
-            continue
-        if opinion is not None:
-            return opinion
-    return None
-
-
-def _opinion(said: object) -> ErrorInfo | Opinion | None:
-    if isinstance(said, ErrorInfo):
-        return said
-    if isinstance(said, str):
-        return Opinion(ErrorCategory(str(said).lower()))
+        with suppress(Exception):  # a rule is the user's code
+            opinion = rule(error)
+            if isinstance(opinion, ErrorInfo):
+                return opinion
+            if isinstance(opinion, str):
+                return Opinion(ErrorCategory(opinion.lower()))
     return None
 
 
@@ -265,17 +257,21 @@ def _badness(info: ErrorInfo) -> tuple[int, bool, float]:
 def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
     message = read_text(read(state, "message") or "")
     name = read_text(read(state, "name") or kind.title())
-    if kind == "CRASHED":
-        return _complete(Opinion(ErrorCategory.AGENT_CRASH, "CRASHED"), "", message, None)
-    if kind in ("CANCELLED", "CANCELLING"):
-        return _complete(Opinion(ErrorCategory.CANCELLED, "CANCELLED"), "", message, None)
-    if name == "TimedOut":
-        return _complete(Opinion(ErrorCategory.TIMEOUT, "TIMEOUT"), "", message, None)
+    ending = _ENDINGS.get(kind) or _ENDINGS.get(name)
+    if ending is not None:
+        return _complete(ending, "", message, None)
     if kind == "FAILED" and depth > 0:
         inner = _inside(state_data(state), now, rules, depth - 1)
         if inner is not None:
             return inner
     return _complete(text_finding(message), name, message, None)
+
+
+_ENDINGS = {
+    "CRASHED": Opinion(C.AGENT_CRASH, "CRASHED"),
+    **dict.fromkeys(("CANCELLED", "CANCELLING"), Opinion(C.CANCELLED, "CANCELLED")),
+    "TimedOut": Opinion(C.TIMEOUT, "TIMEOUT"),
+}
 
 
 def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo | None:
@@ -298,23 +294,18 @@ def _complete(
 ) -> ErrorInfo:
     """An ErrorInfo from an opinion: defaults come from its category, the code from `name`."""
     found = found or Opinion(ErrorCategory.UNEXPECTED)
-    category = found.category
     details = dict(found.details or {})
-    if category.kind is ErrorKind.RESOURCE and "resource" not in details:
+    if found.category.kind is ErrorKind.RESOURCE and "resource" not in details:
         details |= resource_details(found, link, message)
     if link is not None and link is not error:
         details["caused_by"] = dotted_name(link)
-    return ErrorInfo(
-        category=category,
-        kind=found.kind or category.kind,
-        code=found.code or name,
-        retryable=category.retryable if found.retryable is None else found.retryable,
-        retry_after=found.retry_after,
-        reason=found.reason or category.reason,
-        message=message,
-        exception_type=None if error is None else dotted_name(error),
-        details=details,
-    )
+    fields: dict[str, Any] = {
+        "message": message,
+        "exception_type": None if error is None else dotted_name(error),
+    }
+    own = ("kind", "retryable", "retry_after", "reason")
+    fields |= {name: value for name in own if (value := getattr(found, name)) is not None}
+    return ErrorInfo.of(found.category, found.code or name, details=details, **fields)
 
 
 # -- the exhausted resource, its usage and its limit, by type, code and the providers' words

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, cast
 
@@ -152,17 +152,15 @@ def _race_finding(error: object, now: float) -> Opinion | None:
     return says("race", read_text(error, 4_000))
 
 
-_PEP_249 = {
-    "IntegrityError": C.CONFLICT,
-    "OperationalError": C.UNAVAILABLE,
-    **dict.fromkeys(("ProgrammingError", "DataError"), C.INVALID),
-}
-
-
 def _text_finding(error: object, now: float) -> Opinion | None:
     """By its words: an exception that only quotes another system, as dbt quotes a database's error."""
-    named = _PEP_249.get(type(error).__name__)
-    return text_finding(read_text(error, 8_000)) or (Opinion(named) if named else None)
+    return text_finding(read_text(error, 8_000)) or _by_pep_249(error)
+
+
+def _by_pep_249(error: object) -> Opinion | None:
+    """By the classes that each database driver has."""
+    category = codes_of("pep249").get(type(error).__name__)
+    return None if category is None else Opinion(category)
 
 
 # -- by what any class may carry
@@ -283,8 +281,7 @@ def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
 def named_finding(error: BaseException) -> Opinion | None:
     """What its class says of an error whose block tells nothing, after the whole chain of causes."""
     found = _by_known_name(error, class_names(error))
-    category = _PEP_249.get(type(error).__name__)
-    return Opinion(category) if found and category else found
+    return found and (_by_pep_249(error) or found)
 
 
 def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
@@ -297,7 +294,8 @@ def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
         category = next((anywhere[name] for name in bare if name in anywhere), None)
     else:
         category = packaged[known]
-        if category.retryable and known is not names[0] and (nearer := _correct(error, names.index(known))):
+        nearer = _spoken(type(error).__mro__[: names.index(known)]) if category.retryable else None
+        if nearer is not None and not nearer.category.retryable:
             return nearer
     if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
         # The peer's certificate is invalid; a retry does not change that.
@@ -305,36 +303,28 @@ def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
     return None if category is None else Opinion(category, CATEGORY_CODES.get(category))
 
 
-def _correct(error: BaseException, known: int) -> Opinion | None:
-    """What the own name of a class says that is nearer than the known one, if it forbids a retry."""
-    nearer = (cls.__name__ for cls in type(error).__mro__[:known] if cls.__module__ != "builtins")
-    found = next((said for name in nearer if (said := _spoken(name)) is not None), None)
-    return found if found is not None and not found.category.retryable else None
-
-
 def spoken_finding(error: BaseException) -> Opinion | None:
     """An opinion from the words of a class's name and of its bases', the nearest first: the last resort,
     after the whole chain of causes. A ValueError, a TypeError or the like reports a mistake, so its name
     never makes it retryable."""
-    for cls in type(error).__mro__:
-        if cls.__module__ == "builtins":
-            return None
-        found = _spoken(cls.__name__)
-        if found is not None:
-            return None if found.category.retryable and isinstance(error, _MISTAKES) else found
-    return None
+    found = _spoken(type(error).__mro__)
+    mistake = found is not None and found.category.retryable and isinstance(error, _MISTAKES)
+    return None if mistake else found
 
 
-def _spoken(name: str) -> Opinion | None:
-    if len(name) > 100:
-        return None
-    words = in_words(name)
-    status = re.search(r"(?i)\bhttp_?(\d{3})", words)
+def _spoken(classes: Iterable[type]) -> Opinion | None:
+    names = (in_words(cls.__name__) for cls in classes if cls.__module__ != "builtins")
+    return next((said for said in map(_said, names) if said is not None), None)
+
+
+def _said(name: str) -> Opinion | None:
+    """What the words of a name say; the first class that says something decides."""
+    status = re.search(r"(?i)\bhttp_?(\d{3})", name)
     if status is not None:
         category = status_category(int(status[1]))
         return None if category is None else Opinion(category, status[1])
     known = ((pattern, Opinion(category, code)) for pattern, category, code in words_of("spoken"))
-    return next((said for pattern, said in known if re.search(_WHOLE.format(pattern), words)), None)
+    return next((said for pattern, said in known if re.search(_WHOLE.format(pattern), name)), None)
 
 
 _WHOLE = "(?:^|_)(?:{})(?![a-z])"
@@ -348,5 +338,5 @@ def in_words(name: str) -> str:
         >>> in_words("LDAPSocketReceiveError")
         'LDAP_Socket_Receive_Error'
     """
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name[:100])
     return "_".join(word[:1].upper() + word[1:] for word in parted.split("_") if word)

@@ -16,7 +16,6 @@ import json
 import re
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
@@ -26,7 +25,7 @@ from urllib.parse import quote, quote_plus
 from pydantic import BaseModel
 
 from prefect_resilience.base.process import in_forked_child
-from prefect_resilience.errors.classify.shapes import read
+from prefect_resilience.errors.classify.shapes import called, read
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.forms import MASK, piece
 from prefect_resilience.errors.secrets.patterns import RULES, mask_secret
@@ -202,8 +201,8 @@ class RegisteredSecrets:
     """
 
     def __init__(self) -> None:
-        self.values: OrderedDict[str, tuple[str, ...]] = OrderedDict()
-        self.forms: tuple[str, ...] | None = ()  # None: `known_forms` builds them at its next call
+        self.values: dict[str, tuple[str, ...]] = {}
+        """Each secret with its spellings, the newest last."""
         self.patterns: tuple[re.Pattern[str], ...] = ()
         self.generation = 0
         """Raised after each change, so that no text redacted before it is used again."""
@@ -232,21 +231,17 @@ def register_secret(value: str | bytes) -> None:
     if len(core) < MINIMUM_LENGTH or "***" in core:
         return
     with registered.lock:
-        if core in registered.values:
-            registered.values.move_to_end(core)
-            return
-        registered.values[core] = _forms_of(core)
+        spellings = registered.values.pop(core, None)
+        registered.values[core] = spellings or _forms_of(core)
         while len(registered.values) > MAXIMUM_VALUES:
-            registered.values.popitem(last=False)
-        registered.forms = None
-        registered.generation += 1
+            del registered.values[next(iter(registered.values))]
+        registered.generation += spellings is None
 
 
 def unregister_secret(value: str | bytes) -> None:
     """Forget a registered value, for tests."""
     with registered.lock:
         registered.values.pop(_core(value), None)
-        registered.forms = None
         registered.generation += 1
 
 
@@ -292,12 +287,14 @@ def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
 
 def known_forms() -> tuple[str, ...]:
     """Every spelling of every registered value, the longest first."""
-    forms = registered.forms
-    if forms is None:
-        with registered.lock:
-            found = {form for forms in registered.values.values() for form in forms}
-            forms = registered.forms = tuple(sorted(found, key=lambda form: (-len(form), form)))
-    return forms
+    return _known_forms(registered.generation)
+
+
+@lru_cache(maxsize=1)
+def _known_forms(generation: int) -> tuple[str, ...]:
+    with registered.lock:
+        spellings = {form for forms in registered.values.values() for form in forms}
+    return tuple(sorted(spellings, key=lambda form: (-len(form), form)))
 
 
 def _forms_of(value: str) -> tuple[str, ...]:
@@ -333,7 +330,7 @@ def collect_secrets(value: Any) -> list[str]:
     Walks mappings, lists, tuples, sets, dataclasses and pydantic models, to a depth of 12 and 10,000 items,
     each object once. Never raises; unreadable objects are skipped.
     """
-    found: dict[str, None] = {}
+    secrets: dict[str, None] = {}
     seen: set[int] = set()
     left = [(value, 0)]
     for _ in range(_ITEMS):
@@ -343,40 +340,27 @@ def collect_secrets(value: Any) -> list[str]:
         if id(item) in seen or isinstance(item, str | bytes | int | float | None):
             continue
         seen.add(id(item))
-        _take(item, found)
+        secret = called(item, "get_secret_value")
+        if isinstance(secret, bytes):
+            secret = secret.decode("utf-8", "replace")
+        if isinstance(secret, str) and secret:
+            secrets[secret] = None
         if depth < _DEPTH:
-            left.extend((child, depth + 1) for child in _children(item))
-    return list(found)
+            left += ((part, depth + 1) for part in _parts(item))
+    return list(secrets)
 
 
-def _take(item: Any, found: dict[str, None]) -> None:
-    reveal = read(cast("object", type(item)), "get_secret_value")
-    if not callable(reveal):
-        return
+def _parts(item: Any) -> list[Any]:
+    parts: Iterable[Any] = ()
     try:
-        secret = reveal(item)
-    except Exception:  # noqa: BLE001 - a foreign method may raise anything
-        return
-    if isinstance(secret, bytes):
-        secret = secret.decode("utf-8", "replace")
-    if isinstance(secret, str) and secret:
-        found[secret] = None
-
-
-def _children(item: Any) -> list[Any]:
-    try:
-        return list(_parts(item))[:_ITEMS]
+        if isinstance(item, Mapping):
+            parts = cast("Mapping[Any, Any]", item).values()
+        elif isinstance(item, list | tuple | set | frozenset):
+            parts = cast("list[Any]", item)
+        elif isinstance(item, BaseModel):
+            parts = [*item.__dict__.values(), *(item.__pydantic_extra__ or {}).values()]
+        elif dataclasses.is_dataclass(item):
+            parts = [read(item, field.name) for field in dataclasses.fields(item)]
+        return list(islice(parts, _ITEMS))
     except Exception:  # noqa: BLE001 - a foreign container may raise anything
         return []
-
-
-def _parts(item: Any) -> Iterable[Any]:
-    if isinstance(item, Mapping):
-        return cast("Mapping[Any, Any]", item).values()
-    if isinstance(item, list | tuple | set | frozenset):
-        return cast("list[Any]", item)
-    if isinstance(item, BaseModel):
-        return [*item.__dict__.values(), *(item.__pydantic_extra__ or {}).values()]
-    if dataclasses.is_dataclass(item) and not isinstance(item, type):
-        return [read(item, field.name) for field in dataclasses.fields(item)]
-    return ()

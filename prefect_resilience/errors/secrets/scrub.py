@@ -221,7 +221,6 @@ def _scrubbed(node: BaseException, replaced: dict[int, BaseException], left: lis
     if replaced:
         _relink(node, replaced)
     _clean_args(node, left)
-    _clean_notes(node, left)
     _clean_attributes(node, left)
     return stand_in(node, replaced) if leaks(node) else node
 
@@ -269,15 +268,6 @@ def clean(value: Any, left: list[int]) -> Any:
     return value
 
 
-def _clean_notes(node: BaseException, left: list[int]) -> None:
-    notes = read(node, "__notes__")
-    if isinstance(notes, list):
-        for index, note in enumerate(cast("list[Any]", notes)):
-            masked = clean(note, left)
-            if masked is not note:
-                notes[index] = masked
-
-
 def _clean_attributes(node: BaseException, left: list[int]) -> None:
     """Clean the attributes that are texts or plain structures. Other objects, such as a request, stay."""
     statement, parameters = read(node, "statement"), read(node, "params")
@@ -286,11 +276,10 @@ def _clean_attributes(node: BaseException, left: list[int]) -> None:
     found = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
     for name, value in (found | _attributes(node)).items():
         _hide_document(value)
-        if name == "__notes__" or not isinstance(value, str | bytes | dict | list | tuple):
-            continue
-        masked = clean(cast("Any", value), left)
-        if masked is not value:
-            _set(node, name, masked)
+        if isinstance(value, str | bytes | dict | list | tuple):
+            masked = clean(cast("Any", value), left)
+            if masked is not value:
+                _set(node, name, masked)
 
 
 def _hide_document(mark: Any) -> None:
