@@ -25,6 +25,7 @@ from prefect_resilience.errors.classify.retry_after import (
 )
 from prefect_resilience.errors.classify.shapes import (
     as_code,
+    as_dict,
     as_list,
     as_number,
     as_status,
@@ -65,6 +66,9 @@ _OWN_STATUSES = (
 _HELD_STATUSES = ("status_code", "status")
 
 
+NO_HEADERS: dict[str, str] = {}
+
+
 def status_of(error: object) -> int | None:
     """The HTTP status that an exception or response carries under one of the usual names, else None."""
     own, *held = holders_of(error)
@@ -79,7 +83,7 @@ def headers_of(error: object) -> dict[str, str]:
     places = [read(holder, "headers") for holder in holders]
     places += [read(error, "http_headers"), read(error, "litellm_response_headers")]
     places += [holder for holder in holders if isinstance(holder, dict)]  # httplib2: resp["retry-after"]
-    return next(filter(None, map(plain_headers, places)), {})
+    return next((headers for headers in map(plain_headers, places) if headers), NO_HEADERS)
 
 
 class Answer(NamedTuple):
@@ -201,8 +205,8 @@ def aws_finding(error: object, now: float) -> Opinion | None:
 
     Another client may raise the text of an exception in AWS's event stream, with its headers.
     """
-    response, text = read(error, "response"), read_text(error, 4_000)
-    if type(response) is not dict or not response:
+    response, text = as_dict(read(error, "response")), read_text(error, 4_000)
+    if not response:
         event = _EVENT_TYPE.search(text)
         return None if event is None else found_by_code(codes_in_small("aws"), event[1].lower())
     code = as_code(value_at(response, "Error.Code"))

@@ -63,11 +63,11 @@ def _subtask_error(error: object, now: float) -> Opinion:
 
 OWN: dict[str, Look] = {
     "subprocess.CalledProcessError": _by_exit_code("returncode", C.TOOL_ERROR),
-    "xml.ParseError": lambda *_: Opinion(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE),
+    "xml.ParseError": lambda error, now: Opinion(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE),
     "prefect.TerminationSignal": _by_exit_code("signal", C.AGENT_CRASH, sign=1),
     "prefect.PrefectHTTPStatusError": _prefect_api,
     # The run was not resumed in time. It stays paused, so another attempt would fail at once.
-    "prefect.FlowPauseTimeout": lambda *_: Opinion(
+    "prefect.FlowPauseTimeout": lambda error, now: Opinion(
         C.TIMEOUT, "TIMEOUT", kind=ErrorKind.PERMANENT, retryable=False
     ),
     "prefect_resilience.ProcessDied": _by_exit_code("exit_code", C.AGENT_CRASH),

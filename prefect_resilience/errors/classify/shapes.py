@@ -122,11 +122,6 @@ def is_bare(error: BaseException) -> bool:
     return type(error).__module__ == "builtins" and all(name.startswith("__") for name in error.__dict__)
 
 
-def is_ours(error: object) -> bool:
-    """Whether an exception is of a class of this package."""
-    return any(name.startswith("prefect_resilience.") for name in class_names(error))
-
-
 def package(cls: type) -> str:
     """The outermost package of a class."""
     module = cast("object", cls.__module__)  # a class body may set anything

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from itertools import chain
 from typing import Any, ClassVar, TypeVar, cast, overload
 
 from prefect_resilience.base.regexes import Regex
@@ -192,8 +193,10 @@ class _Reader:
         text = "".join(self._texts) or None
         if self._failure is None and self._spent is not None:
             raise ResourceExhausted(self._spent, partial_output=text)
-        if self._failure is not None or not self._ended:
-            raise StreamCut(text, *self._failure or ())
+        if self._failure is not None:
+            raise StreamCut(text, *self._failure)
+        if not self._ended:
+            raise StreamCut(text)
 
     def _take_line(self, line: str) -> None:
         """A line of server-sent events, or of JSON."""
@@ -216,10 +219,10 @@ class _Reader:
         if self._end is None:
             kinds = (str(kind) for kind in _all(event, "chunk.kind") if isinstance(kind, str | bool))
             self._ended |= bool(_all(event, "chunk.end")) or any(map(_END.fullmatch, kinds))
-        texts = (
-            [part for part in _at(event, path) if isinstance(part, str)] for path in places_of("chunk.text")
-        )
-        self._texts += next(filter(None, texts), [])
+        for path in places_of("chunk.text"):
+            if texts := [part for part in _at(event, path) if isinstance(part, str)]:
+                self._texts += texts
+                break
 
 
 def _data(line: str) -> str:
@@ -247,8 +250,8 @@ def _at(source: Any, path: str) -> list[Any]:
     """The values at a path of fields. Lists on the path are searched item by item."""
     values = [source]
     for name in path.split("."):
-        items = (item for value in values for item in (value if type(value) is list else [value]))
-        values = [_field(item, name) for item in cast("Iterable[Any]", items)]
+        lists = (cast("list[Any]", value) if isinstance(value, list) else [value] for value in values)
+        values = [_field(item, name) for item in chain.from_iterable(lists)]
     return [value for value in values if value is not None]
 
 
