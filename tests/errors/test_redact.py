@@ -32,11 +32,10 @@ from prefect_resilience.errors.secrets.redact import (
     MAXIMUM_PATTERNS,
     MAXIMUM_VALUES,
     collect_secrets,
+    forget_secrets,
     known_forms,
     redact_beginning,
     redact_data,
-    unregister_secret,
-    unregister_secret_pattern,
 )
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
@@ -45,15 +44,8 @@ from prefect_resilience.guards.partials import partial_output
 
 @pytest.fixture
 def registered() -> Iterator[Callable[[str | bytes], None]]:
-    values: list[str | bytes] = []
-
-    def register(value: str | bytes) -> None:
-        values.append(value)
-        register_secret(value)
-
-    yield register
-    for value in values:
-        unregister_secret(value)
+    yield register_secret
+    forget_secrets()
 
 
 EMBEDDINGS: list[Callable[[str], str]] = [
@@ -213,8 +205,7 @@ def test_patterns_of_users() -> None:
     try:
         assert redact("badge-123 and pin 4711, pin ") == "*** and pin ***, pin "
     finally:
-        for pattern in (r"badge-\d+", re.compile(r"pin (?P<secret>\d*)"), r"z*"):
-            unregister_secret_pattern(pattern)
+        forget_secrets()
     assert redact("badge-123") == "badge-123"
     with pytest.raises(ConfigurationError, match="not a valid regular expression"):
         register_secret_pattern("(")
@@ -225,8 +216,7 @@ def test_patterns_of_users() -> None:
         with pytest.raises(ConfigurationError, match="merge"):
             register_secret_pattern("one more")
     finally:
-        for pattern in many:
-            unregister_secret_pattern(pattern)
+        forget_secrets()
 
 
 def test_a_pattern_that_feeds_on_masks_comes_to_an_end() -> None:
@@ -234,7 +224,7 @@ def test_a_pattern_that_feeds_on_masks_comes_to_an_end() -> None:
     try:
         assert redact("password=x").startswith("password=***")
     finally:
-        unregister_secret_pattern(r"\*$")
+        forget_secrets()
 
 
 def test_structures() -> None:
@@ -389,8 +379,7 @@ def test_redaction_is_idempotent_with_registered_values(text, values) -> None:
         once = redact(text + "".join(values))
         assert redact(once) == once
     finally:
-        for value in values:
-            unregister_secret(value)
+        forget_secrets()
 
 
 PIECES = [

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
 from prefect_resilience import classify, redact, register_secret, register_secret_pattern
-from prefect_resilience.errors.secrets.redact import unregister_secret, unregister_secret_pattern
+from prefect_resilience.errors.secrets.redact import forget_secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 
 SECRET = "hunter2-and-more"
@@ -162,7 +162,7 @@ def test_a_validation_error_that_cannot_be_made_clean_is_imitated() -> None:
     try:
         made = scrub_exception(error)
     finally:
-        unregister_secret_pattern(r".$")
+        forget_secrets()
     assert type(made) is not pydantic.ValidationError
     assert isinstance(made, ValueError)
     assert type(made).__name__ == "ValidationError"
@@ -183,7 +183,7 @@ def test_a_registered_value_cut_short_by_pydantic_is_found() -> None:
         assert value[:20] in str(error)
         assert value[:20] not in str(scrub_exception(error))
     finally:
-        unregister_secret(value)
+        forget_secrets()
 
 
 class Opaque(Exception):

@@ -25,7 +25,6 @@ from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, membe
 from prefect_resilience.errors.classify.readers import named_finding, spoken_finding
 from prefect_resilience.errors.classify.retry_after import wait_of
 from prefect_resilience.errors.classify.shapes import (
-    as_number,
     class_name,
     class_names,
     dotted_name,
@@ -33,7 +32,6 @@ from prefect_resilience.errors.classify.shapes import (
     read_text,
     state_data,
     state_type,
-    value_at,
 )
 from prefect_resilience.errors.classify.table import words_of
 from prefect_resilience.errors.classify.texts import text_finding
@@ -321,12 +319,6 @@ def resource_details(found: Opinion, error: object, message: str) -> dict[str, A
     details: dict[str, Any] = {"resource": "unknown" if resource is None else resource.code}
     if found.category is C.OVERFLOW:
         details |= _usage_and_limit(message)
-    tokens = as_number(value_at(error, "completion.usage.completion_tokens"))
-    if tokens is not None:
-        details["usage"] = int(tokens)
-    rounds = read(error, "rounds")
-    if type(rounds) is int:
-        details |= {"usage": rounds, "limit": rounds}
     return details
 
 

@@ -29,16 +29,14 @@ from prefect_resilience.errors.classify.shapes import (
     as_list,
     as_number,
     as_status,
-    body_text,
     called,
-    error_objects,
-    holders_of,
-    provider_codes,
+    parsed,
     read,
     read_text,
     value_at,
+    values_at,
 )
-from prefect_resilience.errors.classify.table import codes_of
+from prefect_resilience.errors.classify.table import codes_of, places_of
 from prefect_resilience.errors.classify.texts import WAITING, says, status_category, too_big
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, found_by_code
@@ -59,31 +57,65 @@ _PAYMENT_REQUIRED = Regex(r"credits?\b|balance|budget|quota|billing|plan\b", re.
 _MAY_BE_A_LOST_RACE = frozenset({400, 409})
 _STAYS = frozenset({501, 505})
 """The server cannot do it, and will not learn it: no retry."""
-_OWN_STATUSES = (
-    *("status_code", "status", "http_status", "http_status_code", "http_code"),
-    *("response_code", "statusCode", "code"),  # response_code: python-gitlab
-)
-_HELD_STATUSES = ("status_code", "status")
-
-
+_STATUSES = ("status_code", "status", "http_status", "http_status_code", "http_code")
+_OWN_STATUSES = (*_STATUSES, "response_code", "statusCode", "code")
+_HOLDERS = ["response", "resp", "response_info", "raw_response", "http_response", "meta"]
+"""Attributes that hold the answer: of requests, httplib2, Box, Speakeasy's clients, Azure, Elastic."""
+_BODIES = ["body", "data", "json_body", "details", "info", "content"]
+"""Attributes that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
+_TEXTS = ["_content", "_body", "body", "content", "raw_body", "text"]
+_BODY_LIMIT = 64_000
 NO_HEADERS: dict[str, str] = {}
+
+
+def _holders_of(error: object) -> list[object]:
+    """The error itself, and the answers that it keeps."""
+    return [error, *(held for name in _HOLDERS if (held := read(error, name)) is not None)]
 
 
 def status_of(error: object) -> int | None:
     """The HTTP status that an exception or response carries under one of the usual names, else None."""
-    own, *held = holders_of(error)
+    own, *held = _holders_of(error)
     places = [read(own, name) for name in _OWN_STATUSES]
-    places += [read(holder, name) for holder in held for name in _HELD_STATUSES]
+    places += [read(holder, name) for holder in held for name in _STATUSES]
     return next((status for status in map(as_status, places) if status is not None), None)
 
 
 def headers_of(error: object) -> dict[str, str]:
     """The headers of the answer, with lower-case names, wherever the SDK keeps them."""
-    holders = holders_of(error)
+    holders = _holders_of(error)
     places = [read(holder, "headers") for holder in holders]
     places += [read(error, "http_headers"), read(error, "litellm_response_headers")]
     places += [holder for holder in holders if isinstance(holder, dict)]  # httplib2: resp["retry-after"]
     return next((headers for headers in map(plain_headers, places) if headers), NO_HEADERS)
+
+
+def _body_text(holders: list[object]) -> str:
+    """The part of a response's body that is already in memory; reading more would be I/O."""
+    for source in reversed(holders):
+        plain = as_dict(read(source, "__dict__"))
+        for content in map(plain.get, _TEXTS):
+            if isinstance(content, bytes | str) and 0 < len(content) <= _BODY_LIMIT:
+                return content if isinstance(content, str) else content.decode("utf-8", "replace")
+    return ""
+
+
+def _error_object(body: Any) -> dict[Any, Any]:
+    """The object that describes the error: the body's `error`, the first of a list, or the body itself."""
+    plain = as_dict(next(iter(as_list(body)), body))
+    return as_dict(plain.get("error")) or plain
+
+
+def _codes_at(*places: tuple[str, Iterable[object]]) -> list[str]:
+    """Codes that a provider put on its exception or into the body, the most exact first."""
+    found = (
+        as_code(value)
+        for block, sources in places
+        for source in sources
+        for path in places_of(block)
+        for value in values_at(source, path)
+    )
+    return [code for code in dict.fromkeys(found) if code is not None and as_status(code) is None]
 
 
 class Answer(NamedTuple):
@@ -101,15 +133,22 @@ class Answer(NamedTuple):
     @classmethod
     def of(cls, error: object) -> Answer | None:
         """None if it has neither a status nor a code."""
-        status, holders = status_of(error), holders_of(error)
-        body = body_text(holders)
-        objects = error_objects(holders, body, status is not None)
-        codes = provider_codes(error, objects)
+        status, holders = status_of(error), _holders_of(error)
+        body = _body_text(holders)
+        # Without a status, `data` and `details` may be business data, and are not read.
+        names = _BODIES if status is not None else _BODIES[:1]
+        bodies = [read(source, name) for source in holders for name in names]
+        objects = [plain for plain in map(_error_object, (*bodies, parsed(body))) if plain]
+        codes = _codes_at(
+            ("codes.error", [error]), ("codes.body", objects), ("codes.listed", (error, *objects))
+        )
         if status is None and not codes:
             return None
-        infos = [info for source in (error, *objects) for info in as_list(value_at(source, "details"))]
+        details = [value for source in (error, *objects) for value in values_at(source, "details")]
+        infos = [info for listed in details for info in as_list(listed)]
+        reported = _codes_at(("codes.body", objects), ("codes.listed", objects))
         text = f"{read_text(error, 4_000)} {body[:4_000]}"
-        return cls(status, headers_of(error), codes, provider_codes(None, objects), infos, text)
+        return cls(status, headers_of(error), codes, reported, infos, text)
 
 
 def http_finding(error: object, now: float) -> Opinion | None:

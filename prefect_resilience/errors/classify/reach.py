@@ -12,6 +12,7 @@ from abc import ABCMeta
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
+from prefect_resilience.errors.classify import readers
 from prefect_resilience.errors.classify.shapes import class_names, read
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
 
@@ -68,8 +69,6 @@ def members_of(error: BaseException) -> tuple[Any, ...]:
 
 def find(link: BaseException, now: float) -> Opinion | None:
     """The opinion of the default rules on one exception, without its causes."""
-    from prefect_resilience.errors.classify import readers
-
     try:
         return readers.find(link, now)
     except Exception:  # noqa: BLE001 - reading a foreign exception may raise anything

@@ -28,7 +28,6 @@ from prefect_resilience.errors.classify.shapes import (
 from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, words_of
 from prefect_resilience.errors.classify.texts import (
     OVERFLOW_CODE,
-    STATUS_IN_MESSAGE,
     says,
     status_category,
     status_in,
@@ -90,7 +89,7 @@ def _details(block: TableBlock, error: BaseException) -> dict[str, Any] | None:
     """The attributes that the details of the error keep; long texts and lists are cut."""
     details: dict[str, Any] = {}
     for name, attribute, is_long in block.details:
-        value = read(error, attribute)
+        value = value_at(error, attribute)
         if is_long and len(text := read_text(value)) > _LONGEST:
             value = bounded(text, _LONGEST)
         elif not is_long and isinstance(value, list | tuple):
@@ -202,7 +201,7 @@ def _errno_finding(error: object, now: float) -> Opinion | None:
 
 
 def _status_in_message(error: object) -> Opinion | None:
-    return None if isinstance(error, _MISTAKES) else status_in(STATUS_IN_MESSAGE, read_text(error, 2_000))
+    return None if isinstance(error, _MISTAKES) else status_in("status.in_message", read_text(error, 2_000))
 
 
 _READERS: dict[str, Look] = {

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import as_number, read, value_at
+from prefect_resilience.errors.classify.table import pattern_of
 
 DAY = 86_400.0
 """The longest wait in seconds that a server may ask for; a longer one counts as this."""
@@ -192,7 +193,7 @@ def used_up(headers: Mapping[str, str]) -> bool:
 
 def duration(value: str) -> float | None:
     """Seconds of a duration such as "1s", "6m0s", "20ms", "7 seconds" or "1h2m3.5s", else None."""
-    return _sum_of(_DURATION, value.strip()[:80])
+    return _sum_of("duration", value.strip()[:80])
 
 
 def _date(value: str | None) -> float | None:
@@ -239,27 +240,18 @@ def _varint(digits: bytes | None) -> int:
 
 
 _LIMIT = 8_000
-_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
-_UNIT = r"ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?|h|hours?|d|days?"
 _UNITS = {"ms": 0.001, "mil": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = Regex(rf"\A(?:{_NUMBER}\s?(?:{_UNIT})(?:,? and |,? )?){{1,5}}\Z", re.IGNORECASE)
-_ASKED = Regex(
-    r"\b(?:(?:try|retry)\b[^.\n]{0,40}?\b(?:in|after)|retry-after|available in"
-    r"|wait(?: for)?(?: at least)?)"
-    rf"[\s:='\"]{{0,4}}((?:{_NUMBER}\s?(?:{_UNIT})(?![a-z])(?:,? and |,? )?){{1,4}}|{_NUMBER}(?![\w.:/-]))",
-    re.IGNORECASE,
-)
-_PART = Regex(rf"({_NUMBER})\s?(ms|mil|[smhd])", re.IGNORECASE)
+_PART = Regex(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(ms|mil|[smhd])", re.IGNORECASE)
 
 
 def wait_in_text(text: str) -> float | None:
     """The wait in seconds that a message asks for, or None. A number without a unit counts seconds."""
-    return _sum_of(_ASKED, text[:_LIMIT])
+    return _sum_of("wait.in_text", text[:_LIMIT])
 
 
-def _sum_of(pattern: Regex, text: str) -> float | None:
+def _sum_of(pattern: str, text: str) -> float | None:
     """The seconds of the duration that a pattern finds: in its group, or in the whole match."""
-    match = pattern.search(text)
+    match = pattern_of(pattern).search(text)
     if match is None:
         return None
     found = match[match.lastindex or 0]

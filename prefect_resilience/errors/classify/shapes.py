@@ -6,6 +6,7 @@ import json
 import math
 from contextlib import suppress
 from enum import Enum
+from itertools import chain
 from typing import Any, cast
 
 TEXT_LIMIT = 64_000
@@ -58,14 +59,28 @@ def value_at(source: object, place: str) -> object:
     for name in place.split("."):
         if name == "args":
             source = first_of(read(source, "args"))
-        elif isinstance(source, dict):
-            source = cast("dict[Any, Any]", source).get(name)
         elif name.isdigit():
-            items = as_list(source)
-            source = items[int(name)] if int(name) < len(items) else None
+            source = next(iter(as_list(source)[int(name) :]), None)
         else:
-            source = called(source, name) if callable(read(source, name)) else read(source, name)
+            value = value_of(source, name)
+            source = called(source, name) if callable(value) and not isinstance(source, dict) else value
     return source
+
+
+def values_at(source: object, path: str) -> list[Any]:
+    """The values at a path of attributes and keys, without None. Lists on it are searched item by item."""
+    values = [source]
+    for name in path.split("."):
+        lists = (cast("list[Any]", value)[:1_000] if isinstance(value, list) else [value] for value in values)
+        values = [value_of(item, name) for item in chain.from_iterable(lists)]
+    return [value for value in values if value is not None]
+
+
+def value_of(source: object, name: str) -> Any:
+    """The value under a key or of an attribute."""
+    if isinstance(source, dict):
+        return cast("dict[Any, Any]", source).get(name)
+    return None if isinstance(source, str) else read(source, name)
 
 
 def first_of(value: object) -> object:
@@ -130,10 +145,7 @@ def package(cls: type) -> str:
 
 def class_name(value: object) -> str:
     """The bare name of an object's class."""
-    try:
-        return type(value).__name__
-    except Exception:  # noqa: BLE001 - a metaclass may do anything
-        return "object"
+    return read(type(value), "__name__") or "object"
 
 
 def dotted_name(error: object) -> str:
@@ -145,69 +157,9 @@ def dotted_name(error: object) -> str:
     return f"{module}.{cls.__qualname__}"
 
 
-_BODY_LIMIT = 64_000
-_BODIES = ("body", "data", "json_body", "details", "info", "content")
-"""Attributes that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
-HOLDERS = ("response", "resp", "response_info", "raw_response", "http_response", "meta")
-"""Attributes that hold the answer: of requests, httplib2, Box, Speakeasy's clients, Azure, Elastic."""
-
-
-def holders_of(error: object) -> list[object]:
-    """The error itself, and the answers that it keeps."""
-    return [error, *(held for name in HOLDERS if (held := read(error, name)) is not None)]
-
-
-def body_text(holders: list[object]) -> str:
-    """The part of a response's body that is already in memory; reading more would be I/O."""
-    for source in reversed(holders):
-        plain = as_dict(read(source, "__dict__"))
-        for name in ("_content", "_body", "body", "content", "raw_body", "text"):
-            content = plain.get(name)
-            if isinstance(content, bytes | str) and 0 < len(content) <= _BODY_LIMIT:
-                return content if isinstance(content, str) else content.decode("utf-8", "replace")
-    return ""
-
-
-def error_objects(holders: list[object], text: str, answered: bool) -> list[dict[Any, Any]]:
-    """The objects that describe the error, from the SDK's attributes and from the body's text.
-
-    Without an HTTP status (`answered`), `data` and `details` may be business data, and are not read.
-    """
-    names = _BODIES if answered else _BODIES[:1]
-    kept = [read(source, name) for source in holders for name in names]
-    found = [_error_object(body) for body in (*kept, parsed(text))]
-    return [inner for inner in found if inner]
-
-
-_OWN_CODES = ("error_code", "code", "type", "error_type")
-_CODES = (*_OWN_CODES, "status", "errorCode", "name", "title", "error")
-"""Where a provider's code is; `error` is Slack's: {"ok": false, "error": "ratelimited"}."""
-
-
-def provider_codes(error: object, objects: list[dict[Any, Any]]) -> list[str]:
-    """Codes that a provider put on its exception or into the body, the most exact first."""
-    found = [as_code(read(error, name)) for name in _OWN_CODES]
-    for inner in objects:
-        found.append(as_code(as_dict(inner.get("details")).get("error_code")))
-        found += [as_code(inner.get(name)) for name in _CODES]
-    inside = [each for inner in objects for each in as_list(inner.get("errors"))]
-    listed = [as_dict(each) for each in (*as_list(read(error, "errors")), *inside)]
-    found += [as_code(each.get(name)) for name in ("reason", "type") for each in listed]
-    found += [as_code(as_dict(each.get("extensions")).get("code")) for each in listed]  # GraphQL
-    found.append(as_code(read(read(error, "error"), "code")))  # Azure's ODataV4 error
-    return [code for code in dict.fromkeys(found) if code is not None and as_status(code) is None]
-
-
 def as_list(value: object) -> list[Any]:
     """The first 100 items of a list or tuple, else none."""
     return list(cast("list[Any]", value))[:100] if isinstance(value, list | tuple) else []
-
-
-def _error_object(body: Any) -> dict[Any, Any]:
-    """The object that describes the error: the body's `error`, the first of a list, or the body itself."""
-    listed = as_list(body)
-    plain = as_dict(listed[0] if listed else body)
-    return as_dict(plain.get("error")) or plain
 
 
 def parsed(body: str) -> Any:

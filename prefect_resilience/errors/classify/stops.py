@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from itertools import chain
 from typing import Any, ClassVar, TypeVar, cast, overload
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import codes_in_small, http_finding
-from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, read
+from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, value_of, values_at
 from prefect_resilience.errors.classify.table import places_of, words_of
 from prefect_resilience.errors.classify.texts import text_finding
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
@@ -62,7 +61,7 @@ def _failure(event: Any) -> tuple[Opinion, str] | None:
         return _of_error(event)
     for name, error in as_dict(event).items():
         if isinstance(name, str) and (category := codes_in_small("aws").get(name.lower())):
-            return Opinion(category, name), str(_field(error, "message") or "")
+            return Opinion(category, name), str(value_of(error, "message") or "")
     for reason in _names(event, "answer.blocked"):
         return Opinion(C.INVALID, reason), ""
     statuses = (status for status in _names(event, "answer.status") if status in _BAD_STATUSES)
@@ -77,7 +76,7 @@ _BAD_STATUSES = frozenset(["failed", "incomplete", "cancelled", "canceled", "exp
 
 def _of_error(error: Any) -> tuple[Opinion, str]:
     """The error in an answer, read in the form in which SDKs raise it."""
-    fields = {name: _field(error, name) for name in ("code", "type", "status", "message", "details")}
+    fields = {name: value_of(error, name) for name in ("code", "type", "status", "message", "details")}
     message = error if isinstance(error, str) else str(fields["message"] or "")
     raised = Exception(message)
     vars(raised).update(body={"error": fields}, code=fields["code"])
@@ -220,7 +219,7 @@ class _Reader:
             kinds = (str(kind) for kind in _all(event, "chunk.kind") if isinstance(kind, str | bool))
             self._ended |= bool(_all(event, "chunk.end")) or any(map(_END.fullmatch, kinds))
         for path in places_of("chunk.text"):
-            if texts := [part for part in _at(event, path) if isinstance(part, str)]:
+            if texts := [part for part in values_at(event, path) if isinstance(part, str)]:
                 self._texts += texts
                 break
 
@@ -239,24 +238,8 @@ def _is_line(line: str, after: str) -> bool:
 
 def _all(source: Any, block: str) -> list[Any]:
     """The values at all places of a block of the table."""
-    return [value for path in places_of(block) for value in _at(source, path)]
+    return [value for path in places_of(block) for value in values_at(source, path)]
 
 
 def _names(answer: Any, block: str) -> list[str]:
     return [str(getattr(value, "name", value)) for value in _all(answer, block)]
-
-
-def _at(source: Any, path: str) -> list[Any]:
-    """The values at a path of fields. Lists on the path are searched item by item."""
-    values = [source]
-    for name in path.split("."):
-        lists = (cast("list[Any]", value) if isinstance(value, list) else [value] for value in values)
-        values = [_field(item, name) for item in chain.from_iterable(lists)]
-    return [value for value in values if value is not None]
-
-
-def _field(source: Any, name: str) -> Any:
-    fields = as_dict(source)
-    if fields or isinstance(source, dict | str | int | float | None):
-        return fields.get(name)
-    return read(source, name)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TypeVar, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.taxonomy import ErrorCategory, Opinion, Words
@@ -20,7 +21,12 @@ class Codes:
     categories: dict[str, ErrorCategory] = field(default_factory=dict[str, ErrorCategory])
 
 
-Step = Codes | list[Words] | str | Opinion | None
+class WordRows(list[Words]):
+    """Words in the text, with their categories."""
+
+
+S = TypeVar("S")
+Step = Codes | WordRows | str | Opinion | None
 """Codes, words, another reader, the last word, or None: the class tells nothing."""
 
 
@@ -34,11 +40,13 @@ class TableBlock:
 
     @property
     def codes(self) -> Codes:
-        if not self.steps or not isinstance(self.steps[-1], Codes):
-            self.steps.append(Codes())
-        step = self.steps[-1]
-        assert isinstance(step, Codes)
-        return step
+        return self.last(Codes)
+
+    def last(self, kind: type[S]) -> S:
+        """The last step, or a new one if that is of another kind."""
+        if not self.steps or not isinstance(self.steps[-1], kind):
+            self.steps.append(cast("Step", kind()))
+        return cast("S", self.steps[-1])
 
     def add(self, line: str) -> None:
         word, _, rest = line.partition(" ")
@@ -57,17 +65,10 @@ class TableBlock:
         elif word == "show":
             self.shows_codes = True
         elif word == "~":
-            self._add_words(rest)
+            category, code, pattern = rest.split(" ", 2)
+            self.last(WordRows).append((pattern, ErrorCategory(category), None if code == "-" else code))
         else:
             self.codes.categories |= dict.fromkeys(rest.split(), ErrorCategory(word))
-
-    def _add_words(self, line: str) -> None:
-        category, code, pattern = line.split(" ", 2)
-        words: Words = (pattern, ErrorCategory(category), None if code == "-" else code)
-        if self.steps and isinstance(step := self.steps[-1], list):
-            step.append(words)
-        else:
-            self.steps.append([words])
 
 
 def read_table(text: str) -> dict[str, TableBlock]:
@@ -102,6 +103,11 @@ def codes_of(name: str) -> dict[str, ErrorCategory]:
 def places_of(name: str) -> list[str]:
     """The places of a block of the table."""
     return blocks()[name].codes.places
+
+
+def pattern_of(name: str) -> Regex:
+    """The expression of a block of the table."""
+    return blocks()[name].codes.patterns[0]
 
 
 @cache

@@ -238,13 +238,6 @@ def register_secret(value: str | bytes) -> None:
         registered.generation += spellings is None
 
 
-def unregister_secret(value: str | bytes) -> None:
-    """Forget a registered value, for tests."""
-    with registered.lock:
-        registered.values.pop(_core(value), None)
-        registered.generation += 1
-
-
 def _core(value: str | bytes) -> str:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     # Stars at the ends would merge with a mask, and a second pass would change the text again.
@@ -277,11 +270,10 @@ def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
         registered.generation += 1
 
 
-def unregister_secret_pattern(pattern: str | re.Pattern[str]) -> None:
-    """Forget a registered pattern, for tests."""
-    text = pattern if isinstance(pattern, str) else pattern.pattern
+def forget_secrets() -> None:
+    """Forget all registered values and patterns, for tests."""
     with registered.lock:
-        registered.patterns = tuple(known for known in registered.patterns if known.pattern != text)
+        registered.values, registered.patterns = {}, ()
         registered.generation += 1
 
 

@@ -23,7 +23,7 @@ from prefect_resilience import (
     register_secret,
     succeeded,
 )
-from prefect_resilience.errors.secrets.redact import unregister_secret
+from prefect_resilience.errors.secrets.redact import forget_secrets
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, parts
 
@@ -168,7 +168,7 @@ def secret() -> Iterator[str]:
     value = "correct-horse-battery"
     register_secret(value)
     yield value
-    unregister_secret(value)
+    forget_secrets()
 
 
 def test_secrets_are_masked_in_reasons_descriptions_and_errors(secret: str) -> None:
