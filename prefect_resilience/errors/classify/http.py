@@ -106,16 +106,11 @@ def _error_object(body: Any) -> dict[Any, Any]:
     return as_dict(plain.get("error")) or plain
 
 
-def _codes_at(*places: tuple[str, Iterable[object]]) -> list[str]:
+def _codes_at(block: str, sources: Iterable[object]) -> list[str]:
     """Codes that a provider put on its exception or into the body, the most exact first."""
-    found = (
-        as_code(value)
-        for block, sources in places
-        for source in sources
-        for path in places_of(block)
-        for value in values_at(source, path)
-    )
-    return [code for code in dict.fromkeys(found) if code is not None and as_status(code) is None]
+    values = (value for source in sources for path in places_of(block) for value in values_at(source, path))
+    codes = dict.fromkeys(map(as_code, values))
+    return [code for code in codes if code is not None and as_status(code) is None]
 
 
 class Answer(NamedTuple):
@@ -139,14 +134,13 @@ class Answer(NamedTuple):
         names = _BODIES if status is not None else _BODIES[:1]
         bodies = [read(source, name) for source in holders for name in names]
         objects = [plain for plain in map(_error_object, (*bodies, parsed(body))) if plain]
-        codes = _codes_at(
-            ("codes.error", [error]), ("codes.body", objects), ("codes.listed", (error, *objects))
-        )
+        own = _codes_at("codes.error", [error])
+        reported = _codes_at("codes.body", objects)
+        codes = [*dict.fromkeys((*own, *reported))]
         if status is None and not codes:
             return None
         details = [value for source in (error, *objects) for value in values_at(source, "details")]
         infos = [info for listed in details for info in as_list(listed)]
-        reported = _codes_at(("codes.body", objects), ("codes.listed", objects))
         text = f"{read_text(error, 4_000)} {body[:4_000]}"
         return cls(status, headers_of(error), codes, reported, infos, text)
 

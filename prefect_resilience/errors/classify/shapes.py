@@ -6,7 +6,6 @@ import json
 import math
 from contextlib import suppress
 from enum import Enum
-from itertools import chain
 from typing import Any, cast
 
 TEXT_LIMIT = 64_000
@@ -69,11 +68,11 @@ def value_at(source: object, place: str) -> object:
 
 def values_at(source: object, path: str) -> list[Any]:
     """The values at a path of attributes and keys, without None. Lists on it are searched item by item."""
-    values = [source]
+    values: list[Any] = [source]
     for name in path.split("."):
-        lists = (cast("list[Any]", value)[:1_000] if isinstance(value, list) else [value] for value in values)
-        values = [value_of(item, name) for item in chain.from_iterable(lists)]
-    return [value for value in values if value is not None]
+        fields = (value_of(item, name) for value in values for item in as_list(value) or (value,))
+        values = [field for field in fields if field is not None]
+    return values
 
 
 def value_of(source: object, name: str) -> Any:
@@ -158,8 +157,8 @@ def dotted_name(error: object) -> str:
 
 
 def as_list(value: object) -> list[Any]:
-    """The first 100 items of a list or tuple, else none."""
-    return list(cast("list[Any]", value))[:100] if isinstance(value, list | tuple) else []
+    """The first 1,000 items of a plain list or tuple, else none."""
+    return list(cast("list[Any]", value))[:1_000] if type(value) in (list, tuple) else []
 
 
 def parsed(body: str) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import re
+from functools import cache
 
 from prefect_resilience.errors.classify.retry_after import wait_in_text
 from prefect_resilience.errors.classify.table import codes_of, pattern_of, words_of
@@ -14,9 +16,16 @@ WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
 """Categories with messages that may give a wait: "try again in 6s"."""
 
 
+@cache
+def _sign(what: str) -> tuple[re.Pattern[str], Opinion]:
+    rows = words_of(f"says.{what}")
+    return re.compile("|".join(words for words, _, _ in rows), re.IGNORECASE), Opinion(*rows[0][1:])
+
+
 def says(what: str, text: str) -> Opinion | None:
     """The opinion of the table's words `says.…` on a text: that it says so."""
-    return found_by_words(words_of(f"says.{what}"), text)
+    pattern, opinion = _sign(what)
+    return opinion if pattern.search(text) else None
 
 
 def too_big(text: str) -> Opinion | None:
