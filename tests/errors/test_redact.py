@@ -27,7 +27,7 @@ from prefect_resilience import (
     register_secret_pattern,
 )
 from prefect_resilience.errors.context import STACK_LIMIT
-from prefect_resilience.errors.secrets.forms import MASK
+from prefect_resilience.errors.secrets.patterns import MASK
 from prefect_resilience.errors.secrets.redact import (
     MAXIMUM_PATTERNS,
     MAXIMUM_VALUES,

@@ -15,7 +15,7 @@ from typing import Any, cast
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
 from prefect_resilience.errors.classify.own import OWN
-from prefect_resilience.errors.classify.retry_after import ASKED, wait_of_attributes
+from prefect_resilience.errors.classify.retry_after import wait_of_attributes
 from prefect_resilience.errors.classify.shapes import (
     as_number,
     class_names,
@@ -25,7 +25,7 @@ from prefect_resilience.errors.classify.shapes import (
     read_text,
     value_at,
 )
-from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, words_of
+from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, places_of, words_of
 from prefect_resilience.errors.classify.texts import (
     OVERFLOW_CODE,
     says,
@@ -147,15 +147,6 @@ def _labels_finding(error: object, now: float) -> Opinion | None:
     return None
 
 
-def _race_finding(error: object, now: float) -> Opinion | None:
-    return says("race", read_text(error, 4_000))
-
-
-def _text_finding(error: object, now: float) -> Opinion | None:
-    """By its words: an exception that only quotes another system, as dbt quotes a database's error."""
-    return text_finding(read_text(error, 8_000)) or _by_pep_249(error)
-
-
 def _by_pep_249(error: object) -> Opinion | None:
     """By the classes that each database driver has."""
     category = codes_of("pep249").get(type(error).__name__)
@@ -168,19 +159,17 @@ def _by_pep_249(error: object) -> Opinion | None:
 def _by_declaration(error: object, now: float) -> Opinion | None:
     """The category that the class declares: `error_category = "tool_error"`."""
     declared = read(error, "error_category")
-    return Opinion(C(declared)) if isinstance(declared, str) and declared in _CATEGORIES else None
+    return next((Opinion(category) for category in C if category.value == declared), None)
 
 
-_CATEGORIES = frozenset(category.value for category in C)
-_SQLSTATE = Regex(r"[0-9A-Z]{5}")
+_SQLSTATE = Regex(r"(?=.*\d)[0-9A-Z]{5}")
 
 
 def sqlstate_finding(error: object, now: float) -> Opinion | None:
-    """By SQLSTATE: `sqlstate` of psycopg and asyncpg, `pgcode` of psycopg2, pg8000's dict, pyodbc's args."""
-    first = value_at(error, "args")
-    states = (read(error, "sqlstate"), read(error, "pgcode"), value_at(error, "args.C"), first)
-    state = next((each for each in states if isinstance(each, str) and _SQLSTATE.fullmatch(each)), None)
-    if state is None or (state is first and not any(map(str.isdigit, state))):
+    """By SQLSTATE, wherever the driver has it."""
+    states = (value_at(error, place) for place in places_of("sqlstate"))
+    state = next((state for state in states if isinstance(state, str) and _SQLSTATE.fullmatch(state)), None)
+    if state is None:
         return None
     if state == "57014":  # cancelled, by the server's statement_timeout or by a person
         return Opinion(C.TIMEOUT if "timeout" in read_text(error, 2_000) else C.CANCELLED, state)
@@ -208,9 +197,10 @@ _READERS: dict[str, Look] = {
     "aws": aws_finding,
     "http": http_finding,
     "labels": _labels_finding,
-    "race": _race_finding,
+    "race": lambda error, now: says("race", read_text(error, 4_000)),
     "sqlstate": sqlstate_finding,
-    "text": _text_finding,
+    # an exception that only quotes another system, as dbt quotes a database's error
+    "text": lambda error, now: text_finding(read_text(error, 8_000)) or _by_pep_249(error),
 }
 _BY_SHAPE: tuple[Callable[[Any, float], Opinion | None], ...] = (
     *(_by_declaration, rpc_finding, http_finding, sqlstate_finding, _errno_finding),
@@ -270,7 +260,7 @@ def _too_big(error: BaseException, names: list[str]) -> Opinion | None:
 
 def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
     """An unknown exception that has a `retry_after`, such as a chat client's flood control."""
-    wait = wait_of_attributes(error, now, ASKED)
+    wait = wait_of_attributes(error, now, "waits.asked")
     return None if wait is None else Opinion(C.RATE_LIMIT, retry_after=wait)
 
 

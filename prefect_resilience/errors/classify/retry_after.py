@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.shapes import as_number, read, value_at
-from prefect_resilience.errors.classify.table import pattern_of
+from prefect_resilience.errors.classify.table import pattern_of, places_of
 
 DAY = 86_400.0
 """The longest wait in seconds that a server may ask for; a longer one counts as this."""
@@ -91,14 +91,6 @@ def wait_of_value(value: Any, now: float) -> float | None:
     return _asked(value, now) if isinstance(value, str) else _from_number(as_number(value), now)
 
 
-_OWN_WAITS = (
-    *("retry_after", "retry_after_s", "retry_after_seconds", "retry_after_secs", "retry_after_in_seconds"),
-    *("back_off", "backoff", "backoff_seconds", "retry_delay", "retry_in"),
-)
-ASKED: tuple[str, ...] = _OWN_WAITS[:5]
-"""Attributes that no policy of a client is called by: an unknown error with one of them is a rate limit."""
-
-
 def wait_of(
     error: object,
     headers: Mapping[str, str],
@@ -110,7 +102,7 @@ def wait_of(
     """The wait that an error carries, from the most exact place: headers, attributes, details, its text."""
     waits = (
         retry_after_seconds(headers, status=None, now=now),
-        wait_of_attributes(error, now),
+        wait_of_attributes(error, now, "waits"),
         wait_of_details(details),
         wait_in_text(text),
         retry_after_seconds(headers, status=status, now=now),
@@ -118,10 +110,10 @@ def wait_of(
     return next((wait for wait in waits if wait is not None), None)
 
 
-def wait_of_attributes(error: object, now: float, names: tuple[str, ...] = _OWN_WAITS) -> float | None:
+def wait_of_attributes(error: object, now: float, places: str) -> float | None:
     """The wait that an exception, or the answer it keeps as `error`, has as an attribute of its own."""
     sources = (source for source in (error, read(error, "error")) if source is not None)
-    waits = (wait_of_value(read(source, name), now) for source in sources for name in names)
+    waits = (wait_of_value(read(source, name), now) for source in sources for name in places_of(places))
     return next((wait for wait in waits if wait is not None), None)
 
 

@@ -110,9 +110,6 @@ def pattern_of(name: str) -> Regex:
     return blocks()[name].codes.patterns[0]
 
 
-@cache
 def words_of(name: str) -> list[Words]:
     """The words of the table with this name."""
-    (words,) = blocks()[name].steps
-    assert isinstance(words, list)
-    return words
+    return blocks()[name].last(WordRows)

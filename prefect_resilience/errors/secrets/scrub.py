@@ -15,8 +15,7 @@ from typing import Any, cast
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
 from prefect_resilience.errors.classify.shapes import put, read
-from prefect_resilience.errors.secrets.forms import MASK
-from prefect_resilience.errors.secrets.patterns import names_a_secret
+from prefect_resilience.errors.secrets.patterns import MASK, names_a_secret
 from prefect_resilience.errors.secrets.redact import (
     EDGE,
     collect_secrets,
@@ -52,16 +51,12 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
     return made.with_traceback(error.__traceback__)
 
 
-def _said(form: Callable[[object], str], value: object, instead: str) -> str:
+def _text(value: object, form: Callable[[object], str] = str, instead: str = "<{}>") -> str:
     """The `str` or `repr` of a value, redacted."""
     try:
         return redact_beginning(form(value), LONGEST)
     except Exception:  # noqa: BLE001 - __str__ and __repr__ may raise anything
         return instead.format(type(value).__name__)
-
-
-def _text(value: object) -> str:
-    return _said(str, value, "<{}>")
 
 
 def _validation_error(error: BaseException) -> BaseException | None:
@@ -111,7 +106,7 @@ def _imitation(error: BaseException) -> BaseException:
     """An instance of a subclass of the error's own class, so that `except` still finds it."""
     attributes = _attributes(error).items()
     plain = {name: redact_data(value, LONGEST) for name, value in attributes if isinstance(value, _PLAIN)}
-    return imitate(type(error), _text(error), _said(repr, error, "{}()"), plain)
+    return imitate(type(error), _text(error), _text(error, repr, "{}()"), plain)
 
 
 class _Imitation:
