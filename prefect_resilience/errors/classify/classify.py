@@ -166,18 +166,18 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
             members = members_of(link)
             if members:
                 return _of_group(members, link, now, rules, depth)
-        found = _merged(opinion, known)
+        found = _merge(opinion, known)
         if found is not None:
             causes = list(links)
-            return _finished(_deeper(found, link, causes, now), error, link, causes, now)
+            return _finish(_deeper(found, link, causes, now), error, link, causes, now)
     for link in chain(error):
         found = spoken_finding(link) or named_finding(link)
         if found is not None:
-            return _finished(found, error, link, [*chain(link)][1:], now)
+            return _finish(found, error, link, [*chain(link)][1:], now)
     return _complete(None, class_name(error), read_text(error), error)
 
 
-def _finished(
+def _finish(
     found: Opinion, error: BaseException, link: BaseException, causes: list[BaseException], now: float
 ) -> ErrorInfo:
     """The classification, with the wait that the link or a cause of it carries, if nothing else told one."""
@@ -191,7 +191,7 @@ def _finished(
 _ASKING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE, C.SERVER_ERROR, C.CIRCUIT_OPEN})
 
 
-def _merged(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
+def _merge(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
     """A rule's category, with the code and the wait that the defaults found."""
     if opinion is None or known is None:
         return opinion or known

@@ -113,7 +113,7 @@ def _codes_at(block: str, sources: Iterable[object]) -> list[str]:
     return [code for code in codes if code is not None and as_status(code) is None]
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     """What an error or a response carries of a server's answer."""
 
     status: int | None
@@ -126,7 +126,7 @@ class Answer(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, error: object) -> Answer | None:
+    def of(cls, error: object) -> HttpAnswer | None:
         """None if it has neither a status nor a code."""
         status, holders = status_of(error), _holders_of(error)
         body = _body_text(holders)
@@ -147,7 +147,7 @@ class Answer(NamedTuple):
 
 def http_finding(error: object, now: float) -> Opinion | None:
     """The opinion on an exception or response by its HTTP status, codes and text, or None."""
-    answer = Answer.of(error)
+    answer = HttpAnswer.of(error)
     if answer is None:
         return None
     decision = _by_code_or_words(answer) or _by_status(answer) or _in_a_stream(answer)
@@ -169,7 +169,7 @@ def http_finding(error: object, now: float) -> Opinion | None:
     )
 
 
-def _by_code_or_words(answer: Answer) -> Decision | None:
+def _by_code_or_words(answer: HttpAnswer) -> Decision | None:
     """The category from the provider's code or words, if they are more exact than the status."""
     status, text = answer.status, answer.text
     for code in answer.codes:
@@ -189,7 +189,7 @@ def _by_code_or_words(answer: Answer) -> Decision | None:
     return None
 
 
-def _by_status(answer: Answer) -> Decision | None:
+def _by_status(answer: HttpAnswer) -> Decision | None:
     status, headers, text = answer.status, answer.headers, answer.text
     category = None if status is None else status_category(status)
     if status == 403:  # by its headers, the provider's code or its words, it may be a rate limit
@@ -203,7 +203,7 @@ def _by_status(answer: Answer) -> Decision | None:
     return None if category is None else (category, str(status))
 
 
-def _in_a_stream(answer: Answer) -> Decision | None:
+def _in_a_stream(answer: HttpAnswer) -> Decision | None:
     """By a code that counts where no status gives the category."""
     for code in answer.codes:
         category = codes_of("streamed").get(code) or codes_of("throttled").get(code)

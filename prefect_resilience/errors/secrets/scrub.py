@@ -62,28 +62,19 @@ def _text(value: object, form: Callable[[object], str] = str, instead: str = "<{
 def _validation_error(error: BaseException) -> BaseException | None:
     if not isinstance(error, ValidationError):
         return None
-    for hide_message in (False, True):
-        lines = [_line(cast("Any", line), hide_message) for line in error.errors(include_url=False)]
-        try:
-            made = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
-        except Exception:  # noqa: BLE001 - pydantic cannot make every type of error from its parts
-            continue
-        if not _changes(str(made)):
-            return made
+    with suppress(Exception):  # a type of error that pydantic cannot make again
+        lines = [_line(cast("Any", line)) for line in error.errors(include_url=False)]
+        made = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
+        return None if _changes(str(made)) else made
     return None
 
 
-def _line(line: dict[str, Any], hide_message: bool) -> InitErrorDetails:
-    """One line of the new ValidationError. Pydantic writes its message, or it gets the redacted message
-    (`hide_message`): for types that pydantic does not know and for messages with a secret."""
-    kind, given = line["type"], line["input"]
+def _line(line: dict[str, Any]) -> InitErrorDetails:
+    """One line of the new ValidationError, with the redacted message."""
+    given = line["input"]
     secret = is_of_a_secret(line) or not isinstance(given, _PLAIN) or redact_data(given, LONGEST) != given
-    details = InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if secret else given)
-    if hide_message:
-        details["type"] = PydanticCustomError(kind, cast("Any", redact(line["msg"])))
-    else:
-        details["ctx"] = line.get("ctx", {})
-    return details
+    kind = PydanticCustomError(line["type"], cast("Any", redact(line["msg"])))
+    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if secret else given)
 
 
 def is_of_a_secret(line: Mapping[str, Any]) -> bool:
@@ -183,12 +174,8 @@ def _graph(exc: BaseException) -> list[BaseException]:
 
 def _rank(node: BaseException) -> int:
     """The order of cleaning: exceptions that others show in their text first, groups after their members."""
-    if _members(node):
-        return 2
-    for part in (*node.args, *_attributes(node).values()):
-        if isinstance(part, BaseException):
-            return 1
-    return 0
+    parts = (*node.args, *_attributes(node).values())
+    return 2 if _members(node) else int(any(isinstance(part, BaseException) for part in parts))
 
 
 def _linked(node: BaseException) -> Iterator[BaseException]:
