@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.errors.classify import readers
 from prefect_resilience.errors.classify.shapes import class_names, read
+from prefect_resilience.errors.classify.table import places_of
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
 
 if TYPE_CHECKING:
@@ -26,11 +27,6 @@ _CHAIN = 100
 _OWN_MISTAKES = (
     *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
     *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
-)
-# Attributes in which SDKs keep the original exception, in place of raising from it.
-_KEPT_CAUSES = (
-    *("original_exception", "original_error", "inner_exception", "orig", "reason", "source", "error"),
-    *("inner", "cause", "exception", "last_exception"),
 )
 
 
@@ -47,7 +43,7 @@ def chain(error: BaseException, explicit: bool = False) -> Iterator[BaseExceptio
 def _cause(link: BaseException) -> BaseException | None:
     if link.__cause__ is not None:
         return link.__cause__
-    for name in _KEPT_CAUSES:
+    for name in places_of("causes"):
         if hasattr(type(link), name) or name in link.__dict__:
             cause = read(link, name)
             if isinstance(cause, BaseException) and cause is not link:
