@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from prefect_resilience.base.policy import closest, nearest, nearest_file
+from prefect_resilience.base.policy import closest, nearest_file
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -84,24 +84,15 @@ def _not_found(name: str, error: BaseException) -> str:
     if not missing or not f"{name}.".startswith(f"{missing}."):
         return _broken(error)
     parent, _, last = missing.rpartition(".")
+    folders = [Path(folder) for folder in getattr(sys.modules.get(parent), "__path__", [])] or [Path.cwd()]
+    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
+    names = {path.stem for path in paths if path.suffix == ".py" or path.is_dir()}
+    near = closest(last, sorted(names - {"__init__"}))
+    hint = "" if near is None else f"; did you mean {near!r}?"
     if parent:
-        return f"the package {parent!r} has no module {last!r}{_near(parent, last)}"
-    near = _nearest_module(missing) or "; write a file with its ending .py"
-    return f"there is no module {missing!r}, installed or in {Path.cwd()}{near}"
-
-
-def _nearest_module(wrong: str) -> str:
-    """`; did you mean 'flows'?` if the current folder has a similar name, else ""."""
-    here = [path.stem for path in Path.cwd().iterdir() if path.suffix == ".py" or path.is_dir()]
-    near = closest(wrong, sorted(here))
-    return "" if near is None else f"; did you mean {near!r}?"
-
-
-def _near(package: str, wrong: str) -> str:
-    found = sys.modules.get(package)
-    folders = [Path(folder) for folder in getattr(found, "__path__", [])]
-    siblings = {path.stem for folder in folders for path in folder.glob("*.py") if path.stem != "__init__"}
-    return nearest(wrong, siblings) if siblings else ""
+        return f"the package {parent!r} has no module {last!r}{hint}"
+    hint = hint or "; write a file with its ending .py"
+    return f"there is no module {missing!r}, installed or in {Path.cwd()}{hint}"
 
 
 def _broken(error: BaseException) -> str:

@@ -106,13 +106,6 @@ def subjects_of(module: ModuleType) -> list[Any]:
     return [subject for subject in subjects if subject.fn.__module__ == module.__name__]
 
 
-def timeouts(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
-    """Timeouts of sync tasks that cannot fire."""
-    for task in subjects:
-        if isinstance(task, Task) and task.timeout_seconds and not task.isasync:
-            yield finding("timeouts.sync", _where(task), task=task.name)
-
-
 def results(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     """Results that are not persisted although a recovered run needs them."""
     for subject in subjects:
@@ -138,7 +131,7 @@ def circuits(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
             yield finding("circuits.no-fallback", _where(task), task=task.name, circuit=circuit)
 
 
-CHECKS = {"timeouts": timeouts, "results": results, "circuits": circuits}
+CHECKS = {"results": results, "circuits": circuits}
 """The checks of imported flows and tasks."""
 
 

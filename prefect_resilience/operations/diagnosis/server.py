@@ -1,4 +1,4 @@
-"""Checks of the Prefect server: version, clock, UI, events, work pools, installation and automations."""
+"""Checks of the Prefect server: version, clock, events, work pools, installation and automations."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import islice, product
 from typing import Any
-from urllib.parse import urlsplit
 from uuid import UUID, uuid4
 
-import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.events.actions import RunDeployment
@@ -36,7 +34,6 @@ STALE = (
 )
 RUNS_SHOWN = 20
 PENDING = timedelta(hours=1)
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
 def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
@@ -59,29 +56,6 @@ def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     skew = there - after if there > after else there + 1 - before if there + 1 < before else 0.0
     if abs(skew) > MOST_SKEW:
         yield skewed("the Prefect API", "its", skew)
-
-
-def ui(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
-    """A UI that calls another API than the configured one."""
-    api = str(get_current_settings().api.url or "")
-    root = api.rstrip("/").removesuffix("/api")
-    try:
-        answer = httpx.get(f"{root}/ui-settings", timeout=5)
-        calls = str(answer.json()["api_url"])
-    except (httpx.HTTPError, ValueError, KeyError, TypeError):
-        return  # there is no UI, or an unknown one
-    if _place(calls) == _place(api):
-        return
-    # Behind a proxy the two may differ on purpose.
-    level = "wrong" if _place(calls)[0] in LOOPBACK else "note"
-    yield finding("ui.other-api", f"{root}/", level, calls=redact(calls), api=redact(api))
-
-
-def _place(url: str) -> tuple[str, int]:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return ("127.0.0.1" if host in LOOPBACK else host, port)
 
 
 def events(
@@ -182,7 +156,6 @@ def stranded(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
 CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {
     "server": versions,
     "clocks": clock,
-    "ui": ui,
     "events": events,
     "workers": pools,
     "installation": installed,

@@ -16,7 +16,6 @@ from prefect_resilience.operations.cli.app import main
 from prefect_resilience.operations.diagnosis import examine, server
 from prefect_resilience.operations.installation import install, uninstall
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
-from tests.conftest import Reply, Service
 
 pytestmark = pytest.mark.slow
 
@@ -116,8 +115,6 @@ def test_what_is_not_installed_is_told_until_it_is(
     doctor: Callable[..., Any], client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ):
     uninstall()
-    # The server of the tests is at a port of its own, and its UI does not know.
-    monkeypatch.delitem(server.CHECKS, "ui")
     monkeypatch.setattr(server, "EVENT_ARRIVES", SOME_TIME)
     # Somebody who has just begun did nothing wrong.
     code, out, _ = doctor()
@@ -165,17 +162,6 @@ def test_a_server_that_is_away(doctor: Callable[..., Any]):
     with temporary_settings({PREFECT_API_URL: None}):
         (found,) = [one for one in examine().findings if one.check == "server"]
     assert "no Prefect server is configured" in found.says
-
-
-def test_a_ui_that_calls_another_api(service: Service):
-    with temporary_settings({PREFECT_API_URL: f"{service.url}/api"}), get_client(sync_client=True) as client:
-        service.says(Reply(body='{"api_url": "http://127.0.0.1:4200/api"}'))
-        (found,) = server.ui(client)
-        assert f"PREFECT_UI_API_URL={service.url}/api" in found.mend
-        assert found.level == "wrong"
-        for right in (f'{{"api_url": "{service.url}/api"}}', "nothing of the kind"):
-            service.says(Reply(body=right))
-            assert list(server.ui(client)) == []
 
 
 @pytest.mark.timeout(300)
