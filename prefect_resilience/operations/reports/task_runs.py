@@ -79,9 +79,11 @@ def tally_of(api: Api, period: Period, names: Mapping[str, int], events: int) ->
     `names`: the `state_names` of the period, `events`: its `final_events`.
     """
     tally = Tally()
-    total = sum(names.values())
-    completed = _of_events(api, period, PLAIN) if READ < total <= events else {}
-    every = len(completed) != names.get(PLAIN, 0) or total <= READ
+    counted = READ < sum(names.values()) <= events
+    completed: dict[str, Row] = {}
+    for rows in api.each(lambda part: _of_events(api, part, PLAIN), period.parts(PARTS)) if counted else ():
+        completed |= rows
+    every = not counted or len(completed) != names.get(PLAIN, 0)
     for row in _rows(api, period, None if every else [name for name in names if name != PLAIN]):
         run = (_task(row), row["state_type"], row["state_name"] or "", row["run_count"])
         tally.add(*run, _seconds_of(row))
