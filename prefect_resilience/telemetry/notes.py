@@ -26,8 +26,8 @@ from prefect_resilience.telemetry.model import (
 from prefect_resilience.telemetry.payloads import MARK, fitted
 
 MOST_ROWS = 20_000
-"""The most rows of all flow runs together; each pass counts as ROWS_OF_A_PASS more. The least recently used
-passes are dropped."""
+"""The most rows of all flow runs together; each pass counts as ROWS_OF_A_PASS more, each task run with its
+events as two. The least recently used passes are dropped."""
 ROWS_OF_A_PASS = 10
 MOST_REMARKABLE = 500
 MOST_ORDINARY = 100
@@ -48,7 +48,7 @@ class RunNotes(PassFacts):
 
     @property
     def rows(self) -> int:
-        return ROWS_OF_A_PASS + len(self.task_runs) + len(self.events) + len(self.outputs)
+        return ROWS_OF_A_PASS + 2 * len(self.task_runs) + len(self.happenings) + len(self.outputs)
 
     def came_to(
         self, run_id: str, name: str, flow_run_id: str, state: StateSeen, key: str = ""

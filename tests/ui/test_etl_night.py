@@ -277,7 +277,7 @@ def test_every_number_of_the_summary_is_that_of_the_api(night: Night) -> None:
     passes = counted(night)
     assert sum(map(len, passes)) == len(night.task_runs(night.killed))
     for row, names in zip(rows_of(markdown, "Passes"), passes, strict=True):
-        retries = sum(states.count("AwaitingRetry") for states in names)
+        retries = sum(states.count("Retrying") for states in names)
         assert [row[5], row[6]] == [str(len(names)), str(retries)]
         assert tally(row[7]) == Counter(states[-1] for states in names)
     letters = [one for one in list_letters(status=None) if one.flow_run_id == str(night.killed)]
@@ -290,7 +290,7 @@ def test_every_number_of_the_summary_is_that_of_the_api(night: Night) -> None:
     told = {
         "task runs": len(passes[-1]),
         "answered by a fallback": sum(states[-1] in ("Fallback", "Degraded") for states in passes[-1]),
-        "retried": sum("AwaitingRetry" in states for states in passes[-1]),
+        "retried": sum("Retrying" in states for states in passes[-1]),
         "dead letters": sum(letter.status == "waiting" for letter in letters),
     }
     for what, number in told.items():
@@ -307,7 +307,7 @@ def test_every_number_of_the_report_is_that_of_the_api(night: Night) -> None:
     assert made.task_runs.crashed == sum(run.state.is_crashed() for run in runs)
     assert made.task_runs.failed == sum(run.state.is_failed() for run in runs)
     assert made.task_runs.fallbacks == sum(run.state_name in ("Fallback", "Degraded") for run in runs)
-    assert made.task_runs.retried == sum("AwaitingRetry" in one for one in names.values())
+    assert made.task_runs.retried == sum("Retrying" in one for one in names.values())
     ended_badly = [state for run in (night.killed, night.other) for state in night.states(run)]
     assert made.flow_runs.crashes == 1
     assert made.flow_runs.failures == sum(state.is_failed() for state in ended_badly)

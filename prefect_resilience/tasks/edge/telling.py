@@ -42,7 +42,7 @@ from prefect_resilience.tasks.edge.seams import started_tasks_alone
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
 from prefect_resilience.tasks.summaries.story import Story, circuits_met, divide, moves_of
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import ENDED_BADLY, Advice, Happening, TaskRunSeen
+from prefect_resilience.telemetry.model import ENDED_BADLY, Advice, Happening, PassFacts, TaskRunSeen
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -81,7 +81,8 @@ class Telling:
     """The end of one flow run. It reads and writes the summary.
 
     `here`: the run took place in this process; if not, its process has died and its notes are lost. `local`:
-    its task runs took place here, too. `whole`: all of it did, in one pass. `ids` has the run and the runs
+    its task runs took place here, too. `alone`: it started no other flow. `whole`: all of it took place here,
+    in one pass. `ids` has the run and the runs
     inside it. `missing` names what could not be read.
     """
 
@@ -94,7 +95,8 @@ class Telling:
         run, context = self.flow_run, FlowRunContext.get()
         self.here = context is not None or notes.last_notes(str(run.id)) is not None
         self.local = self.here and isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        self.whole = self.local and started_tasks_alone(context) and run.run_count <= 1
+        self.alone = started_tasks_alone(context)
+        self.whole = self.local and self.alone and run.run_count <= 1
         self.badly = self.state.type.value in ENDED_BADLY
         self.ids: list[UUID] = [run.id]
         self.missing: list[str] = []
@@ -124,7 +126,10 @@ class Telling:
         finally:
             written()
             if self.flow_run.parent_task_run_id is None:
-                notes.forget(notes.facts_by_pass(map(str, self.ids)).keys())
+                notes.forget(self._notes())
+
+    def _notes(self) -> dict[tuple[str, int], PassFacts]:
+        return notes.facts_by_pass(map(str, self.ids))
 
     def _read(self, name: str, otherwise: T, read: Callable[..., T], *args: Any) -> T:
         """What the API or the store answers; `otherwise` if there is no answer in time."""
@@ -157,17 +162,13 @@ class Telling:
             began = ended if run.start_time is None else run.start_time.timestamp()
             end = (ended, name, state.type.value, redact(state.message or ""))
             passes = (RunPass(1, began, Start("unknown"), *end, over=True),)
-        noted = notes.facts_by_pass(map(str, self.ids))
-        parts = divide(passes, str(run.id), noted, *self._read_others(client, run, passes))
+        parts = divide(passes, str(run.id), self._notes(), *self._read_others(client, run, passes))
         story = Story(run.name, self.flow.name, parts, len(self.ids) - 1)
         return self._with_circuits_and_letters(client, story)
 
     def _wait(self, client: SyncPrefectClient) -> None:
-        """Wait until the API knows about the run's end, if some of it was not noted in this process."""
-        noted = notes.facts_by_pass(map(str, self.ids)).items()
-        if self.local and {run_id for (run_id, _), facts in noted if facts.total} >= {
-            *map(str, self.ids[1:])
-        }:
+        """Wait until the API knows about the run's end, if some of it may not be noted in this process."""
+        if self.local and self.alone:
             return
         until = time.monotonic() + AFTER_A_DEATH
         while True:
@@ -196,10 +197,8 @@ class Telling:
             self.missing.append(f"task runs after the first {reading.MOST_RUNS:,}")
         notable = [seen for seen, _ in runs if seen.starts > 1 or seen.remarkable]
         for seen in sorted(notable, key=lambda seen: -seen.starts)[:MOST_HISTORIES]:
-            seen.states = (
-                self._read(f"the states of {seen.name}", [], reading.read_history, client, seen.id)
-                or seen.states
-            )
+            history = self._read("states of task runs", [], reading.read_history, client, seen.id)
+            seen.states = history or seen.states
         return runs, events, beats
 
     def _with_circuits_and_letters(self, client: SyncPrefectClient, story: Story) -> Story:
@@ -217,13 +216,13 @@ class Telling:
     def _write(self, client: SyncPrefectClient, story: Story) -> None:
         links = self._read("its other artifacts", [], reading.read_links, client, self.ids)
         text = markdown(replace(story, missing=tuple(self.missing)), self.advice, links)
-        until = time.monotonic() + WRITES
+        self.until = time.monotonic() + WRITES
         while True:
             try:
                 write_artifact(client, self.flow_run, self.flow.name, "run-summary", text, headline(story))
                 return
             except HTTPError:
-                if time.monotonic() >= until:
+                if time.monotonic() >= self.until:
                     raise
                 time.sleep(PAUSE)
 

@@ -6,7 +6,7 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from prefect_resilience.base.text import lasting
@@ -83,8 +83,8 @@ def divide(
     events: Iterable[Happening] = (),
     beats: Sequence[float] = (),
 ) -> tuple[PassSeen, ...]:
-    """The facts about each pass of a flow run, from one source: from the notes of this process, or from the
-    API if that knows more task runs. `runs` have the run count of their flow run."""
+    """The facts about each pass of a flow run: the notes of this process, with what the API has beside them
+    if it knows more task runs. `runs` have the run count of their flow run."""
     notes: dict[int, list[PassFacts]] = {one.number: [] for one in passes}
     read = {one.number: PassFacts() for one in passes}
 
@@ -95,17 +95,25 @@ def divide(
     for (run_id, count), facts in noted.items():
         moments = [state.at for run in facts.task_runs.values() for state in run.states]
         moments += [event.at for event in facts.events]
-        notes[number_of(run_id, count, min(moments, default=passes[-1].began))].append(facts)
-    for run, count in {run.id: (run, count) for run, count in runs}.values():
+        number = number_of(run_id, count, min(moments, default=passes[-1].began))
+        notes[number].append(facts)
+        for run in facts.task_runs.values():
+            read[number].add(replace(run, events=[], rejected=0))
+    rows = {run_id for facts in noted.values() for run_id in facts.task_runs}
+    for run, count in {run.id: (run, count) for run, count in runs if run.id not in rows}.values():
         at = min((state.at for state in run.states), default=passes[-1].began)
         read[number_of(run.flow_run_id, count, at)].add(run)
-    for event in {event.id: event for event in events}.values():
+    every = [*(event for facts in noted.values() for event in facts.events), *events]
+    for event in {event.id: event for event in every}.values():
         read[number_of("", 0, event.at)].add_event(event)
     parts: list[PassSeen] = []
     for one in passes:
         mine, theirs = together(notes[one.number]), read[one.number]
         if theirs.total > mine.total or not notes[one.number]:
             theirs.outputs, theirs.outputs_left_out = mine.outputs, mine.outputs_left_out
+            theirs.counts |= mine.counts  # the larger ones: notes leave events out, and the API has them late
+            theirs.calls |= mine.calls
+            theirs.call_errors |= mine.call_errors
             mine = theirs
         until = float("inf") if one.ended is None else one.ended
         parts.append(PassSeen(one, mine, max((at for at in beats if one.began <= at <= until), default=0.0)))

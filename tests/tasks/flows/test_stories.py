@@ -249,7 +249,7 @@ def test_who_started_a_pass_in_words(start, said):
 
 
 def test_a_pass_is_that_of_the_source_that_knows_more_of_it():
-    noted = seen(run("a", ("Running", 914)), outputs={"a": 1})
+    noted = seen(run("a", ("Running", 914), ("Completed", 915)), outputs={"a": 1})
     runs = [(run("a", ("Running", 914)), 3), (run("b", ("Failed", 914), begun=2), 3)]
     events = [
         happening("retry.scheduled", "ask", 915),
@@ -259,7 +259,7 @@ def test_a_pass_is_that_of_the_source_that_knows_more_of_it():
     assert (last.seen.total, last.seen.retried, last.seen.retries) == (2, 1, 1)
     assert [(one.id, one.attempts) for one in last.seen.task_runs.values()] == [("a", 1), ("b", 1)]
     assert last.seen.counts == {"retry.scheduled": 1, "attempt.refused": 1}
-    assert last.seen.outputs == {"a": 1}
+    assert (last.seen.outputs, last.seen.outcomes) == ({"a": 1}, {"ok": 1, "failed": 1})
     *_, last = divide(PASSES, "1b", {("1b", 3): noted}, runs[:1], events)
     assert last.seen == noted
 
