@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Condition, path
-from prefect_resilience.base.plain import CUT, json_value, plain, plain_or_cut, unfolded
-from prefect_resilience.graphs.conditions import jsonpaths
+from prefect_resilience.base.plain import json_value, unfolded
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, ordered
 from prefect_resilience.graphs.conditions.evaluate import masked
-from prefect_resilience.graphs.conditions.model import condition_mistakes
 from prefect_resilience.graphs.conditions.paths import Missing, look_up
 
 
@@ -78,55 +76,11 @@ def test_what_is_plain_already_is_not_copied_to_be_looked_at() -> None:
     assert unfolded({1: 2}) == {"1": 2}
 
 
-def test_what_contains_itself_is_cut_where_it_does() -> None:
-    loop: list[Any] = [1]
-    loop.append({"again": loop})
-    assert plain(loop) == [1, {"again": CUT}]
-    shared = [1]
-    assert plain_or_cut({"a": shared, "b": [shared]}, depth=3, items=9) == ({"a": [1], "b": [[1]]}, False)
-
-
-def test_a_node_of_a_query_keeps_no_place() -> None:
-    node = jsonpaths._node("value", "root")  # pyright: ignore[reportPrivateUsage]
-    assert (node.obj, node.root, node.parent, node.path, node.parts) == ("value", "root", None, "", ())
-    assert node.filter_context() == {}
-    node.add_child(node)
-    assert node.children == []
-
-
 def test_the_whole_value_is_known_in_the_queries_of_queries() -> None:
     value = {"b": 1, "list": [1], "other": [2]}
     assert look_up("$[?$.list[?@ == $.b]]", value) == [1, [1], [2]]
     assert isinstance(look_up("$[?$.other[?@ == $.b]]", value), Missing)
     assert look_up("$[?@[?@ == $.b]]", value) == [[1]]
-
-
-def test_which_operators_a_type_takes() -> None:
-    assert condition_mistakes({"type": "comparison", "operator": "success"}) == [
-        (
-            ("operator",),
-            "'success' is not an operator of the type 'comparison'; "
-            "write one of gt, gte, lt, lte, equals, not_equals",
-        )
-    ]
-    assert condition_mistakes({"type": "error_catch", "operator": "contians"}) == [
-        (("operator",), "'contians' is not an operator; did you mean 'contains'?")
-    ]
-
-
-def test_what_is_said_of_a_path_and_a_value_stands_at_their_place() -> None:
-    bracket = "'a[' cannot be read at column 2: this bracket is not closed"
-    keys = "the keys of a value must be strings, not 1"
-    equals: dict[str, Any] = {"operator": "equals", "path": "a", "value": {1: 2}}
-    for form, said in (
-        ({"operator": "exists", "path": "a["}, [(("path",), bracket)]),
-        ({"operator": "exists", "field": {"type": "field", "path": "a["}}, [(("field", "path"), bracket)]),
-        (equals, [(("value",), keys)]),
-        ({"type": "not", "condition": equals}, [(("condition", "value"), keys)]),
-    ):
-        assert condition_mistakes(form) == said
-    unknown = condition_mistakes({"operator": 7, "path": "a[", "value": {1: 2}})
-    assert unknown[1:] == [(("path",), bracket), (("value",), keys)]
 
 
 def test_texts_under_the_name_of_a_secret_are_masked() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import UTC, date, datetime, timedelta, timezone
-from decimal import Decimal
+from datetime import UTC, date, datetime
 from enum import Enum
 from typing import Any
 from uuid import UUID
@@ -14,9 +13,8 @@ import jsonschema
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from prefect_resilience import Condition, ConfigurationError, failed, path, succeeded
+from prefect_resilience import Condition, failed, path, succeeded
 from prefect_resilience.graphs.conditions.model import condition_mistakes, place_text
-from prefect_resilience.graphs.conditions.reading import OPERATORS, TYPES
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
 
@@ -109,81 +107,24 @@ class Unprintable:
 NESTED = {"type": "all", "conditions": [GTE, {"operator": "gte ", "path": "a", "value": 1}]}
 
 MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
-    (3, [("", "3 is not a condition: write one like {'operator': 'gte'")]),
     (None, [("", "None is not a condition")]),
     ([], [("", "a list is not a condition")]),
-    ({}, [("operator", "a condition needs an operator; write one of error_occurred, ")]),
-    (
-        {"operator": "gte ", "path": "a", "value": 1},
-        [("operator", "'gte ' is not an operator; did you mean 'gte'?")],
-    ),
-    ({"operator": 3}, [("operator", "3 is not an operator; write one of")]),
     ({"operator": ["gte"]}, [("operator", "a list is not an operator")]),
     ({"operator": "x" * 100_000}, [("operator", "is not an operator; write one of")]),
-    ({"type": "comparision", **GTE}, [("type", "is not a type of condition; did you mean 'comparison'?")]),
-    ({"type": "comparision"}, [("type", "did you mean 'comparison'?")]),
     ({"type": {"a": 1}, **GTE}, [("type", "a dict is not a type of condition")]),
-    ({"type": "error_catch"}, [("operator", "'error_catch' needs an operator; write one of error_occurred")]),
-    (
-        {"type": "error_catch", **GTE},
-        [
-            (
-                "operator",
-                "'gte' is not an operator of the type 'error_catch'; write one of error_occurred, success",
-            )
-        ],
-    ),
-    (
-        {"type": "output_check", "operator": "gte", "path": "a", "value": 1},
-        [("operator", "'gte' is not an operator of the type 'output_check'")],
-    ),
     ({"type": "comparison", "operator": "contains", "path": "a", "value": 1}, [("operator", "'comparison'")]),
-    ({"type": "lt", **GTE}, [("operator", "write one of lt")]),
-    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no field 'vlaue'; did you mean 'value'?")]),
-    ({**GTE, 3: 2}, [("3", "a condition has no field 3; field names are strings")]),
-    ({"operator": "gte", "path": "a"}, [("value", "'gte' needs a value to compare with")]),
-    ({"operator": "gte", "value": 1}, [("path", "'gte' needs a path; write '$' for the whole value")]),
-    ({"operator": "exists"}, [("path", "'exists' needs a path")]),
-    ({"operator": "exists", "path": "a", "value": 1}, [("value", "'exists' takes no value")]),
-    ({"operator": "success", "value": False}, [("value", "'success' takes no value")]),
-    ({"operator": "success", "path": "a"}, [("path", "'success' takes no path")]),
-    ({"operator": "error_occurred", "code": "429"}, [("code", "takes no code; write 'failed'")]),
     ({**GTE, "category": "timeout"}, [("category", "'gte' takes no category")]),
-    ({**GTE, "conditions": [3]}, [("conditions", "'gte' takes no conditions")]),
-    ({**GTE, "condition": GTE}, [("condition", "'gte' takes no condition")]),
-    (
-        {"type": "all", "conditions": [GTE], "source_task": "t"},
-        [("source_task", "write it in the inner conditions")],
-    ),
-    (
-        {"operator": "failed", "category": "timeot"},
-        [("category", "not an error category; did you mean 'timeout'?")],
-    ),
     ({"operator": "failed", "category": 3}, [("category", "category must be a string, not 3")]),
-    ({"operator": "failed", "code": True}, [("code", "code must be a string, not True")]),
     ({"operator": "success", "source_task": ""}, [("source_task", "source_task must be a string, not ''")]),
     (
         {"operator": "success", "source_task": "\ud800"},
         [("source_task", "source_task must be a string, not '\\ud800'")],
     ),
-    ({**GTE, "path": 3}, [("path", "a path must be a string such as 'results[0].id', not 3")]),
-    ({**GTE, "path": "a..b"}, [("path", "cannot be read at column 3")]),
     ({**GTE, "path": "$.a["}, [("path", "cannot be read at column 5")]),
-    ({**GTE, "field": {"type": "field", "path": "b"}}, [("field", "write one of them")]),
     ({"type": "exists", "field": "a"}, [("field", "write a field as {'type': 'field', 'path': ...}")]),
-    ({"type": "exists", "field": {"type": "path", "path": "a"}}, [("field", "write a field as")]),
     (
         {"type": "exists", "field": {"type": "field", "path": "a."}},
         [("field.path", "cannot be read at column 3")],
-    ),
-    ({"operator": "in", "path": "a", "value": "abc"}, [("value", "'in' needs a list of values, not 'abc'")]),
-    (
-        {"operator": "matches", "path": "a", "value": 3},
-        [("value", "'matches' needs a regular expression, not 3")],
-    ),
-    (
-        {"operator": "matches", "path": "a", "value": "("},
-        [("value", "is not a valid regular expression: missing )")],
     ),
     (
         {"operator": "matches", "path": "a", "value": "a" * 1_001},
@@ -191,21 +132,11 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
     ),
     (Unprintable(), [("", "<Unprintable> is not a condition")]),
     ({**GTE, "value": object()}, [("value", "must be a JSON value")]),
-    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be strings, not 1")]),
-    ({**GTE, "value": [0] * 10_001}, [("value", "at most 10,000 parts")]),
-    ({**GTE, "value": "x" * 1_000_001}, [("value", "at most 1,000,000 characters")]),
-    ({**GTE, "value": "\ud800"}, [("value", "a lone surrogate")]),
-    ({**GTE, "value": 10**1000}, [("value", "at most 1,000 digits")]),
-    ({**GTE, "value": Decimal("0.1")}, [("value", "is not exact as a JSON number")]),
-    ({"type": "all"}, [("conditions", "'all' needs a list of at least one condition")]),
-    ({"type": "not"}, [("condition", "'not' needs a condition")]),
     ({"type": "all", "conditions": []}, [("conditions", "at least one")]),
-    ({"type": "all", "conditions": GTE}, [("conditions", "must be a list")]),
     (
         {"type": "all", "condition": GTE},
         [("condition", "'all' takes no condition"), ("conditions", "needs a list")],
     ),
-    ({"type": "not", "conditions": [GTE, GTE]}, [("conditions", "'not' takes one condition")]),
     (NESTED, [("conditions[1].operator", "'gte ' is not an operator; did you mean 'gte'?")]),
     (
         {
@@ -256,16 +187,6 @@ def test_places_lead_through_other_models() -> None:
     assert error["input"] == "'gte '"
 
 
-def test_python_gets_one_error_that_names_the_places() -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        Condition(operator="gte ", path=3)  # pyright: ignore[reportArgumentType]
-    assert str(raised.value).startswith(
-        "Condition(operator): 'gte ' is not an operator; did you mean 'gte'?; Condition(path)"
-    )
-    with pytest.raises(ConfigurationError, match=r"; and 3 more$"):
-        Condition(operator="all", conditions=[{}] * 8)
-
-
 def test_a_null_stands_for_nothing_where_no_value_belongs_and_for_null_elsewhere() -> None:
     assert Condition.model_validate({"operator": "success", "value": None}) == succeeded()
     assert Condition.model_validate({"operator": "equals", "path": "a", "value": None}).evaluate({"a": None})
@@ -278,16 +199,8 @@ class Colour(Enum):
 @pytest.mark.parametrize(
     ("value", "kept"),
     [
-        (datetime(2024, 1, 1), "2024-01-01T00:00:00"),
         (datetime(2024, 1, 1, tzinfo=UTC), "2024-01-01T00:00:00+00:00"),
-        (
-            datetime(2024, 1, 1, tzinfo=timezone(timedelta(minutes=19, seconds=32))),
-            "2023-12-31T23:40:28+00:00",
-        ),
         (date(2024, 1, 1), "2024-01-01"),
-        (Decimal("0.5"), 0.5),
-        (Decimal("12345678901234567890123"), 12345678901234567890123),
-        (Decimal("Infinity"), math.inf),
         (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         (Colour.RED, "red"),
         ((1, (2,)), [1, [2]]),
@@ -298,11 +211,6 @@ def test_values_are_kept_as_json_carries_them(value: Any, kept: Any) -> None:
     held = (path("a") == value).value
     assert held == kept
     assert type(held) is type(kept)
-
-
-@pytest.mark.parametrize("value", [Decimal("NaN"), Decimal("sNaN")])
-def test_a_decimal_nan_is_nan(value: Decimal) -> None:
-    assert math.isnan((path("a") == value).value)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, [1, {"a": -math.inf}]])
@@ -324,10 +232,7 @@ def test_nan_and_infinity_compare_in_python_and_are_refused_in_json(value: Any) 
 def test_the_schema_names_every_operator_and_accepts_every_form() -> None:
     schema = Outer.model_json_schema()
     described = schema["$defs"]["Condition"]
-    assert described["properties"]["operator"]["enum"] == list(OPERATORS)
-    assert described["properties"]["type"]["enum"] == list(TYPES)
     assert described["properties"]["conditions"]["items"] == {"$ref": "#/$defs/Condition"}
-    assert described["additionalProperties"] is False
     for word in ("comparison", "output_check", "error_catch", "matches", "not_exists"):
         assert word in described["description"]
     for mode in ("validation", "serialization"):

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.graphs.conditions.compare import ConditionError, EvaluationBounds
-from prefect_resilience.graphs.conditions.paths import LONGEST, Missing, PathError, check_path, look_up
-from tests.graphs.conditions.strategies import from_a_deep_stack, quoted, results
+from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up, shown_path
+from tests.graphs.conditions.strategies import quoted, results
 
 VALUE = {
     "a": {"b": [{"c": 1}, {"c": 2}], "x.y": 3, 'say "so"': 4, "it's": 5, "back\\slash": 6, "": 7},
@@ -108,51 +107,50 @@ def test_missing_says_what_there_was_instead(path: str, why: str) -> None:
     assert found.why() == why
 
 
-def test_the_nearest_key_is_not_searched_among_very_many_nor_told_when_it_is_a_secret() -> None:
-    many = look_up("k1000000", {f"k{i}": i for i in range(2_000)})
-    assert isinstance(many, Missing)
-    assert many.why() == "there is no 'k1000000' in the value"
+def test_the_nearest_key_is_not_told_when_it_is_a_secret() -> None:
     secret = look_up("sk-ant-api03-" + "a" * 80, {"sk-ant-api03-" + "a" * 81: 1})
     assert isinstance(secret, Missing)
     assert "did you mean '***'?" in secret.why()
 
 
+INSTEAD = "write a path like a.b[0].c, or a $ path"
+BLANK = "has white space at its ends or invisible characters: remove them, or write it as a key in quotes"
 UNREADABLE = [
-    ("", 1, "a name is expected here, but the path ends"),
-    (".a", 1, "a name is expected here, not '.'"),
-    ("a.", 3, "but the path ends"),
-    ("a..b", 3, "not '.'"),
-    ("a.[0]", 3, "not '['"),
+    ("", 1, f"a name is expected here, but the path ends: {INSTEAD}"),
+    (".a", 1, f"a name is expected here, not '.': {INSTEAD}"),
+    ("a.", 3, f"a name is expected here, but the path ends: {INSTEAD}"),
+    ("a..b", 3, f"a name is expected here, not '.': {INSTEAD}"),
+    ("a.[0]", 3, f"a name is expected here, not '[': {INSTEAD}"),
     ("a[0]b", 5, "a '.' or '[' is expected before 'b'"),
-    ("a[0", 2, "this bracket is not closed"),
-    ('a["x', 2, "this bracket is not closed"),
-    ("a[x]", 3, "'x' is not an index"),
+    ("ab[0", 3, "this bracket is not closed"),
+    ('ab["x', 3, "this bracket is not closed"),
+    ("ab[x]", 4, "'x' is not an index: write [0], [-1] or a key in quotes"),
     ("a[]", 3, "'' is not an index"),
     ("a[ 0 ]", 3, "' 0 ' is not an index"),
     ("a[01]", 3, "'01' is not an index"),
     ("a[-0]", 3, "'-0' is not an index"),
     ("a[1:2]", 3, "'1:2' is not an index"),
     ("a]", 2, "is expected before ']'"),
-    (" a", 1, "white space at its ends"),
-    ("a ", 1, "white space at its ends"),
-    ("a.b\n", 3, "white space at its ends"),
-    ("a\u200bb", 1, "white space at its ends or invisible characters"),
-    ("a.*.b", 3, "'*' works only in a $ path"),
-    ('a["\\q"]', 3, "an escape sequence that JSON does not have"),
+    (" a", 1, f"' a' {BLANK}"),
+    ("a ", 1, f"'a ' {BLANK}"),
+    ("a.b\n", 3, f"'b\\n' {BLANK}"),
+    ("ab. c", 4, f"' c' {BLANK}"),
+    ("a\u200bb", 1, f"'a\\u200bb' {BLANK}"),
+    ("a.*.b", 3, "'*' works only in a $ path, such as $.items[*].id"),
+    ("ab['\\q']", 4, "\"'\\\\q'\" has an escape sequence that JSON does not have"),
     ("it's", 3, "is expected before"),
     ("$.", 3, ""),
     ("$.a[", 5, ""),
     ("$ ", 2, "whitespace"),
     ("$x", 2, ""),
-    ("$[?foo(@)]", 4, "function 'foo' is not defined"),
+    ("$[?foo(@)]", 4, "function 'foo' is not defined; see RFC 9535"),
+    ("$[?@ == 1e999]", 9, "this number is out of range; see RFC 9535"),
+    ("$[?length(@.*) == 1]", 4, "; see RFC 9535"),
     ("$.a | $.b", 5, ""),
-    ("$[?match(@, '(')]", 1, "is not a valid regular expression"),
+    ("$[?match(@, '(')]", 1, "'(' is not a valid regular expression: missing ) at position 1"),
     ("$[?search(@, '(?:a{1000}){1000}')]", 1, "has too many repetitions or groups"),
-    ("$[?" + "!" * 900 + "@]", 1, "nested too deep"),
+    ("$[?" + "!" * 900 + "@]", 1, "it is nested too deeply; see RFC 9535"),
     ("$[" + "9" * 200 + "]", 3, ""),
-    ('["\ud800"]', 1, "a lone surrogate"),
-    ("a" * (LONGEST + 1), 1, "at most 1000 characters, not"),
-    ("$" + ".a" * LONGEST, 1, "at most 1000 characters, not"),
 ]
 
 
@@ -161,7 +159,10 @@ def test_an_unreadable_path_is_refused_with_its_column(path: str, column: int, w
     with pytest.raises(PathError) as raised:
         check_path(path)
     assert raised.value.column == column
+    assert str(raised.value).startswith(f"{shown_path(path)} cannot be read")
     assert why in str(raised.value)
+    assert "None" not in str(raised.value)
+    assert f"column {column}: " in str(raised.value) or "match" in path or "search" in path
     assert len(str(raised.value)) < 400
     if path.startswith("$"):
         assert raised.value.__context__ is None, "Dask pickles it, call by call"
@@ -252,19 +253,6 @@ def test_a_text_is_not_read_as_json_and_patterns_from_the_value_may_be_wrong() -
     assert isinstance(look_up("$[?match(@.text, @.pattern)]", [{"text": "a", "pattern": "("}]), Missing)
     assert look_up(r"$[?match(@, 'a\\.[.]b')]", ["a..b", "axxb"]) == ["a..b"]
     assert look_up("$[?search(@, 'a.b')]", ["a\nb", "a b"]) == ["a b"]
-
-
-def test_a_query_is_bounded_in_nodes_and_depth() -> None:
-    with pytest.raises(ConditionError, match="too many parts"):
-        look_up("$..*", {"a": [list(range(100))] * 10}, bounds=EvaluationBounds(steps=500, clock=float))
-    deep: list[Any] = []
-    for _ in range(150):
-        deep = [deep]
-    with pytest.raises(ConditionError, match="more than 100 levels"):
-        look_up("$..x", deep)
-    with pytest.raises(ConditionError, match="nested too deep") as raised:
-        from_a_deep_stack(600, lambda: look_up("$[*]" + ".a" * 490, {"a": {"b": 1}}))
-    assert raised.value.__context__ is None, "Dask pickles it, call by call"
 
 
 @given(results, st.data())

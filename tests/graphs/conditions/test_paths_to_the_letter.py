@@ -12,8 +12,6 @@ from prefect_resilience.graphs.conditions import compare, jsonpaths, paths
 from prefect_resilience.graphs.conditions.compare import (
     ConditionError,
     EvaluationBounds,
-    PatternMistake,
-    compiled_pattern,
     matches,
 )
 from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
@@ -59,40 +57,6 @@ def test_the_parts_of_a_path() -> None:
     assert Part("a") == Part("a", None, True)
 
 
-UNREADABLE = [
-    ("", 1, "a name is expected here, but the path ends: write a path like a.b[0].c, or a $ path"),
-    ("a..b", 3, "a name is expected here, not '.': write a path like a.b[0].c, or a $ path"),
-    ("a.", 3, "a name is expected here, but the path ends: write a path like a.b[0].c, or a $ path"),
-    ("a[0]b", 5, "a '.' or '[' is expected before 'b'"),
-    ("ab[0", 3, "this bracket is not closed"),
-    ("ab['x", 3, "this bracket is not closed"),
-    ("ab[x]", 4, "'x' is not an index: write [0], [-1] or a key in quotes"),
-    (
-        "ab. c",
-        4,
-        "' c' has white space at its ends or invisible characters: "
-        "remove them, or write it as a key in quotes",
-    ),
-    (
-        "a\u200bb",
-        1,
-        "'a\\u200bb' has white space at its ends or invisible characters: "
-        "remove them, or write it as a key in quotes",
-    ),
-    ("a.*", 3, "'*' works only in a $ path, such as $.items[*].id"),
-    ("ab['\\q']", 4, "\"'\\\\q'\" has an escape sequence that JSON does not have"),
-]
-
-
-@pytest.mark.parametrize(("path", "column", "why"), UNREADABLE)
-def test_what_is_said_of_a_path_that_cannot_be_read(path: str, column: int, why: str) -> None:
-    with pytest.raises(PathError) as raised:
-        check_path(path)
-    shown = paths.shown_path(path)
-    assert str(raised.value) == f"{shown} cannot be read at column {column}: {why}"
-    assert raised.value.column == column
-
-
 def test_how_long_a_path_may_be() -> None:
     for path in ("a" * 1_000, "$." + "a" * 998):
         check_path(path)
@@ -109,23 +73,13 @@ def test_how_long_a_path_may_be() -> None:
 
 
 MISSING: list[tuple[str, Any, str]] = [
-    ("a", {}, "there is no 'a' in the value"),
-    ("abc", {"abd": 1}, "there is no 'abc' in the value; did you mean 'abd'?"),
-    ("a.b.c", {"a": {"b": {}}}, "there is no 'c' in 'a.b'"),
-    ("a[2]", {"a": [1, 2]}, "'a' is a list of 2, which has no '2'"),
-    ("a[-3]", {"a": [1, 2]}, "'a' is a list of 2, which has no '-3'"),
     ("a.x", {"a": [0] * 1_234}, "'a' is a list of 1,234, which has no 'x'"),
-    ("a.x", {"a": None}, "'a' is null, which has no 'x'"),
-    ("a.x", {"a": True}, "'a' is true, which has no 'x'"),
     ("a.x", {"a": False}, "'a' is false, which has no 'x'"),
     ("a.x", {"a": 1.5}, "'a' is a number, which has no 'x'"),
-    ("a.x", {"a": "x"}, "'a' is a string, which has no 'x'"),
     ("a.x", {"a": date(2024, 1, 1)}, "'a' is a time, which has no 'x'"),
     ("x", 3, "the value is a number, which has no 'x'"),
-    ("$.a[0]", {"a": {"0": 1}}, "'a' is a mapping of 1, which has no [0]"),
     ("$[0]", {"0": 1}, "the value is a mapping of 1, which has no [0]"),
     ("$.a[3]", {"a": [1]}, "'a' is a list of 1, which has no [3]"),
-    ("$..zz", {"a": 1}, "'$..zz' finds nothing"),
 ]
 
 
@@ -182,8 +136,6 @@ QUERIES: list[tuple[str, Any, Any]] = [
     ("$[?match(@, 'a.b')]", ["a\rb", "a\nb", "a b"], ["a b"]),
     ("$[?match(@, 'a[.]b')]", ["a.b", "a b"], ["a.b"]),
     (r"$[?match(@, 'a\\.b')]", ["a.b", "a b"], ["a.b"]),
-    ("$[?@ == 9007199254740993]", [2**53, 2**53 + 1], [2**53 + 1]),
-    ("$[?@ == 1e2]", [100, 1], [100]),
     ("$[?@ == 1E2]", [100, 1], [100]),
     ("$[?@ == -7]", [7, -7], [-7]),
     ("$[?@ == '2024-01-01T00:00:00Z']", ["2024-01-01T02:00:00+02:00"], None),
@@ -192,15 +144,10 @@ QUERIES: list[tuple[str, Any, Any]] = [
     ("$[?@.a == '2024-01-01T00:00:00'].b", [{"a": datetime(2024, 1, 1), "b": 1}], [1]),
     ("$[?@.a == '2024-01-01'].b", [{"a": date(2024, 1, 1), "b": 1}], [1]),
     ("$[?@.zz == '<UNDEFINED>']", [{"a": 1}], None),
-    ("$[?@.zz == @.yy].a", [{"a": 1}], [1]),
     ("$[?@.a != @.yy].a", [{"a": 1}], [1]),
     ("$[?@.a > @.yy].a", [{"a": 1}], None),
     ("$[?@.a >= @.a].a", [{"a": 1}, {"a": "x"}, {"a": None}], [1, "x", None]),
-    ("$[?@.a > 1].a", [{"a": 1}, {"a": 2}], [2]),
-    ("$[?@.a < 2].a", [{"a": 1}, {"a": 2}], [1]),
-    ("$[?@]", [0, None, False], [0, None, False]),
     ("$.x[?@.a[?@.b == $.c]].d", {"c": 7, "x": [{"a": [{"b": 7}], "d": 1}, {"a": [{"b": 8}], "d": 2}]}, [1]),
-    ("$..t", {"t": 1, "x": [{"t": 2}]}, [1, 2]),
     ("$.*.t", {"t": 1, "x": {"t": 2, "y": {"t": 3}}}, [2]),
     ("$[0, 1]['a']", [{"a": 1}, {"a": 2}, {"a": 3}], [1, 2]),
     ("$['a']", {"a": 3}, 3),
@@ -212,12 +159,6 @@ QUERIES: list[tuple[str, Any, Any]] = [
 @pytest.mark.parametrize(("query", "value", "expected"), QUERIES)
 def test_what_a_query_finds(query: str, value: Any, expected: Any) -> None:
     assert found(query, value) == expected
-
-
-def test_the_functions_of_queries() -> None:
-    made = jsonpaths._Environment(strict=True).function_extensions  # pyright: ignore[reportPrivateUsage]
-    assert (made["match"].whole, made["search"].whole) == (True, False)
-    assert {"length", "count", "value"} <= set(made)
 
 
 STEPS: list[tuple[str, Any, int]] = [
@@ -236,35 +177,6 @@ def test_each_node_that_a_query_comes_to_is_a_step(query: str, value: Any, steps
     look_up(query, value, bounds=free(steps))
     with pytest.raises(ConditionError, match="too many parts"):
         look_up(query, value, bounds=free(steps - 1))
-
-
-UNREADABLE_QUERIES = [
-    ("$.a[", 5, None),
-    ("$[?@ == 1e999]", 9, "this number is out of range"),
-    ("$[?foo(@)]", 4, "function 'foo' is not defined"),
-    ("$[?length(@.*) == 1]", 4, None),
-    ("$[?" + "!" * 900 + "@]", 1, "it is nested too deeply"),
-]
-
-
-@pytest.mark.parametrize(("query", "column", "why"), UNREADABLE_QUERIES)
-def test_what_is_said_of_a_query_that_cannot_be_read(query: str, column: int, why: str | None) -> None:
-    with pytest.raises(PathError) as raised:
-        check_path(query)
-    assert raised.value.column == column
-    begin = f"{paths.shown_path(query)} cannot be read at column {column}: "
-    if why is None:
-        assert str(raised.value).startswith(begin)
-        assert "None" not in str(raised.value)
-        assert str(raised.value).endswith("; see RFC 9535")
-    else:
-        assert str(raised.value) == f"{begin}{why}; see RFC 9535"
-
-
-def test_what_is_said_of_a_pattern_in_a_query() -> None:
-    assert error_of(lambda: check_path("$[?match(@, '(')]"), PathError) == (
-        "\"$[?match(@, '(')]\" cannot be read: '(' is not a valid regular expression: missing ) at position 1"
-    )
 
 
 def test_how_far_a_query_is_followed() -> None:
@@ -287,62 +199,10 @@ def test_how_far_a_query_is_followed() -> None:
     shown = paths.shown_path(query)
     assert str(raised.value) == f"{shown} cannot be followed: it or the value is nested too deeply"
     assert raised.value.path == query
+    assert raised.value.__context__ is None, "Dask pickles it, call by call"
 
 
 # -- patterns
-
-TOO_MUCH = "has too many repetitions or groups to be compiled"
-FITS = [
-    "a" * 1_000,
-    "a{1000}",
-    "a{1000,2000}",
-    "(a{9}){100}",
-    "[abc]{1000}",
-    r"\d{1000}",
-    "(?:ab){200}",
-    "(" * 49 + "a" + ")" * 49,
-    "(a)" * 300,
-    "a{0}" * 200,
-    "(?:" + "a" * 497 + "){2}",
-    "(a{600}){,5}",
-    "(a{600}){1}",
-]
-TOO_DEAR = [
-    "a{1001}",
-    "(a{10}){100}",
-    "[abc]{1001}",
-    r"\d{1001}",
-    "(?:ab){201}",
-    "(" * 50 + "a" + ")" * 50,
-    "(?:" + "a" * 498 + "){2}",
-    "(?:a{500}){2}",
-    "a{501}b{501}",
-    "a{600}(b{600})",
-]
-
-
-def test_what_may_be_compiled() -> None:
-    for pattern in FITS:
-        assert compiled_pattern(pattern).pattern == pattern
-    for pattern in TOO_DEAR:
-        said = error_of(lambda: compiled_pattern(pattern), PatternMistake)  # noqa: B023
-        assert said == f"{paths.shown_path(pattern)} {TOO_MUCH}"
-    assert error_of(lambda: compiled_pattern("a" * 1_001), PatternMistake) == (
-        "a pattern may have at most 1,000 characters, not 1,001"
-    )
-    assert error_of(lambda: compiled_pattern("("), PatternMistake) == (
-        "'(' is not a valid regular expression: missing ) at position 1"
-    )
-    assert error_of(lambda: compiled_pattern("{2000}"), PatternMistake) == (
-        "'{2000}' is not a valid regular expression: nothing to repeat at position 0"
-    )
-    assert error_of(lambda: compiled_pattern(")" * 600), PatternMistake).endswith(
-        "is not a valid regular expression: unbalanced parenthesis at position 0"
-    )
-    assert error_of(lambda: compiled_pattern("ab(?#cdefg)"), PatternMistake) == (
-        "'ab(?#cdefg)' has '(?#cde' at column 3: recursion, comments and flags other than a, i, m, s and u "
-        "are not supported"
-    )
 
 
 def test_what_matches() -> None:
@@ -354,13 +214,3 @@ def test_what_matches() -> None:
     assert error_of(lambda: matches("a", "a" * 1_000_001, free()), ConditionError) == (
         "a string of 1,000,001 characters is too long to match: at most 1,000,000"
     )
-
-
-def test_how_long_a_search_may_take() -> None:
-    slow, text = "(a+)+$", "a" * 20_000 + "b"
-    with pytest.raises(
-        ConditionError, match=r"^the pattern '\(a\+\)\+\$' took longer than 0\.25 s to match$"
-    ):
-        matches(slow, text, EvaluationBounds(seconds=0.25, clock=float))
-    with pytest.raises(ConditionError, match=r"^the condition took longer than 0\.01 s to evaluate$"):
-        matches(slow, text, EvaluationBounds(seconds=0.01, clock=float))

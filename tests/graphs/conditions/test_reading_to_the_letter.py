@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from prefect_resilience import Condition, ConfigurationError, ErrorCategory, failed, path, succeeded
+from prefect_resilience import Condition, ConfigurationError, path, succeeded
 from prefect_resilience.graphs.conditions.model import condition_mistakes, place_text
 from prefect_resilience.graphs.conditions.reading import operators_of, type_of
 
@@ -34,58 +33,6 @@ def all_mistakes(data: Any, **more: Any) -> list[tuple[str, str]]:
 # -- the builder
 
 
-class Slow(Enum):
-    IT = "timeout"
-
-
-def test_what_path_makes() -> None:
-    asked = [
-        (path("a") == 1, "equals"),
-        (path("a") != 1, "not_equals"),
-        (path("a") > 1, "gt"),
-        (path("a") >= 1, "gte"),
-        (path("a") < 1, "lt"),
-        (path("a") <= 1, "lte"),
-        (path("a").contains(1), "contains"),
-    ]
-    for condition, operator in asked:
-        assert (condition.operator, condition.path, condition.value) == (operator, "a", 1)
-    some = path("a").is_in({"b", 2, "a", 1})
-    assert (some.operator, some.value) == ("in", [1, 2, "a", "b"])
-    assert path("a").is_in({10, 9, "1"}).value == [10, 9, "1"], "a set goes by kind, then by text"
-    assert path("a").is_in((2, "b", 1)).value == [2, "b", 1]
-    assert path("a").matches("^x$").model_dump() == {"type": "matches", "path": "a", "value": "^x$"}
-    assert failed(ErrorCategory.TIMEOUT, 7).model_dump() == {
-        "type": "error_catch",
-        "operator": "failed",
-        "category": "timeout",
-        "code": "7",
-    }
-    assert failed(Slow.IT).category == "timeout"
-    assert failed(code="X").model_dump() == {"type": "error_catch", "operator": "failed", "code": "X"}
-
-
-def test_what_path_refuses() -> None:
-    assert error_of(lambda: path(3)) == "path() takes a string such as 'results[0].id', not 3"  # pyright: ignore
-    assert error_of(lambda: path("a").is_in("b")) == "path('a').is_in() takes a list of values, not 'b'"
-    assert error_of(lambda: path("a").is_in(b"b")) == "path('a').is_in() takes a list of values, not b'b'"
-    assert error_of(lambda: path("a").is_in({"b": 1})) == (  # pyright: ignore
-        "path('a').is_in() takes a list of values, not a dict"
-    )
-    assert error_of(lambda: path("a") == path("b")) == (
-        "path('a') can only be compared with a value, not with path('b')"
-    )
-    assert error_of(lambda: bool(path("a")), TypeError) == (
-        "path('a') is not a condition yet: compare it, or write .exists()"
-    )
-    assert error_of(lambda: bool(succeeded()), TypeError) == (
-        "a condition is neither true nor false before it is evaluated: combine conditions with "
-        "& | ~ instead of and, or, not, and test for None with `is None`"
-    )
-    assert error_of(lambda: succeeded() & 3) == "& combines two conditions, not a condition and 3"
-    assert error_of(lambda: succeeded() | 3) == "| combines two conditions, not a condition and 3"
-
-
 # -- the model
 
 
@@ -108,7 +55,6 @@ def test_equality_is_that_of_the_form() -> None:
     assert one == other
     assert hash(one) == hash(other)
     assert hash(path("a") == 1) != hash(path("a") == 2)
-    assert (succeeded() == 1) is False
 
 
 def test_extents_are_counted_and_kept() -> None:
@@ -327,7 +273,6 @@ MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
         [("category", "'timeot' is not an error category; did you mean 'timeout'?")],
     ),
     ({"operator": "failed", "code": True}, [("code", "code must be a string, not True")]),
-    ({"operator": "failed", "code": ""}, [("code", "code must be a string, not ''")]),
     ({"operator": "success", "source_task": 3}, [("source_task", "source_task must be a string, not 3")]),
     ({"operator": "failed", "code": 1.5}, [("code", "code must be a string, not 1.5")]),
     (
