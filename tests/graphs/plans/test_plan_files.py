@@ -59,148 +59,95 @@ def only(fails: str) -> Callable[[dict[str, Any]], Any]:
     return answer
 
 
-CASES: dict[str, list[tuple[str, dict[str, Any], dict[str, str]]]] = {
-    "confidence_branch": [
-        (
-            "confident",
-            {"kg_query": {"confidence": 0.95, "text": "none"}},
-            {"kg_query": OK, "generate_report": OK, "manual_review": SKIPPED},
-        ),
-        (
-            "exactly as confident as needed",
-            {"kg_query": {"confidence": 0.9, "text": "none"}},
-            {"kg_query": OK, "generate_report": OK, "manual_review": SKIPPED},
-        ),
-        (
-            "not confident",
-            {"kg_query": {"confidence": 0.71}},
-            {"kg_query": OK, "generate_report": SKIPPED, "manual_review": OK},
-        ),
-        (
-            "nothing said about it",
-            {"kg_query": {"text": "hm"}},
-            {"kg_query": HANDLED, "generate_report": SKIPPED, "manual_review": OK},
-        ),
-        (
-            "the query fails",
-            {"kg_query": broken("the graph")},
-            {"kg_query": HANDLED, "generate_report": SKIPPED, "manual_review": OK},
-        ),
-        (
-            "the query fails and so does the review",
-            {"kg_query": broken("the graph"), "error_handler": broken("the review")},
-            {"kg_query": HANDLED, "generate_report": SKIPPED, "manual_review": FAILED},
-        ),
-        (
-            "the report fails",
-            {"kg_query": {"confidence": 1.0}, "reasoning": broken("the report")},
-            {"kg_query": OK, "generate_report": FAILED, "manual_review": SKIPPED},
-        ),
-    ],
-    "drug_research_fallback": [
-        (
-            "the graph answers",
-            {"kg_query": "bleeding"},
-            {"kg_query": OK, "text_search": SKIPPED, "analysis": OK},
-        ),
-        (
-            "the graph fails",
-            {"kg_query": broken("the graph")},
-            {"kg_query": HANDLED, "text_search": OK, "analysis": OK},
-        ),
-        (
-            "graph and search fail",
-            {"kg_query": broken("the graph"), "reasoning": only("Search pubmed")},
-            {"kg_query": HANDLED, "text_search": FAILED, "analysis": SKIPPED},
-        ),
-        (
-            "the analysis fails",
-            {"kg_query": "bleeding", "reasoning": only("Analyze")},
-            {"kg_query": OK, "text_search": SKIPPED, "analysis": FAILED},
-        ),
-        (
-            "the graph fails and the analysis too",
-            {"kg_query": broken("the graph"), "reasoning": only("Analyze")},
-            {"kg_query": HANDLED, "text_search": OK, "analysis": FAILED},
-        ),
-    ],
-    "failure_transitions": [
-        ("the model answers", {"llm_call": "a summary"}, {"llm_call": OK, "publish": OK, "notify": SKIPPED}),
-        (
-            "the model fails",
-            {"llm_call": broken("the model")},
-            {"llm_call": HANDLED, "publish": SKIPPED, "notify": OK},
-        ),
-        (
-            "the notification fails as well",
-            {"llm_call": broken("the model"), "error_handler": broken("the pager")},
-            {"llm_call": HANDLED, "publish": SKIPPED, "notify": FAILED},
-        ),
-        (
-            "publishing fails",
-            {"llm_call": "a summary", "reasoning": broken("the press")},
-            {"llm_call": OK, "publish": FAILED, "notify": SKIPPED},
-        ),
-    ],
-    "parallel_with_fallback": [
-        (
-            "the graph answers",
-            {"kg_query": "bleeding"},
-            {"kg_query": OK, "fallback_search": SKIPPED, "synthesize": OK},
-        ),
-        (
-            "the graph fails",
-            {"kg_query": broken("the graph")},
-            {"kg_query": HANDLED, "fallback_search": OK, "synthesize": OK},
-        ),
-        (
-            "both fail",
-            {"kg_query": broken("the graph"), "reasoning": broken("the search")},
-            {"kg_query": HANDLED, "fallback_search": FAILED, "synthesize": SKIPPED},
-        ),
-        (
-            "the synthesis fails",
-            {"hybrid": broken("the synthesis")},
-            {"kg_query": OK, "fallback_search": SKIPPED, "synthesize": FAILED},
-        ),
-    ],
-    "quality_branch": [
-        (
-            "good enough",
-            {"reasoning": {"quality_score": 0.85, "text": "evidence"}},
-            {"analysis": OK, "publish_report": OK, "manual_review": SKIPPED, "refinement": SKIPPED},
-        ),
-        (
-            "not good enough",
-            {"reasoning": {"quality_score": 0.84, "text": "evidence"}},
-            {"analysis": OK, "publish_report": SKIPPED, "manual_review": OK, "refinement": OK},
-        ),
-        (
-            "the analysis fails",
-            {"reasoning": only("Assess")},
-            {"analysis": HANDLED, "publish_report": SKIPPED, "manual_review": OK, "refinement": OK},
-        ),
-        (
-            "the analysis fails and one of those that take over",
-            {"reasoning": only("Assess"), "error_handler": broken("the review")},
-            {"analysis": HANDLED, "publish_report": SKIPPED, "manual_review": FAILED, "refinement": OK},
-        ),
-        (
-            "a score that is no number",
-            {"reasoning": {"quality_score": "0.99", "text": "evidence"}},
-            {"analysis": OK, "publish_report": SKIPPED, "manual_review": OK, "refinement": OK},
-        ),
-    ],
+LETTERS = {"S": OK, "F": FAILED, "H": HANDLED, "-": SKIPPED}
+CASES: dict[str, tuple[tuple[str, ...], list[tuple[str, dict[str, Any], str]]]] = {
+    "confidence_branch": (
+        ("kg_query", "generate_report", "manual_review"),
+        [
+            ("confident", {"kg_query": {"confidence": 0.95, "text": "none"}}, "SS-"),
+            ("exactly as confident as needed", {"kg_query": {"confidence": 0.9, "text": "none"}}, "SS-"),
+            ("not confident", {"kg_query": {"confidence": 0.71}}, "S-S"),
+            ("nothing said about it", {"kg_query": {"text": "hm"}}, "H-S"),
+            ("the query fails", {"kg_query": broken("the graph")}, "H-S"),
+            (
+                "the query fails and so does the review",
+                {"kg_query": broken("the graph"), "error_handler": broken("the review")},
+                "H-F",
+            ),
+            ("the report fails", {"kg_query": {"confidence": 1.0}, "reasoning": broken("the report")}, "SF-"),
+        ],
+    ),
+    "drug_research_fallback": (
+        ("kg_query", "text_search", "analysis"),
+        [
+            ("the graph answers", {"kg_query": "bleeding"}, "S-S"),
+            ("the graph fails", {"kg_query": broken("the graph")}, "HSS"),
+            (
+                "graph and search fail",
+                {"kg_query": broken("the graph"), "reasoning": only("Search pubmed")},
+                "HF-",
+            ),
+            ("the analysis fails", {"kg_query": "bleeding", "reasoning": only("Analyze")}, "S-F"),
+            (
+                "the graph fails and the analysis too",
+                {"kg_query": broken("the graph"), "reasoning": only("Analyze")},
+                "HSF",
+            ),
+        ],
+    ),
+    "failure_transitions": (
+        ("llm_call", "publish", "notify"),
+        [
+            ("the model answers", {"llm_call": "a summary"}, "SS-"),
+            ("the model fails", {"llm_call": broken("the model")}, "H-S"),
+            (
+                "the notification fails as well",
+                {"llm_call": broken("the model"), "error_handler": broken("the pager")},
+                "H-F",
+            ),
+            ("publishing fails", {"llm_call": "a summary", "reasoning": broken("the press")}, "SF-"),
+        ],
+    ),
+    "parallel_with_fallback": (
+        ("kg_query", "fallback_search", "synthesize"),
+        [
+            ("the graph answers", {"kg_query": "bleeding"}, "S-S"),
+            ("the graph fails", {"kg_query": broken("the graph")}, "HSS"),
+            ("both fail", {"kg_query": broken("the graph"), "reasoning": broken("the search")}, "HF-"),
+            ("the synthesis fails", {"hybrid": broken("the synthesis")}, "S-F"),
+        ],
+    ),
+    "quality_branch": (
+        ("analysis", "publish_report", "manual_review", "refinement"),
+        [
+            ("good enough", {"reasoning": {"quality_score": 0.85, "text": "evidence"}}, "SS--"),
+            ("not good enough", {"reasoning": {"quality_score": 0.84, "text": "evidence"}}, "S-SS"),
+            ("the analysis fails", {"reasoning": only("Assess")}, "H-SS"),
+            (
+                "the analysis fails and one of those that take over",
+                {"reasoning": only("Assess"), "error_handler": broken("the review")},
+                "H-FS",
+            ),
+            (
+                "a score that is no number",
+                {"reasoning": {"quality_score": "0.99", "text": "evidence"}},
+                "S-SS",
+            ),
+        ],
+    ),
 }
+"""By plan: its nodes; and by case: the answers of the actions, and what becomes of each node (see `LETTERS`)."""
 
 
 @pytest.mark.requirement("000.07", "000.08", "000.09", "000.10")
 @pytest.mark.parametrize(
     ("name", "answers", "expected"),
     [
-        pytest.param(plan, *rest, id=f"{plan}: {case}")
-        for plan, cases in CASES.items()
-        for case, *rest in cases
+        pytest.param(
+            plan, answers, dict(zip(nodes, map(LETTERS.get, letters), strict=True)), id=f"{plan}: {case}"
+        )
+        for plan, (nodes, cases) in CASES.items()
+        for case, answers, letters in cases
     ],
 )
 def test_which_nodes_ran_and_which_did_not(
