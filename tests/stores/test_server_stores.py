@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ import redis
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, postgres
 from prefect_resilience.stores.watching import News, WatchedStore
+from prefect_resilience.testing.stores import count_together
 from tests.stores.counting import COUNT
 from tests.stores.forks import use_in_forked_child
 from tests.stores_servers import PostgresServer, RedisServer
@@ -26,8 +28,9 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(params=["postgres", "redis"])
-def url(request: pytest.FixtureRequest) -> str:
-    return request.getfixturevalue(f"{request.param}_url")
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    own = {"memory": "memory://together", "sqlite": f"sqlite:///{tmp_path}/fleet.db"}
+    return own.get(request.param) or request.getfixturevalue(f"{request.param}_url")
 
 
 @pytest.fixture
@@ -52,16 +55,30 @@ def sql(postgres_url: str) -> Iterator[Callable[..., Any]]:
 # -- many processes
 
 
+MANY = pytest.param(16, 1000, marks=[pytest.mark.long, pytest.mark.timeout(900)])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> None:
+@pytest.mark.parametrize("url", ["sqlite", "postgres", "redis"], indirect=True)
+@pytest.mark.parametrize(("processes", "increments"), [(8, 200), MANY])
+def test_no_increment_of_many_processes_is_lost(
+    python: Start, url: str, processes: int, increments: int
+) -> None:
     """They also create the schema in a race: nobody has touched it before."""
-    process = python(COUNT, url, 8, 100, 1)
-    _, errors = process.communicate(timeout=100)
+    process = python(COUNT, url, processes, increments, 1)
+    _, errors = process.communicate(timeout=800)
     assert (process.returncode, errors) == (0, "")
     found = open_store(url).load("count")
     assert found is not None
-    assert found.value == 8 * 100
+    assert found.value == processes * increments
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("url", ["memory", "sqlite", "postgres", "redis"], indirect=True)
+def test_no_update_of_sixteen_threads_is_lost(url: str) -> None:
+    count_together(open_store(url), "count", 16, 1000)
 
 
 @pytest.mark.slow
@@ -81,6 +98,7 @@ def test_many_processes_create_a_schema_at_once(
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("url", ["sqlite", "postgres", "redis"], indirect=True)
 def test_a_forked_child_uses_connections_of_its_own(store: Store, url: str) -> None:
     use_in_forked_child(store, url)
 

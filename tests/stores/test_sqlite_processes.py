@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import pytest
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
 from tests.stores.counting import COUNT
-from tests.stores.forks import use_in_forked_child
 
 pytestmark = pytest.mark.slow
 
@@ -32,17 +30,6 @@ sys.stdin.readline()
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/fleet.db"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_no_increment_of_eight_processes_is_lost(python: Start, url: str) -> None:
-    """They also create the file and its schema in a race: nobody has touched it before."""
-    process = python(COUNT, url, 8, 200, 1)
-    _, errors = process.communicate(timeout=100)
-    assert (process.returncode, errors) == (0, "")
-    found = open_store(url).load("count")
-    assert found is not None
-    assert found.value == 8 * 200
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -79,14 +66,6 @@ def test_a_lock_that_is_given_back_in_time_is_waited_for(python: Start, tmp_path
     holder.stdin.write("\n")
     holder.stdin.flush()
     assert store.swap("key", version, 2)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_uses_connections_of_its_own(url: str) -> None:
-    store = open_store(url)
-    use_in_forked_child(store, url)
-    with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_what_was_written_survives_a_kill(python: Start, url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from tests.calls.http.server import Server
-from tests.calls.http.webs import Web
+from tests.calls.http.webs import RequestsWeb, Web
 
 
 @pytest.fixture
@@ -35,13 +35,14 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def make_web(way: str) -> Iterator[Callable[..., Web]]:
+def make_web(way: str) -> Iterator[Callable[..., Any]]:
     """Makes a client whose transport has these options; `client={...}` are the client's own."""
-    made: list[Web] = []
+    made: list[Any] = []
     with asyncio.Runner() as runner:
 
-        def make(client: dict[str, Any] | None = None, **options: Any) -> Web:
-            made.append(Web(way == "async", runner, client or {}, **options))
+        def make(client: dict[str, Any] | None = None, **options: Any) -> Any:
+            own = RequestsWeb(**options) if way == "requests" else None
+            made.append(own or Web(way == "async", runner, client or {}, **options))
             return made[-1]
 
         yield make

@@ -17,7 +17,7 @@ from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.threads import overdue_calls
 from tests.calls.http.server import Act
-from tests.calls.http.webs import until
+from tests.calls.http.webs import each_client, until
 
 
 def breaker(name: str, **options: float) -> CircuitBreaker:
@@ -39,6 +39,7 @@ def test_each_host_has_its_circuit(make_web, server, other):
     assert web.get(other.url).status_code == 200
 
 
+@each_client
 def test_a_circuit_may_be_of_a_method_and_a_part_of_the_path(make_web, server):
     web = make_web(circuit=breaker("{method} {host}{prefix}"), retry=None)
     server.says(lambda seen: Act(503 if seen.path.startswith("/v1") and seen.method == "GET" else 200))
@@ -103,6 +104,7 @@ def test_each_host_has_its_places(make_web, server, other):
 # -- deadlines
 
 
+@each_client
 def test_a_deadline_is_for_all_attempts(make_web, server):
     web = make_web(deadline=0.5, retry=Retry(attempts=50, backoff=Backoff.constant(0.1)))
     server.says(503)

@@ -8,17 +8,33 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import httpx
+import pytest
+import requests
 
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
-from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
+from prefect_resilience.http import AsyncResilientTransport, ResilientAdapter, ResilientTransport
+from tests.calls.http.server import Act
 
 AT_ONCE = Retry(attempts=3, backoff=Backoff.none())
 PATIENCE = 5.0
 
+WAYS = ["sync", "async", "requests"]
+each_client = pytest.mark.parametrize("way", WAYS)
+"""With a requests session, too."""
+
+
+def each_fault(*more: Act) -> Any:
+    faults = [Act(503), Act(cut="after"), Act(cut="before"), Act(cut="headers"), *more]
+    # a requests session takes an answer that was cut within its headers for a whole one
+    cases = [(way, fault) for way in WAYS for fault in faults if way != "requests" or fault.cut != "headers"]
+    return pytest.mark.parametrize(("way", "fault"), cases)
+
 
 class Web:
     """A client with a resilient transport. `of_transport` and `of_client` are their options."""
+
+    error: type[Exception] = httpx.HTTPError
 
     def __init__(
         self, isasync: bool, runner: asyncio.Runner, of_client: dict[str, Any], **of_transport: Any
@@ -103,6 +119,31 @@ class Web:
         """Whether the pool comes to rest: each connection is idle or closed, and no request is queued."""
         pool = self.transport._inner._pool
         return until(lambda: not pool._requests and all(map(_rests, pool.connections)))
+
+
+class RequestsWeb:
+    """As much of a `Web` as a requests session can do."""
+
+    error = requests.RequestException
+
+    def __init__(self, **of_adapter: Any) -> None:
+        self.client = requests.Session()
+        self.client.mount("http://", ResilientAdapter(**{"retry": AT_ONCE, "circuit": None, **of_adapter}))
+
+    def ask(self, method: str, url: str, **options: Any) -> requests.Response:
+        return self.client.request(method, url, **options)
+
+    def get(self, url: str, **options: Any) -> requests.Response:
+        return self.ask("GET", url, **options)
+
+    def post(self, url: str, **options: Any) -> requests.Response:
+        return self.ask("POST", url, **options)
+
+    def calm(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self.client.close()
 
 
 def _rests(connection: Any) -> bool:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun
 
 from prefect_resilience.effects import send_idempotency_key
 from tests.durable.effects.receiver import Receiver
@@ -43,3 +47,28 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite:///{tmp_path}/effects.db"
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
     return url
+
+
+@pytest.fixture
+def client() -> Iterator[SyncPrefectClient]:
+    with get_client(sync_client=True) as made:
+        yield made
+
+
+@pytest.fixture
+def deployed_run(client: SyncPrefectClient) -> Callable[..., FlowRun]:
+    """Makes runs of a deployed flow that came to these states."""
+
+    @flow
+    def nothing() -> None:
+        return None
+
+    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
+
+    def make(*states: Any, **options: Any) -> FlowRun:
+        run = client.create_flow_run_from_deployment(deployment_id, **options)
+        for state in states:
+            client.set_flow_run_state(run.id, state, force=True)
+        return run
+
+    return make

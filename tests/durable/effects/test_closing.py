@@ -10,8 +10,7 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
-from prefect import flow, task
-from prefect.client.orchestration import get_client
+from prefect import task
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.events import emit_event
 from prefect.settings import PREFECT_API_URL
@@ -61,28 +60,8 @@ asking()
 
 
 @pytest.fixture
-def client():
-    with get_client(sync_client=True) as made:
-        yield made
-
-
-@pytest.fixture
-def deployed(client):
-    """A run of a deployed flow, which came to these states."""
-
-    @flow
-    def nothing():
-        return None
-
-    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
-
-    def make(*states):
-        run = client.create_flow_run_from_deployment(deployment_id)
-        for state in states:
-            client.set_flow_run_state(run.id, state, force=True)
-        return run.id
-
-    return make
+def deployed(deployed_run):
+    return lambda *states: deployed_run(*states).id
 
 
 @pytest.fixture

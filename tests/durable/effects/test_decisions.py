@@ -52,7 +52,7 @@ class Decided:
     next_at: float | None = None
 
 
-def decide(stands: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Decided:
+def decide(stands: BatchSnapshot, asked: RecoveryRequest, chance: float = 0.5) -> Decided:
     report = decisions.decide(stands, asked, chance)
     assert report.batch_id == stands.batch_id
     assert report.flow_run_id == (None if stands.run is None else str(stands.run.id))
@@ -103,8 +103,20 @@ NOT_DEPLOYED = f"its flow run 'brave-hare' has no deployment, so no worker can r
 UNKNOWN_DOUBT = "the outcome of 'booked' is unknown, and there is no verify to ask: settle it"
 
 
-def rescheduled(because: str, next_at: float | None = NOW, strategy: Any = "restart_batch") -> Decided:
+REQUESTED = "a restart was requested"
+LAST = "restart_from_last_external"
+
+
+def rescheduled(because: str, strategy: Any = "restart_batch", next_at: float | None = NOW) -> Decided:
     return Decided(strategy, "rescheduled", because, next_at)
+
+
+def advice(strategy: str, why: str) -> Decided:
+    return Decided(strategy, "told", why)
+
+
+def nothing(why: str) -> Decided:
+    return Decided(None, "nothing", why)
 
 
 IN_THE_WAY = [
@@ -131,53 +143,45 @@ IN_THE_WAY = [
 def test_what_stands_in_the_way_of_all_that_can_be_asked(
     stands: BatchSnapshot, why: str, next_at: float | None, strategy: str
 ) -> None:
-    assert decide(stands, RecoveryRequest(strategy), 0.5) == refused(why, next_at)
+    assert decide(stands, RecoveryRequest(strategy)) == refused(why, next_at)
 
 
 @pytest.mark.parametrize(("state", "type_"), [(one[1].run.state, one[1].run.type) for one in IN_THE_WAY[2:]])
 def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
     stands = seen(run(state, type_, next_at=NEXT), DONE, FAILED)
     because = f"{CRASHED}; {UP_TO_PAID}"
-    assert decide(stands, RecoveryRequest(force=True), 0.5) == rescheduled(
-        because, strategy="restart_from_last_external"
-    )
-    assert decide(stands, RecoveryRequest("abandon", force=True), 0.5) == Decided(
+    assert decide(stands, RecoveryRequest(force=True)) == rescheduled(because, LAST)
+    assert decide(stands, RecoveryRequest("abandon", force=True)) == Decided(
         "abandon", "abandoned", "it was abandoned"
     )
 
 
 def test_force_does_not_pass_somebody_who_is_busy() -> None:
     stands = seen(run("Running"), busy=("x",))
-    assert decide(stands, RecoveryRequest(force=True), 0.5) == refused("its effect 'x' is in progress")
+    assert decide(stands, RecoveryRequest(force=True)) == refused("its effect 'x' is in progress")
 
 
 AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
-    ("no effects", seen(), Decided(None, "nothing", "it has no effects")),
-    ("all done", seen(None, DONE), Decided(None, "nothing", "no effect is missing or in doubt")),
-    ("completed", seen(run("Completed"), DONE), Decided(None, "nothing", "its flow run completed")),
-    ("completed without effects", seen(run("Completed")), Decided(None, "nothing", "its flow run completed")),
+    ("no effects", seen(), nothing("it has no effects")),
+    ("all done", seen(None, DONE), nothing("no effect is missing or in doubt")),
+    ("completed", seen(run("Completed"), DONE), nothing("its flow run completed")),
+    ("completed without effects", seen(run("Completed")), nothing("its flow run completed")),
     ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
-    (
-        "crashed behind an effect",
-        seen(run("Crashed"), DONE),
-        rescheduled(f"{CRASHED}; {UP_TO_PAID}", strategy="restart_from_last_external"),
-    ),
+    ("crashed behind an effect", seen(run("Crashed"), DONE), rescheduled(f"{CRASHED}; {UP_TO_PAID}", LAST)),
     (
         "crashed among effects",
         seen(run("Crashed"), FAILED, DONE),
-        rescheduled(
-            f"{CRASHED}; 1 of 2 external effects are done and will not be repeated", strategy="selective"
-        ),
+        rescheduled(f"{CRASHED}; 1 of 2 external effects are done and will not be repeated", "selective"),
     ),
     (
         "crashed, and no deployment",
         seen(run("Crashed", deployed=False)),
-        Decided("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
+        advice("restart_batch", f"{CRASHED}; {NOTHING_SENT}; {NOT_DEPLOYED}"),
     ),
     (
         "crashed under a name, and no deployment",
         seen(run("Crashed", deployed=False), named_after_run=False),
-        Decided("restart_batch", "told", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
+        advice("restart_batch", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "crashed under a name",
@@ -187,7 +191,7 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     (
         "something missing, and no run",
         seen(None, FAILED),
-        Decided("restart_batch", "told", f"it has no known run; {NOTHING_SENT}; {NOT_KNOWN}"),
+        advice("restart_batch", f"it has no known run; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "a half rollback",
@@ -196,13 +200,11 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
             "compensate", "compensated", f"{RUN_FAILED}; its rollback was interrupted and must be finished"
         ),
     ),
-    ("a doubt", seen(run("Failed"), DOUBT), Decided("manual_only", "told", f"{RUN_FAILED}; {UNKNOWN_DOUBT}")),
+    ("a doubt", seen(run("Failed"), DOUBT), advice("manual_only", f"{RUN_FAILED}; {UNKNOWN_DOUBT}")),
     (
         "cancelled",
         seen(run("Cancelled"), DONE),
-        Decided(
-            "abandon", "told", "its run was cancelled, and a cancelled run is not recovered automatically"
-        ),
+        advice("abandon", "its run was cancelled, and a cancelled run is not recovered automatically"),
     ),
 ]
 
@@ -210,7 +212,7 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
 @pytest.mark.requirement("004.13")
 @pytest.mark.parametrize(("stands", "decided"), [pytest.param(*case, id=name) for name, *case in AUTO])
 def test_what_is_done_unasked(stands: BatchSnapshot, decided: Decided) -> None:
-    assert decide(stands, RecoveryRequest(), 0.5) == decided
+    assert decide(stands, RecoveryRequest()) == decided
 
 
 WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which is a permanent error"
@@ -222,9 +224,8 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which is a permanent error
     [
         (
             "manual",
-            Decided(
+            advice(
                 "manual_only",
-                "told",
                 f"{WILL_NOT_PASS}; fix the cause and restart, or compensate: "
                 "1 of 1 done effects can be compensated",
             ),
@@ -238,14 +239,12 @@ WILL_NOT_PASS = "its run failed with HTTP_401 (auth), which is a permanent error
 )
 def test_what_is_done_unasked_about_an_error_that_will_not_pass(permanent: Any, decided: Decided) -> None:
     stands = seen(run("Failed", ended=REFUSED_401), DONE)
-    assert decide(stands, RecoveryRequest(policy=RecoveryPolicy(permanent=permanent)), 0.5) == decided
+    assert decide(stands, RecoveryRequest(policy=RecoveryPolicy(permanent=permanent))) == decided
 
 
 def test_a_forced_run_that_completed_is_taken_for_crashed() -> None:
     stands = seen(run("Completed"), DONE)
-    assert decide(stands, RecoveryRequest(force=True), 0.5) == rescheduled(
-        f"{CRASHED}; {UP_TO_PAID}", strategy="restart_from_last_external"
-    )
+    assert decide(stands, RecoveryRequest(force=True)) == rescheduled(f"{CRASHED}; {UP_TO_PAID}", LAST)
 
 
 ABANDONED = (
@@ -256,15 +255,15 @@ ABANDONED = (
 @pytest.mark.parametrize("begun_at", [None, 500.0, 600.0])
 def test_auto_leaves_an_abandoned_batch_alone_and_a_named_strategy_does_not(begun_at: float | None) -> None:
     stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=begun_at)
-    assert decide(stands, RecoveryRequest(), 0.5) == Decided(None, "nothing", ABANDONED)
-    assert decide(stands, RecoveryRequest(force=True), 0.5) == Decided(None, "nothing", ABANDONED)
-    assert decide(stands, RecoveryRequest("restart"), 0.5).action == "rescheduled"
-    assert decide(stands, RecoveryRequest("compensate"), 0.5).action == "compensated"
+    assert decide(stands, RecoveryRequest()) == nothing(ABANDONED)
+    assert decide(stands, RecoveryRequest(force=True)) == nothing(ABANDONED)
+    assert decide(stands, RecoveryRequest("restart")).action == "rescheduled"
+    assert decide(stands, RecoveryRequest("compensate")).action == "compensated"
 
 
 def test_an_effect_that_was_begun_later_takes_an_abandonment_back() -> None:
     stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=601.0)
-    assert decide(stands, RecoveryRequest(), 0.5).action == "rescheduled"
+    assert decide(stands, RecoveryRequest()).action == "rescheduled"
     assert stands.trail == RecoveryTrail(0, None)
 
 
@@ -272,63 +271,42 @@ STAYS = NotUndone("mailed", "skipped", "it has no compensation")
 DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
 
 
+KEPT = "'mailed' (it has no compensation)"
+REST = "; a person must act on the rest"
+
+
 @pytest.mark.parametrize(
-    ("outline", "planned", "action", "why"),
+    ("outline", "action", "planned_action", "why"),
     [
-        (Outline(("b", "a")), False, "compensated", "compensated: 'b', 'a'"),
-        (Outline(("b", "a")), True, "compensated", "to compensate: 'b', 'a'"),
-        (Outline(), False, "nothing", "there is nothing to compensate"),
-        (Outline(), True, "nothing", "there is nothing to compensate"),
+        (Outline(("b", "a")), "compensated", "compensated", "compensated: 'b', 'a'"),
+        (Outline(), "nothing", "nothing", "there is nothing to compensate"),
         (
             Outline(("a",), (STAYS,)),
-            False,
             "compensated",
-            "compensated: 'a'; not compensated: 'mailed' (it has no compensation)",
-        ),
-        (
-            Outline(("a",), (STAYS,)),
-            True,
             "compensated",
-            "to compensate: 'a'; not to compensate: 'mailed' (it has no compensation)",
+            f"compensated: 'a'; not compensated: {KEPT}",
         ),
-        (
-            Outline((), (STAYS,)),
-            False,
-            "told",
-            "compensated: nothing; not compensated: 'mailed' (it has no compensation)",
-        ),
-        (
-            Outline((), (STAYS,)),
-            True,
-            "told",
-            "to compensate: nothing; not to compensate: 'mailed' (it has no compensation)",
-        ),
+        (Outline((), (STAYS,)), "told", "told", f"compensated: nothing; not compensated: {KEPT}"),
         (
             Outline((), (DOUBTFUL,)),
-            False,
             "told",
-            "compensated: nothing; not compensated: 'booked' (nothing can tell); "
-            "a person must act on the rest",
-        ),
-        (
-            Outline((), (DOUBTFUL,)),
-            True,
             "compensated",
-            "to compensate: nothing; not to compensate: 'booked' (nothing can tell)",
+            f"compensated: nothing; not compensated: 'booked' (nothing can tell){REST}",
         ),
         (
             Outline(("a", "b", "c", "d", "e"), (STAYS,) * 4),
-            False,
             "compensated",
-            "compensated: 'a', 'b', 'c' and 2 more; not compensated: "
-            + ", ".join(["'mailed' (it has no compensation)"] * 3)
-            + " and 1 more",
+            "compensated",
+            f"compensated: 'a', 'b', 'c' and 2 more; not compensated: {', '.join([KEPT] * 3)} and 1 more",
         ),
     ],
 )
+@pytest.mark.parametrize("planned", [False, True])
 def test_a_rollback_says_what_it_undoes_and_what_not(
-    outline: Outline, planned: bool, action: Any, why: str
+    outline: Outline, planned: bool, action: Any, planned_action: Any, why: str
 ) -> None:
+    if planned:
+        action, why = planned_action, why.replace("compensated", "to compensate").removesuffix(REST)
     asked = decided(seen(), "compensate", "compensated", "a rollback was requested")
     expected = decided(seen(), "compensate", action, f"a rollback was requested; {why}")
     found = {"undone": outline.undone, "not_undone": outline.not_undone}
@@ -353,11 +331,7 @@ DO_AGAIN = "a restart would repeat them; use force to allow that"
             RecoveryRequest("restart"),
             Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
         ),
-        (
-            ArchivedEffects(2, 500.0),
-            RecoveryRequest("restart", force=True),
-            rescheduled("a restart was requested"),
-        ),
+        (ArchivedEffects(2, 500.0), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
         (
             ArchivedEffects(2, 500.0),
             RecoveryRequest("compensate"),
@@ -373,14 +347,14 @@ def test_what_is_archived_is_not_done_again_unasked(
 
 def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
     stands = replace(seen(), archived=ArchivedEffects(2, 500.0))
-    assert decide(stands, RecoveryRequest(), 0.5) == Decided(None, "nothing", TWO)
+    assert decide(stands, RecoveryRequest()) == nothing(TWO)
 
 
 def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
     failed = seen(run("Failed", ended=REFUSED_401), DONE)
     assert hint_for(failed, RecoveryRequest(force=True), 0.5) == hint_for(failed, RecoveryRequest(), 0.5)
     cancelled = seen(run("Cancelled"), DONE)
-    assert decide(cancelled, RecoveryRequest(force=True), 0.5).strategy == "abandon"
+    assert decide(cancelled, RecoveryRequest(force=True)).strategy == "abandon"
     assert hint_for(seen(None, DONE), RecoveryRequest(force=True), 0.5) is None
 
 
@@ -397,7 +371,7 @@ EVERY_WAY = [
 @pytest.mark.parametrize(
     ("asked", "decided"),
     [
-        (RecoveryRequest("manual_only"), Decided("manual_only", "told", "manual_only was requested")),
+        (RecoveryRequest("manual_only"), advice("manual_only", "manual_only was requested")),
         (RecoveryRequest("compensate"), Decided("compensate", "compensated", "a rollback was requested")),
         (
             RecoveryRequest("compensate", to="paid"),
@@ -409,35 +383,30 @@ EVERY_WAY = [
 def test_what_was_asked_for_is_done_however_the_batch_stands(
     stands: BatchSnapshot, asked: RecoveryRequest, decided: Decided
 ) -> None:
-    assert decide(stands, asked, 0.5) == decided
+    assert decide(stands, asked) == decided
 
 
 RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
-    ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled("a restart was requested")),
+    ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled(REQUESTED)),
     (
         "as the effects lie: behind the last",
         seen(run("Crashed"), DONE),
         "restart",
-        rescheduled("a restart was requested", strategy="restart_from_last_external"),
+        rescheduled(REQUESTED, LAST),
     ),
     (
         "as the effects lie: mixed",
         seen(run("Failed"), FAILED, DONE),
         "restart",
-        rescheduled("a restart was requested", strategy="selective"),
+        rescheduled(REQUESTED, "selective"),
     ),
-    ("as the effects lie: none", seen(run("Failed")), "restart", rescheduled("a restart was requested")),
-    (
-        "by name, whatever the effects",
-        seen(run("Failed")),
-        "selective",
-        rescheduled("a restart was requested", strategy="selective"),
-    ),
+    ("as the effects lie: none", seen(run("Failed")), "restart", rescheduled(REQUESTED)),
+    ("by name, whatever the effects", seen(run("Failed")), "selective", rescheduled(REQUESTED, "selective")),
     (
         "by name, from the last",
         seen(run("Cancelled")),
         "restart_from_last_external",
-        rescheduled("a restart was requested", strategy="restart_from_last_external"),
+        rescheduled(REQUESTED, LAST),
     ),
     ("completed", seen(run("Completed"), DONE), "selective", Decided("selective", "refused", COMPLETED)),
     (
@@ -450,20 +419,20 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
         "not deployed",
         seen(run("Crashed", deployed=False)),
         "restart",
-        Decided("restart_batch", "told", f"a restart was requested; {NOT_DEPLOYED}"),
+        advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}"),
     ),
     (
         "not deployed, under a name",
         seen(run("Crashed", deployed=False), named_after_run=False),
         "restart",
-        Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}"),
+        advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}"),
     ),
-    ("no run", seen(), "restart", Decided("restart_batch", "told", f"a restart was requested; {NOT_KNOWN}")),
+    ("no run", seen(), "restart", advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}")),
     (
         "no run, under a name",
         seen(named_after_run=False),
         "selective",
-        Decided("selective", "told", f"a restart was requested; {NOT_KNOWN}"),
+        advice("selective", f"{REQUESTED}; {NOT_KNOWN}"),
     ),
 ]
 
@@ -472,27 +441,21 @@ RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
     ("stands", "strategy", "decided"), [pytest.param(*case, id=name) for name, *case in RESTARTED]
 )
 def test_a_restart_that_was_asked_for(stands: BatchSnapshot, strategy: str, decided: Decided) -> None:
-    assert decide(stands, RecoveryRequest(strategy), 0.5) == decided
+    assert decide(stands, RecoveryRequest(strategy)) == decided
 
 
 def test_a_restart_that_was_asked_for_waits_for_no_pause() -> None:
     stands = seen(run("Crashed"), recovered=(2, NOW))
-    assert decide(stands, RecoveryRequest("restart", policy=EVEN), 0.5) == rescheduled(
-        "a restart was requested"
-    )
-    assert decide(stands, RecoveryRequest("restart", policy=OFF), 0.5) == rescheduled(
-        "a restart was requested"
-    )
+    assert decide(stands, RecoveryRequest("restart", policy=EVEN)) == rescheduled(REQUESTED)
+    assert decide(stands, RecoveryRequest("restart", policy=OFF)) == rescheduled(REQUESTED)
 
 
 def test_force_restarts_a_run_that_completed() -> None:
     deployed = seen(run("Completed"), DONE)
-    assert decide(deployed, RecoveryRequest("selective", force=True), 0.5) == rescheduled(
-        "a restart was requested", strategy="selective"
-    )
+    assert decide(deployed, RecoveryRequest("selective", force=True)) == rescheduled(REQUESTED, "selective")
     local = seen(run("Completed", deployed=False))
-    assert decide(local, RecoveryRequest("restart", force=True), 0.5) == Decided(
-        "restart_batch", "told", f"a restart was requested; {NOT_DEPLOYED}"
+    assert decide(local, RecoveryRequest("restart", force=True)) == advice(
+        "restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}"
     )
 
 
@@ -508,20 +471,18 @@ def test_the_policy_is_that_which_was_asked_else_the_runs_else_the_default() -> 
     assert hinted(said, RecoveryRequest()).why == f"{CRASHED}; automatic recovery is off"
     assert hinted(said, RecoveryRequest(policy=EVEN)).strategy == "restart_batch"
     assert hinted(crashed, RecoveryRequest(policy=OFF)).why == f"{CRASHED}; automatic recovery is off"
-    assert decide(said, RecoveryRequest(), 0.5) == Decided(
-        "manual_only", "told", f"{CRASHED}; automatic recovery is off"
-    )
+    assert decide(said, RecoveryRequest()) == advice("manual_only", f"{CRASHED}; automatic recovery is off")
 
 
 def test_the_trail_of_the_log_counts() -> None:
     once, often = seen(run("Crashed"), recovered=(1, 980.0)), seen(run("Crashed"), recovered=(3, 980.0))
     hint = hinted(once, RecoveryRequest(policy=EVEN))
     assert (hint.attempt, hint.next_at) == (2, 1_040.0)
-    assert decide(once, RecoveryRequest(policy=EVEN), 0.5) == rescheduled(
-        f"{CRASHED}; {NOTHING_SENT}", 1_040.0
+    assert decide(once, RecoveryRequest(policy=EVEN)) == rescheduled(
+        f"{CRASHED}; {NOTHING_SENT}", next_at=1_040.0
     )
     tried = f"{CRASHED}; it was recovered 3 times in a row and failed again"
-    assert decide(often, RecoveryRequest(policy=EVEN), 0.5) == Decided("manual_only", "told", tried)
+    assert decide(often, RecoveryRequest(policy=EVEN)) == advice("manual_only", tried)
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.25, 0.75])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import psycopg
 import pytest
 
 from benchmarks import effects as benchmark
-from benchmarks.effects import Cost, Round, Store, cost_of, measure
+from benchmarks.effects import Store, measure
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.stores import open_store
 
@@ -69,34 +68,3 @@ def steps_in(store: Store) -> int:
         with sqlite3.connect(store.dbos_url.removeprefix("sqlite:///")) as connection:
             found = connection.execute("SELECT count(*) FROM operation_outputs").fetchone()
     return found[0]
-
-
-def test_medians_count() -> None:
-    rounds: list[Round] = [(2.0, 0.5), (2.0, 0.5), (2.0, 0.5), (90.0, 0.1), (1.0, 70.0)]
-    cost = cost_of("SQLite", "alone", rounds)
-    assert (cost.dbos, cost.ours, cost.ratio, cost.rounds) == (2.0, 0.5, 0.25, 5)
-    assert cost.ratio_low <= 0.25 <= cost.ratio_high
-
-
-@pytest.mark.parametrize(("ratio", "code"), [(0.5, 0), (0.51, 1)])
-def test_the_exit_code_says_whether_the_target_is_met(
-    ratio: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def measured(*_: object) -> list[Cost]:
-        return [Cost("SQLite", "alone", 2, 1.0, 0.1, 0.1, 0.1, 0.1), Cost("x", "y", 2, 1, ratio, ratio, 0, 1)]
-
-    class NoServer:
-        def start(self) -> None:
-            return
-
-        remove = start
-
-        def url(self) -> str:
-            return "postgresql://nowhere"
-
-    monkeypatch.setattr(benchmark, "measure", measured)
-    monkeypatch.setattr(benchmark, "DurableServer", NoServer)
-    assert benchmark.main(["--json"]) == code
-    assert json.loads(capsys.readouterr().out)["worst"] == ratio
-    assert benchmark.main([]) == code
-    assert f"{ratio:.2f} of a DBOS step" in capsys.readouterr().out

@@ -211,18 +211,9 @@ def rebuilt(value):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (17, "17"),
-        (1, True),
-        (0, False),
-        (1, 1.0),
-        (2**53, float(2**53)),
-        (None, "null"),
         (None, 0),
         ("", None),
         (1.5, "1.5"),
-        (1.5, Decimal("1.5")),
-        ([1], (1,)),
-        ([1], {1}),
         ({1}, frozenset({1})),
         ([], {}),
         ([1], 1),
@@ -230,28 +221,15 @@ def rebuilt(value):
         ([1, 2], [2, 1]),
         ({"a": 1}, [["a", 1]]),
         ({"a": None}, {}),
-        ({1: "a"}, {"1": "a"}),
         ({"a": 1}, OrderedDict(a=1)),
-        (Address(street="x"), {"street": "x", "tags": set()}),
-        (Address(street="x"), Open(street="x")),
-        (Pair(1, 2), (1, 2)),
-        ("red", Colour.RED),
-        (1, Level.LOW),
         ("a", Name("a")),
         (1, Count(1)),
         (1.5, Ratio(1.5)),
         (b"a", "61"),
         (b"a", bytearray(b"a")),
-        (date(2026, 11, 1), "2026-11-01"),
-        (date(2026, 11, 1), datetime(2026, 11, 1)),
-        (datetime(2026, 11, 1), datetime(2026, 11, 1, tzinfo=UTC)),
-        (UUID(int=1), str(UUID(int=1))),
-        (PurePosixPath("/a"), "/a"),
-        (SecretStr("a"), "a"),
         (SecretStr("a"), SecretBytes(b"a")),
         ({"type": "int", "is": 1}, 1),
         (0.3, 0.1 + 0.2),
-        ("é", "e\u0301"),
         ("\ud800", "\\ud800"),
         (Point, "test_encoding.Point"),
     ],
@@ -530,10 +508,6 @@ def test_a_secret_counts_and_is_not_told(encode, secret):
         assert "hunter" not in text
         assert "*" not in text
         assert "hashed:" in text
-
-
-def test_a_secret_counts_by_who_hashes():
-    assert typed(SecretStr("a"), lambda text: "one") != typed(SecretStr("a"), lambda text: "other")
 
 
 @pytest.mark.slow

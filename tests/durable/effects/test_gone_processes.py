@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from prefect import flow
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun
 from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from prefect.states import AwaitingRetry, Crashed, Failed, Pending, Running
@@ -38,12 +38,6 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def client() -> Iterator[SyncPrefectClient]:
-    with get_client(sync_client=True) as made:
-        yield made
-
-
-@pytest.fixture
 def pool(client: SyncPrefectClient) -> str:
     """A work pool with a worker that is online."""
     name = f"pool-{uuid4().hex[:8]}"
@@ -54,17 +48,11 @@ def pool(client: SyncPrefectClient) -> str:
 
 
 @pytest.fixture
-def run_in(client: SyncPrefectClient) -> Callable[..., UUID]:
+def run_in(client: SyncPrefectClient, deployed_run: Callable[..., FlowRun]) -> Callable[..., UUID]:
     """A run of a deployed flow in this state; with `in_process`, after a failure with a retry left."""
 
-    @flow
-    def nothing() -> None:
-        return None
-
-    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
-
     def make(state: Any, retry_type: str | None = None) -> UUID:
-        run = client.create_flow_run_from_deployment(deployment_id)
+        run = deployed_run()
         policy = {"empirical_policy": {"retries": 1, "retry_type": retry_type}}
         client.request("PATCH", f"/flow_runs/{run.id}", json=policy).raise_for_status()
         client.set_flow_run_state(run.id, state, force=True)

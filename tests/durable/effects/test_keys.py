@@ -146,14 +146,6 @@ def test_a_default_that_is_only_called_equal_counts():
     assert key(Effect(), given, fn=send) == key(Effect(), {"order": 7}, fn=send)
 
 
-@pytest.mark.parametrize("value", [10**5000, [10**5000], {"n": -(10**5000)}], ids=["bare", "list", "dict"])
-def test_an_integer_of_thousands_of_digits(value):
-    assert key(Effect(), {"n": value}) == key(Effect(), {"n": value})
-    assert key(Effect(), {"n": value}) != key(Effect(), {"n": [value]})
-    with pytest.raises(ConfigurationError, match="cannot be filled in"):
-        key(Effect(key="k:{n}"), {"n": value})
-
-
 def test_a_recipe_has_the_fields_of_the_template_and_the_version_of_its_digest():
     recipe = made(Effect(key="{to.street}:{n:03d}:{batch_id}"), {"to": Address(street="x"), "n": 7}).recipe
     assert recipe["digest"] == 2

@@ -74,79 +74,6 @@ def test_external_effects_are_counted_once_and_compensations_never():
     assert document["counted"] is True
 
 
-def test_a_second_look_of_the_same_asker_changes_nothing():
-    asker = Asker("run", (("flow", 1),))
-    document, _ = after(intend(), Succeeded("c1", None, None), LookUp(False, asker=asker))
-    assert decide(document, LookUp(False, asker=asker), 9.0)[0] is document
-
-
-def test_somebody_else_is_at_it():
-    assert after(intend(), LookUp(True))[1] == InProgress()
-    assert after(intend(), intend("c2", alive=True))[1] == InProgress()
-
-
-@pytest.mark.parametrize("event", [LookUp(False), intend("c2")])
-def test_an_owner_that_died_leaves_a_doubt(event):
-    document, decision = after(intend(), event)
-    assert document["state"] == "unknown"
-    assert isinstance(decision, Ask)
-    assert decision.claim == "c1"
-    assert decision.error["code"] == "OWNER_DIED"
-
-
-def test_what_may_be_done_again_despite_a_doubt():
-    document, decision = after(intend(), Doubted("c1", ERROR), intend("c2", despite_doubt=True))
-    assert decision == Send()
-    assert (document["state"], document["attempts"], document["first_at"]) == ("intended", 2, 1.0)
-    assert after(intend(), Doubted("c1", ERROR), intend("c2"))[1] == Ask("c1", ERROR)
-
-
-def test_a_failure_is_tried_again():
-    document, decision = after(intend(), FailedCall("c1", ERROR), intend("c2"))
-    assert (decision, document["attempts"], document["error"]) == (Send(), 2, None)
-
-
-def test_late_words_of_an_owner_that_was_given_up():
-    taken = after(intend(), LookUp(False), Succeeded("c1", 1))
-    assert (taken[0]["state"], taken[1]) == ("done", Recorded(True))
-    taken = after(intend(), LookUp(False), FailedCall("c1", ERROR))
-    assert (taken[0]["state"], taken[1]) == ("failed", Recorded(True))
-    believed = after(intend(), LookUp(False), Verified("c1", NotDone()), Succeeded("c1", 1))
-    assert (believed[0]["state"], believed[1]) == ("done", Recorded(True))
-    for word in (Doubted("c1", ERROR), FailedCall("c1", ERROR)):
-        kept = after(intend(), LookUp(False), Verified("c1", NotDone()), word)
-        assert (kept[0]["state"], kept[1]) == ("failed", Recorded(isinstance(word, FailedCall)))
-    done = after(intend(), Succeeded("c1", 1), Succeeded("c1", 2))
-    assert (done[0]["result"], done[1]) == (1, Recorded(True))
-    assert after(intend(), Succeeded("c1", 1), Doubted("c1"))[1] == Recorded(False)
-
-
-def test_words_of_a_claim_that_is_not_the_last_one():
-    again = (intend(), FailedCall("c1"), intend("c2"))
-    for word in (Succeeded("c1", 1), Doubted("c1"), FailedCall("c1")):
-        document, decision = after(*again, word)
-        assert (document["claim"], document["state"], decision) == ("c2", "intended", Recorded(False))
-    assert decide(None, FailedCall("c1"), 1.0) == (None, Recorded(False))
-
-
-def test_answers():
-    doubt = (intend(), Doubted("c1", ERROR))
-    document, decision = after(*doubt, Verified("c1", Done({"as": "json", "value": 7}, "m7"), by="ops"))
-    assert decision == AlreadyDone({"as": "json", "value": 7}, "m7")
-    assert (document["verified_by"], document["settled_at"]) == ("ops", 3.0)
-    document, decision = after(*doubt, Verified("c1", NotDone()))
-    assert (document["state"], decision) == ("failed", Send())
-
-
-def test_answers_that_come_too_late():
-    assert decide(None, Verified("c1", NotDone()), 1.0) == (None, Send(known=False))
-    doubt = (intend(), Doubted("c1"))
-    assert after(*doubt, Succeeded("c1", 1), Verified("c1", NotDone()))[1] == AlreadyDone(1, None)
-    other = (*doubt, Verified("c1", NotDone()), intend("c2"))
-    assert after(*other, Verified("c1", NotDone()))[1] == InProgress()
-    assert after(*other, Doubted("c2"), Verified("c1", NotDone()))[1] == Ask("c2", None)
-
-
 FIRST, SECOND = (("flow", 1),), (("flow", 2),)
 
 
@@ -209,35 +136,6 @@ def test_a_key_that_another_effect_has():
     other = asker(recipe=recipe(task="x"))
     reused = decide(failed, intend("c2", asker=other), 4.0)
     assert reused == (failed, Reused(recipe(), "task", True))
-
-
-def test_an_answer_to_a_pass_that_has_asked_before():
-    doubt = (intend(asker=asker()), Doubted("c1"))
-    assert after(*doubt, Verified("c1", Done(1), asker=asker("r2")))[1] == Repeated("r1")
-    assert after(*doubt, Verified("c1", Done(1), asker=asker("r1")))[1] == AlreadyDone(1, None)
-    assert after(*doubt, Verified("c1", Done(1), asker=asker("r2", SECOND)))[1] == AlreadyDone(1, None)
-
-
-def test_a_call_that_outlives_its_attempt():
-    document, decision = after(intend(), Overdue("c1"))
-    assert decision == Recorded(True)
-    assert (document["state"], document["overdue_at"]) == ("intended", 2.0)
-    assert decide(document, LookUp(True), 3.0) == (document, InProgress(2.0))
-    assert decide(document, intend("c2", alive=True, despite_doubt=True), 3.0) == (document, InProgress(2.0))
-    assert decide(document, Verified("c1", NotDone()), 3.0) == (document, InProgress(2.0)), "nobody verifies"
-    assert isinstance(decide(document, LookUp(False), 3.0)[1], Ask), "its process died"
-    assert decide(document, Succeeded("c1", 1), 3.0)[0]["state"] == "done"
-    assert decide(document, Doubted("c1"), 3.0)[0]["state"] == "unknown"
-    again = after(FailedCall("c1"), intend("c2"), document=document)[0]
-    assert again["overdue_at"] is None
-
-
-def test_a_call_that_is_not_overdue():
-    assert decide(None, Overdue("c1"), 1.0) == (None, Recorded(False))
-    done = after(intend(), Succeeded("c1", 1))[0]
-    assert decide(done, Overdue("c1"), 3.0) == (done, Recorded(False))
-    other = after(intend(), FailedCall("c1"), intend("c2"))[0]
-    assert decide(other, Overdue("c1"), 4.0) == (other, Recorded(False))
 
 
 def test_the_runs_that_intended_it():

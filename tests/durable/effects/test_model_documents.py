@@ -68,6 +68,15 @@ COMPENSATED = DONE | {"state": "compensated", "compensation": COMPENSATION}
 STUCK = COMPENSATING | {"compensation": COMPENSATION | {"error": ERROR}}
 NEVER_TRIED = COMPENSATING | {"compensation": {"name": "shop:refund"}}
 
+# What they become at 20.0
+DONE_NOW = DONE | {"settled_at": 20.0}
+OWNER_GONE = INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED}
+
+
+def ended_now(state: str, error: Any = None, **more: Any) -> dict[str, Any]:
+    return INTENDED | {"state": state, "error": error, "settled_at": 20.0, **more}
+
+
 ABOUT = {"key": "invoice:1", "task": "send", "task_run_id": "run-a"}
 SENT_AGAIN = INTENDED | {
     "kind": "external",
@@ -81,6 +90,7 @@ SENT_AGAIN = INTENDED | {
 }
 UNKNOWN_BEFORE = Send(1, known=False)
 REPLAYED = AlreadyDone(PACKED, "m7")
+SUCCEEDED = Succeeded("c1", PACKED, "m7")
 TOLD_LATE = Succeeded("c1", {"as": "json", "value": 8}, "m8")
 INTERRUPTED = Undoing("its rollback was interrupted: rollback() finishes it")
 ENDED_SO = Undoing("its compensation failed with TIMEOUT: read timeout")
@@ -94,7 +104,9 @@ def ben(*, alive: bool = False, **more: Any) -> Intend:
     return Intend("ben", "c2", alive, about=ABOUT | {"task_run_id": "run-b"}, **more)
 
 
+INSISTING = ben(alive=True, despite_doubt=True)
 LATE = INTENDED | {"overdue_at": 20.0}
+LATE_GONE = OWNER_GONE | {"overdue_at": 20.0}
 LATE_DONE = DONE | {"overdue_at": 20.0, "settled_at": 20.0}
 FIRST_PASS, SAME_PASS = Asker("run-a", (("f", 1),)), Asker("run-b", (("f", 1), ("t", 1)))
 SECOND_PASS = Asker("run-b", (("f", 2),))
@@ -104,17 +116,20 @@ RECIPE = {"task": "send", "template": None, "names": [], "args": {}}
 OF_RECIPE = INTENDED | {"recipe": RECIPE}
 OTHER_TASK = Asker("run-b", (("f", 2),), RECIPE | {"task": "post"}, ("post",))
 
+NO_ID_NOW = DONE_NOW | {"external_id": None}
+VERIFIED = DONE_NOW | {"verified_by": "verify"}
+CARLA_SAYS_SO = Verified("c1", Done(PACKED), by="carla")
+SAID_BY_CARLA = NO_ID_NOW | {"verified_by": "carla"}
+DENIED_BY_CARLA = ended_now("failed", OLD_ERROR, verified_by="carla")
+ASKED = UNKNOWN | {"asked": DONE_FIRST["asked"]}
+SAME_ASKS = Verified("c1", Done(PACKED, "m7"), asker=SAME_PASS)
+ASKED_DONE = VERIFIED | {"asked": DONE_FIRST["asked"]}
+
 CASES: list[tuple[str, Any, Event, Any, Any]] = [
     # how things stand
     ("looked at before anybody", None, LookUp(False), None, UNKNOWN_BEFORE),
     ("looked at while it is sent", INTENDED, LookUp(True), INTENDED, InProgress()),
-    (
-        "looked at when its owner died",
-        INTENDED,
-        LookUp(False),
-        INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED},
-        Ask("c1", OWNER_DIED, 1),
-    ),
+    ("looked at when its owner died", INTENDED, LookUp(False), OWNER_GONE, Ask("c1", OWNER_DIED, 1)),
     ("looked at when done", DONE, LookUp(False), DONE, REPLAYED),
     ("looked at when failed", FAILED, LookUp(True), FAILED, Send(1)),
     ("looked at when unknown", UNKNOWN, LookUp(True), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
@@ -132,99 +147,33 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
         UNKNOWN_BEFORE,
     ),
     ("intended while it is sent", INTENDED, ben(alive=True), INTENDED, InProgress()),
-    (
-        "intended when its owner died",
-        INTENDED,
-        ben(),
-        INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED},
-        Ask("c1", OWNER_DIED, 1),
-    ),
+    ("intended when its owner died", INTENDED, ben(), OWNER_GONE, Ask("c1", OWNER_DIED, 1)),
     ("intended despite the owner's death", INTENDED, ben(despite_doubt=True), SENT_AGAIN, Send(1)),
-    (
-        "never intended despite a live owner",
-        INTENDED,
-        ben(alive=True, despite_doubt=True),
-        INTENDED,
-        InProgress(),
-    ),
+    ("never intended despite a live owner", INTENDED, INSISTING, INTENDED, InProgress()),
     ("intended when done", DONE, ben(despite_doubt=True), DONE, REPLAYED),
     ("intended when failed", FAILED, ben(), SENT_AGAIN, Send(1)),
     ("intended when unknown", UNKNOWN, ben(), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
     ("intended despite the doubt", UNKNOWN, ben(despite_doubt=True), SENT_AGAIN, Send(1)),
-    (
-        "intended while it is undone",
-        COMPENSATING,
-        ben(alive=True, despite_doubt=True),
-        COMPENSATING,
-        InProgress(),
-    ),
+    ("intended while it is undone", COMPENSATING, INSISTING, COMPENSATING, InProgress()),
     ("intended when a rollback died", COMPENSATING, ben(despite_doubt=True), COMPENSATING, INTERRUPTED),
     ("intended anew when undone", COMPENSATED, ben(), SENT_AGAIN | {"generation": 2}, Send(2)),
     # its owner tells
     ("succeeded without a document", None, TOLD_LATE, None, Recorded(False)),
-    (
-        "succeeded",
-        INTENDED,
-        Succeeded("c1", PACKED, "m7"),
-        DONE | {"settled_at": 20.0},
-        Recorded(True),
-    ),
-    (
-        "succeeded without an id of the receiver's",
-        INTENDED,
-        Succeeded("c1", PACKED),
-        DONE | {"settled_at": 20.0, "external_id": None},
-        Recorded(True),
-    ),
-    (
-        "succeeded though unknown",
-        UNKNOWN,
-        Succeeded("c1", PACKED, "m7"),
-        DONE | {"settled_at": 20.0},
-        Recorded(True),
-    ),
-    (
-        "succeeded though failed",
-        FAILED,
-        Succeeded("c1", PACKED, "m7"),
-        DONE | {"settled_at": 20.0},
-        Recorded(True),
-    ),
+    ("succeeded", INTENDED, SUCCEEDED, DONE_NOW, Recorded(True)),
+    ("succeeded without an id", INTENDED, Succeeded("c1", PACKED), NO_ID_NOW, Recorded(True)),
+    ("succeeded though unknown", UNKNOWN, SUCCEEDED, DONE_NOW, Recorded(True)),
+    ("succeeded though failed", FAILED, SUCCEEDED, DONE_NOW, Recorded(True)),
     ("succeeded twice", DONE, TOLD_LATE, DONE, Recorded(True)),
     ("succeeded while it is undone", COMPENSATING, TOLD_LATE, COMPENSATING, Recorded(True)),
     ("succeeded when undone", COMPENSATED, TOLD_LATE, COMPENSATED, Recorded(True)),
-    (
-        "failed",
-        INTENDED,
-        FailedCall("c1", ERROR),
-        INTENDED | {"state": "failed", "error": ERROR, "settled_at": 20.0},
-        Recorded(True),
-    ),
-    (
-        "failed though unknown, without an error",
-        UNKNOWN,
-        FailedCall("c1"),
-        INTENDED | {"state": "failed", "settled_at": 20.0},
-        Recorded(True),
-    ),
+    ("failed", INTENDED, FailedCall("c1", ERROR), ended_now("failed", ERROR), Recorded(True)),
+    ("failed though unknown, no error", UNKNOWN, FailedCall("c1"), ended_now("failed"), Recorded(True)),
     ("failed twice", FAILED, FailedCall("c1", ERROR), FAILED, Recorded(True)),
     ("failed though done", DONE, FailedCall("c1", ERROR), DONE, Recorded(False)),
     ("failed while it is undone", COMPENSATING, FailedCall("c1", ERROR), COMPENSATING, Recorded(False)),
     ("failed when undone", COMPENSATED, FailedCall("c1", ERROR), COMPENSATED, Recorded(False)),
-    (
-        "doubted",
-        INTENDED,
-        Doubted("c1", ERROR),
-        INTENDED | {"state": "unknown", "error": ERROR, "settled_at": 20.0},
-        Recorded(True),
-    ),
-    (
-        "doubted again, without an error",
-        UNKNOWN,
-        Doubted("c1"),
-        INTENDED | {"state": "unknown", "settled_at": 20.0},
-        Recorded(True),
-    ),
+    ("doubted", INTENDED, Doubted("c1", ERROR), ended_now("unknown", ERROR), Recorded(True)),
+    ("doubted again, no error", UNKNOWN, Doubted("c1"), ended_now("unknown"), Recorded(True)),
     ("doubted though failed", FAILED, Doubted("c1", ERROR), FAILED, Recorded(False)),
     ("doubted though done", DONE, Doubted("c1", ERROR), DONE, Recorded(False)),
     ("succeeded under another claim", INTENDED, Succeeded("c9", 1), INTENDED, Recorded(False)),
@@ -237,7 +186,12 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("overdue without a document", None, Overdue("c1"), None, Recorded(False)),
     ("looked at while overdue", LATE, LookUp(True), LATE, InProgress(20.0)),
     ("answered while overdue", LATE, Verified("c1", NotDone()), LATE, InProgress(20.0)),
-    ("succeeded though overdue", LATE, Succeeded("c1", PACKED, "m7"), LATE_DONE, Recorded(True)),
+    ("succeeded though overdue", LATE, SUCCEEDED, LATE_DONE, Recorded(True)),
+    ("failed without a document", None, FailedCall("c1"), None, Recorded(False)),
+    ("intended again while overdue", LATE, INSISTING, LATE, InProgress(20.0)),
+    ("doubted though overdue", LATE, Doubted("c1"), ended_now("unknown", overdue_at=20.0), Recorded(True)),
+    ("looked at when overdue and its owner died", LATE, LookUp(False), LATE_GONE, Ask("c1", OWNER_DIED, 1)),
+    ("intended again after it was overdue", FAILED | {"overdue_at": 15.0}, ben(), SENT_AGAIN, Send(1)),
     # who asks
     ("replayed for a run", DONE, LookUp(False, SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
     ("replayed by way of an intention", DONE, ben(asker=SECOND_PASS), DONE | ASKED_AGAIN, REPLAYED),
@@ -245,29 +199,12 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("asked for again in one pass", DONE_FIRST, LookUp(False, SAME_PASS), DONE_FIRST, Repeated("run-a")),
     ("intended by a run", FAILED, ben(asker=SECOND_PASS), SENT_AGAIN | ASKED_AGAIN, Send(1)),
     ("of another task", OF_RECIPE, LookUp(True, OTHER_TASK), OF_RECIPE, Reused(RECIPE, "task", False)),
+    ("answered to a pass that has asked before", ASKED, SAME_ASKS, ASKED_DONE, Repeated("run-a")),
     # the receiver or a person answers
     ("answered without a document", None, Verified("c1", NotDone()), None, UNKNOWN_BEFORE),
-    (
-        "answered: done",
-        UNKNOWN,
-        Verified("c1", Done(PACKED, "m7")),
-        DONE | {"settled_at": 20.0, "verified_by": "verify"},
-        REPLAYED,
-    ),
-    (
-        "answered by a person: done",
-        UNKNOWN,
-        Verified("c1", Done(PACKED), by="carla"),
-        DONE | {"settled_at": 20.0, "verified_by": "carla", "external_id": None},
-        AlreadyDone(PACKED, None),
-    ),
-    (
-        "answered: not done",
-        UNKNOWN,
-        Verified("c1", NotDone(), by="carla"),
-        UNKNOWN | {"state": "failed", "settled_at": 20.0, "verified_by": "carla"},
-        Send(1),
-    ),
+    ("answered: done", UNKNOWN, Verified("c1", Done(PACKED, "m7")), VERIFIED, REPLAYED),
+    ("answered by a person: done", UNKNOWN, CARLA_SAYS_SO, SAID_BY_CARLA, AlreadyDone(PACKED, None)),
+    ("answered: not done", UNKNOWN, Verified("c1", NotDone(), by="carla"), DENIED_BY_CARLA, Send(1)),
     ("answered for another claim", UNKNOWN, Verified("c9", NotDone()), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
     ("answered while it is sent", INTENDED, Verified("c1", Done(PACKED)), INTENDED, InProgress()),
     ("answered when done", DONE, Verified("c1", NotDone()), DONE, REPLAYED),

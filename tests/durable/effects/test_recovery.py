@@ -79,22 +79,8 @@ def crashes_settle(monkeypatch):
 
 
 @pytest.fixture
-def deployed():
-    """A run of a deployed flow in the state that is asked for; its id."""
-
-    @flow
-    def nothing():
-        return None
-
-    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
-
-    def make(state, tags=()):
-        with get_client(sync_client=True) as client:
-            run = client.create_flow_run_from_deployment(deployment_id, tags=tags)
-            client.set_flow_run_state(run.id, state, force=True)
-        return str(run.id)
-
-    return make
+def deployed(deployed_run):
+    return lambda state, tags=(): str(deployed_run(state, tags=tags).id)
 
 
 def run_of(run_id):

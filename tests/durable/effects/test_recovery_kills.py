@@ -10,7 +10,6 @@ from multiprocessing.connection import Connection
 from uuid import uuid4
 
 import pytest
-from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 from prefect.states import Crashed
@@ -79,21 +78,13 @@ def api() -> str:
 
 
 @pytest.fixture
-def crashed():
+def crashed(deployed_run):
     """A new crashed run of a deployed flow; its id."""
 
-    @flow
-    def nothing():
-        return None
-
-    deployment_id = nothing.to_deployment(f"d-{uuid4().hex[:8]}").apply()
-
     def make():
-        with get_client(sync_client=True) as client:
-            run = client.create_flow_run_from_deployment(deployment_id)
-            client.set_flow_run_state(run.id, Crashed(), force=True)
-        put(str(run.id), a="done", b="failed")
-        return str(run.id)
+        run_id = str(deployed_run(Crashed()).id)
+        put(run_id, a="done", b="failed")
+        return run_id
 
     return make
 

@@ -12,13 +12,10 @@ from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
-    InProgress,
     Intend,
     LookUp,
-    Recorded,
     Send,
     Succeeded,
-    Undoing,
     decide,
 )
 from prefect_resilience.durable.sagas import undo
@@ -70,11 +67,6 @@ def test_what_a_person_says_of_one_that_could_not_be_undone():
 # -- which, and in which order
 
 
-def test_the_last_that_was_completed_is_undone_first():
-    found = [effect("a", at=2.0), effect("b", at=3.0, intended_at=1.0), effect("c", at=1.0)]
-    assert keys(undo.to_undo(found, None).effects) == ["b", "a", "c"]
-
-
 def test_what_was_completed_up_to_the_savepoint_stays():
     found = [effect("before", at=1.0), effect("at", at=2.0), effect("after", at=3.0)]
     found += [effect("plain", at=4.0, undoable=False), effect("old", at=1.0, undoable=False)]
@@ -107,38 +99,12 @@ def test_open_questions_count_from_when_they_arose():
 # -- one effect
 
 
-def test_the_way_of_one_effect():
-    done = effect("k")
-    fenced = undo.fenced(done, "r1", "me")
-    assert decide(fenced, LookUp(True), 5.0) == (fenced, InProgress())
-    document, decision = decide(fenced, LookUp(False), 5.0)
-    assert document is fenced
-    assert isinstance(decision, Undoing)
-    assert "rollback() finishes it" in decision.why
-    undone = undo.undone(fenced, 6.0)
-    assert decide(undone, LookUp(False), 7.0) == (undone, Send(2))
-    again, decision = decide(undone, Intend("o", "c2", False, about={"key": "k"}), 8.0)
-    assert decision == Send(2)
-    assert (again["state"], again["generation"], again["attempts"]) == ("intended", 2, 2)
-    done_again, _ = decide(again, Succeeded("c2", {"as": "json", "value": 2}), 9.0)
-    assert decide(done_again, LookUp(False), 9.0)[1] == AlreadyDone({"as": "json", "value": 2}, None)
+def test_the_key_of_a_compensation_has_the_generation():
+    fenced = undo.fenced(effect("k"), "r1", "me")
     assert undo.compensation_key(fenced) == "compensate:k"
+    again, _ = decide(undo.undone(fenced, 6.0), Intend("o", "c2", False, about={"key": "k"}), 8.0)
+    done_again, _ = decide(again, Succeeded("c2", {"as": "json", "value": 2}), 9.0)
     assert undo.compensation_key({**done_again, "state": "compensating"}) == "compensate:k~2"
-
-
-def test_nobody_claims_what_is_being_undone():
-    for despite in (False, True):
-        fenced = undo.fenced(effect("k"), "r1", "me")
-        event = Intend("o", "c2", False, despite_doubt=despite)
-        document, decision = decide(fenced, event, 2.0)
-        assert document is fenced
-        assert isinstance(decision, Undoing)
-
-
-@pytest.mark.parametrize("state", ["compensating", "compensated"])
-def test_a_late_word_does_not_bring_it_back(state):
-    document = effect("k", state)
-    assert decide(document, Succeeded("c-k", 1), 3.0) == (document, Recorded(True))
 
 
 def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():

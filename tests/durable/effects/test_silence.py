@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
 from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from prefect.states import Cancelling, Completed, Failed, Running
@@ -20,12 +19,6 @@ from tests.prefect_runs import until
 pytestmark = pytest.mark.api
 
 SECOND = timedelta(seconds=1)
-
-
-@pytest.fixture
-def client():
-    with get_client(sync_client=True) as made:
-        yield made
 
 
 @pytest.fixture

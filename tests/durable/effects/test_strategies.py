@@ -81,19 +81,10 @@ TABLE = [
     ("dd", NOBODY_KNOWS, "restart_from_last_external", True, "RuntimeError"),
     ("ddu", CRASHED, "manual_only", False, "the outcome of 'c' is unknown"),
     ("uuuuu", CRASHED, "manual_only", False, "'a', 'b', 'c' and 2 more"),
-    (
-        "u",
-        PERMANENT,
-        "manual_only",
-        False,
-        "its run failed with 401 (auth); the outcome of 'a' is unknown",
-    ),
-    ("u", COMPLETED, "manual_only", False, "its run completed; the outcome of 'a' is unknown"),
+    ("u", PERMANENT, "manual_only", False, "failed with 401 (auth); the outcome of 'a' is unknown"),
     ("u", CANCELLED, "manual_only", False, "its run was cancelled; the outcome of 'a' is unknown"),
-    ("u", CRASHED, "manual_only", False, "its run crashed; the outcome of 'a' is unknown"),
     ("zh", PASSING, "compensate", True, "its run failed with "),
     ("zd", CRASHED, "manual_only", False, "its run crashed; it was rolled back"),
-    ("u", NOTHING, "manual_only", False, "settle it"),
     ("d", PERMANENT, "manual_only", False, "its run failed with 401 (auth), which is a permanent error"),
     ("df", IN_DOUBT, "restart_from_last_external", True, "failed with InDoubt"),
     ("du", IN_DOUBT, "manual_only", False, "the outcome of 'b' is unknown"),
@@ -108,7 +99,6 @@ TABLE = [
     ("du", RUNNING, None, None, ""),
     ("zh", CRASHED, "compensate", True, "its rollback was interrupted"),
     ("zh", NOTHING, "compensate", True, "its rollback was interrupted"),
-    ("zs", CRASHED, "manual_only", False, "the outcome of 'b' is unknown"),
     ("zd", PASSING, "manual_only", False, "would repeat the compensated effects"),
     ("z", COMPLETED, None, None, ""),
     ("z", NOTHING, None, None, ""),
@@ -202,19 +192,14 @@ def test_a_policy_that_cannot_be_meant():
         RecoveryPolicy(permanent="undo")
 
 
+ROLLED_BACK = "it was rolled back, and a restart would repeat the compensated effects"
 SETTLE_A = "the outcome of 'a' is unknown, and there is no verify to ask: settle it"
 MANUAL_ONLY = [
     ("u", CRASHED, 0, POLICY, f"its run crashed; {SETTLE_A}"),
     ("u", NOTHING, 0, POLICY, SETTLE_A),
     ("ud", COMPLETED, 0, POLICY, f"its run completed; {SETTLE_A}"),
     ("s", CRASHED, 0, POLICY, f"its run crashed; {SETTLE_A}"),
-    (
-        "z",
-        CRASHED,
-        0,
-        POLICY,
-        "its run crashed; it was rolled back, and a restart would repeat the compensated effects",
-    ),
+    ("z", CRASHED, 0, POLICY, f"its run crashed; {ROLLED_BACK}"),
     ("d", CRASHED, 3, POLICY, "its run crashed; it was recovered 3 times in a row and failed again"),
     ("d", CRASHED, 0, RecoveryPolicy(attempts=0), "its run crashed; automatic recovery is off"),
 ]

@@ -192,13 +192,6 @@ def test_a_template_over_a_field_that_the_call_changes(key, make, change):
     assert settle("b", alias["alias"], "done").key == effect.key
 
 
-def test_a_template_compares_the_fields_that_it_names():
-    call = charging(lambda it: None, key="charge:{it[id]}")
-    assert [passes(call, {"id": 1, "seen_at": at}, number=1) for at in range(3)] == [["charged"]] * 3
-    assert len(SENT) == 1
-    assert passes(call, {"id": "1"}, number=1) == [InDoubt]
-
-
 class Wallet:
     id = "w"
     left = 3

@@ -170,7 +170,7 @@ def test_subclasses_of_plain_types_come_back_as_what_they_equal() -> None:
 def test_kinds_that_only_older_versions_wrote_are_read() -> None:
     order = {
         KIND: "model",
-        "class": "tests.durable.letters.shop:Order",
+        "class": SHOP + "Order",
         "fields": {"id": 7, "items": [], "placed": None, "colour": 1},
         "set": ["id"],
         "extra": {"note": "x"},
@@ -456,6 +456,9 @@ def test_saved_blocks_go_by_their_name() -> None:
 # -- reading is safe
 
 
+SHOP = "tests.durable.letters.shop:"
+
+
 @pytest.mark.parametrize(
     ("encoded", "says"),
     [
@@ -464,38 +467,22 @@ def test_saved_blocks_go_by_their_name() -> None:
         ({KIND: "model", "class": "builtins:eval", "fields": {}, "set": []}, "is not read"),
         ({KIND: "dataclass", "class": "subprocess:Popen", "fields": {"args": "ls"}}, "is not read"),
         ({KIND: "model", "class": "no_such_module:X", "fields": {}, "set": []}, "cannot be imported"),
-        (
-            {KIND: "model", "class": "tests.durable.letters.shop:Gone", "fields": {}, "set": []},
-            "the class Gone no longer exists",
-        ),
+        ({KIND: "model", "class": SHOP + "Gone", "fields": {}, "set": []}, "the class Gone no longer exists"),
         ({KIND: "model", "class": "a:f.<locals>.X", "fields": {}, "set": []}, "top of its module"),
         ({KIND: "url", "value": ["SecretStr", "x"]}, "unknown kind of URL"),
         ({KIND: "datetime", "value": ["x", 0, None]}, "Invalid isoformat"),
+        ({KIND: "model", "class": SHOP + "Item", "fields": {"sku": "a"}, "set": []}, "a new field 'price'"),
         (
-            {KIND: "model", "class": "tests.durable.letters.shop:Item", "fields": {"sku": "a"}, "set": []},
-            "a new field 'price'",
-        ),
-        (
-            {KIND: "model", "class": "tests.durable.letters.shop:Item", "fields": {"colour": 1}, "set": []},
+            {KIND: "model", "class": SHOP + "Item", "fields": {"colour": 1}, "set": []},
             "no longer has the field 'colour'",
         ),
+        ({KIND: "model", "class": SHOP + "Point", "fields": {}, "set": []}, "is no longer a pydantic model"),
+        ({KIND: "dataclass", "class": SHOP + "Point", "fields": {}}, "a new field 'x'"),
         (
-            {KIND: "model", "class": "tests.durable.letters.shop:Point", "fields": {}, "set": []},
-            "is no longer a pydantic model",
-        ),
-        ({KIND: "dataclass", "class": "tests.durable.letters.shop:Point", "fields": {}}, "a new field 'x'"),
-        (
-            {
-                KIND: "dataclass",
-                "class": "tests.durable.letters.shop:Slotted",
-                "fields": {"name": "", "z": 1},
-            },
+            {KIND: "dataclass", "class": SHOP + "Slotted", "fields": {"name": "", "z": 1}},
             "no longer has the field 'z'",
         ),
-        (
-            {KIND: "namedtuple", "class": "tests.durable.letters.shop:Card", "fields": {"a": 1}},
-            "no longer has the field 'a'",
-        ),
+        ({KIND: "namedtuple", "class": SHOP + "Card", "fields": {"a": 1}}, "no longer has the field 'a'"),
     ],
 )
 def test_what_cannot_be_read_says_why(encoded: Any, says: str) -> None:
@@ -505,10 +492,9 @@ def test_what_cannot_be_read_says_why(encoded: Any, says: str) -> None:
 
 
 def test_new_fields_with_defaults_are_filled_in() -> None:
-    where = "tests.durable.letters.shop:"
-    item = {KIND: "model", "class": where + "Item", "fields": {"sku": "a", "price": 1}, "set": ["sku"]}
-    point = {KIND: "dataclass", "class": where + "Point", "fields": {"x": 1.0, "y": 2.0}}
-    late = {KIND: "dataclass", "class": where + "Late", "fields": {}}
+    item = {KIND: "model", "class": SHOP + "Item", "fields": {"sku": "a", "price": 1}, "set": ["sku"]}
+    point = {KIND: "dataclass", "class": SHOP + "Point", "fields": {"x": 1.0, "y": 2.0}}
+    late = {KIND: "dataclass", "class": SHOP + "Late", "fields": {}}
     read = Reader().parameters({"item": item, "point": point, "late": late})
     assert read["late"].since == 2026
     assert read["item"].tags == frozenset()

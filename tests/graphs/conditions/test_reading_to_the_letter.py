@@ -114,182 +114,136 @@ def test_a_condition_that_has_no_limit_left() -> None:
 
 # -- the forms
 
-MISTAKES: list[tuple[Any, list[tuple[str, str]]]] = [
-    (
-        3,
-        [
-            (
-                "",
-                "3 is not a condition: write one like {'operator': 'gte', 'path': 'confidence', "
-                "'value': 0.9}",
-            )
-        ],
-    ),
-    ({}, [("operator", f"a condition needs an operator; write one of {ALL_OPERATORS}")]),
+MISTAKES: list[tuple[Any, ...]] = [
+    (3, ": 3 is not a condition: write one like {'operator': 'gte', 'path': 'confidence', 'value': 0.9}"),
+    ({}, f"operator: a condition needs an operator; write one of {ALL_OPERATORS}"),
     (
         {"type": "comparison"},
-        [
-            (
-                "operator",
-                "the type 'comparison' needs an operator; write one of gt, gte, lt, lte, equals, not_equals",
-            )
-        ],
+        "operator: the type 'comparison' needs an operator; "
+        "write one of gt, gte, lt, lte, equals, not_equals",
     ),
-    (
-        {"type": 7, "operator": "success"},
-        [("type", f"7 is not a type of condition; write one of {ALL_TYPES}")],
-    ),
-    ({"type": 7}, [("type", f"7 is not a type of condition; write one of {ALL_TYPES}")]),
+    ({"type": 7, "operator": "success"}, f"type: 7 is not a type of condition; write one of {ALL_TYPES}"),
+    ({"type": 7}, f"type: 7 is not a type of condition; write one of {ALL_TYPES}"),
     (
         {"type": "comparision", "operator": "success"},
-        [("type", "'comparision' is not a type of condition; did you mean 'comparison'?")],
+        "type: 'comparision' is not a type of condition; did you mean 'comparison'?",
     ),
-    ({"operator": 7}, [("operator", f"7 is not an operator; write one of {ALL_OPERATORS}")]),
+    ({"operator": 7}, f"operator: 7 is not an operator; write one of {ALL_OPERATORS}"),
     (
         {"type": "error_catch", "operator": 7},
-        [("operator", "7 is not an operator; write one of error_occurred, success, failed")],
+        "operator: 7 is not an operator; write one of error_occurred, success, failed",
     ),
     (
         {"type": "error_catch", "operator": "sucess"},
-        [("operator", "'sucess' is not an operator; did you mean 'success'?")],
+        "operator: 'sucess' is not an operator; did you mean 'success'?",
     ),
-    ({"type": "lt", **GTE}, [("operator", "'gte' is not an operator of the type 'lt'; write one of lt")]),
+    ({"type": "lt", **GTE}, "operator: 'gte' is not an operator of the type 'lt'; write one of lt"),
     (
         {"type": "output_check", **GTE},
-        [
-            (
-                "operator",
-                "'gte' is not an operator of the type 'output_check'; "
-                "write one of contains, equals, not_equals, in, matches, exists, not_exists",
-            )
-        ],
+        "operator: 'gte' is not an operator of the type 'output_check'; "
+        "write one of contains, equals, not_equals, in, matches, exists, not_exists",
     ),
-    ({"type": "comparison", **GTE}, []),
+    ({"type": "comparison", **GTE},),
     (
         {"type": "error_catch", **GTE, "operator": "gte "},
-        [("operator", "'gte ' is not an operator; did you mean 'gte'?")],
+        "operator: 'gte ' is not an operator; did you mean 'gte'?",
     ),
     (
         {**GTE, "path": "a..b"},
-        [
-            (
-                "path",
-                "'a..b' cannot be read at column 3: a name is expected here, not '.': "
-                "write a path like a.b[0].c, or a $ path",
-            )
-        ],
+        "path: 'a..b' cannot be read at column 3: a name is expected here, not '.': "
+        "write a path like a.b[0].c, or a $ path",
     ),
-    ({**GTE, "value": {1: 2}}, [("value", "the keys of a value must be strings, not 1")]),
+    ({**GTE, "value": {1: 2}}, "value: the keys of a value must be strings, not 1"),
     (
         {**GTE, "operator": "gtee", "value": {1: 2}},
-        [
-            ("operator", "'gtee' is not an operator; did you mean 'gte'?"),
-            ("value", "the keys of a value must be strings, not 1"),
-        ],
+        "operator: 'gtee' is not an operator; did you mean 'gte'?",
+        "value: the keys of a value must be strings, not 1",
     ),
-    ({"operator": "success", "value": {1: 2}}, [("value", "'success' takes no value")]),
-    ({**GTE, "vlaue": 2}, [("vlaue", "a condition has no field 'vlaue'; did you mean 'value'?")]),
-    ({**GTE, 3: 2}, [("3", "a condition has no field 3; field names are strings")]),
+    ({"operator": "success", "value": {1: 2}}, "value: 'success' takes no value"),
+    ({**GTE, "vlaue": 2}, "vlaue: a condition has no field 'vlaue'; did you mean 'value'?"),
+    ({**GTE, 3: 2}, "3: a condition has no field 3; field names are strings"),
     (
         {**GTE, "y" * 70: 2},
-        [
-            (
-                "y" * 60,
-                f"a condition has no field '{'y' * 59}…'; write one of category, code, condition, "
-                "conditions, field, operator, path, source_task, timeout_ms, type, value",
-            )
-        ],
+        f"{'y' * 60}: a condition has no field '{'y' * 59}…'; write one of category, code, condition, "
+        "conditions, field, operator, path, source_task, timeout_ms, type, value",
     ),
-    ({"operator": "exists", "path": "a", "value": 1}, [("value", "'exists' takes no value")]),
-    (
-        {**GTE, "timeout_ms": 60_001},
-        [("timeout_ms", "write the allowed milliseconds, at most 60,000, not 60001")],
-    ),
-    ({**GTE, "timeout_ms": "5"}, [("timeout_ms", "write the allowed milliseconds, at most 60,000, not '5'")]),
+    ({"operator": "exists", "path": "a", "value": 1}, "value: 'exists' takes no value"),
+    ({**GTE, "timeout_ms": 60_001}, "timeout_ms: write the allowed milliseconds, at most 60,000, not 60001"),
+    ({**GTE, "timeout_ms": "5"}, "timeout_ms: write the allowed milliseconds, at most 60,000, not '5'"),
     (
         {"operator": "error_occurred", "category": "timeout", "code": "X"},
-        [
-            ("category", "'error_occurred' takes no category; write 'failed'"),
-            ("code", "'error_occurred' takes no code; write 'failed'"),
-        ],
+        "category: 'error_occurred' takes no category; write 'failed'",
+        "code: 'error_occurred' takes no code; write 'failed'",
     ),
-    ({"operator": "success", "code": "X"}, [("code", "'success' takes no code")]),
+    ({"operator": "success", "code": "X"}, "code: 'success' takes no code"),
     (
         {"operator": "error_occurred", "path": "a", "condition": GTE, "conditions": [GTE]},
-        [
-            ("path", "'error_occurred' takes no path"),
-            ("conditions", "'error_occurred' takes no conditions"),
-            ("condition", "'error_occurred' takes no condition"),
-        ],
+        "path: 'error_occurred' takes no path",
+        "conditions: 'error_occurred' takes no conditions",
+        "condition: 'error_occurred' takes no condition",
     ),
     (
         {"operator": "not", "condition": GTE, "source_task": "t"},
-        [("source_task", "'not' takes no source_task; write it in the inner conditions")],
+        "source_task: 'not' takes no source_task; write it in the inner conditions",
     ),
-    ({"operator": "all", "conditions": [GTE], "path": "a"}, [("path", "'all' takes no path")]),
+    ({"operator": "all", "conditions": [GTE], "path": "a"}, "path: 'all' takes no path"),
     (
         {"operator": "gte"},
-        [
-            ("path", "'gte' needs a path; write '$' for the whole value"),
-            ("value", "'gte' needs a value to compare with"),
-        ],
+        "path: 'gte' needs a path; write '$' for the whole value",
+        "value: 'gte' needs a value to compare with",
     ),
-    ({"operator": "all"}, [("conditions", "'all' needs a list of at least one condition")]),
-    ({"operator": "not"}, [("condition", "'not' needs a condition")]),
-    ({"operator": "not", "conditions": ()}, [("condition", "'not' needs a condition")]),
+    ({"operator": "all"}, "conditions: 'all' needs a list of at least one condition"),
+    ({"operator": "not"}, "condition: 'not' needs a condition"),
+    ({"operator": "not", "conditions": ()}, "condition: 'not' needs a condition"),
     (
         {"operator": "not", "condition": GTE, "conditions": [succeeded()]},
-        [("conditions", "'not' takes one condition: combine several with any or all")],
+        "conditions: 'not' takes one condition: combine several with any or all",
     ),
-    ({"operator": "any", "conditions": "x"}, [("conditions", "conditions must be a list, not 'x'")]),
-    ({**GTE, "path": 3}, [("path", "a path must be a string such as 'results[0].id', not 3")]),
+    ({"operator": "any", "conditions": "x"}, "conditions: conditions must be a list, not 'x'"),
+    ({**GTE, "path": 3}, "path: a path must be a string such as 'results[0].id', not 3"),
     (
         {**GTE, "field": {"type": "field", "path": "b"}},
-        [("field", "a path is written here and in 'path': write one of them")],
+        "field: a path is written here and in 'path': write one of them",
     ),
     (
         {"operator": "exists", "field": {"type": "path", "path": "b"}},
-        [("field", "write a field as {'type': 'field', 'path': ...}")],
+        "field: write a field as {'type': 'field', 'path': ...}",
     ),
     (
         {"operator": "exists", "field": {"type": "field", "path": "b", "x": 1}},
-        [("field", "write a field as {'type': 'field', 'path': ...}")],
+        "field: write a field as {'type': 'field', 'path': ...}",
     ),
     (
         {"operator": "exists", "field": {"type": "field", "path": 3}},
-        [("field.path", "a path must be a string such as 'results[0].id', not 3")],
+        "field.path: a path must be a string such as 'results[0].id', not 3",
     ),
-    ({"operator": "in", "path": "a", "value": 3}, [("value", "'in' needs a list of values, not 3")]),
-    (
-        {"operator": "matches", "path": "a", "value": 3},
-        [("value", "'matches' needs a regular expression, not 3")],
-    ),
+    ({"operator": "in", "path": "a", "value": 3}, "value: 'in' needs a list of values, not 3"),
+    ({"operator": "matches", "path": "a", "value": 3}, "value: 'matches' needs a regular expression, not 3"),
     (
         {"operator": "matches", "path": "a", "value": "["},
-        [("value", "'[' is not a valid regular expression: unterminated character set at position 1")],
+        "value: '[' is not a valid regular expression: unterminated character set at position 1",
     ),
     (
         {"operator": "failed", "category": "timeot"},
-        [("category", "'timeot' is not an error category; did you mean 'timeout'?")],
+        "category: 'timeot' is not an error category; did you mean 'timeout'?",
     ),
-    ({"operator": "failed", "code": True}, [("code", "code must be a string, not True")]),
-    ({"operator": "success", "source_task": 3}, [("source_task", "source_task must be a string, not 3")]),
-    ({"operator": "failed", "code": 1.5}, [("code", "code must be a string, not 1.5")]),
+    ({"operator": "failed", "code": True}, "code: code must be a string, not True"),
+    ({"operator": "success", "source_task": 3}, "source_task: source_task must be a string, not 3"),
+    ({"operator": "failed", "code": 1.5}, "code: code must be a string, not 1.5"),
     (
         {"operator": "nothing", "conditions": [{"operator": "exists"}], "condition": {"operator": "in"}},
-        [
-            ("operator", "'nothing' is not an operator; did you mean 'not'?"),
-            ("condition.path", "'in' needs a path; write '$' for the whole value"),
-            ("condition.value", "'in' needs a value to compare with"),
-            ("conditions[0].path", "'exists' needs a path; write '$' for the whole value"),
-        ],
+        "operator: 'nothing' is not an operator; did you mean 'not'?",
+        "condition.path: 'in' needs a path; write '$' for the whole value",
+        "condition.value: 'in' needs a value to compare with",
+        "conditions[0].path: 'exists' needs a path; write '$' for the whole value",
     ),
 ]
+"""A form, and for each mistake its place and what is said of it."""
 
 
-@pytest.mark.parametrize(("data", "sentences"), MISTAKES)
-def test_what_is_said_of_a_mistake(data: Any, sentences: list[tuple[str, str]]) -> None:
-    assert all_mistakes(data) == sentences
+@pytest.mark.parametrize(("data", "sentences"), [(data, list(said)) for data, *said in MISTAKES])
+def test_what_is_said_of_a_mistake(data: Any, sentences: list[str]) -> None:
+    assert [f"{place}: {sentence}" for place, sentence in all_mistakes(data)] == sentences
 
 
 def test_what_is_said_of_a_value_that_is_written_as_json() -> None:

@@ -19,11 +19,6 @@ def asks(operator: str, value: Any) -> Condition:
     return Condition(operator=operator, path="it", value=value)
 
 
-def test_the_table_is_long_and_has_no_row_twice() -> None:
-    assert len(ROWS) >= 220
-    assert len({f"{row[:3]!r}" for _, row in ROWS}) == len(ROWS)
-
-
 @pytest.mark.requirement("000.03", "000.04")
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name}-{i}" for i, (name, _) in enumerate(ROWS)])
 def test_row(name: str, row: tuple[Any, str, Any, Any]) -> None:

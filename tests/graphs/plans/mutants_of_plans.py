@@ -1,15 +1,8 @@
-"""Plans with mistakes in them, made from the right ones: `mutant(seed)` is always the same.
-
-    python -m tests.graphs.plans.mutants_of_plans 10000
-
-reads that many and says how the worst of them did.
-"""
+"""Plans with mistakes in them, made from the right ones: `mutant(seed)` is always the same."""
 
 from __future__ import annotations
 
 import json
-import resource
-import sys
 import time
 from copy import deepcopy
 from pathlib import Path
@@ -181,21 +174,3 @@ def read(seed: int) -> tuple[Plan | None, float]:
 def well_said(mistake: Mistake) -> bool:
     placed = mistake.place or mistake.message.startswith("a plan is an object")
     return bool(placed and mistake.message) and str(mistake).isprintable()
-
-
-def main(count: int) -> None:
-    right = 0
-    worst = (0.0, 0)
-    for seed in range(count):
-        plan, seconds = read(seed)
-        right += plan is not None
-        worst = max(worst, (seconds, seed))
-    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{count} mutants: {count - right} refused, {right} still right")
-    print(
-        f"the slowest took {worst[0] * 1000:.1f} ms (seed {worst[1]}), the process {megabytes:.0f} MB at most"
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)

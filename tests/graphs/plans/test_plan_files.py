@@ -136,7 +136,7 @@ CASES: dict[str, tuple[tuple[str, ...], list[tuple[str, dict[str, Any], str]]]] 
         ],
     ),
 }
-"""By plan: its nodes; and by case: the answers of the actions, and what becomes of each node (see `LETTERS`)."""
+"""By plan: its nodes; and by case: the answers of the actions, and what becomes of each node (`LETTERS`)."""
 
 
 @pytest.mark.requirement("000.07", "000.08", "000.09", "000.10")

@@ -263,18 +263,6 @@ def test_a_rejected_call_is_no_attempt_of_a_node_that_recovers() -> None:
     assert (done.result.nodes["a"].attempts, done.task_runs()["a"].run_count) == (1, 2)
 
 
-@pytest.mark.requirement("002.04")
-def test_a_timeout_ends_an_attempt() -> None:
-    release = threading.Event()
-    try:
-        done = run(node("a", "wait", timeout_ms=100), actions={"wait": lambda: release.wait(20)})
-    finally:
-        release.set()
-    assert done.result.nodes["a"].error is not None
-    assert done.result.nodes["a"].error.code == "TIMEOUT"
-    assert done.task_runs()["a"].state_name == "TimedOut"
-
-
 @pytest.mark.requirement("000.24")
 def test_nodes_with_the_same_input_share_nothing_unless_they_say_so(tmp_path: Any) -> None:
     calls: list[str] = []

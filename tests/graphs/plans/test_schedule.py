@@ -195,41 +195,12 @@ class TestLastError:
         seen = play(nodes, {"a": ended("a", fails=True, to=["h"])}).seen
         assert seen == {"a": None, "h": "a", "after": None, "skipped": "a", "last": "a"}
 
-    def test_what_a_handler_has_put_right_is_not_seen_by_what_waited_for_both(self) -> None:
-        nodes = [
-            node("a", on_failure="h"),
-            node("h"),
-            node("mid", "h"),
-            node("both", "a", "h"),
-            node("far", "a", "mid", rule="always"),
-        ]
-        seen = play(nodes, {"a": ended("a", fails=True, to=["h"])}).seen
-        assert (seen["both"], seen["far"]) == (None, None)
-
-    def test_an_independent_failure_is_still_seen(self) -> None:
-        nodes = [node("a"), node("b"), node("c", "b", "a"), node("d", "c")]
-        seen = play(nodes, {"a": ended("a", fails=True)}).seen
-        assert (seen["c"], seen["d"]) == ("a", None)
-
-    def test_the_error_of_the_last_failure_stands_for_those_before(self) -> None:
-        nodes = [node("a", on_failure="b"), node("b", on_failure="c"), node("c"), node("d", "a", "b", "c")]
-        ends = {"a": ended("a", fails=True, to=["b"]), "b": ended("b", fails=True, to=["c"])}
-        assert play(nodes, ends).seen == {"a": None, "b": "a", "c": "b", "d": None}
-
-    def test_parallel_branches_do_not_see_each_other(self) -> None:
-        nodes = [node("a"), node("b"), node("after_a", "a", rule="always"), node("after_b", "b")]
-        seen = play(nodes, {"a": ended("a", fails=True)}).seen
-        assert (seen["after_a"], seen["after_b"]) == ("a", None)
-
     def test_where_one_success_is_enough_the_others_are_not_looked_at(self) -> None:
         schedule = Schedule([node("a"), node("b"), node("e", "a", "b", rule="any_success")])
         schedule.start()
         schedule.settle("b", ended("b", fails=True))
         assert schedule.settle("a", Ended(True)) == ScheduleStep(("e",))
         assert schedule.error_seen_by("e") is None
-
-    def test_without_an_error_a_failure_leaves_nothing_to_see(self) -> None:
-        assert play([node("a"), node("b", "a", rule="always")], {"a": Ended(False)}).seen["b"] is None
 
     def test_a_crowd_of_failures_is_remembered_up_to_a_bound(self) -> None:
         many = [f"n{i}" for i in range(MOST + 20)]

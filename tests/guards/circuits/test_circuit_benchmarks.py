@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks import circuits, fleet_crowd, fleet_simulation, fleet_store
+from benchmarks import circuits, fleet_crowd
 from benchmarks.fleet_simulation import numbers, simulate
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
-
-
-def test_a_simulation_is_determined_by_its_seed() -> None:
-    assert simulate(30, True, 1) == simulate(30, True, 1)
-    assert simulate(30, True, 1) != simulate(30, True, 2)
 
 
 def test_a_shared_circuit_leaks_less_and_knocks_with_one_hand() -> None:
@@ -30,23 +23,6 @@ def test_a_shared_circuit_leaks_less_and_knocks_with_one_hand() -> None:
     assert alone["store_worst_second"] == 0
     assert shared["herd_worst_second"] < 2 * 100
     assert shared["recovered_after"] < alone["recovered_after"]
-
-
-def test_groups_stand_for_their_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = numbers(simulate(1200, True, 1), True, 0)
-    monkeypatch.setattr(fleet_simulation, "MOST_SIMULATED", 400)
-    grouped = numbers(simulate(1200, True, 1), True, 0)
-    assert grouped["leaked"] == pytest.approx(exact["leaked"], rel=0.5)
-    assert grouped["store_per_second_closed"] == pytest.approx(exact["store_per_second_closed"], rel=0.1)
-    assert grouped["worst_second_of_knocking"] == 2
-
-
-def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    from benchmarks.fleet_plot import draw
-
-    rows = [numbers(simulate(10, shared, 1), shared, 0) for shared in (True, False)]
-    draw(rows, {"shared": {1: 5}, "one each": {1: 7}}, (10, 70, 130), tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("lost", [0.0, 1.0])
@@ -66,21 +42,6 @@ def test_a_crowd_keeps_the_promises(workers: int, lost: float) -> None:
         assert found["store_worst_second_closed"] <= 200
 
 
-def test_the_store_load_is_drawn(tmp_path: Path) -> None:
-    from benchmarks.fleet_plot import draw_store_load
-
-    rows = fleet_store.simulated([10, 100], 0.0, 1)
-    assert all(row["pushed"] <= 200 for row in rows)
-    real = [
-        {"store": store, "way": way, "processes": number, "sent_per_second": 40.0}
-        for store in ("Redis", "Postgres")
-        for way in ("pushed", "polled")
-        for number in (4, 8)
-    ]
-    draw_store_load(rows, real, tmp_path / "picture.png")
-    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_load_on_the_store_is_counted_and_does_not_grow_with_the_calls() -> None:
     few = circuits.store_load("memory://few", 20, 1.5)
     many = circuits.store_load("memory://many", 400, 1.5)
@@ -89,15 +50,6 @@ def test_the_load_on_the_store_is_counted_and_does_not_grow_with_the_calls() -> 
     flat = [{"calls_per_second": rate, "operations_per_second": 5} for rate in (10, 1000)]
     assert circuits.is_flat(flat)
     assert not circuits.is_flat([flat[0], {**flat[1], "operations_per_second": 9}])
-
-
-@pytest.mark.parametrize("script", ["circuits", "fleet_simulation"])
-def test_the_scripts_explain_themselves(script: str) -> None:
-    ran = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{script}", "--help"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert ran.returncode == 0
-    assert "--json" in ran.stdout
 
 
 def test_the_circuits_of_one_store_have_a_bounded_load_each() -> None:

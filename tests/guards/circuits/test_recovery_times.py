@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from statistics import quantiles
 
 import pytest
 
-from benchmarks.circuit_recovery import asked, kept_out, main
+from benchmarks.circuit_recovery import asked, kept_out
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 RUNS = 300
@@ -41,14 +40,3 @@ def test_one_failed_probe_would_keep_such_a_service_out_for_minutes() -> None:
 )
 def test_a_service_that_stays_down_for_an_hour_is_left_alone(down: float, calls: float) -> None:
     assert asked(DEFAULT, down, 3600, 60) <= calls
-
-
-def test_the_command_prints_what_it_found(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["circuit_recovery", "--runs", "4", "--outage", "20"])
-    main()
-    assert "kept out" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["circuit_recovery", "--runs", "4", "--outage", "20", "--json"])
-    main()
-    assert len(json.loads(capsys.readouterr().out)["kept_out"]) == 8

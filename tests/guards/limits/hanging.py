@@ -5,6 +5,11 @@ import contextlib
 import threading
 import time
 
+import pytest
+
+from prefect_resilience.guards.limits import line
+from prefect_resilience.guards.timeouts.threads import overdue_calls
+
 
 class Service:
     """Counts the calls that run in it, and the most there ever were."""
@@ -36,8 +41,22 @@ class Service:
             await asyncio.sleep(seconds)
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=30.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it never came about"
         time.sleep(0.005)
+
+
+@pytest.fixture
+def service():
+    made = Service()
+    yield made
+    made.go_on.set()
+    wait_until(lambda: not made.inside, 30)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    yield
+    wait_until(lambda: not line._lines.by_key and not overdue_calls())

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from prefect_resilience.guards.timeouts.process import ChildCall
+from tests.guards.limits.hanging import wait_until
 
 
 def call_in_process(fn, args, kwargs, seconds, **options):
@@ -15,13 +16,6 @@ def call_in_process(fn, args, kwargs, seconds, **options):
 
 def acall_in_process(fn, args, kwargs, seconds):
     return ChildCall(fn, args, kwargs).acall(seconds)
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
 
 
 def gone(pid):
@@ -62,7 +56,6 @@ def family(path):
         import os
         import subprocess
         import sys
-        import time
 
         other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         with open(str(path) + ".new", "w") as file:

@@ -22,8 +22,8 @@ from prefect_resilience import (
 )
 from prefect_resilience.base.drive import drive
 from prefect_resilience.errors.classify.classify import classify
-from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.limits import adaptive, line
+from tests.guards.limits.hanging import wait_until
 
 
 class Busy(Exception):
@@ -228,22 +228,6 @@ def test_its_json_form_is_like_that_of_the_others():
     assert again.model_dump() == limit.model_dump()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"initial": 0}, "AdaptiveLimit(initial=0): write at least 1"),
-        ({"minimum": 30}, "AdaptiveLimit(initial=20, minimum=30, maximum=200): write minimum <= initial"),
-        ({"maximum": 10}, "AdaptiveLimit(initial=20, minimum=1, maximum=10): write minimum <= initial"),
-        ({"name": "llm"}, "AdaptiveLimit has no option 'name'; write one of initial, max_wait, maximum, min"),
-        ({"max_concurrent": 3}, "AdaptiveLimit has no option 'max_concurrent'"),
-    ],
-)
-def test_mistakes_in_options_are_named(options, message):
-    with pytest.raises(ConfigurationError) as caught:
-        AdaptiveLimit(**options)
-    assert message in str(caught.value)
-
-
 def test_it_may_stand_beside_other_limits():
     calls = resilient(retry=None, limits=[Bulkhead(5), AdaptiveLimit(5), RateLimit(100, per=1)])(lambda: 0)
     assert calls() == 0
@@ -260,10 +244,3 @@ def taken(limit):
 
 def at_number(limit, number):
     state(limit).vegas.limit = float(number)
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.002)

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience import AttemptTimeout, Bulkhead, ConfigurationError, Hedge, Timeout, resilient
+from prefect_resilience import AttemptTimeout, Bulkhead, Hedge, Timeout, resilient
 from prefect_resilience.guards.limits import hedge as hedges
 from prefect_resilience.guards.limits import line
 from prefect_resilience.guards.limits.quantiles import FORGETS, LatencySketch
 from prefect_resilience.guards.timeouts.threads import overdue_calls
+from tests.guards.limits.hanging import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +22,6 @@ def nothing_is_left():
     hedges._all_measured.of.cache_clear()
     yield
     wait_until(lambda: overdue_calls() == 0 and not line._lines.by_key)
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.002)
 
 
 class Script:
@@ -199,38 +193,6 @@ def test_async_calls_may_have_a_percentile_too(monkeypatch):
     began = time.monotonic()
     assert asyncio.run(reads())[-1] == 23
     assert time.monotonic() - began < 4
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Hedge("p0"), "Hedge(after='p0'): write a percentile from"),
-        (lambda: Hedge("pp"), "Hedge(after='pp'): write a percentile from"),
-        (lambda: Hedge("p100"), "Hedge(after='p100'): write a percentile from"),
-        (lambda: Hedge("soon"), "'soon' is not a duration"),
-        (lambda: Hedge(1).call(asyncio.sleep, 0), "sleep is async: write `await Hedge(...).acall(...)`"),
-        (
-            lambda: resilient(hedge=Hedge(1))(generator),
-            "hedge= needs a function with one result, but 'generator' is a generator",
-        ),
-        (
-            lambda: resilient(hedge=Hedge(1), timeout=Timeout(1, mode="process"))(time.sleep),
-            "hedge= cannot repeat a call in a child process",
-        ),
-        (
-            lambda: resilient(hedge=Hedge(1), effect="external")(time.sleep),
-            "hedge= makes a slow call a second time, which effect='external' forbids",
-        ),
-    ],
-)
-def test_mistakes_are_named(make, says):
-    with pytest.raises(ConfigurationError) as caught:
-        make()
-    assert says in str(caught.value)
-
-
-def generator():
-    yield 1
 
 
 def test_json_means_the_same():

@@ -23,6 +23,7 @@ from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, RateLimitedError
 from prefect_resilience.guards.limits.rate import RateLimit
 from tests.guards.limits.counting import Counting
+from tests.guards.limits.hanging import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -280,13 +281,6 @@ def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, 
 
     assert in_run(body)[:2] == [True, True]
     assert "Lost a place of the limit" in caplog.text
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.01)
 
 
 def test_a_process_that_ends_gives_its_places_back(api_url, name):

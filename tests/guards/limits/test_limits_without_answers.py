@@ -25,6 +25,7 @@ from prefect_resilience.guards.limits.rate import RateLimit
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
 from tests.guards.limits.api_proxy import ApiProxy, half_busy
 from tests.guards.limits.counting import Counting
+from tests.guards.limits.hanging import wait_until
 
 pytestmark = pytest.mark.api
 
@@ -52,13 +53,6 @@ def counting():
 def nothing_is_left():
     yield
     wait_until(lambda: not leases._leases.held and not line._lines.by_key and not overdue_calls())
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.01)
 
 
 def behind(proxy, body):

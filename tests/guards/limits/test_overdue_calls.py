@@ -18,21 +18,9 @@ from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts import overdue
 from prefect_resilience.guards.timeouts.stream import iterate_with_deadline
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
-from tests.guards.limits.hanging import Service, wait_until
-
-
-@pytest.fixture
-def service():
-    made = Service()
-    yield made
-    made.go_on.set()
-    wait_until(lambda: not made.inside, 30)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    wait_until(lambda: not line._lines.by_key and not overdue_calls())
+from tests.guards.limits.hanging import nothing_is_left as nothing_is_left
+from tests.guards.limits.hanging import service as service
+from tests.guards.limits.hanging import wait_until
 
 
 def within(service, seconds=20.0, deadline=0.05):

@@ -13,24 +13,11 @@ from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts import overdue
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
-from prefect_resilience.guards.timeouts.threads import overdue_calls
 from prefect_resilience.guards.timeouts.timeout import acall_within
-from tests.guards.limits.hanging import Service, wait_until
+from tests.guards.limits.hanging import nothing_is_left as nothing_is_left
+from tests.guards.limits.hanging import service as service
+from tests.guards.limits.hanging import wait_until
 from tests.guards.limits.processes import acall_in_process
-
-
-@pytest.fixture
-def service():
-    made = Service()
-    yield made
-    made.go_on.set()
-    wait_until(lambda: not made.inside, 30)
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    yield
-    wait_until(lambda: not line._lines.by_key and not overdue_calls())
 
 
 async def to_thread(service):

@@ -13,13 +13,7 @@ import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
+from tests.guards.limits.hanging import wait_until
 
 
 def test_chunks_and_the_returned_value_pass():

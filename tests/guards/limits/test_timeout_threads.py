@@ -20,13 +20,7 @@ import pytest
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts import threads
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, overdue_calls
-
-
-def wait_until(condition, seconds=10.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
+from tests.guards.limits.hanging import wait_until
 
 
 @pytest.fixture(autouse=True)
