@@ -141,10 +141,6 @@ async def test_a_sync_function_is_refused_before_it_is_called():
         await Hedge(after=1).acall(fetch)
 
 
-def test_json_means_the_same():
-    assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)
-
-
 async def test_a_failure_beside_the_winner_is_not_left_unread(caplog):
     gate = asyncio.Event()
 

@@ -196,6 +196,7 @@ def test_async_calls_may_have_a_percentile_too(monkeypatch):
 
 
 def test_json_means_the_same():
+    assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)
     assert Hedge.model_validate_json('{"after": "p99", "max": 2}') == Hedge("p99", 2)
     assert Hedge("p99.9").model_dump()["after"] == "p99.9"
 
