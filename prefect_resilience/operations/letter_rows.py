@@ -1,23 +1,39 @@
-"""What the command line and the dashboard show of a dead letter: its call, and the error that it shares."""
+"""Dead letters as rows: what the command line and the dashboard show of each, and of a common error."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import Any, cast
 
-from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
-from prefect_resilience.durable.letters.model import DeadLetter
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from rich.text import Text
 
+from prefect_resilience.base.text import lasting, plural
+from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
+from prefect_resilience.durable.letters.model import DeadLetter, Pass, Replay
+from prefect_resilience.durable.letters.report import LetterOutcome
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.operations.cli import look
+from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, safe
+
+MEANINGS = {
+    "waiting": "not replayed yet",
+    "replaying": "a replay is running",
+    "in_doubt": "a replay was interrupted; check its outcome at the receiver, then run `replay ID --force`",
+    "replayed": "its call was replayed successfully",
+    "settled": "its call succeeded in a later pass of its flow run; it needs no replay",
+}
 OPEN = ("waiting", "in_doubt", "replaying")
+COUNTED = 10_000
+"""So many letters are counted for a screen; then it says that there are more."""
 VARYING = re.compile(r"""https?://\S+|'[^']*'|"[^"]*"|\b\w*\d[\w.:-]*""")
 """Parts of an error that differ from call to call: addresses, quoted names, ids, numbers and times."""
-LONGEST_CALL = 300
-CALLS_SHOWN = 5
+LONGEST_CALL, LONGEST_VALUE = 300, 2_000
+CALLS_SHOWN, GROUPS_SHOWN = 5, 50
 
 
 def plain(encoded: Any) -> Any:
@@ -27,29 +43,24 @@ def plain(encoded: Any) -> Any:
     if not isinstance(encoded, dict):
         return encoded
     members = cast("dict[str, Any]", encoded)
-    kind = members.get(KIND)
-    if kind is None:
+    if KIND not in members:
         return {name: plain(member) for name, member in members.items()}
-    if kind == LEFT_OUT:
+    if members[KIND] == LEFT_OUT:
         return f"<left out: {members['why']}>"
-    for part in ("fields", "value", "name"):
-        if part in members:
-            return plain(members[part])
-    return None
+    return next((plain(members[part]) for part in ("fields", "value", "name") if part in members), None)
 
 
-def argument_text(name: str, encoded: Any, most: int) -> str:
-    """A parameter and its value as JSON, without secrets and without the fields that the codec adds."""
-    masked = redact_data({name: plain(encoded)})[name]
-    text = json.dumps(masked, ensure_ascii=True)
-    return f"{name} = {text if len(text) <= most else f'{text[:most]}... ({len(text):,} characters)'}"
+def argument_texts(letter: DeadLetter, most: int) -> Iterator[str]:
+    """Each parameter and its value as JSON, without secrets and without the fields that the codec adds."""
+    for name, encoded in letter.contents.parameters.items():
+        text = json.dumps(redact_data({name: plain(encoded)})[name])
+        yield f"{name} = {text if len(text) <= most else f'{text[:most]}... ({len(text):,} characters)'}"
 
 
 @lru_cache(maxsize=2_000)
 def call_text(letter: DeadLetter) -> str:
     """The arguments on one line. Cached: they never change, and each is read from the store."""
-    arguments = letter.contents.parameters.items()
-    text = ", ".join(argument_text(name, value, LONGEST_CALL // 3) for name, value in arguments)
+    text = ", ".join(argument_texts(letter, LONGEST_CALL // 3))
     return text if len(text) <= LONGEST_CALL else f"{text[:LONGEST_CALL]}…"
 
 
@@ -58,52 +69,113 @@ def error_kind(letter: DeadLetter) -> str:
     return f"{letter.code} {letter.category} {VARYING.sub('…', letter.message)}"[:LONGEST_CALL]
 
 
-@dataclass
-class LetterGroup:
-    """The open letters of one task that failed with one kind of error; `latest`: the newest ones."""
-
-    name: str
-    kind: str
-    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OPEN, 0))
-    latest: list[DeadLetter] = field(default_factory=list[DeadLetter])
-
-    def add(self, letter: DeadLetter) -> None:
-        self.states[letter.status] += 1
-        if len(self.latest) < CALLS_SHOWN:
-            self.latest.append(letter)
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The group as JSON."""
-        newest = self.latest[0]
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            **self.states,
-            "newest": newest.created_at.timestamp(),
-            "error": redact(newest.summary())[:LONGEST_CALL],
-            "calls": [call_row(letter) for letter in self.latest],
-        }
+# -- on the command line
 
 
-def call_row(letter: DeadLetter) -> dict[str, Any]:
+def letter_columns(now: float) -> look.Columns[DeadLetter]:
+    """The table of letters."""
     return {
-        "id": letter.id,
-        "status": letter.status,
-        "at": letter.created_at.timestamp(),
-        "attempts": letter.attempts,
-        "run": letter.flow_run_id,
-        "call": call_text(letter),
+        "status": (WORD, lambda letter: look.state(letter.status)),
+        "id": (WORD, lambda letter: letter.id),
+        "task": (8, lambda letter: letter.name),
+        "age": (NUMBER, lambda letter: lasting(round(now - letter.created_at.timestamp()))),
+        "passes": (NUMBER, lambda letter: str(max(letter.failures, len(letter.passes)))),
+        "error": (12, lambda letter: safe(letter.summary())),
     }
 
 
-def grouped(letters: Iterable[DeadLetter]) -> list[LetterGroup]:
-    """The open letters by task and kind of error: groups with a letter in doubt first, then the largest."""
-    groups: dict[tuple[str, str], LetterGroup] = {}
-    for letter in letters:
+OUTCOMES: look.Columns[LetterOutcome] = {
+    "result": (WORD, lambda outcome: look.state(outcome.result)),
+    "id": (WORD, lambda outcome: outcome.id),
+    "task": (8, lambda outcome: outcome.name),
+    "message": (TEXT, lambda outcome: safe(outcome.message)),
+}
+"""The outcome of each letter of a replay."""
+
+
+def counts_line(counts: Mapping[str, int], url: str, *, more: bool) -> str:
+    """One line: the number of letters by status. `more`: there are others, which were not counted."""
+    states = ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in MEANINGS if counts.get(name))
+    number = f"{'more than ' if more else ''}{plural(sum(counts.values()), 'dead letter')}"
+    return f"{number}{': ' if states else ''}{states}, in {redact(url)}"
+
+
+def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]:
+    """All facts about one letter."""
+    yield "dead letter", letter.id
+    meaning = f"  {MEANINGS[letter.status]}"
+    yield "status", look.state(letter.status).append(meaning, style="not bold default")
+    yield letter.kind, letter.name
+    yield "code", str(letter.source or "not found")
+    yield "failed", look.local(letter.created_at.timestamp(), now)
+    if len(letter.passes) > 1:
+        yield from _lines("passes", (_pass(one, now) for one in letter.passes))
+    else:
+        yield "attempts", str(letter.attempts)
+    yield "error", safe(letter.summary())
+    for name in ("deployment_id", "batch_id", "flow_run_id", "task_run_id"):
+        if value := getattr(letter, name):
+            yield name.removesuffix("_id").replace("_", " "), value
+    yield from _lines("parameters", argument_texts(letter, LONGEST_VALUE))
+    if letter.claim is not None:
+        yield "replaying", f"{letter.claim.owner}, since {letter.claim.since:%H:%M:%S} UTC"
+    yield from _lines("replays", (_replay(one, now) for one in letter.replays))
+    if (error := letter.error) is not None and error.stack_trace:
+        yield "stack trace", Text(redact(error.stack_trace.rstrip()))
+
+
+def _lines(label: str, texts: Iterable[look.Cell]) -> Iterator[tuple[str, look.Cell]]:
+    """Rows of a card; only the first has the label."""
+    for place, text in enumerate(texts):
+        yield "" if place else label, text
+
+
+def _replay(replay: Replay, now: float) -> str:
+    outcome = replay.outcome.replace("_", " ")
+    return f"{outcome} {look.local(replay.finished_at.timestamp(), now)}, {safe(replay.message)}"
+
+
+def _pass(one: Pass, now: float) -> str:
+    """The outcome of the call in one pass of its flow run."""
+    start = look.local(one.at.timestamp(), now) + (f", start {one.starts[-1][1]}: " if one.starts else ", ")
+    if one.outcome == "succeeded":
+        return f"{start}succeeded"
+    return f"{start}failed after {plural(one.attempts, 'attempt')}, {safe(one.code or one.category)}"
+
+
+# -- on the page
+
+
+def page_rows(listed: Iterable[DeadLetter], most: int = COUNTED) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rows of groups of open letters of one task with one kind of error, and the summary of all.
+
+    Groups with a letter in doubt come first, then the largest. `listed`: letters, the newest first; `most` of
+    them are counted. `more`: there are others.
+    """
+    letters = iter(listed)
+    groups: dict[tuple[str, str], list[DeadLetter]] = {}
+    for letter in islice(letters, most):
         if letter.status in OPEN:
-            kind = error_kind(letter)
-            groups.setdefault((letter.name, kind), LetterGroup(letter.name, kind)).add(letter)
-    return sorted(
-        groups.values(), key=lambda one: (not one.states["in_doubt"], -sum(one.states.values()), one.name)
-    )
+            groups.setdefault((letter.name, error_kind(letter)), []).append(letter)
+    more = next(letters, None) is not None
+    counts = {key: Counter[str](letter.status for letter in members) for key, members in groups.items()}
+    order = sorted(groups, key=lambda key: (not counts[key]["in_doubt"], -len(groups[key]), key[0]))
+    rows = {
+        f"{name}: {kind}": {
+            **{"place": place, "name": name, "kind": kind, "more": more},
+            **{state: counts[name, kind][state] for state in OPEN},
+            "newest": groups[name, kind][0].created_at.timestamp(),
+            "error": redact(groups[name, kind][0].summary())[:LONGEST_CALL],
+            "calls": [_page_call(letter) for letter in groups[name, kind][:CALLS_SHOWN]],
+        }
+        for place, (name, kind) in enumerate(order[:GROUPS_SHOWN])
+    }
+    totals = {state: sum(count[state] for count in counts.values()) for state in OPEN}
+    return rows, {**totals, "more": more, "groups": len(groups), "shown": len(rows)}
+
+
+def _page_call(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        **{"id": letter.id, "status": letter.status, "attempts": letter.attempts},
+        **{"at": letter.created_at.timestamp(), "run": letter.flow_run_id, "call": call_text(letter)},
+    }

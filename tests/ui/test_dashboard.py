@@ -195,7 +195,7 @@ def test_an_effect_is_settled_by_clicks(fleet: Dashboard, visit: Callable[..., A
     page.get_by_text("payment:A-18: settled as done").wait_for()
     page.get_by_text("1 open, effects in doubt: 1").wait_for()
     page.get_by_role("button", name="Recover payments-2026-11").click()
-    page.get_by_role("dialog").get_by_text("A person must act first").wait_for()
+    page.get_by_role("dialog").get_by_text("The batch needs a person").wait_for()
     page.keyboard.press("Escape")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Recover payments-2026-11"
 

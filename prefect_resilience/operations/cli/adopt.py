@@ -83,13 +83,18 @@ def adopt(
             raise ConfigurationError(f"there is no {path}{nearest_file(path, ('.py',))}")
     by_default = bool(get_current_settings().tasks.default_retries)
     sources = dict.fromkeys(file for path in paths for file in python_files(path))
-    files = [one for file in sources if (one := _adopted(file, by_default)) is not None]
-    for one in files if write else ():
-        _write(one)
-    return look.answer(files, *_shown(files), json=json)
+    files = [one for file in sources if (one := _adoption_of(file, by_default)) is not None]
+    for one in files:
+        if write and one.diff:
+            try:
+                Path(one.file).write_bytes(one.content)
+            except OSError as error:
+                raise ConfigurationError(f"{one.file} cannot be written: {one_line(error)}") from None
+            one.written = True
+    return look.answer(files, *_parts(files), json=json)
 
 
-def _adopted(file: Path, retried_by_default: bool) -> AdoptedFile | None:
+def _adoption_of(file: Path, retried_by_default: bool) -> AdoptedFile | None:
     """What becomes of a file; None if it has no plain task."""
     try:
         raw = file.read_bytes()
@@ -118,16 +123,6 @@ def _is_beside(file: Path, origin: str) -> bool:
     )
 
 
-def _write(one: AdoptedFile) -> None:
-    if not one.diff:
-        return
-    try:
-        Path(one.file).write_bytes(one.content)
-    except OSError as error:
-        raise ConfigurationError(f"{one.file} cannot be written: {one_line(error)}") from None
-    one.written = True
-
-
 def _diff(file: str, before: str, after: str) -> str:
     old, new, name = before.splitlines(keepends=True), after.splitlines(keepends=True), file.lstrip("/")
     return "".join(difflib.unified_diff(old, new, f"a/{name}", f"b/{name}", n=1))
@@ -147,23 +142,23 @@ def _task(task: PlainTask, calls: TaskCalls) -> AdoptedTask:
     )
 
 
-def _shown(files: list[AdoptedFile]) -> Iterator[RenderableType]:
+def _parts(files: list[AdoptedFile]) -> Iterator[RenderableType]:
     for one in files:
         if one.diff:
             yield Text("\n".join(map(_visible, one.diff.splitlines())))
-    tasks = [(one, task) for one in files for task in one.tasks]
+    tasks = [(one.file, task) for one in files for task in one.tasks]
     if tasks:
-        columns = {"task": TEXT, "at": TEXT, "keeps": TEXT, "could have": TEXT}
-        yield look.table(columns, (_row(one.file, task) for one, task in tasks))
+        yield look.table(TASKS, tasks)
     for one in files:
         if one.trouble:
             yield look.card([(f"{one.file}:", f"cannot be read: {one.trouble}")])
         for danger in one.dangers:
-            yield _card(one.file, danger)
-    for one, task in tasks:
+            where = f"{one.file}:{danger.line}" + (f", in {danger.task}" if danger.task else "")
+            yield look.finding("wrong", where, danger.says, danger.mend)
+    for file, task in tasks:
         if task.unseen:
             says = f"not judged: {'; '.join(task.unseen)}"
-            yield look.finding("note", f"{one.file}, in {task.name}", says, UNSEEN_MEND)
+            yield look.finding("note", f"{file}, in {task.name}", says, UNSEEN_MEND)
     yield _count_line(files)
     if tasks:
         yield UNSEEN
@@ -173,14 +168,13 @@ def _visible(line: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\t" else " " for letter in line).rstrip()
 
 
-def _row(file: str, task: AdoptedTask) -> tuple[str, ...]:
-    kept = ", ".join(f"{name}={value}" for name, value in task.kept.items()) or "no retries"
-    return task.name, f"{file}:{task.line}", kept, task.left or task.could_be
-
-
-def _card(file: str, danger: Danger) -> RenderableType:
-    where = f"{file}:{danger.line}" + (f", in {danger.task}" if danger.task else "")
-    return look.finding("wrong", where, danger.says, danger.mend)
+TASKS: look.Columns[tuple[str, AdoptedTask]] = {
+    "task": (TEXT, lambda row: row[1].name),
+    "at": (TEXT, lambda row: f"{row[0]}:{row[1].line}"),
+    "keeps": (TEXT, lambda row: ", ".join(map("=".join, row[1].kept.items())) or "no retries"),
+    "could have": (TEXT, lambda row: row[1].left or row[1].could_be),
+}
+"""The tasks, each with its file."""
 
 
 def _count_line(files: list[AdoptedFile]) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -14,21 +13,19 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known, recovery, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
-from prefect_resilience.durable.batches.edge.known import check_known
 from prefect_resilience.durable.batches.edge.listing import in_order
 from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import batches_tables as tables
+from prefect_resilience.operations import batch_rows as rows
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store, Yes
+from prefect_resilience.operations.cli.options import ANSWERING, ASKING, RECOVERING, Answering, Flag
 from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
-Reason = Annotated[str | None, Parameter(help="The reason, for the audit log.")]
 _MEANS: dict[str, str] = {
     "done": "is done and will not be repeated",
     "not_done": "was not done, so the next run may do it",
@@ -36,25 +33,6 @@ _MEANS: dict[str, str] = {
     "kept": "stays done, and no rollback will compensate it",
 }
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Recovering:
-    """The options of every command that recovers, rolls back or abandons a batch."""
-
-    reason: Reason = None
-    dry_run: DryRun = False
-    force: Annotated[
-        Flag,
-        Parameter(help="Also if Prefect shows the run as running. Only if its process has certainly ended."),
-    ] = False
-    yes: Yes = False
-    store: Store = None
-    json: Json = False
-
-
-RECOVERING = Recovering()
 
 app: App = options.group(
     "batches", "Show the effects of a batch; recover it, settle effects in doubt, roll it back or abandon it."
@@ -69,7 +47,7 @@ def list_all(
     all: Flag = False,
     since: str = "30d",
     limit: int = 100,
-    how: options.Answering = options.ANSWERING,
+    how: Answering = ANSWERING,
 ) -> int:
     """Show the batches: those in doubt, then other open ones, then the rest; in each group the newest first.
 
@@ -87,26 +65,23 @@ def list_all(
     options.check_limit(limit)
     if open and archived:
         raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
-    url = options.store_url(how.store)
     back = options.since("--since", since)
-    with options.explained(url):
-        found = tables.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
-    if how.json:
-        look.as_json([tables.batch_row(one, found) for one in found.shown])
-    elif not found.shown:
-        which = "open " if open or found.left_out else "archived " if archived else ""
-        look.show(f"There are no {which}batches in {redact(url)}.")
-    else:
+    with how.at_store() as url:
+        found = rows.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
+    if found.rows:
         more = f"The first {limit} of " if found.counts.total > limit else ""
-        says = tables.summary(found.counts, redact(url), left_out=found.left_out)
-        look.show(tables.batches_table(found), more + says)
+        parts = [look.table(rows.batch_columns(found.now), found.rows), more + rows.counts_line(found, url)]
+    else:
+        which = "open " if open or found.left_out else "archived " if archived else ""
+        parts = [f"There are no {which}batches in {redact(url)}."]
+    how.answer([row.as_json for row in found.rows], *parts)
     for sentence in found.caveats:
         look.say(sentence)
     return 0
 
 
 @app.command(alias=("status", "batch-status"))
-def show(batch: Id, /, *, archived: Flag = False, how: options.Answering = options.ANSWERING) -> int:
+def show(batch: Id, /, *, archived: Flag = False, how: Answering = ANSWERING) -> int:
     """Show the effects of a batch, how to recover it, and its audit log; also of an archived batch.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
@@ -114,13 +89,12 @@ def show(batch: Id, /, *, archived: Flag = False, how: options.Answering = optio
     Args:
         archived: Show the archived records even if the ledger still has the batch.
     """
-    url = options.store_url(how.store)
-    with options.explained(url):
-        status = _existing(batch, url, archived)
-        needs_nothing = None if status.hint or status.archived else _why_nothing(batch, url)
-        document = tables.batch_as_json(status)
+    with how.at_store() as url:
+        status = _read(batch, url, archived)
+        hint = status.hint or ("" if status.archived else _why_nothing(batch, url))
+        document = _document(status)
         now = open_ledger(url).store.now()
-    return look.answer(document, *tables.batch_card(status, status.hint or needs_nothing, now), json=how.json)
+    return how.answer(document, *rows.batch_card(status, hint, now))
 
 
 @app.command
@@ -130,7 +104,7 @@ def recover(
     *,
     strategy: Literal["auto", "restart", Strategy] = "auto",
     rollback_to: str | None = None,
-    how: Recovering = RECOVERING,
+    how: options.Recovering = RECOVERING,
 ) -> int:
     """Recover a batch after a failed or crashed run: the run starts again, and done effects are not repeated.
 
@@ -143,15 +117,10 @@ def recover(
     """
     if rollback_to is not None and strategy not in ("auto", "compensate"):
         raise ConfigurationError(f"--rollback-to and --strategy {strategy} cannot be combined")
-    import_from_here()
-    url = options.store_url(how.store)
     if rollback_to is not None:
-        work = partial(recovery.recover, batch, "compensate", to=rollback_to, force=how.force, store=url)
-        asks: tuple[str, ...] = ("compensated",)
-    else:
-        work = partial(recovery.recover, batch, strategy, force=how.force, progress=look.say, store=url)
-        asks = tuple(tables.ACTIONS) if how.force else ("compensated", "abandoned")
-    return _carried_out(work, asks, url, how)
+        return rollback(batch, to=rollback_to, how=how)
+    asks = tuple(rows.ACTIONS) if how.force else ("compensated", "abandoned")
+    return _carry_out(how, asks, recovery.recover, batch, strategy, progress=look.say)
 
 
 @app.command
@@ -163,9 +132,9 @@ def settle(
     *,
     result: str | None = None,
     external_id: str | None = None,
-    reason: Reason = None,
+    reason: options.Reason = None,
     force: Flag = False,
-    how: options.Answering = options.ANSWERING,
+    how: Answering = ANSWERING,
 ) -> int:
     """Settle an effect that is in doubt or could not be compensated. The next run uses the answer.
 
@@ -180,41 +149,36 @@ def settle(
         external_id: With done: its id at the receiver, as in msg-4711.
         force: Also while it seems to be in progress: its process hangs. End that process first.
     """
-    url = options.store_url(how.store)
     value = _json(result)
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
-    with options.explained(url):
+    with how.at_store() as url:
         after = settling.settle(
             batch, key, settled, value, external_id, reason=reason, force=force, store=url
         )
-    return look.answer(asdict(after), f"{printable(key)} {_MEANS[settled]}.", json=how.json)
+    return how.answer(after, f"{printable(key)} {_MEANS[settled]}.")
 
 
 @app.command
 def reopen(
-    batch: Id, /, *, reason: Reason = None, yes: Yes = False, how: options.Answering = options.ANSWERING
+    batch: Id, /, *, reason: options.Reason = None, yes: options.Yes = False, how: Answering = ANSWERING
 ) -> int:
     """Reopen a batch with lost ledger records. From now on only the records that are left count.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
     """
-    url = options.store_url(how.store)
-    with options.explained(url):
+    with how.at_store() as url:
         number = len(batch_status(batch, store=url).effects)
-    question = f"The ledger has {number} effects of this batch. The next run may repeat any other. Continue?"
-    if not yes and not look.agreed(question, f"change batch {batch}"):
-        return 1
-    with options.explained(url):
-        status = known.reopen(batch, reason=reason, store=url)
-    if how.json:
-        look.as_json(tables.batch_as_json(status))
-    else:
-        look.show(f"Reopened {printable(batch)} with {number} effects.")
-    return 0
+        question = (
+            f"The ledger has {number} effects of this batch. The next run may repeat any other. Continue?"
+        )
+        if not yes and not look.is_confirmed(question, f"change batch {batch}"):
+            return 1
+        document = _document(known.reopen(batch, reason=reason, store=url))
+    return how.answer(document, f"Reopened {printable(batch)} with {number} effects.")
 
 
 @app.command
-def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERING) -> int:
+def rollback(batch: Id, /, *, to: str | None = None, how: options.Recovering = RECOVERING) -> int:
     """Compensate the effects of a batch, the last one first.
 
     Example: prefect-resilience batches rollback invoices-2026-11 --to before-payment
@@ -222,14 +186,11 @@ def rollback(batch: Id, /, *, to: str | None = None, how: Recovering = RECOVERIN
     Args:
         to: Only effects since this savepoint, or since the end of this other batch; all by default.
     """
-    import_from_here()
-    url = options.store_url(how.store)
-    work = partial(recovery.recover, batch, "compensate", to=to, force=how.force, store=url)
-    return _carried_out(work, ("compensated",), url, how)
+    return _carry_out(how, ("compensated",), recovery.recover, batch, "compensate", to=to)
 
 
 @app.command
-def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECOVERING) -> int:
+def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: options.Recovering = RECOVERING) -> int:
     """Abandon a batch: its effects are archived, and effects that were never done leave the ledger.
 
     Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent manually"
@@ -237,13 +198,11 @@ def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: Recovering = RECO
     Args:
         forget_doubts: Also abandon effects in doubt: a later run of the batch may then do them a second time.
     """
-    url = options.store_url(how.store)
-    work = partial(recovery.abandon, batch, forget_doubts=forget_doubts, force=how.force, store=url)
-    return _carried_out(work, ("abandoned",), url, how)
+    return _carry_out(how, ("abandoned",), recovery.abandon, batch, forget_doubts=forget_doubts)
 
 
 @app.command
-def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
+def prune(*, older_than: str, how: options.Asking = ASKING) -> int:
     """Archive batches without activity for that long, and remove them from the ledger.
 
     Choose a span after which no run is recovered: effects that are not in the ledger would be repeated.
@@ -252,44 +211,41 @@ def prune(*, older_than: str, how: options.Asking = options.ASKING) -> int:
     Args:
         older_than: A span as in 180d, or a time as in 2026-11-20T18:00.
     """
-    url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
-    with options.explained(url):
-        number, rows = _pruned(known.pruning(before, dry_run=True, store=url), how.json)
-    if number and not how.dry_run:
-        batches = plural(number, "batch", "batches")
-        question = f"Archive {batches} and remove them from the ledger?"
-        if not how.yes and not look.agreed(question, f"change {batches}"):
-            return 1
-        with options.explained(url):
-            number, rows = _pruned(known.pruning(before, store=url), how.json)
-    done = f"{plural(number, 'batch', 'batches')} {options.was(number, how.dry_run)} archived."
-    return look.answer(rows, done, json=how.json)
-
-
-def _pruned(batches: Iterable[BatchSummary], keep: bool) -> tuple[int, list[dict[str, Any]]]:
-    """The number of batches, and the rows of their JSON if it is asked for."""
-    number, kept = 0, list[BatchSummary]()
-    for one in batches:
-        number += 1
-        if keep:
-            kept.append(one)
-    return number, [tables.batch_row(one) for one in in_order(kept)]
+    sample = options.Sample[BatchSummary](how.json)
+    with how.at_store() as url:
+        sample.take(known.pruning(before, dry_run=True, store=url))
+        batches = plural(sample.number, "batch", "batches")
+        if sample.number and not how.dry_run:
+            question = f"Archive {batches} and remove them from the ledger?"
+            if not how.is_confirmed(question, f"change {batches}"):
+                return 1
+            sample = options.Sample[BatchSummary](how.json)
+            sample.take(known.pruning(before, store=url))
+    batches = plural(sample.number, "batch", "batches")
+    pruned = [rows.BatchRow(batch).as_json for batch in in_order(sample.items)]
+    return how.answer(pruned, f"{batches} {how.was(sample.number)} archived.")
 
 
 # -- helpers of several commands
 
 
-def _existing(batch: str, url: str, archived: bool) -> BatchStatus:
+def _document(status: BatchStatus) -> dict[str, Any]:
+    """The batch as JSON."""
+    names = ("batch_id", "state", "occurred_at", "seconds_in_error", "archived", "hint", "effects", "audit")
+    return {name: getattr(status, name) for name in names}
+
+
+def _read(batch: str, url: str, archived: bool) -> BatchStatus:
     """The batch from the ledger, or from the archive if the ledger no longer has it."""
-    check_known(open_ledger(url), batch)
+    known.check_known(open_ledger(url), batch)
     live = batch_status(batch, store=url)
     if live.effects and not archived:
         return live
-    kept = batch_status(batch, archived=True, store=url)
-    if kept.archived is None and archived:
+    copy = batch_status(batch, archived=True, store=url)
+    if copy.archived is None and archived:
         raise ConfigurationError(f"the batch {batch!r} has no archived records: leave --archived out")
-    return live if kept.archived is None else kept
+    return live if copy.archived is None else copy
 
 
 def _why_nothing(batch: str, url: str) -> str:
@@ -301,34 +257,33 @@ def _why_nothing(batch: str, url: str) -> str:
     return f"{'nothing to do' if report.action == 'nothing' else 'not now'}: {report.why}"
 
 
-def _carried_out(
-    work: Callable[..., RecoveryReport], asks: tuple[str, ...], url: str, how: Recovering
+def _carry_out(
+    how: options.Recovering,
+    asks: tuple[str, ...],
+    work: Callable[..., RecoveryReport],
+    *words: str,
+    **options: Any,
 ) -> int:
     """Plan the work, ask if its action is in `asks`, carry it out and show the report."""
-    with options.explained(url):
+    import_from_here()
+    with how.at_store() as url:
+        work = partial(work, *words, **options, force=how.force, store=url)
         report = work(dry_run=True)
-    if not how.dry_run and not how.yes and report.action in asks and not _agreed(report):
-        return 1
-    if not how.dry_run:
-        with options.explained(url):
+        if report.action in asks:
+            verbs = {"compensated": "Compensate the effects of", "abandoned": "Abandon"}
+            question = f"{verbs.get(report.action, 'Continue with')} the batch {printable(report.batch_id)}?"
+            if not how.is_confirmed(question, f"change batch {report.batch_id}"):
+                return 1
+        if not how.dry_run:
             report = work(reason=how.reason)
-    look.answer(report, *tables.report_lines(report), json=how.json)
-    left = any(one.how != "skipped" for one in report.not_undone)
-    return 0 if report.action in DONE and not left else 1
-
-
-def _agreed(plan: RecoveryReport) -> bool:
-    verb = {"compensated": "Compensate the effects of", "abandoned": "Abandon"}.get(
-        plan.action, "Continue with"
-    )
-    return look.agreed(f"{verb} the batch {printable(plan.batch_id)}?", f"change batch {plan.batch_id}")
+    how.answer(report, *rows.report_lines(report))
+    stays = any(effect.how != "skipped" for effect in report.not_undone)
+    return 0 if report.action in DONE and not stays else 1
 
 
 def _json(text: str | None) -> Any:
-    if text is None:
-        return None
     try:
-        return json_text.loads(text)
+        return None if text is None else json_text.loads(text)
     except ValueError:
         raise ConfigurationError(
             f"--result {text!r:.60} is not JSON: write text in double quotes, as in --result '\"m-1\"'"

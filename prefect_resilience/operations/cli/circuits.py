@@ -2,49 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from itertools import count as numbers
 from typing import Annotated
 
 from cyclopts import App, Parameter
+from rich.console import Group, RenderableType
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from prefect_resilience.base.text import plural
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.base.text import plural, sentence_of
+from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.guards.circuits.model import CircuitSnapshot, CircuitState
-from prefect_resilience.operations.cli import circuits_tables as tables
-from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import ANSWERING, Answering, Flag, Json, Store
-from prefect_resilience.operations.flows import (
+from prefect_resilience.operations import circuit_changes
+from prefect_resilience.operations import circuit_rows as rows
+from prefect_resilience.operations.circuit_changes import (
     DONE,
     Action,
     CircuitChange,
     change_circuit,
     find_circuit,
-    unknown_circuit,
 )
+from prefect_resilience.operations.circuit_rows import FleetCircuits, read_circuits
+from prefect_resilience.operations.cli import look, options
+from prefect_resilience.operations.cli.options import ANSWERING, SETTING, Answering, Flag, Setting
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
 Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
 Reason = Annotated[
     str, Parameter(show_default=False, help="The reason, for the next person who looks at the circuit.")
 ]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Setting:
-    """The options of every command that sets circuits."""
-
-    yes: Annotated[Flag, Parameter(help="Change several circuits without confirmation.")] = False
-    store: Store = None
-    json: Json = False
-
-
-SETTING = Setting()
 
 app: App = options.group("circuits", "Show the circuits of a fleet; open, close, disable or reset them.")
 
@@ -58,15 +51,15 @@ def list_circuits(*, state: list[CircuitState] | None = None, how: Answering = A
     Args:
         state: Only circuits in this state; repeat it for several.
     """
-    fleet = tables.read_circuits(options.store_url(how.store, circuits=True))
+    fleet = read_circuits(options.store_url(how.store, circuits=True))
     shown = tuple(circuit for circuit in fleet.circuits if not state or circuit.state in state)
     if shown:
-        parts = [tables.circuits_table(replace(fleet, circuits=shown)), tables.summary(fleet)]
+        parts = [rows.circuits_table(replace(fleet, circuits=shown)), rows.counts_line(fleet)]
     elif fleet.circuits:
-        parts = [f"No circuit is {' or '.join(state or [])}: {tables.summary(fleet)}."]
+        parts = [f"No circuit is {' or '.join(state or [])}: {rows.counts_line(fleet)}."]
     else:
         parts = [f"There are no circuits in {fleet.url} yet: a circuit is stored at its first call."]
-    return look.answer(shown, *parts, json=how.json)
+    return how.answer(shown, *parts)
 
 
 @app.command
@@ -78,11 +71,13 @@ def show(name: str, /, *, how: Answering = ANSWERING) -> int:
     Args:
         name: The circuit's name, as `circuits list` prints it.
     """
-    fleet = tables.read_circuits(options.store_url(how.store, circuits=True))
-    found = next((circuit for circuit in fleet.circuits if circuit.name == name), None)
-    if found is None:
-        raise ConfigurationError(unknown_circuit(name, (circuit.name for circuit in fleet.circuits)))
-    return look.answer(found, look.card(tables.card_rows(found, fleet.now)), json=how.json)
+    fleet = read_circuits(options.store_url(how.store, circuits=True))
+    circuit = {circuit.name: circuit for circuit in fleet.circuits}.get(name)
+    if circuit is None:
+        raise ConfigurationError(
+            circuit_changes.unknown_circuit(name, (circuit.name for circuit in fleet.circuits))
+        )
+    return how.answer(circuit, look.card(rows.card_rows(circuit, fleet.now)))
 
 
 @app.command(name="open")
@@ -97,7 +92,7 @@ def open_circuit(
         until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. By default the circuit
             stays open until it is closed.
     """
-    return _act("open", name, how, _given(reason), until=until, create=create)
+    return _act("open", name, how, _reason_of(reason), until=until, create=create)
 
 
 @app.command
@@ -115,7 +110,7 @@ def disable(name: Name, /, *, reason: Reason, create: Create = False, how: Setti
 
     Example: prefect-resilience circuits disable llm:primary --reason "it trips on test data"
     """
-    return _act("disable", name, how, _given(reason), create=create)
+    return _act("disable", name, how, _reason_of(reason), create=create)
 
 
 @app.command
@@ -149,18 +144,52 @@ def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = A
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
     if count is not None and count < 1:
         raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch until Ctrl-C")
-    watching = tables.watch_json if how.json else tables.watch_table
+    url, console = options.store_url(how.store, circuits=True), look.stdout()
+    on_screen = Live(console=console, auto_refresh=False) if console.is_terminal and not how.json else None
+    fleet: FleetCircuits | None = None
+    at, trouble = datetime.now(), ""
     try:
-        return watching(options.store_url(how.store, circuits=True), interval, count)
+        with on_screen or nullcontext():
+            for turn in numbers() if count is None else range(count):
+                time.sleep(interval if turn else 0)
+                before, trouble = trouble, ""
+                try:
+                    fleet, at = read_circuits(url), datetime.now()
+                except StoreUnavailable as error:
+                    trouble = sentence_of(error)
+                if how.json:
+                    _print_reading(fleet, before, trouble)
+                elif on_screen is not None:
+                    on_screen.update(_picture(fleet, at, trouble, interval), refresh=True)
+                else:
+                    console.print(_picture(fleet, at, trouble, interval))
     except KeyboardInterrupt:
         # Ctrl-C is the normal way to end it.
         return 0
+    return 1 if trouble else 0
+
+
+def _print_reading(fleet: FleetCircuits | None, before: str, trouble: str) -> None:
+    """A line of JSON each time the store answers. An outage is reported once, on stderr."""
+    if fleet is not None and not trouble:
+        look.as_json(fleet.circuits, indent=None)
+    if bool(before) != bool(trouble):
+        look.say(trouble or "The store is available again.")
+
+
+def _picture(fleet: FleetCircuits | None, at: datetime, trouble: str, interval: float) -> RenderableType:
+    parts: list[RenderableType] = [Text(trouble, style=look.VERMILION)] if trouble else []
+    if fleet is not None:
+        how = "as it was at" if trouble else f"every {interval:g} s, Ctrl-C ends it;"
+        parts += [Text(f"{rows.counts_line(fleet)}; {how} {at:%H:%M:%S}")]
+        parts += [rows.circuits_table(fleet)] if fleet.circuits else []
+    return Group(*parts)
 
 
 # -- setting circuits
 
 
-def _given(reason: str) -> str:
+def _reason_of(reason: str) -> str:
     if not reason.strip():
         raise ConfigurationError('--reason is empty: write a reason, as in --reason "the provider is down"')
     return reason
@@ -171,45 +200,40 @@ def _act(
     name: str | None,
     how: Setting,
     reason: str,
-    *,
     until: str | None = None,
     create: bool = False,
 ) -> int:
     """Carry out the action on the circuits that match `name` (None: all) and show the changes."""
     moment = None if until is None else options.until(until, datetime.now().astimezone())
-    url = options.store_url(how.store, circuits=True)
-    fleet = tables.read_circuits(url)
-    several = name is None or is_glob(name, fleet.circuits)
-    chosen = _chosen(name, fleet.circuits, action, create, several)
-    if not chosen:
-        nothing = f"There are no circuits in {fleet.url} yet, so there is nothing to {action}."
-        return look.answer([], nothing, json=how.json)
-    if several and not how.yes and not _agreed(action, [c for c in chosen.values() if c]):
-        return 1
     changes: list[CircuitChange] = []
-    try:
-        with options.explained(url):
-            for circuit, before in chosen.items():
-                after = change_circuit(circuit, action, reason, moment, url)
-                changes.append(CircuitChange(name=circuit, before=before, after=after))
-    finally:
-        # If the store fails in between, show the changes made so far.
-        if changes or how.json:
-            done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
-            look.answer(changes, tables.changes_table(changes), done, json=how.json)
+    with how.at_store(circuits=True) as url:
+        fleet = read_circuits(url)
+        circuits = {circuit.name: circuit for circuit in fleet.circuits}
+        several = name is None or is_glob(name, fleet.circuits)
+        if name is None or several:
+            chosen = matching(name or "*", fleet.circuits)
+            if name is not None and not chosen:
+                raise ConfigurationError(circuit_changes.unknown_circuit(name, circuits))
+        else:
+            find_circuit(name, fleet.circuits, action, create)
+            chosen = [CircuitSnapshot(name=name)]
+        if not chosen:
+            return how.answer(
+                [], f"There are no circuits in {fleet.url} yet, so there is nothing to {action}."
+            )
+        if several and not how.yes and not _is_confirmed(action, chosen):
+            return 1
+        try:
+            for circuit in chosen:
+                after = change_circuit(circuit.name, action, reason, moment, url)
+                before = circuits.get(circuit.name)
+                changes.append(CircuitChange(name=circuit.name, before=before, after=after))
+        finally:
+            # If the store fails in between, show the changes before that.
+            if changes or how.json:
+                done = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
+                how.answer(changes, look.table(rows.CHANGES, changes), done)
     return 0
-
-
-def _chosen(
-    name: str | None, circuits: Sequence[CircuitSnapshot], action: Action, create: bool, several: bool
-) -> dict[str, CircuitSnapshot | None]:
-    """The circuits to change and their present state; None for one that will be created."""
-    if name is not None and not several:
-        return {name: find_circuit(name, circuits, action, create)}
-    found = circuits if name is None else matching(name, circuits)
-    if name is not None and not found:
-        raise ConfigurationError(unknown_circuit(name, (circuit.name for circuit in circuits)))
-    return {circuit.name: circuit for circuit in found}
 
 
 def is_glob(name: str, circuits: Iterable[CircuitSnapshot]) -> bool:
@@ -222,10 +246,10 @@ def matching(pattern: str, circuits: Iterable[CircuitSnapshot]) -> list[CircuitS
     return [circuit for circuit in circuits if fnmatchcase(circuit.name, pattern)]
 
 
-def _agreed(action: Action, circuits: Sequence[CircuitSnapshot]) -> bool:
+def _is_confirmed(action: Action, circuits: list[CircuitSnapshot]) -> bool:
     number = plural(len(circuits), "circuit")
     preview = Table.grid(padding=(0, 2), pad_edge=True)
     for circuit in circuits[: look.ASKED_ABOUT]:
         preview.add_row(look.state(circuit.state), Text(look.printable(circuit.name), overflow="fold"))
     question = f"{action.capitalize()} {number} for the whole fleet?"
-    return look.agreed(question, f"{action} {number}", preview, len(circuits))
+    return look.is_confirmed(question, f"{action} {number}", preview, len(circuits))

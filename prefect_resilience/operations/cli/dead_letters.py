@@ -7,14 +7,13 @@ import os
 from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.markup import escape
 from rich.progress import Progress as ProgressBar
 
 from prefect_resilience.base.text import plural
@@ -25,10 +24,11 @@ from prefect_resilience.durable.letters.model import DeadLetter, Status
 from prefect_resilience.durable.letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.cli import dead_letters_tables as tables
+from prefect_resilience.operations import letter_rows as rows
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import Flag
+from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag
 from prefect_resilience.operations.importing import import_from_here
+from prefect_resilience.operations.letter_rows import COUNTED
 
 Task = Annotated[
     str | None, Parameter(help="Only letters of this task or flow: its name, or module:function.")
@@ -41,13 +41,10 @@ Statuses = Annotated[
     list[Status] | None, Parameter(help="Only letters with this status; repeat it for several.")
 ]
 
-COUNTED = 10_000
-"""Of more letters than this, `list` shows the first ones, and says "more than"."""
-
-_EXAMPLES = {
-    "--set": "PATH=VALUE, as in --set order.note=hello",
-    "--set-env": "PATH=VARIABLE, as in --set-env api_key=API_KEY",
-}
+LEFT_TO_RUNS = (
+    "skipped: the flow run is running or waits to run again, and may make the call itself. "
+    "After it has ended, replay the letters that are still waiting."
+)
 
 app: App = options.group(
     "dead-letters", "Show the calls that failed for good, replay them, and purge old ones."
@@ -62,7 +59,7 @@ def list_letters(
     since: Since = None,
     limit: int = 100,
     after: str | None = None,
-    how: options.Answering = options.ANSWERING,
+    how: Answering = ANSWERING,
 ) -> int:
     """Show the dead letters, the newest first.
 
@@ -73,25 +70,25 @@ def list_letters(
         after: Only letters older than this one: the id of the last letter of the page before.
     """
     options.check_limit(limit)
-    url = options.store_url(how.store)
-    with options.explained(url):
+    with how.at_store() as url:
         queue = queue_of(url)
-        found = queue.matching(status, task, _since(since), after)
-        shown = [*islice(found, limit)]
+        matching = queue.matching(status, task, _since(since), after)
+        shown = [*islice(matching, limit)]
         if not shown and after is None:
             check_task(queue, task)
-        counts = Counter[str](one.status for one in chain(shown, islice(found, max(0, COUNTED - limit))))
-        uncounted = next(found, None) is not None
+        rest = islice(matching, max(0, COUNTED - limit))
+        counts = Counter[str](letter.status for letter in chain(shown, rest))
+        more = next(matching, None) is not None
         now = queue.store.now()
-    more = f"The {limit} newest of " if counts.total() > limit else ""
-    summary = tables.summary(counts, redact(url), more=uncounted)
-    nothing = [f"No matching dead letters in {redact(url)}."]
-    parts = [tables.letters_table(shown, now), more + summary] if shown else nothing
-    return look.answer(shown, *parts, json=how.json)
+    if not shown:
+        return how.answer([], f"No matching dead letters in {redact(url)}.")
+    first = f"The {limit} newest of " if counts.total() > limit else ""
+    table = look.table(rows.letter_columns(now), shown)
+    return how.answer(shown, table, first + rows.counts_line(counts, url, more=more))
 
 
 @app.command
-def show(letter: str, /, *, how: options.Answering = options.ANSWERING) -> int:
+def show(letter: str, /, *, how: Answering = ANSWERING) -> int:
     """Show all facts about one dead letter: its parameters, its error, its replays.
 
     Example: prefect-resilience dead-letters show 01a1febe-b96e-7be5-9158-1f14ad773e0c
@@ -99,13 +96,11 @@ def show(letter: str, /, *, how: options.Answering = options.ANSWERING) -> int:
     Args:
         letter: The letter's id, as `dead-letters list` prints it.
     """
-    url = options.store_url(how.store)
-    with options.explained(url):
+    with how.at_store() as url:
         queue = queue_of(url)
-        found = queue.get(letter)
-        now = queue.store.now()
-    document = {**found.model_dump(), **found.contents.model_dump()}
-    return look.answer(document, look.card(tables.card_rows(found, now)), json=how.json)
+        row, now = queue.get(letter), queue.store.now()
+        document = {**row.model_dump(), **row.contents.model_dump()}
+    return how.answer(document, look.card(rows.card_rows(row, now)))
 
 
 @app.command
@@ -122,7 +117,7 @@ def replay(
     set: list[str] | None = None,
     set_env: list[str] | None = None,
     force: Flag = False,
-    how: options.Asking = options.ASKING,
+    how: Asking = ASKING,
 ) -> int:
     """Replay dead letters, the oldest first. A stopped replay can be continued.
 
@@ -145,22 +140,23 @@ def replay(
     """
     if not letters and not (all or task or since or status):
         raise ConfigurationError("choose the letters to replay: by ids, --task, --since, --status or --all")
-    url = options.store_url(how.store)
-    values = _values(set or [], set_env or [])
+    values = replay_values(set or [], set_env or [])
     import_from_here()
-    with options.explained(url):
+    with how.at_store() as url:
         queue = queue_of(url)
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
-    if not chosen:
-        return look.answer([], "No matching dead letters, so there is nothing to replay.", json=how.json)
-    if not how.dry_run and len(chosen) > 1 and not how.yes and not _agreed("Replay", chosen, len(chosen)):
-        return 1
-    with options.explained(url), _bar(how.json or how.dry_run) as progress:
+        if not chosen:
+            return how.answer([], "No matching dead letters, so there is nothing to replay.")
+        if len(chosen) > 1 and not _is_confirmed(how, "Replay", chosen, len(chosen)):
+            return 1
         named = bool(letters) and len(chosen) == 1
-        work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
-        report = operations.replay_chosen(work, chosen, dry_run=how.dry_run, store=url)
-    sentences = [f"{report.summary()}.", *([tables.left_to_runs(report)] if report.left_to_runs else [])]
-    look.answer(report, tables.outcomes_table(report.outcomes), *sentences, json=how.json)
+        with _bar(how.json or how.dry_run) as progress:
+            work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
+            report = operations.replay_chosen(work, chosen, dry_run=how.dry_run, store=url)
+    sentences = [f"{report.summary()}."]
+    if report.left_to_runs:
+        sentences.append(f"{plural(report.left_to_runs, 'letter was', 'letters were')} {LEFT_TO_RUNS}")
+    how.answer(report, look.table(rows.OUTCOMES, report.outcomes), *sentences)
     return 0 if report.well else 1
 
 
@@ -170,7 +166,7 @@ def purge(
     older_than: str,
     include_waiting: Flag = False,
     archive: Path | None = None,
-    how: options.Asking = options.ASKING,
+    how: Asking = ASKING,
 ) -> int:
     """Purge letters that were replayed or settled that long ago.
 
@@ -181,25 +177,27 @@ def purge(
         include_waiting: Also letters that were never replayed.
         archive: A file to which each letter is appended as a line of JSON before it is purged.
     """
-    url = options.store_url(how.store)
     before = options.since("--older-than", older_than)
-    with options.explained(url):
+    sample = options.Sample[DeadLetter](how.json)
+    with how.at_store() as url:
         queue = queue_of(url)
-        chosen = _Taken(how.json).all(queue.purging(before, include_waiting=include_waiting, dry_run=True))
-    if not chosen.number:
-        return look.answer([], "No letters are that old, so there is nothing to purge.", json=how.json)
-    if not how.dry_run:
-        if not how.yes and not _agreed("Purge", chosen.letters, chosen.number):
+        sample.take(queue.purging(before, include_waiting=include_waiting, dry_run=True))
+        if not sample.number:
+            return how.answer([], "No letters are that old, so there is nothing to purge.")
+        if not _is_confirmed(how, "Purge", sample.items, sample.number):
             return 1
-        chosen = _Taken(how.json)
-        try:
-            with options.explained(url):
-                chosen.all(queue.purging(before, include_waiting=include_waiting, archive=archive))
-        except OSError as error:
-            done = f"{chosen.number} of them were purged" if chosen.number else "nothing was purged"
-            raise ConfigurationError(f"--archive {archive} cannot be written, so {done}: {error}") from None
-    done = f"{plural(chosen.number, 'dead letter')} {options.was(chosen.number, how.dry_run)} purged."
-    return look.answer(chosen.letters, done, json=how.json)
+        if not how.dry_run:
+            sample = options.Sample[DeadLetter](how.json)
+            try:
+                sample.take(queue.purging(before, include_waiting=include_waiting, archive=archive))
+            except OSError as error:
+                done = f"{sample.number} of them were purged" if sample.number else "nothing was purged"
+                raise ConfigurationError(
+                    f"--archive {archive} cannot be written, so {done}: {error}"
+                ) from None
+    return how.answer(
+        sample.items, f"{plural(sample.number, 'dead letter')} {how.was(sample.number)} purged."
+    )
 
 
 # -- helpers of several commands
@@ -209,45 +207,29 @@ def _since(text: str | None) -> datetime | timedelta | None:
     return None if text is None else options.since("--since", text)
 
 
-@dataclass
-class _Taken:
-    """The number of letters that were purged, and the letters: all, or the first few."""
-
-    keep_all: bool
-    number: int = 0
-    letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
-
-    def all(self, letters: Iterable[DeadLetter]) -> _Taken:
-        for letter in letters:
-            self.number += 1
-            if self.keep_all or self.number <= look.ASKED_ABOUT:
-                self.letters.append(letter)
-        return self
-
-
-def _agreed(verb: str, letters: Sequence[DeadLetter], count: int) -> bool:
-    """Show the first letters and ask. Raises ConfigurationError if there is no terminal."""
+def _is_confirmed(how: Asking, verb: str, letters: Sequence[DeadLetter], count: int) -> bool:
     number = plural(count, "dead letter")
-    preview = tables.letters_table(letters[: look.ASKED_ABOUT], datetime.now().timestamp())
-    return look.agreed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, count)
+    columns = rows.letter_columns(datetime.now().timestamp())
+    preview = look.table(columns, letters[: look.ASKED_ABOUT])
+    return how.is_confirmed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, count)
 
 
-def _values(given: Sequence[str], from_environment: Sequence[str]) -> dict[str, Any]:
+def replay_values(pairs: Iterable[str], from_environment: Iterable[str]) -> dict[str, Any]:
     """The values of --set and --set-env by their paths. Valid JSON is parsed, anything else is text."""
-    values = {path: _json_or_text(value) for path, value in _pairs("--set", given)}
-    for path, name in _pairs("--set-env", from_environment):
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        path, sign, value = pair.partition("=")
+        if not path or not sign:
+            raise ConfigurationError("--set must be PATH=VALUE, as in --set order.note=hello")
+        values[path] = _json_or_text(value)
+    for pair in from_environment:
+        path, _, name = pair.partition("=")
+        if not path or not name:
+            raise ConfigurationError("--set-env must be PATH=VARIABLE, as in --set-env api_key=API_KEY")
         if name not in os.environ:
-            raise ConfigurationError(f"--set-env {path}={name}: there is no environment variable {name}")
+            raise ConfigurationError(f"--set-env {pair}: there is no environment variable {name}")
         values[path] = os.environ[name]
     return values
-
-
-def _pairs(option: str, texts: Sequence[str]) -> Generator[tuple[str, str], None, None]:
-    for text in texts:
-        path, sign, value = text.partition("=")
-        if not path or not sign or not (value or option == "--set"):
-            raise ConfigurationError(f"{option} must be {_EXAMPLES[option]}")
-        yield path, value
 
 
 def _json_or_text(value: str) -> Any:
@@ -260,20 +242,15 @@ def _json_or_text(value: str) -> Any:
 
 
 @contextmanager
-def _bar(hidden: bool) -> Generator[Progress | None, None, None]:
+def _bar(hidden: bool) -> Generator[Progress, None, None]:
     """A progress bar on stderr, only in a terminal."""
     console = look.stderr()
-    if hidden or not (console.is_terminal and console.is_interactive):
-        yield None
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    with ProgressBar(
-        *columns, TimeRemainingColumn(), console=console, transient=True, redirect_stdout=False
-    ) as bar:
+    hidden = hidden or not (console.is_terminal and console.is_interactive)
+    with ProgressBar(console=console, transient=True, redirect_stdout=False, disable=hidden) as bar:
         row = bar.add_task("starting", total=None)
 
         def after_each(done: int, total: int, outcome: LetterOutcome) -> None:
-            description = f"{outcome.result} {look.printable(outcome.name)}"
-            bar.update(row, completed=done, total=total, description=description[:80])
+            description = escape(f"{outcome.result} {look.printable(outcome.name)}"[:80])
+            bar.update(row, completed=done, total=total, description=description)
 
         yield after_each

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
 from prefect_resilience.base.text import plural
@@ -15,22 +15,20 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import installation
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
+from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, sentence_list
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 from prefect_resilience.operations.diagnosis import Diagnosis, examine
 from prefect_resilience.operations.importing import import_from_here
 from prefect_resilience.operations.installation import InstallationChange
-from prefect_resilience.operations.reports import FleetReport, report
-from prefect_resilience.operations.reports.rendering import (
-    TITLE,
-    Section,
-    headline,
-    html_of,
-    markdown_of,
-    sections_of,
-)
+from prefect_resilience.operations.reports import FleetReport, rendering, report
 
 PORT = 4280
+INSTALLED: look.Columns[InstallationChange] = {
+    "": (WORD, lambda change: look.state(change.action)),
+    "what": (WORD, lambda change: change.kind),
+    "name": (TEXT, lambda change: change.name),
+    "why": (TEXT, lambda change: change.why),
+}
 CHANGES = ("created", "changed", "removed", "kept", "skipped", "unchanged")
 
 
@@ -71,22 +69,13 @@ def install(
             work_pool=work_pool,
             reset=reset,
         )
-    parts = [_changes_table(changes), _counted(changes, dry_run)]
+    counts = Counter[str](change.action for change in changes)
+    numbers = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
+    said = f"{numbers}; dry run, nothing was changed" if dry_run else numbers
+    parts = [look.table(INSTALLED, changes), said]
     return look.answer(
         changes, *(parts if changes else ["Nothing is installed, so there is nothing to remove."]), json=json
     )
-
-
-def _changes_table(changes: Iterable[InstallationChange]) -> Table:
-    columns = {"": WORD, "what": WORD, "name": TEXT, "why": TEXT}
-    return look.table(columns, ((look.state(one.action), one.kind, one.name, one.why) for one in changes))
-
-
-def _counted(changes: Iterable[InstallationChange], dry_run: bool) -> str:
-    """One line: the number of changes by kind."""
-    counts = Counter[str](change.action for change in changes)
-    each = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
-    return f"{each}; dry run, nothing was changed" if dry_run else each
 
 
 def doctor(*targets: str, json: Json = False) -> int:
@@ -100,25 +89,22 @@ def doctor(*targets: str, json: Json = False) -> int:
         targets: Folders to read; files, modules or entrypoints to import, as in flows/etl.py or my.flows.
     """
     diagnosis = examine(targets)
-    look.answer(diagnosis, *_diagnosed(diagnosis), json=json)
+    look.answer(diagnosis, *_diagnosis_parts(diagnosis), json=json)
     return 0 if diagnosis.healthy else 1
 
 
-def _diagnosed(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+def _diagnosis_parts(diagnosis: Diagnosis) -> Iterator[RenderableType]:
     for check in diagnosis.checks:
         if all(finding.check != check for finding in diagnosis.findings):
             yield look.state("done", check)
-    notes = [finding for finding in diagnosis.findings if finding.level == "note"]
-    wrong = [finding for finding in diagnosis.findings if finding.level == "wrong"]
-    for finding in [*notes, *wrong]:
+    levels = Counter[str]()
+    for finding in sorted(diagnosis.findings, key=lambda finding: finding.level):
+        levels[finding.level] += 1
         yield look.finding(finding.level, finding.where, finding.says, finding.mend, of=finding.check)
     checks = len(diagnosis.checks)
-    found = (
-        f"{plural(len(wrong), 'problem')} found by {checks} checks"
-        if wrong
-        else f"All {checks} checks passed"
-    )
-    yield f"{found}, with {plural(len(notes), 'note')}." if notes else f"{found}."
+    problems = f"{plural(levels['wrong'], 'problem')} found by {checks} checks"
+    result = problems if levels["wrong"] else f"All {checks} checks passed"
+    yield f"{result}, with {plural(levels['note'], 'note')}." if levels["note"] else f"{result}."
 
 
 def report_command(
@@ -141,37 +127,28 @@ def report_command(
         html: A file to write the report to as one page of HTML.
     """
     end = None if until is None else options.since("--until", until)
-    made = report(options.since("--since", since), end)
-    for path, render in ((markdown, markdown_of), (html, html_of)):
+    figures = report(options.since("--since", since), end)
+    for path, render in ((markdown, rendering.markdown_of), (html, rendering.html_of)):
         if path is not None:
-            look.write_file(path, render(made))
-    if json:
-        look.as_json(made)
-    elif markdown is None and html is None:
-        look.show(_report_text(made))
-    return 0
+            look.write_file(path, render(figures))
+    return look.answer(figures, *(_report_parts(figures) if not (markdown or html) else ()), json=json)
 
 
-def _report_text(made: FleetReport) -> RenderableType:
-    parts: list[RenderableType] = [Text(TITLE, style="bold"), Text(headline(made)), ""]
-    for section in sections_of(made):
-        parts += [Text(section.title, style="bold"), *_section_parts(section)]
-    for title, sentences in (("Unknown", made.unknown), ("Sources of the figures", made.sources)):
-        if sentences:
-            parts.append(Text(title, style="bold"))
-            parts += [Text(f"  {printable(sentence)}") for sentence in sentences]
-    return Group(*parts)
-
-
-def _section_parts(section: Section) -> Iterator[RenderableType]:
-    if section.rows:
-        # In a table without a header all headings are empty.
-        columns = {
-            heading or str(place): FIGURES if place else TEXT
-            for place, heading in enumerate(section.headings)
-        }
-        yield look.table(columns, section.rows, head=any(section.headings))
-    yield Text(f"  {section.says}\n" if section.says else "")
+def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
+    yield Text(rendering.TITLE, style="bold")
+    yield Text(f"{rendering.headline(figures)}\n")
+    for section in rendering.sections_of(figures):
+        yield Text(section.title, style="bold")
+        if section.rows:
+            # In a table without a header all headings are empty.
+            columns: look.Columns[rendering.Row] = {
+                heading or str(place): (FIGURES if place else TEXT, itemgetter(place))
+                for place, heading in enumerate(section.headings)
+            }
+            yield look.table(columns, section.rows, head=any(section.headings))
+        yield Text(f"  {section.says}\n" if section.says else "")
+    yield from sentence_list("Unknown", figures.unknown)
+    yield from sentence_list("Sources of the figures", figures.sources)
 
 
 def dashboard(

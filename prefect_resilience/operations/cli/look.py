@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
@@ -24,6 +24,7 @@ from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
+T = TypeVar("T")
 Cell = Text | str
 
 # Colours of Okabe and Ito, chosen for the colour-blind.
@@ -76,14 +77,17 @@ WORD, NUMBER, TEXT, FIGURES = "word", "number", "text", "figures"
 """Kinds of columns: words and numbers are never wrapped, texts and figures are folded. Nothing is cut, so
 that names can be copied. A number in place of a kind is the minimum width of a text."""
 
+Columns = Mapping[str, tuple[str | int, Callable[[T], Cell]]]
+"""The columns of a table of rows by their headings: the kind of each, and what it shows of a row."""
 
-def table(columns: Mapping[str, str | int], rows: Iterable[Iterable[Cell]], *, head: bool = True) -> Table:
-    """A table with these headings and kinds of columns. Cells are printed without control characters."""
-    made = Table(
+
+def table(columns: Columns[T], rows: Iterable[T], *, head: bool = True) -> Table:
+    """A table with a line for each row. Cells are printed without control characters."""
+    drawn = Table(
         box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold", show_header=head
     )
-    for heading, kind in columns.items():
-        made.add_column(
+    for heading, (kind, _) in columns.items():
+        drawn.add_column(
             heading,
             justify="right" if kind in (NUMBER, FIGURES) else "left",
             no_wrap=kind in (WORD, NUMBER),
@@ -91,28 +95,33 @@ def table(columns: Mapping[str, str | int], rows: Iterable[Iterable[Cell]], *, h
             min_width=kind if isinstance(kind, int) else None,
         )
     for row in rows:
-        made.add_row(*map(_cell, row))
-    return made
+        drawn.add_row(*(_cell(cell(row)) for _, cell in columns.values()))
+    return drawn
 
 
 def card(rows: Iterable[tuple[str, Cell]]) -> Table:
     """A card: a row for each label and its text."""
-    made = Table.grid(Column(style="bold", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
+    drawn = Table.grid(Column(style="bold", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
     for label, value in rows:
-        made.add_row(label, _cell(value))
-    return made
+        drawn.add_row(label, _cell(value))
+    return drawn
 
 
 def finding(level: str, where: str, says: str, mend: str, of: str = "") -> Table:
     """A finding with its sign: the place, the problem, and how to fix it. `of` is the name of its check."""
-    made = Table.grid(padding=(0, 1))
-    made.add_column(no_wrap=True)
-    made.add_column(overflow="fold")
-    head = Text(f"{of}: " if of else "").append(printable(where), style="bold")
-    made.add_row(state(level, ""), head)
-    made.add_row("", Text(printable(says)))
-    made.add_row("", Text(f"→ {printable(mend)}", style="dim"))
-    return made
+    drawn = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 1))
+    drawn.add_row(state(level, ""), Text(f"{of}: " if of else "").append(printable(where), style="bold"))
+    drawn.add_row("", Text(printable(says)))
+    drawn.add_row("", Text(f"→ {printable(mend)}", style="dim"))
+    return drawn
+
+
+def sentence_list(title: str, sentences: Iterable[str]) -> Iterator[RenderableType]:
+    """A list of sentences below a title; nothing if there are none."""
+    for place, sentence in enumerate(sentences):
+        if not place:
+            yield Text(title, style="bold")
+        yield Text(f"  {printable(sentence)}")
 
 
 def _cell(value: Cell) -> Text:
@@ -214,7 +223,7 @@ def answer(value: Any, *parts: RenderableType, json: bool) -> int:
     return 0
 
 
-def agreed(question: str, would: str, preview: RenderableType | None = None, number: int = 0) -> bool:
+def is_confirmed(question: str, would: str, preview: RenderableType | None = None, number: int = 0) -> bool:
     """Ask a person; True for yes. Raises ConfigurationError if there is no terminal.
 
     `would` completes "this would ...". `preview` is printed first: the first ASKED_ABOUT of `number` items.
@@ -229,10 +238,9 @@ def agreed(question: str, would: str, preview: RenderableType | None = None, num
     if number > ASKED_ABOUT:
         console.print(f"  and {number - ASKED_ABOUT} more")
     try:
-        said_yes = Confirm.ask(question, console=console)
+        if Confirm.ask(question, console=console):
+            return True
     except (EOFError, KeyboardInterrupt):
         console.print()
-        said_yes = False
-    if not said_yes:
-        say("Nothing was changed.")
-    return said_yes
+    say("Nothing was changed.")
+    return False

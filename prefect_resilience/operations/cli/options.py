@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
 from cyclopts import App, Parameter
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
+from rich.console import RenderableType
 
 from prefect_resilience.base.durations import LONGEST, seconds_of
 from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.operations.cli import look
 from prefect_resilience.stores import parse_url
 
+T = TypeVar("T")
 Flag = Annotated[bool, Parameter(show_default=False)]
 Json = Annotated[Flag, Parameter(name="--json", help="Print JSON on stdout, and nothing else.")]
 Store = Annotated[
     str | None, Parameter(help="The store's URL, as in sqlite:////srv/fleet.db. Default: the configured one.")
 ]
 Yes = Annotated[Flag, Parameter(help="Do not ask for confirmation.")]
+Reason = Annotated[str | None, Parameter(help="The reason, for the audit log.")]
 DryRun = Annotated[Flag, Parameter(help="Only report what would be done.")]
 
 
@@ -36,28 +40,75 @@ class Answering:
     store: Store = None
     json: Json = False
 
+    @contextmanager
+    def at_store(self, *, circuits: bool = False) -> Generator[str, None, None]:
+        """The URL of the store. Inside, StoreUnavailable says what to check."""
+        url = store_url(self.store, circuits=circuits)
+        with explained(url):
+            yield url
+
+    def answer(self, value: Any, *parts: RenderableType) -> int:
+        """Print the answer as JSON or as text, and return exit code 0."""
+        return look.answer(value, *parts, json=self.json)
+
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Asking:
+class Asking(Answering):
     """The options of a command that asks before it changes a store."""
 
     dry_run: DryRun = False
     yes: Yes = False
-    store: Store = None
-    json: Json = False
+
+    def is_confirmed(self, question: str, would: str, preview: Any = None, number: int = 0) -> bool:
+        """Whether to go on: a dry run and --yes need no question, otherwise a person is asked."""
+        return self.dry_run or self.yes or look.is_confirmed(question, would, preview, number)
+
+    def was(self, number: int) -> str:
+        return "would be" if self.dry_run else "was" if number == 1 else "were"
 
 
-ANSWERING, ASKING = Answering(), Asking()
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Setting(Answering):
+    """The options of every command that sets circuits."""
+
+    yes: Annotated[Flag, Parameter(help="Change several circuits without confirmation.")] = False
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Recovering(Asking):
+    """The options of every command that recovers, rolls back or abandons a batch."""
+
+    reason: Reason = None
+    force: Annotated[
+        Flag,
+        Parameter(help="Also if Prefect shows the run as running. Only if its process has certainly ended."),
+    ] = False
+
+
+@dataclass
+class Sample(Generic[T]):
+    """The number of items of a long list, and the items: all, or those that a question shows."""
+
+    keep_all: bool
+    number: int = 0
+    items: list[T] = field(default_factory=list[T])
+
+    def take(self, items: Iterable[T]) -> None:
+        for item in items:
+            self.number += 1
+            if self.keep_all or self.number <= look.ASKED_ABOUT:
+                self.items.append(item)
+
+
+ANSWERING, ASKING, SETTING, RECOVERING = Answering(), Asking(), Setting(), Recovering()
 
 
 def group(name: str, about: str) -> App:
     """The app of a group of commands."""
     return App(name=name, help=about, help_format="plaintext", version_flags=[])
-
-
-def was(number: int, dry_run: bool) -> str:
-    return "would be" if dry_run else "was" if number == 1 else "were"
 
 
 def check_limit(limit: int) -> None:
@@ -68,39 +119,28 @@ def check_limit(limit: int) -> None:
 # -- times
 
 
-def _time(text: str) -> datetime | timedelta:
-    """Parse a span (10m, 1h30m) or a time. Raises ValueError, or OverflowError for a span out of range."""
-    written = text.strip()
-    seconds = seconds_of(written.lower()) if written[-1:].isalpha() else None
-    if seconds is None:
-        return datetime.fromisoformat(written.upper())
-    if not 0 < seconds <= LONGEST:
-        raise OverflowError
-    return timedelta(seconds=seconds)
-
-
 def _moment(option: str, text: str, spans: str, now: datetime, example: datetime) -> datetime | timedelta:
     """The value of an option that is a span or a time. A time without an offset is in the zone of `now`."""
+    written = text.strip()
+    seconds = seconds_of(written.lower()) if written[-1:].isalpha() else None
+    if seconds is not None and not 0 < seconds <= LONGEST:
+        raise ConfigurationError(f"{option} {text} must be longer than 0 s and at most ten years")
     try:
-        found = _time(text)
-    except OverflowError:
-        raise ConfigurationError(f"{option} {text} must be longer than 0 s and at most ten years") from None
+        moment = datetime.fromisoformat(written.upper()) if seconds is None else timedelta(seconds=seconds)
     except ValueError:
         raise ConfigurationError(
             f"{option} {text!r} is not a time: write a span as in {spans}, or a time as in "
             f"{example:%Y-%m-%dT%H:%M}"
         ) from None
-    if isinstance(found, datetime) and found.tzinfo is None:
-        return found.replace(tzinfo=now.tzinfo)
-    return found
+    return moment.replace(tzinfo=now.tzinfo) if isinstance(moment, datetime) and not moment.tzinfo else moment
 
 
 def until(text: str, now: datetime) -> datetime | timedelta:
     """The value of `--until`: a span from now, or a time. Raises ConfigurationError for a past time."""
-    found = _moment("--until", text, "10m or 1h30m", now, now + timedelta(hours=1))
-    if isinstance(found, datetime) and found <= now:
+    moment = _moment("--until", text, "10m or 1h30m", now, now + timedelta(hours=1))
+    if isinstance(moment, datetime) and moment <= now:
         raise ConfigurationError(f"--until {text} is in the past: write a future time, or leave it out")
-    return found
+    return moment
 
 
 def since(option: str, text: str) -> datetime | timedelta:
@@ -112,11 +152,10 @@ def since(option: str, text: str) -> datetime | timedelta:
 # -- stores
 
 
-def store_url(given: str | None, *, circuits: bool = False) -> str:
+def store_url(option: str | None, *, circuits: bool = False) -> str:
     """The URL of `--store`, else the configured one. Raises ConfigurationError if no command can use it."""
     try:
-        configured = circuit_store_url if circuits else lambda: current_settings().store_url
-        url = configured() if given is None else given
+        url = option or (circuit_store_url() if circuits else current_settings().store_url)
     except (SettingsError, ValidationError) as error:
         raise ConfigurationError(
             f"the settings cannot be read: check the variables PREFECT_RESILIENCE_* ({one_line(error)})"

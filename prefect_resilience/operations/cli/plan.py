@@ -13,10 +13,10 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.operations.cli import look, options, plan_files, plan_run
+from prefect_resilience.operations.cli import look, options, plan_files
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
-from prefect_resilience.operations.cli.plan_run import check_names, import_actions, read_inputs
+from prefect_resilience.operations.cli.plan_files import import_actions, lines_of
 
 
 def _no_option(kind: object, value: object) -> None:
@@ -74,22 +74,23 @@ def run(
         input: name=value. Valid JSON is read as JSON, any other value as text. Repeat it for several.
         inputs: All inputs as one JSON object; --input overrides it.
     """
-    given = read_inputs(input or [], inputs)
+    values = plan_files.read_inputs(input or [], inputs)
     import_actions(actions or [])
     try:
         # Mistakes that are visible before a run are reported without one.
-        source = plan_files.read_plan(file, Actions.of(), given)
-        check_names(given, source.plan)
-        made, failure = plan_run.run(source, given)
+        plan = plan_files.read_plan(file, Actions.of(), values)
+        plan_files.check_names(values, plan)
+        result, failure = plan_files.run(plan if file == plan_files.STDIN else Path(file), values)
     except PlanError as error:
         return _refused(file, error)
     except KeyboardInterrupt:
         look.say("Stopped by Ctrl-C: the flow run ended as Crashed.")
         return INTERRUPTED
-    look.answer(made, plan_files.result_table(made), plan_files.summary(made), json=json)
+    table = look.table(plan_files.NODES, result.nodes.items())
+    look.answer(result, table, plan_files.summary(result), json=json)
     if failure:
         look.say(failure)
-    return 0 if made.succeeded else 1
+    return 0 if result.succeeded else 1
 
 
 @app.command
@@ -105,13 +106,13 @@ def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
             "pass the plans to check, as in `plan validate research.json`; - reads stdin"
         )
     import_actions(actions or [])
-    checked = [plan_files.checked(file, Actions.of() if actions else None) for file in files]
-    look.answer(checked, *(printable(line) for one in checked for line in one.lines), json=json)
+    reports = [plan_files.check_file(file, Actions.of() if actions else None) for file in files]
+    look.answer(reports, *(printable(line) for report in reports for line in lines_of(report)), json=json)
     if not actions:
         look.say(
             "Types and inputs of the nodes were not checked: add the modules of their actions with --actions."
         )
-    return 0 if all(one.valid for one in checked) else 1
+    return 0 if all(report["valid"] for report in reports) else 1
 
 
 @app.command
@@ -169,7 +170,7 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     """
     import_actions(actions or [])
     specs = Actions.of().specs()
-    look.answer(specs, plan_files.actions_list(specs), json=json)
+    look.answer(specs, *plan_files.action_parts(specs), json=json)
     if all(spec.name in BUILT_IN for spec in specs):
         look.say(
             'No actions are registered: write @action("name") above a function, and add its module '
@@ -180,8 +181,8 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
 
 def _refused(file: str, error: PlanError) -> int:
     """Print a line on stderr for each mistake of the plan."""
-    for mistake in error.mistakes:
-        look.say(plan_files.line_of(plan_files.placed(mistake, file), file))
+    for line in lines_of(plan_files.mistakes_of(file, error)):
+        look.say(line)
     return 1
 
 

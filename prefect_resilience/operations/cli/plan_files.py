@@ -1,99 +1,94 @@
-"""The files that `plan` reads and writes: plans, results, pictures. Each error names its file."""
+"""What `plan` reads, runs and prints: plans, inputs and results. Each error names its file or option."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from rich.console import Group, RenderableType
+import httpx
+from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS as STARTUP_SECONDS
+from prefect.settings import get_current_settings, temporary_settings
+from pydantic import ValidationError
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from prefect_resilience.base.policy import nearest_file
+from prefect_resilience.base.policy import nearest, nearest_file
 from prefect_resilience.base.text import lasting, plural
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans.actions import Actions, ActionSpec, ParameterSpec
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.actions import Actions, ActionSpec
 from prefect_resilience.graphs.plans.model import Asked, Plan
 from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
-from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
+from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import NUMBER, WORD, printable
+from prefect_resilience.operations.flows import run_plan
+from prefect_resilience.operations.importing import imported, output_of_others
 
 STDIN = "-"
+WHY_LIMIT = 300
+STATUSES = ("succeeded", "failed", "handled", "skipped")
+_INPUT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
+"""Inputs in templates and in the paths of conditions, as JSON: inputs.drug, inputs["drug"]"""
+OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
+"""The prefixes of the messages of Prefect's client when there is no API."""
+PATIENCE = 90
+"""Seconds for an API that is started for one run: on a busy machine, its database takes more than 20 s."""
 
 
-class Placed(BaseModel):
-    """One mistake of a plan; `place` is empty if the mistake concerns the whole file."""
-
-    place: str
-    message: str
+# -- plans and their mistakes
 
 
-class Checked(BaseModel):
-    """The result of `plan validate` for one file. `nodes` is None if the file is not a readable plan."""
-
-    file: str
-    valid: bool
-    actions_checked: bool
-    nodes: int | None
-    mistakes: list[Placed]
-
-    @property
-    def lines(self) -> Iterator[str]:
-        """A line for each mistake, or one line if there is none."""
-        if self.valid:
-            yield f"{self.file}: no mistakes, {plural(self.nodes or 0, 'node')}"
-        for mistake in self.mistakes:
-            yield line_of(mistake, self.file)
-
-
-@dataclass(frozen=True)
-class PlanSource:
-    """A plan and its file; `path` is None for stdin."""
-
-    plan: Plan
-    path: Path | None
-
-
-def read_plan(
-    file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None
-) -> PlanSource:
+def read_plan(file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None) -> Plan:
     """Read a plan from a file, or from stdin for `-`, and check it for these actions and inputs if given.
 
     Raises PlanError with every mistake; an unreadable file is one mistake.
     """
     asked = Asked(actions, inputs)
     if file != STDIN:
-        return PlanSource(from_file(file, asked), Path(file))
+        return from_file(file, asked)
     try:
         text = _stdin()
     except ValueError as error:
         raise PlanError([Mistake("", _why(error))], name_of(file)) from None
-    return PlanSource(from_text(text, asked, name_of(file)), None)
+    return from_text(text, asked, name_of(file))
 
 
-def checked(file: str, actions: Actions | None) -> Checked:
-    """Find every mistake in one file. With `actions`, check the types and inputs of nodes, too."""
-    nodes: int | None = None
-    found: Iterable[Mistake] = ()
+def check_file(file: str, actions: Actions | None) -> dict[str, Any]:
+    """Find every mistake in one file. With `actions`, check the types and inputs of nodes, too.
+
+    `nodes` is None if the file is not a readable plan; a `place` is empty if the mistake concerns all of it.
+    """
+    report: dict[str, Any] = {"file": name_of(file), "valid": True, "actions_checked": actions is not None}
     try:
-        nodes = len(read_plan(file, actions).plan.tasks)
+        return {**report, "nodes": len(read_plan(file, actions).tasks), "mistakes": []}
     except PlanError as error:
-        found = error.mistakes
-    return Checked(
-        file=name_of(file),
-        valid=nodes is not None,
-        actions_checked=actions is not None,
-        nodes=nodes,
-        mistakes=[placed(mistake, file) for mistake in found],
-    )
+        return {**report, **mistakes_of(file, error)}
+
+
+def mistakes_of(file: str, error: PlanError) -> dict[str, Any]:
+    """The mistakes of a file. Their places begin with its name only if it is unreadable."""
+    name = name_of(file)
+    mistakes = [
+        {"place": re.sub(f"^{re.escape(name)}(, |$)", "", one.place), "message": printable(one.message)}
+        for one in error.mistakes
+    ]
+    return {"file": name, "valid": False, "nodes": None, "mistakes": mistakes}
+
+
+def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each mistake, `file: place: message`, or one line if there is none."""
+    if report["valid"]:
+        yield f"{report['file']}: no mistakes, {plural(report['nodes'], 'node')}"
+    for mistake in report["mistakes"]:
+        yield ": ".join(filter(None, (report["file"], mistake["place"], mistake["message"])))
 
 
 def name_of(file: str) -> str:
@@ -101,22 +96,9 @@ def name_of(file: str) -> str:
     return "stdin" if file == STDIN else file
 
 
-def placed(mistake: Mistake, file: str) -> Placed:
-    """A mistake with its place inside the file. Places of unreadable files begin with the file's name."""
-    place, name = mistake.place, name_of(file)
-    if place == name or place.startswith(f"{name}, "):
-        place = place.removeprefix(name).removeprefix(", ")
-    return Placed(place=place, message=printable(mistake.message))
-
-
-def line_of(mistake: Placed, file: str) -> str:
-    """`file: place: message`."""
-    return ": ".join(filter(None, (name_of(file), mistake.place, mistake.message)))
-
-
 def picture(file: str, kind: str, result: str | None) -> str:
     """The plan as mermaid or SVG, with the path of a run if its result is given."""
-    plan = read_plan(file).plan
+    plan = read_plan(file)
     ran = None if result is None else _read_result(result, plan)
     draw = plan_to_svg if kind == "svg" else plan_to_mermaid
     return draw(plan, ran, added=ran.added if ran else ())
@@ -151,24 +133,93 @@ def _why(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
-WHY_LIMIT = 300
-STATUSES = ("succeeded", "failed", "handled", "skipped")
+# -- inputs and actions
 
 
-def result_table(result: PlanResult) -> RenderableType:
-    """A row for each node, in the plan's order."""
-    columns = {"status": WORD, "node": 8, "attempts": NUMBER, "duration": NUMBER, "why": 16}
-    rows = (
-        (
-            look.state(node.status),
-            name,
-            str(node.attempts or ""),
-            "" if node.duration is None else lasting(node.duration),
-            why(node),
+def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
+    """The inputs of `--inputs JSON`, overridden by those of every `--input name=value`.
+
+    A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
+    ConfigurationError for a text without =, a duplicate name, and `--inputs` that is not a JSON object.
+    """
+    example = """'{"drug": "aspirin"}'"""
+    try:
+        inputs: Any = _json("{}" if text is None else text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--inputs is not JSON ({error}): write it as in --inputs {example}"
+        ) from None
+    if not isinstance(inputs, dict):
+        kind = type(inputs).__name__
+        raise ConfigurationError(f"--inputs must be a JSON object, as in {example}, not {kind}")
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        name = name.strip()
+        if not sign or not name:
+            raise ConfigurationError(f"--input {pair!r} must be name=value, as in --input drug=aspirin")
+        if name in values:
+            raise ConfigurationError(f"--input {name}=... is given twice: give each input once")
+        try:
+            values[name] = _json(value)
+        except ValueError:
+            values[name] = value
+    return {**inputs, **values}
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def check_names(inputs: Iterable[str], plan: Plan) -> None:
+    """Raise ConfigurationError for an input that the plan neither declares nor uses."""
+    names = {*plan.inputs, *_INPUT.findall(plan.model_dump_json())}
+    for name in inputs:
+        if name not in names:
+            near = nearest(name, names) if names else "; it has no inputs"
+            raise ConfigurationError(f"the plan has no input {name!r}{near}")
+
+
+def import_actions(modules: Iterable[str]) -> None:
+    """Import each module. Raises ConfigurationError for one that cannot be imported."""
+    for name in modules:
+        imported(name, f"--actions {name}")
+
+
+# -- runs
+
+
+def run(plan: Plan | Path, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]:
+    """Run the plan. Returns its result, and why it failed ("" if it did not).
+
+    A plan is passed as a file if it has one, so that subplans are found in the same folder. Raises the error
+    that prevented a run.
+    """
+    seconds = max(PATIENCE, STARTUP_SECONDS.value())
+    patient = temporary_settings({STARTUP_SECONDS: seconds})
+    try:
+        with patient, output_of_others():
+            return run_plan(plan, inputs=dict(inputs)), ""
+    except PlanFailed as failed:
+        return failed.result, redact(str(failed))
+    except (RuntimeError, httpx.HTTPError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
+            raise
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        url = get_current_settings().api.url
+        advice = (
+            "none is configured, and a temporary one did not start in time; set PREFECT_API_URL"
+            if url is None
+            else f"check that its server runs, and that PREFECT_API_URL ({redact(url)}) is correct"
         )
-        for name, node in result.nodes.items()
-    )
-    return look.table(columns, rows)
+        raise ResilienceError(f"the Prefect API cannot be used ({redact(first)}): {advice}") from error
 
 
 def why(node: NodeResult) -> str:
@@ -179,6 +230,16 @@ def why(node: NodeResult) -> str:
     return "; ".join(text if len(text) <= WHY_LIMIT else f"{text[: WHY_LIMIT - 1]}…" for text in both)
 
 
+NODES: look.Columns[tuple[str, NodeResult]] = {
+    "status": (WORD, lambda row: look.state(row[1].status)),
+    "node": (8, lambda row: row[0]),
+    "attempts": (NUMBER, lambda row: str(row[1].attempts or "")),
+    "duration": (NUMBER, lambda row: "" if row[1].duration is None else lasting(row[1].duration)),
+    "why": (16, lambda row: why(row[1])),
+}
+"""The nodes of a result with their names, in the plan's order."""
+
+
 def summary(result: PlanResult) -> str:
     """One line: how the plan ended, and the number of nodes by status."""
     statuses = [node.status for node in result.nodes.values()]
@@ -187,32 +248,23 @@ def summary(result: PlanResult) -> str:
     return f"{head}: {plural(len(statuses), 'node')}, {', '.join(counts)}."
 
 
-def actions_list(actions: Iterable[ActionSpec]) -> RenderableType:
-    """Each action with its description and its parameters."""
-    return Group(*(part for action in actions for part in _action(action)))
-
-
-def _action(action: ActionSpec) -> Iterator[RenderableType]:
-    yield Text(printable(action.name), style=f"bold {look.BLUE}")
-    if action.description:
-        yield _indented(Text(printable(action.description.split("\n\n")[0])))
-    if action.parameters:
+def action_parts(actions: Iterable[ActionSpec]) -> Iterator[RenderableType]:
+    """Each action with its description, and its parameters: a line, and its description below."""
+    for action in actions:
+        yield Text(printable(action.name), style=f"bold {look.BLUE}")
+        if action.description:
+            yield _indented(printable(action.description.split("\n\n")[0]))
+        if not action.parameters:
+            yield _indented(Text("takes no input", style="dim"))
         for parameter in action.parameters:
-            yield from _parameter(parameter)
-    else:
-        yield _indented(Text("takes no input", style="dim"))
-    yield ""
+            need = "required" if parameter.required else f"= {json.dumps(parameter.default, default=str)}"
+            head = Text(printable(parameter.name), style="bold")
+            head.append(f"  {parameter.type or 'any'}  {printable(need)}", style="not bold")
+            yield _indented(head)
+            if parameter.description:
+                yield _indented(printable(parameter.description), 4)
+        yield ""
 
 
-def _parameter(parameter: ParameterSpec) -> Iterator[RenderableType]:
-    """Name and type on one line, the description on the next: a long type needs the width."""
-    need = "required" if parameter.required else f"= {json.dumps(parameter.default, default=str)}"
-    head = Text(printable(parameter.name), style="bold")
-    head.append(f"  {parameter.type or 'any'}  {printable(need)}", style="not bold")
-    yield _indented(head)
-    if parameter.description:
-        yield _indented(Text(printable(parameter.description)), 4)
-
-
-def _indented(part: RenderableType, columns: int = 2) -> RenderableType:
-    return Padding(part, (0, 0, 0, columns))
+def _indented(part: Text | str, columns: int = 2) -> RenderableType:
+    return Padding(part if isinstance(part, Text) else Text(part), (0, 0, 0, columns))

@@ -10,33 +10,32 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from pydantic import ValidationError
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable
+from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable, sentence_list
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
-from prefect_resilience.operations.tuning import tuning
-from prefect_resilience.operations.tuning.applying import (
-    ChangePlan,
-    NotApplied,
-    TuningChange,
-    apply_changes,
-    plan_of,
-    restore,
-)
-from prefect_resilience.operations.tuning.report import (
-    Comparison,
-    TuningReport,
-    figure_text,
-    headline_of,
-    interval_text,
-    not_judged_of,
-    page_of,
-    value_text,
-)
+from prefect_resilience.operations.tuning import applying, tuning
+from prefect_resilience.operations.tuning import report as texts
+from prefect_resilience.operations.tuning.applying import NotApplied, TuningChange
+from prefect_resilience.operations.tuning.report import ComparedFigure, TuningAdvice, TuningReport, value_text
+
+ADVICE: look.Columns[TuningAdvice] = {
+    "task": (WORD, lambda advice: advice.task),
+    "option": (WORD, lambda advice: advice.option),
+    "now": (TEXT, lambda advice: value_text(advice.now)),
+    "better": (TEXT, lambda advice: value_text(advice.better)),
+    "why": (TEXT, lambda advice: advice.why),
+}
+CHANGES: look.Columns[TuningChange] = {
+    "block": (WORD, lambda change: change.block),
+    "task": (WORD, lambda change: change.task),
+    "option": (WORD, lambda change: change.option),
+    "now": (TEXT, lambda change: value_text(change.now)),
+    "after": (TEXT, lambda change: value_text(change.after)),
+}
+VERDICTS = {None: "", True: look.state("done", "better"), False: look.state("wrong", "worse")}
 
 
 def tune_command(
@@ -65,93 +64,56 @@ def tune_command(
         advice: A file with the advice, written by --json, instead of reading the runs: edit it, then --apply.
         markdown: A file to write the advice to, as markdown.
     """
-    _check_flags(apply=apply, restore_old=restore_old, yes=yes)
+    if apply and restore_old:
+        raise ConfigurationError("`--apply` and `--undo` exclude each other: write one of them")
+    if yes and not apply:
+        raise ConfigurationError("--yes confirms --apply: add --apply, or leave --yes out")
     if restore_old:
         return _restore(json=json)
     report = tuning.tune(options.since("--since", since), task) if advice is None else _read(advice)
     if markdown is not None:
-        look.write_file(markdown, page_of(report))
+        look.write_file(markdown, texts.page_of(report))
     if not apply:
         return look.answer(report, *_advice(report), json=json)
     return _apply(report, yes=yes, json=json)
 
 
-def _check_flags(*, apply: bool, restore_old: bool, yes: bool) -> None:
-    if apply and restore_old:
-        raise ConfigurationError("`--apply` and `--undo` exclude each other: write one of them")
-    if yes and not apply:
-        raise ConfigurationError("--yes confirms --apply: add --apply, or leave --yes out")
-
-
-# -- advice
-
-
 def _advice(report: TuningReport) -> Iterator[RenderableType]:
     if report.advice:
-        columns = {"task": WORD, "option": WORD, "now": TEXT, "better": TEXT, "why": TEXT}
-        yield look.table(
-            columns,
-            (
-                (one.task, one.option, value_text(one.now), value_text(one.better), one.why)
-                for one in report.advice
-            ),
-        )
-    yield f"{headline_of(report)}."
-    yield from _sentences("Not judged", not_judged_of(report))
-    yield from _sentences("Unknown", report.unknown.values())
-
-
-def _sentences(title: str, sentences: Iterable[str]) -> Iterator[RenderableType]:
-    told = [printable(one) for one in sentences]
-    if told:
-        yield Text(title, style="bold")
-        yield from (Text(f"  {one}") for one in told)
+        yield look.table(ADVICE, report.advice)
+    yield f"{texts.headline_of(report)}."
+    yield from sentence_list("Not judged", texts.not_judged_of(report))
+    yield from sentence_list("Unknown", report.unknown.values())
 
 
 # -- applying and restoring
 
 
 def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
-    plan = plan_of(report)
+    plan = applying.plan_of(report)
+    left = list(_left(plan.left, "not written"))
     if not plan.changes:
-        answer = {"applied": None, "left": plan.left}
-        look.answer(
-            answer,
-            *_left(plan.left, "not written"),
-            f"{headline_of(report)}. Nothing was written.",
-            json=json,
-        )
+        said = f"{texts.headline_of(report)}. Nothing was written."
+        look.answer({"applied": None, "left": plan.left}, *left, said, json=json)
         return 1 if plan.left else 0
-    question = f"Write {plural(len(plan.changes), 'change')} to {_blocks(plan)}?"
-    if not yes and not look.agreed(question, f"change {_blocks(plan)}", _changes(plan.changes)):
+    number, table = plural(len(plan.changes), "change"), look.table(CHANGES, plan.changes)
+    blocks = f"the {'block' if len(plan.blocks) == 1 else 'blocks'} {', '.join(plan.blocks)}"
+    if not yes and not look.is_confirmed(f"Write {number} to {blocks}?", f"change {blocks}", table):
         return 1
-    entry = apply_changes(report, plan)
+    entry = applying.apply_changes(report, plan)
     said = (
-        f"{plural(len(plan.changes), 'change')} written to {_blocks(plan)}. Running workers use them "
+        f"{number} written to {blocks}. Running workers use them "
         "within 30 s. `prefect-resilience tune --undo` restores the old values."
     )
-    parts = [_changes(plan.changes), *_left(plan.left, "not written"), said]
-    return look.answer({"applied": entry, "left": plan.left}, *parts, json=json)
-
-
-def _blocks(plan: ChangePlan) -> str:
-    names = ", ".join(plan.blocks)
-    return f"the {'block' if len(plan.blocks) == 1 else 'blocks'} {names}"
-
-
-def _changes(changes: Iterable[TuningChange]) -> Table:
-    columns = {"block": WORD, "task": WORD, "option": WORD, "now": TEXT, "after": TEXT}
-    rows = ((one.block, one.task, one.option, value_text(one.now), value_text(one.after)) for one in changes)
-    return look.table(columns, rows)
+    return look.answer({"applied": entry, "left": plan.left}, table, *left, said, json=json)
 
 
 def _left(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
-    for one in left:
-        yield look.finding("note", f"{one.task}, {one.option}", what, one.why)
+    return (look.finding("note", f"{one.task}, {one.option}", what, one.why) for one in left)
 
 
 def _restore(*, json: bool) -> int:
-    entry, back, left = restore()
+    entry, back, left = applying.restore()
     said = f"{plural(len(back), 'change')} restored, of the advice that {printable(entry.by)} applied."
     look.answer({"restored": back, "left": left}, *_left(left, "stays"), said, json=json)
     return 1 if left else 0
@@ -188,7 +150,16 @@ def what_if_command(
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
     comparison = tuning.compared_with(task, wanted, options.since("--since", since))
     then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
-    return look.answer(comparison, *_rows_of(comparison, then), json=json)
+    columns: look.Columns[ComparedFigure] = {
+        "figure": (TEXT, lambda figure: figure.name),
+        "as it ran": (FIGURES, lambda figure: texts.figure_text(figure, figure.now)),
+        then: (FIGURES, lambda figure: texts.figure_text(figure, figure.then)),
+        "difference, 9 times in 10": (FIGURES, texts.interval_text),
+        "": (TEXT, lambda figure: VERDICTS[figure.better]),
+    }
+    replayed = f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
+    parts = [look.table(columns, comparison.figures), replayed, *sentence_list("Doubts", comparison.doubts)]
+    return look.answer(comparison, *parts, json=json)
 
 
 def _option(text: str) -> tuple[str, Any]:
@@ -200,31 +171,6 @@ def _option(text: str) -> tuple[str, Any]:
         return name.strip(), json_text.loads(value)
     except ValueError:
         return name.strip(), value
-
-
-def _rows_of(comparison: Comparison, then: str) -> Iterator[RenderableType]:
-    columns = {
-        "figure": TEXT,
-        "as it ran": FIGURES,
-        then: FIGURES,
-        "difference, 9 times in 10": FIGURES,
-        "": TEXT,
-    }
-    rows = (
-        (
-            one.name,
-            figure_text(one, one.now),
-            figure_text(one, one.then),
-            interval_text(one),
-            ""
-            if one.better is None
-            else look.state(*(("done", "better") if one.better else ("wrong", "worse"))),
-        )
-        for one in comparison.figures
-    )
-    yield look.table(columns, rows)
-    yield f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
-    yield from _sentences("Doubts", comparison.doubts)
 
 
 def _read(path: Path) -> TuningReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import inspect
 import json
 import logging
 import secrets
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import uvicorn
@@ -25,23 +26,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.dashboard.orders import (
-    CircuitOrder,
-    Desk,
-    PageAnswer,
-    PageOrder,
-    RecoverOrder,
-    ReplayOrder,
-    Replays,
-    SettleOrder,
-)
-from prefect_resilience.operations.dashboard.reading import Fleet, Hub
+from prefect_resilience.operations.dashboard import orders
+from prefect_resilience.operations.dashboard.orders import Desk, PageAnswer, PageOrder, Replays
+from prefect_resilience.operations.dashboard.reading import Fleet, Hub, changes
+from prefect_resilience.operations.dashboard.rows import Parts
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER = "x-resilience-token"
@@ -98,7 +92,6 @@ GATHER = 0.1
 """Seconds in which the changes of several readings are combined into one message."""
 
 MOST_WATCHERS = 64
-_KINDS = {".css": "text/css", ".js": "text/javascript"}
 _STATIC = Path(__file__).with_name("static")
 _HEADERS = {
     "Content-Security-Policy": (
@@ -152,38 +145,25 @@ def make_app(
 
     async def page(_: Request) -> Response:
         ui = PREFECT_UI_URL.value() or ""
-        told = {
-            "token": gate.token,
-            "ui": ui.rstrip("/") if ui.startswith(("http://", "https://")) else "",
-            "places": places,
-            "read_only": "yes" if gate.read_only else "",
-        }
-        return Response(
-            _filled((_STATIC / "dashboard.html").read_text(encoding="utf-8"), told), media_type="text/html"
-        )
+        ui = ui.rstrip("/") if ui.startswith(("http://", "https://")) else ""
+        read_only = "yes" if gate.read_only else ""
+        text = (_STATIC / "dashboard.html").read_text(encoding="utf-8")
+        for name, value in {"token": gate.token, "ui": ui, "read_only": read_only, "places": places}.items():
+            text = text.replace("{{" + name + "}}", escape(value))
+        return Response(text, media_type="text/html")
 
     async def stream(_: Request) -> Response:
         if hub.watchers >= MOST_WATCHERS:
             return JSONResponse({"error": f"{MOST_WATCHERS} pages are already open: close one of them"}, 503)
         return StreamingResponse(_messages(hub), media_type="text/event-stream")
 
-    async def doubts(request: Request) -> Response:
-        batch = request.query_params.get("batch", "")
-        return await _answered(lambda: run_in_threadpool(desk.doubts, batch))
-
-    async def replay(request: Request) -> Response:
-        return await _carried_out(request, ReplayOrder, replays.start)
-
-    async def stop(_: Request) -> Response:
-        return await _answered(replays.stop)
-
-    def button(kind: type[O], work: Callable[[O], PageAnswer]) -> Callable[[Request], Awaitable[Response]]:
+    def button(path: str, kind: type[O], work: Callable[[O], PageAnswer | Awaitable[PageAnswer]]) -> Route:
         async def endpoint(request: Request) -> Response:
-            answer = await _carried_out(request, kind, partial(run_in_threadpool, work))
+            answer = await _answer(request, kind, work)
             hub.refresh()
             return answer
 
-        return endpoint
+        return Route(path, endpoint, methods=["GET" if kind is orders.DoubtsOrder else "POST"])
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None, None]:
@@ -194,14 +174,14 @@ def make_app(
     app = Starlette(
         routes=[
             Route("/", page),
-            *(Route(f"/{file.name}", _endpoint(file)) for file in _STATIC.iterdir() if file.suffix in _KINDS),
             Route("/stream", stream),
-            Route("/batches/doubts", doubts),
-            Route("/circuits", button(CircuitOrder, desk.set_circuit), methods=["POST"]),
-            Route("/batches/settle", button(SettleOrder, desk.settle), methods=["POST"]),
-            Route("/batches/recover", button(RecoverOrder, desk.recover), methods=["POST"]),
-            Route("/letters/replay", replay, methods=["POST"]),
-            Route("/letters/stop", stop, methods=["POST"]),
+            button("/circuits", orders.CircuitOrder, desk.set_circuit),
+            button("/batches/doubts", orders.DoubtsOrder, desk.doubts),
+            button("/batches/settle", orders.SettleOrder, desk.settle),
+            button("/batches/recover", orders.RecoverOrder, desk.recover),
+            button("/letters/replay", orders.ReplayOrder, replays.start),
+            button("/letters/stop", PageOrder, replays.stop),
+            *(Route(f"/{file.name}", partial(_static, file)) for file in _STATIC.glob("*.[cj]s*")),
         ],
         middleware=[Middleware(GateMiddleware, gate=gate)],
         lifespan=lifespan,
@@ -210,56 +190,43 @@ def make_app(
     return app
 
 
+async def _static(file: Path, _: Request) -> Response:
+    return FileResponse(file)
+
+
 async def _messages(hub: Hub) -> AsyncIterator[str]:
     """All rows, then the changes, as server-sent events."""
-    version = 0
+    known: Parts = {}
     async with hub.watching():
         while not hub.closing:
-            told = hub.board.since(version)
-            version = hub.board.version
-            yield f"data: {json.dumps({'now': hub.now(), **(told or {})}, separators=(',', ':'))}\n\n"
-            if await hub.change(version, BEAT):
-                await asyncio.sleep(GATHER)
+            message = {"now": hub.now(), **changes(known, hub.parts)}
+            known = hub.parts
+            yield f"data: {json.dumps(message, separators=(',', ':'))}\n\n"
+            await hub.change(known, BEAT)
+            await asyncio.sleep(GATHER)
 
 
-async def _carried_out(
-    request: Request, kind: type[O], work: Callable[[O], Awaitable[PageAnswer]]
+async def _answer(
+    request: Request, kind: type[O], work: Callable[[O], PageAnswer | Awaitable[PageAnswer]]
 ) -> Response:
+    """Carry out the order in a request. An error is a sentence for the person at the page."""
     try:
-        order = kind.model_validate_json(await request.body())
+        raw = json.dumps(dict(request.query_params)) if request.method == "GET" else await request.body()
+        order = kind.model_validate_json(raw)
+        is_async = inspect.iscoroutinefunction(work)
+        return JSONResponse(await work(order) if is_async else await run_in_threadpool(work, order))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        return JSONResponse({"error": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
-    return await _answered(partial(work, order))
-
-
-async def _answered(work: Callable[[], Awaitable[PageAnswer]]) -> Response:
-    try:
-        return JSONResponse(await work())
+        status, said = 422, ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
     except StoreUnavailable as error:
-        return JSONResponse({"error": f"The store is unavailable: {redact(str(error))}"}, 503)
+        status, said = 503, f"The store is unavailable: {error}"
     except ResilienceError as error:
-        said = redact(str(error))
-        return JSONResponse({"error": said[:1].upper() + said[1:]}, 409)
+        status, said = 409, str(error)
     except Exception as error:
         log.warning("An action of the dashboard failed", exc_info=True)
-        return JSONResponse({"error": redact(f"{type(error).__name__}: {error}")[:1_000]}, 500)
-
-
-def _endpoint(file: Path) -> Callable[[Request], Awaitable[Response]]:
-    text = file.read_text(encoding="utf-8")
-
-    async def endpoint(_: Request) -> Response:
-        return Response(text, media_type=_KINDS[file.suffix])
-
-    return endpoint
-
-
-def _filled(page: str, told: Mapping[str, Any]) -> str:
-    for name, value in told.items():
-        page = page.replace("{{" + name + "}}", escape(str(value)))
-    return page
+        status, said = 500, f"{type(error).__name__}: {error}"
+    said = redact(said)[:1_000]
+    return JSONResponse({"error": said if status == 422 else said[:1].upper() + said[1:]}, status)
 
 
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
@@ -306,13 +273,9 @@ class _Server(uvicorn.Server):
 def _listening(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
         # Listen now: `begun` gets the address, and its caller may connect at once.
-        made.listen()
+        return socket.create_server(address[:2], family=family)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"the dashboard cannot listen on {host}:{port} ({error}): choose another --host or --port"
         ) from None
-    return made

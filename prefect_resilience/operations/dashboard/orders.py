@@ -16,35 +16,28 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from prefect_resilience.durable.batches.edge.recovery import recover
 from prefect_resilience.durable.batches.edge.settling import Answer, settle
-from prefect_resilience.durable.batches.edge.status import EffectStatus, batch_status
+from prefect_resilience.durable.batches.edge.status import batch_status
 from prefect_resilience.durable.letters.edge import operations as dead_letters
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.fleet import get_circuits
+from prefect_resilience.operations.batch_rows import report_line
+from prefect_resilience.operations.circuit_changes import DONE, change_circuit, find_circuit
 from prefect_resilience.operations.dashboard.reading import Hub
-from prefect_resilience.operations.dashboard.rows import Row
-from prefect_resilience.operations.flows import DONE, change_circuit, find_circuit
 from prefect_resilience.operations.letter_rows import error_kind
 
 EFFECTS_SHOWN = 100
 LONGEST = 500
+ANSWERS = {"unknown": ["done", "not_done"], "compensating": ["undone", "kept"]}
+"""The possible answers for an effect in doubt, by its state."""
 
 PageAnswer = dict[str, Any]
 """The answer to an order: `said`, a sentence, and perhaps more."""
 
 Name = Annotated[str, Field(min_length=1, max_length=2_000)]
 Reason = Annotated[str, Field(max_length=LONGEST)]
-
-_OUTCOMES = {
-    "rescheduled": "A worker runs the same flow run again",
-    "compensated": "The effects are compensated",
-    "abandoned": "The batch is abandoned",
-    "told": "A person must act first",
-    "refused": "Not possible now",
-    "nothing": "There is nothing to recover",
-}
 
 
 class PageOrder(BaseModel):
@@ -60,6 +53,12 @@ class CircuitOrder(PageOrder):
     action: Literal["open", "close", "reset"]
     reason: Reason = ""
     minutes: Annotated[float, Field(gt=0, le=60 * 24 * 365)] | None = None
+
+
+class DoubtsOrder(PageOrder):
+    """List the effects of a batch that a person can settle."""
+
+    batch: str = ""
 
 
 class SettleOrder(PageOrder):
@@ -121,47 +120,34 @@ class Desk:
 
     def recover(self, order: RecoverOrder) -> PageAnswer:
         report = recover(order.batch, reason=order.reason or None, dry_run=order.dry_run, store=self.store)
-        said = f"{_OUTCOMES[report.action]}: {report.why}"
-        return {"said": said, "action": report.action, "not_undone": [one.key for one in report.not_undone]}
+        return {"said": f"The batch {report_line(report)}", "action": report.action}
 
-    def doubts(self, batch: str) -> PageAnswer:
+    def doubts(self, order: DoubtsOrder) -> PageAnswer:
         """The effects of a batch that a person can settle, with the possible answers for each."""
-        listed = [one for one in batch_status(batch, store=self.store).effects if _answers(one)]
-        rows = [
+        effects = [one for one in batch_status(order.batch, store=self.store).effects if one.state in ANSWERS]
+        listed = [
             {
-                "key": one.key,
-                "state": one.state,
-                "answers": _answers(one),
-                "task": one.task,
-                "error": redact(one.error or "")[:LONGEST],
-                "attempts": one.attempts,
-                "at": one.intended_at,
-                "external_id": one.external_id,
+                **{"key": effect.key, "answers": ANSWERS[effect.state]},
+                "error": redact(effect.error or "")[:LONGEST],
             }
-            for one in listed[:EFFECTS_SHOWN]
+            for effect in effects[:EFFECTS_SHOWN]
         ]
-        return {"effects": rows, "more": len(listed) - len(rows)}
+        return {"effects": listed, "more": len(effects) - len(listed)}
 
-    def replay(self, order: ReplayOrder, told: Callable[[int, int, LetterOutcome], None]) -> PageAnswer:
-        """Replay and call `told` after each letter. If `told` raises, the replay ends there."""
+    def replay(self, order: ReplayOrder, progress: Callable[[int, int, LetterOutcome], None]) -> PageAnswer:
+        """Replay and call `progress` after each letter. If it raises, the replay ends there."""
         if (order.letter is None) == (order.task is None):
             raise ConfigurationError("Choose the letters: either one by its id, or those of a task")
         chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
         if order.error is not None:
             group = ("waiting", order.task, order.error)
-            opened = queue_of(self.store).letters(only="open")
-            members = [one.id for one in opened if (one.status, one.name, error_kind(one)) == group]
+            letters = queue_of(self.store).letters(only="open")
+            members = [one.id for one in letters if (one.status, one.name, error_kind(one)) == group]
             chosen = {"letters": members}
-        report = dead_letters.replay(**chosen, progress=told, store=self.store)
-        wrong = [one for one in report.outcomes if one.result != "replayed"]
-        why = f"; {redact(wrong[0].message)[:LONGEST]}" if wrong and wrong[0].message else ""
+        report = dead_letters.replay(**chosen, progress=progress, store=self.store)
+        messages = [one.message for one in report.outcomes if one.result != "replayed" and one.message]
+        why = f"; {redact(messages[0])[:LONGEST]}" if messages else ""
         return {"said": report.summary() + why, "well": report.well}
-
-
-def _answers(effect: EffectStatus) -> list[str]:
-    if effect.state == "unknown":
-        return ["done", "not_done"]
-    return ["undone", "kept"] if effect.state == "compensating" else []
 
 
 class ReplayStopped(ResilienceError):
@@ -186,33 +172,32 @@ class Replays:
         self._task = asyncio.create_task(self._run(order))
         return {"said": "The replay has started"}
 
-    async def stop(self) -> PageAnswer:
+    async def stop(self, _: PageOrder) -> PageAnswer:
         """Stop the running replay after its current letter."""
         if self._task is None or self._task.done():
             raise ConfigurationError("No replay is running")
-        self._stopping.set()
+        self.end()
         return {"said": "The replay stops after this letter"}
 
     def end(self) -> None:
-        """At shutdown: stop a running replay after its current letter."""
+        """Stop a running replay after its current letter."""
         self._stopping.set()
 
     async def _run(self, order: ReplayOrder) -> None:
         loop = asyncio.get_running_loop()
 
-        def told(done: int, total: int, outcome: LetterOutcome) -> None:
+        def progress(done: int, total: int, outcome: LetterOutcome) -> None:
             loop.call_soon_threadsafe(lambda: self._show(order, done=done, total=total))
             if self._stopping.is_set():
                 raise ReplayStopped(f"Stopped after {done} of {total} letters")
 
-        said: dict[str, Any]
         try:
-            said = await asyncio.to_thread(self._desk.replay, order, told)
+            answer = await asyncio.to_thread(self._desk.replay, order, progress)
         except Exception as error:  # noqa: BLE001 - every error is shown on the page
-            said = {"said": redact(str(error) or type(error).__name__)[:1_000], "well": False}
-        self._show(order, said=said["said"], well=said["well"], ended=True)
+            answer = {"said": redact(str(error) or type(error).__name__)[:1_000], "well": False}
+        self._show(order, ended=True, **answer)
         self._hub.refresh()
 
     def _show(self, order: ReplayOrder, **how: Any) -> None:
-        row: Row = {"letter": order.letter, "task": order.task, "ended": False, **how}
-        self._hub.show("replay", row)
+        row = {"letter": order.letter, "task": order.task, "ended": False, **how}
+        self._hub.put({"summary": {"replay": row}})

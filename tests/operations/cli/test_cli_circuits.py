@@ -13,7 +13,7 @@ import pytest
 from prefect_resilience import CircuitBreaker, CircuitSnapshot, get_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits.fleet import get_circuit
-from prefect_resilience.operations.cli.circuits_tables import card_rows
+from prefect_resilience.operations.circuit_rows import card_rows
 from tests.operations.cli.conftest import SECRET
 
 

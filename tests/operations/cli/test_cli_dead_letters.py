@@ -136,7 +136,7 @@ def test_replay_with_what_was_left_out(letters: Any, cli: Any, monkeypatch: pyte
     assert KEY not in done.out + done.err
     assert "no environment variable" in cli("dead-letters", "replay", "x", "--set-env", "a=NONE").sentence
     assert "PATH=VALUE" in cli("dead-letters", "replay", "x", "--set", "a").sentence
-    assert commands._values(["a=1", "b=[1]", "c={", 'd="x"', "e=true"], []) == {
+    assert commands.replay_values(["a=1", "b=[1]", "c={", 'd="x"', "e=true"], []) == {
         "a": "1",
         "b": [1],
         "c": "{",

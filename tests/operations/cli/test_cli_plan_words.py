@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
+from rich.console import Console, Group
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.operations.cli import look, plan_files
-from prefect_resilience.operations.cli.plan_run import import_actions, read_inputs
+from prefect_resilience.operations.cli.plan_files import import_actions, read_inputs
 
 # -- inputs
 
@@ -174,7 +174,7 @@ def test_a_status_is_a_sign_and_a_word_in_a_colour_of_its_own() -> None:
 
 
 def test_the_table_has_a_row_for_every_node() -> None:
-    lines = printed(plan_files.result_table(RESULT)).splitlines()
+    lines = printed(look.table(plan_files.NODES, RESULT.nodes.items())).splitlines()
     (asked,) = [line for line in lines if "! handled" in line]
     assert asked.split()[:6] == ["!", "handled", "ask", "4", "1.2", "s"]
     assert "503 unavailable: the key" in asked
@@ -189,7 +189,7 @@ def test_the_table_has_a_row_for_every_node() -> None:
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_nothing_is_cut_where_there_is_little_room(width: int) -> None:
-    text = printed(plan_files.result_table(RESULT), width)
+    text = printed(look.table(plan_files.NODES, RESULT.nodes.items()), width)
     assert max(len(line) for line in text.splitlines()) <= width
     assert "…" not in text
 
@@ -220,7 +220,7 @@ def test_actions_are_listed_with_what_they_take() -> None:
         ActionSpec(name="ask", description="Ask.\n\nAt length.", parameters=[query, limit, kind]),
         ActionSpec(name="wait"),
     ]
-    text = printed(plan_files.actions_list(actions))
+    text = printed(Group(*plan_files.action_parts(actions)))
     rows = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     assert rows == [
         "ask",
@@ -243,7 +243,8 @@ def test_a_long_type_is_broken_between_its_words() -> None:
         default={"kind": "kind-0"},
         description="What is asked for, and in which words it is to be answered where several are known.",
     )
-    lines = printed(plan_files.actions_list([ActionSpec(name="ask", parameters=[options])]), 80).splitlines()
+    parts = plan_files.action_parts([ActionSpec(name="ask", parameters=[options])])
+    lines = printed(Group(*parts), 80).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 80
     words = " ".join(lines).split()
     for said in (options.type, '= {"kind": "kind-0"}', options.description):

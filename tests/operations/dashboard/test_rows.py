@@ -9,8 +9,10 @@ from prefect_resilience.durable.batches.edge.status import BatchSummary
 from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
 from prefect_resilience.durable.letters.model import Contents, DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.operations import batch_rows, letter_rows
+from prefect_resilience.operations.batch_rows import BatchList, BatchRow
 from prefect_resilience.operations.dashboard import rows
-from prefect_resilience.operations.letter_rows import CALLS_SHOWN, LONGEST_CALL
+from prefect_resilience.operations.letter_rows import CALLS_SHOWN, LONGEST_CALL, page_rows
 from prefect_resilience.operations.tuning.report import LatestAdvice, TuningAdvice
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
@@ -30,32 +32,30 @@ def letter(number, name="send", status="waiting", category="unavailable", **fiel
     )
 
 
-def groups(listed, most=rows.COUNTED):
-    return list(rows.letters(iter(listed), most)["letters"].values())
+def groups(listed, most=letter_rows.COUNTED):
+    return list(page_rows(iter(listed), most)[0].values())
 
 
 def test_ten_thousand_letters_are_counted_and_a_few_are_shown():
     listed = [letter(n, name=f"task-{n % 7}") for n in range(9_000)]
     listed += [letter(9_000 + n, status="replayed") for n in range(999)] + [letter(9_999, status="settled")]
-    parts = rows.letters(iter(listed))
-    assert parts["summary"]["letters"] == {
+    found, counts = page_rows(iter(listed))
+    assert counts == {
         **{"waiting": 9_000, "in_doubt": 0, "replaying": 0, "more": False},
         **{"groups": 7, "shown": 7},
     }
-    found = parts["letters"].values()
-    assert sum(group["waiting"] for group in found) == 9_000
-    third = next(group for group in found if group["name"] == "task-3")
+    assert sum(group["waiting"] for group in found.values()) == 9_000
+    third = next(group for group in found.values() if group["name"] == "task-3")
     assert third["newest"] == (NOW - timedelta(seconds=3)).timestamp()
     assert [call["id"] for call in third["calls"]] == [f"id-{3 + 7 * n:05}" for n in range(CALLS_SHOWN)]
     assert not third["more"]
 
 
 def test_more_letters_than_are_counted():
-    parts = rows.letters((letter(n) for n in range(30)), 20)
-    assert parts["summary"]["letters"]["waiting"] == 20
-    assert parts["summary"]["letters"]["more"]
+    _, counts = page_rows((letter(n) for n in range(30)), 20)
+    assert (counts["waiting"], counts["more"]) == (20, True)
     assert groups([letter(n) for n in range(30)], 20)[0]["more"]
-    assert not rows.letters((letter(n) for n in range(20)), 20)["summary"]["letters"]["more"]
+    assert not page_rows((letter(n) for n in range(20)), 20)[1]["more"]
 
 
 def test_letters_with_one_kind_of_error_are_one_group():
@@ -82,10 +82,9 @@ def test_letters_with_one_kind_of_error_are_one_group():
 
 def test_of_many_groups_those_with_most_letters_are_shown():
     listed = [letter(n, name="many") for n in range(3)] + [letter(n, name=f"t{n:03}") for n in range(200)]
-    parts = rows.letters(listed)
-    assert len(parts["letters"]) == rows.GROUPS_SHOWN
-    assert next(iter(parts["letters"].values()))["name"] == "many"
-    assert parts["summary"]["letters"]["groups"] == 201
+    found, counts = page_rows(listed)
+    assert (len(found), counts["groups"]) == (letter_rows.GROUPS_SHOWN, 201)
+    assert next(iter(found.values()))["name"] == "many"
 
 
 def test_a_call_has_its_arguments_and_no_secret():
@@ -108,30 +107,18 @@ def summary(batch_id, unknown=0, failed=0, done=0, **more):
     return BatchSummary(batch_id, **counts, first_at=1.0, last_at=2.0, **more)
 
 
-def parts_of(listed, names):
-    counts = BatchCounts()
-    return rows.batches([one for one in counts.counting(listed) if one.open], counts, names)
-
-
 def test_open_batches_in_their_order_with_the_names_of_their_runs():
-    listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1)]
-    listed += [summary("d", unknown=1, abandoned_at=9.0), summary("e", done=1, ended="Crashed")]
-    parts = parts_of(listed, {"a": "labels of the day"})
-    assert list(parts["batches"]) == ["a", "b", "e"]
-    assert parts["batches"]["a"] == {
-        **{"place": 0, "name": "labels of the day", "at": 2.0},
-        **{"in_doubt": 2, "failed": 0, "ended": None, "going_on": 0, "done": 3, "more": False},
+    listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1, ended="Crashed")]
+    counts = BatchCounts()
+    shown = [BatchRow(one, {"a": "labels of the day"}.get(one.batch_id)) for one in counts.counting(listed)]
+    found, numbers = batch_rows.page_rows(BatchList(shown, counts, False, 5.0, ()))
+    assert list(found) == ["a", "b", "c"]
+    assert found["a"] == {"place": 0, **shown[0].as_json}
+    assert (found["a"]["flow_run"], found["b"]["flow_run"]) == ("labels of the day", None)
+    assert numbers == {
+        **{"total": 3, "open": 3, "in_doubt": 1, "effects": 2, "more": False},
+        **{"failed": 2, "shown": 3},
     }
-    assert parts["batches"]["b"]["name"] is None
-    assert parts["summary"]["batches"] == {
-        **{"total": 5, "open": 3, "more": False, "in_doubt": 1, "effects": 2, "failed": 2, "shown": 3}
-    }
-
-
-def test_so_many_batches_at_most():
-    parts = parts_of([summary(f"b{n}", unknown=1) for n in range(500)], {})
-    assert len(parts["batches"]) == rows.BATCHES_SHOWN
-    assert parts["summary"]["batches"]["in_doubt"] == 500
 
 
 def test_budgets_that_burn_come_first():
@@ -163,7 +150,6 @@ def test_minutes_end_with_the_one_that_goes_on():
     told = rows.minutes(counts, NOW)
     assert told["retries"] == [7, *[0] * 57, 4, 1]
     assert told["fallbacks"] == [0] * rows.MINUTES
-    assert told["first"] == datetime(2026, 11, 20, 11, 31, tzinfo=UTC).timestamp()
 
 
 def test_advice_is_a_short_list():

@@ -49,30 +49,26 @@ function buttons(node, kind, make) {
 export function fillCircuit(
   node,
   id,
-  { state, level, calls = 0, share = 0, rate, window, opened_at, retry_at, in_row = 0, why = "" },
+  { state, level, window_calls: calls = 0, share, opened_at, retry_at, consecutive_failures: in_row = 0, why },
 ) {
   node.dataset.level = level;
   text(part(node, "name"), id);
   text(part(node, "badge"), level === "failing" ? "closed, failing" : STATES[state]);
-  const speed = rate ? ` · ${rate >= 10 ? Math.round(rate) : rate}/s` : "";
-  text(
-    part(node, "figures"),
-    calls ? `${percent(share)} of ${number(calls)} failed${speed}` : "no calls counted",
-  );
-  part(node, "figures").title = window ? `The calls of the last ${rough(window)}` : "The last calls";
+  text(part(node, "figures"), calls ? `${percent(share)} of ${number(calls)} failed` : "no calls counted");
+  part(node, "figures").title = "The calls in the circuit's window";
   const since = state !== "closed" && opened_at ? ["Opened ", when(opened_at)] : [];
   const probe = retry_at ? [", probe ", when(retry_at)] : [];
   if (since.length && why) probe.push(": ");
   const row = level === "failing" && in_row > 1 ? [`${count(in_row, "failure")} in a row`] : [];
   part(node, "why").replaceChildren(...since, ...probe, ...row, why);
   part(node, "why").title = why;
-  part(node, "volume").setAttribute("r", radius(rate ?? calls / 60));
+  part(node, "volume").setAttribute("r", radius(calls));
   part(node, "share").style.strokeDasharray = `${100 * share} 100`;
   buttons(node, state, () => (state === "closed" ? [openButton(id)] : [closeButton(id), resetButton(id)]));
 }
 
-// By tenfold steps: a circuit of 100 calls a second is not a hundred times larger than one of 1.
-const radius = (rate) => Math.min(17, 4 + 4.5 * Math.log10(1 + 9 * rate)).toFixed(1);
+// By tenfold steps: a circuit of 6,000 calls is not a hundred times larger than one of 60.
+const radius = (calls) => Math.min(17, 4 + 4.5 * Math.log10(1 + calls / 7)).toFixed(1);
 
 const openButton = (name) =>
   button("Open", name, () =>
@@ -123,16 +119,18 @@ const resetButton = (name) =>
 // -- batches
 
 export function fillBatch(node, id, row) {
-  const name = row.name || id;
-  node.dataset.level = row.in_doubt ? "open" : row.failed || row.ended ? "probing" : "good";
+  const name = row.flow_run || id;
+  const ended = row.ended?.toLowerCase() ?? "failed";
+  const word = row.unknown ? "in doubt" : row.intended ? "in progress" : ended;
+  node.dataset.level = row.unknown ? "open" : row.intended ? "good" : "probing";
   part(node, "name").replaceChildren(runLink(name, /^[0-9a-f]{8}-[0-9a-f-]{27}$/.test(id) && id));
-  text(part(node, "badge"), row.in_doubt ? "in doubt" : row.failed || row.ended ? "failed" : "in progress");
-  const states = { in_doubt: "in doubt", failed: "failed", going_on: "in progress", done: "done" };
-  const effects = listed(row, states, row.more ? ["done"] : []);
-  const last = row.more ? [] : ["; last ", when(row.at)];
+  text(part(node, "badge"), word);
+  const states = { unknown: "in doubt", failed: "failed", intended: "in progress", done: "done" };
+  const effects = listed(row, states, row.uncounted ? ["done"] : []);
+  const last = row.uncounted ? [] : ["; last ", when(row.last_at)];
   part(node, "figures").replaceChildren(`Effects: ${effects}`, ...last);
-  const settling = () => (row.in_doubt ? [button("Settle", name, () => settle(id, name))] : []);
-  buttons(node, `${!!row.in_doubt} ${name}`, () => [
+  const settling = () => (row.unknown ? [button("Settle", name, () => settle(id, name))] : []);
+  buttons(node, `${!!row.unknown} ${name}`, () => [
     ...settling(),
     button("Recover", name, () => recover(id, name)),
   ]);
