@@ -14,7 +14,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from prefect_resilience.base.text import plural, sentence_of
@@ -31,6 +30,7 @@ from prefect_resilience.operations.circuit_changes import (
 )
 from prefect_resilience.operations.circuit_rows import FleetCircuits, read_circuits
 from prefect_resilience.operations.cli import look, options
+from prefect_resilience.operations.cli.look import TEXT, WORD
 from prefect_resilience.operations.cli.options import ANSWERING, SETTING, Answering, Flag, Setting
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
@@ -38,6 +38,11 @@ Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist
 Reason = Annotated[
     str, Parameter(show_default=False, help="The reason, for the next person who looks at the circuit.")
 ]
+
+FEW: look.Columns[CircuitSnapshot] = {
+    "state": (WORD, lambda circuit: look.state(circuit.state)),
+    "circuit": (TEXT, lambda circuit: circuit.name),
+}
 
 app: App = options.group("circuits", "Show the circuits of a fleet; open, close, disable or reset them.")
 
@@ -221,8 +226,11 @@ def _act(
             return how.answer(
                 [], f"There are no circuits in {fleet.url} yet, so there is nothing to {action}."
             )
-        if several and not how.yes and not _is_confirmed(action, chosen):
-            return 1
+        if several and not how.yes:
+            number, preview = plural(len(chosen), "circuit"), look.table(FEW, chosen[: look.ASKED_ABOUT])
+            question = f"{action.capitalize()} {number} for the whole fleet?"
+            if not look.is_confirmed(question, f"{action} {number}", preview, len(chosen)):
+                return 1
         try:
             for circuit in chosen:
                 after = change_circuit(circuit.name, action, reason, moment, url)
@@ -244,12 +252,3 @@ def is_glob(name: str, circuits: Iterable[CircuitSnapshot]) -> bool:
 def matching(pattern: str, circuits: Iterable[CircuitSnapshot]) -> list[CircuitSnapshot]:
     """The circuits whose names match the pattern; case matters."""
     return [circuit for circuit in circuits if fnmatchcase(circuit.name, pattern)]
-
-
-def _is_confirmed(action: Action, circuits: list[CircuitSnapshot]) -> bool:
-    number = plural(len(circuits), "circuit")
-    preview = Table.grid(padding=(0, 2), pad_edge=True)
-    for circuit in circuits[: look.ASKED_ABOUT]:
-        preview.add_row(look.state(circuit.state), Text(look.printable(circuit.name), overflow="fold"))
-    question = f"{action.capitalize()} {number} for the whole fleet?"
-    return look.is_confirmed(question, f"{action} {number}", preview, len(circuits))

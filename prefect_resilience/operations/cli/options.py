@@ -155,7 +155,9 @@ def since(option: str, text: str) -> datetime | timedelta:
 def store_url(option: str | None, *, circuits: bool = False) -> str:
     """The URL of `--store`, else the configured one. Raises ConfigurationError if no command can use it."""
     try:
-        url = option or (circuit_store_url() if circuits else current_settings().store_url)
+        url = option
+        if url is None:
+            url = circuit_store_url() if circuits else current_settings().store_url
     except (SettingsError, ValidationError) as error:
         raise ConfigurationError(
             f"the settings cannot be read: check the variables PREFECT_RESILIENCE_* ({one_line(error)})"
