@@ -21,13 +21,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavai
 from prefect_resilience.guards.circuits.model import CircuitSnapshot, CircuitState
 from prefect_resilience.operations import circuit_changes
 from prefect_resilience.operations import circuit_rows as rows
-from prefect_resilience.operations.circuit_changes import (
-    DONE,
-    Action,
-    CircuitChange,
-    change_circuit,
-    find_circuit,
-)
+from prefect_resilience.operations.circuit_changes import DONE, Action, CircuitChange, change_circuit
 from prefect_resilience.operations.circuit_rows import FleetCircuits, read_circuits
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import TEXT, WORD
@@ -220,7 +214,7 @@ def _act(
             if name is not None and not chosen:
                 raise ConfigurationError(circuit_changes.unknown_circuit(name, circuits))
         else:
-            find_circuit(name, fleet.circuits, action, create)
+            circuit_changes.find_circuit(name, fleet.circuits, action, create)
             chosen = [CircuitSnapshot(name=name)]
         if not chosen:
             return how.answer(
