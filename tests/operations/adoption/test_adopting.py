@@ -300,7 +300,7 @@ DANGERS = {
     "Order.objects.create(id=order)": "each retry repeats Order.objects.create()",
     "producer.send('orders', order)": "each retry repeats producer.send()",
     "urllib.request.urlopen('u', data=order)": "each retry repeats urllib.request.urlopen()",
-    "urllib.request.urlopen(urllib.request.Request('u', data=order))": "each retry repeats urllib.request.Request()",
+    "urlopen(urllib.request.Request('u', data=order))": "each retry repeats urllib.request.Request()",
     "sess.add(order)": "each retry repeats sess.add()",
     "connection.commit()": "each retry repeats connection.commit()",
     "frame.to_sql('t', engine, if_exists='append')": "each retry repeats frame.to_sql()",
