@@ -92,6 +92,7 @@ def test_one_pass_asks_once():
     for event in (LookUp(False, asker("r2")), intend("c2", asker=asker("r2"))):
         assert decide(done, event, 3.0) == (done, Repeated("r1"))
     assert decide(done, LookUp(False, asker("r1")), 3.0) == (done, AlreadyDone(1, None)), "its own retry"
+    assert decide(done, LookUp(False, asker("r1")), 3.0)[0] is done, "nothing is written"
     assert decide(done, LookUp(False, asker("r2", replays=True)), 3.0)[1] == AlreadyDone(1, None)
     assert decide(done, LookUp(False), 3.0) == (done, AlreadyDone(1, None)), "an operator asks in no pass"
 

@@ -132,7 +132,7 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("looked at when its owner died", INTENDED, LookUp(False), OWNER_GONE, Ask("c1", OWNER_DIED, 1)),
     ("looked at when done", DONE, LookUp(False), DONE, REPLAYED),
     ("looked at when failed", FAILED, LookUp(True), FAILED, Send(1)),
-    ("looked at when unknown", UNKNOWN, LookUp(True), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
+    ("looked at when unknown", UNKNOWN, LookUp(True), UNKNOWN, Ask("c1", OLD_ERROR)),
     ("looked at while it is undone", COMPENSATING, LookUp(True), COMPENSATING, InProgress()),
     ("looked at when a rollback died", COMPENSATING, LookUp(False), COMPENSATING, INTERRUPTED),
     ("looked at when no rollback came to it", NEVER_TRIED, LookUp(False), NEVER_TRIED, INTERRUPTED),

@@ -184,6 +184,13 @@ def test_forcing_it_open_does_not_lengthen_the_next_opening() -> None:
     assert bench.opening == 30
 
 
+def test_disabled_lets_everything_through_and_counts_nothing() -> None:
+    bench = Bench().does(Force("disabled", "off"))
+    bench.calls(("f", 1000))
+    assert bench.asks("a") is None
+    assert (bench["state"], bench["window"], bench["leases"]) == ("disabled", None, {})
+
+
 def test_forced_closed_trips_as_usual_and_remembers_how_often_it_has() -> None:
     bench = Bench().opened().does(Force("closed", "i know better"))
     assert (bench["state"], bench["reason"], bench["failures_in_row"]) == ("closed", "i know better", 0)
