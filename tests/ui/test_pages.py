@@ -9,9 +9,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
-from tests.ui.conftest import Place, drawn
+from tests.ui.conftest import PATIENCE, Place, drawn
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
 
@@ -88,7 +88,8 @@ def test_the_automation_is_there(place: Place, ui: str, look: Look, picture: Pic
     picture(page, f"automations-{ui.lower()}")
     page.get_by_role("link", name="prefect-resilience: recover crashed runs").first.click()
     page.wait_for_url(re.compile("/automations/automation/"))
-    page.get_by_text("Trigger").first.wait_for()
+    # The list has one for each automation, and V1 shows it until the page of this one is there.
+    expect(page.get_by_text("Trigger", exact=True)).to_have_count(1, timeout=PATIENCE)
     page.get_by_text(action).first.wait_for()
     picture(page, f"automation-{ui.lower()}")
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
+from prefect_resilience.base.text import lasting
 from prefect_resilience.guards.circuits.listeners import Listeners
 
 
@@ -201,7 +202,7 @@ def _why(document: BudgetDocument, now: float, level: float, spent: float) -> st
         long = burn_rate(good, bad, objective)
         short = burn_rate(*totals(document, rule.short, now), objective)
         if good + bad >= document["minimum"] and min(long, short) >= rule.rate * level:
-            spans = f"{span_text(rule.long)} and in the last {span_text(rule.short)}"
+            spans = f"{lasting(rule.long)} and in the last {lasting(rule.short)}"
             return f"it burns {long:.1f} times too fast in the last {spans}"
     good, bad = totals(document, document["window"], now)
     if good + bad >= document["minimum"] and burn_rate(good, bad, objective) >= spent:
