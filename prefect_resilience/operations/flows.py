@@ -45,7 +45,6 @@ from prefect_resilience.operations.circuit_changes import (
     change_circuit,
     find_circuit,
 )
-from prefect_resilience.operations.circuit_changes import unknown_circuit as unknown_circuit
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
 from prefect_resilience.operations.tuning.weekly import tune as tune

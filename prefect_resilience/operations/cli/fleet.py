@@ -148,7 +148,6 @@ def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
             yield look.table(columns, section.rows, head=any(section.headings))
         yield Text(f"  {section.says}\n" if section.says else "")
     yield from sentence_list("Unknown", figures.unknown)
-    yield from sentence_list("Sources of the figures", figures.sources)
 
 
 def dashboard(

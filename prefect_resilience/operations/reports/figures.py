@@ -218,7 +218,6 @@ class FleetReport(_Figures):
     batches: dict[str, int] | None = None
     budgets: tuple[BudgetStatus, ...] | None = None
     unknown: tuple[str, ...] = ()
-    sources: tuple[str, ...] = ()
 
 
 COMPLETED, FAILED, CRASHED, CANCELLED = "COMPLETED", "FAILED", "CRASHED", "CANCELLED"
