@@ -18,7 +18,7 @@ from prefect_resilience.errors.classify.http import (
     headers_of,
     http_finding,
     is_response,
-    response_message,
+    phrase_of,
     status_of,
 )
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
@@ -35,17 +35,10 @@ from prefect_resilience.errors.classify.shapes import (
 )
 from prefect_resilience.errors.classify.table import words_of
 from prefect_resilience.errors.classify.texts import text_finding
-from prefect_resilience.errors.taxonomy import (
-    CATEGORY_CODES,
-    ErrorCategory,
-    ErrorInfo,
-    ErrorKind,
-    Opinion,
-    found_by_words,
-)
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, ErrorInfo, ErrorKind, Opinion, found_by_words
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
-Rule = Callable[[Any], "ErrorCategory | str | ErrorInfo | None"]
+Rule = Callable[[Any], "C | str | ErrorInfo | None"]
 """Classifies an exception: a category, its name, or a whole ErrorInfo; None is no opinion."""
 
 R = TypeVar("R", bound=Rule)
@@ -98,7 +91,7 @@ def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | No
             if isinstance(opinion, ErrorInfo):
                 return opinion
             if isinstance(opinion, str):
-                return Opinion(ErrorCategory(opinion.lower()))
+                return Opinion(C(opinion.lower()))
     return None
 
 
@@ -133,21 +126,21 @@ def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()
     try:
         return _classify(error, wall_clock() if now is None else now, tuple(rules), _DEPTH)
     except Exception:  # noqa: BLE001 - `error` may be anything, and the caller is handling a failure
-        return ErrorInfo.of(ErrorCategory.UNEXPECTED, class_name(error))
+        return ErrorInfo.of(C.UNEXPECTED, class_name(error))
 
 
 def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> ErrorInfo:
     if isinstance(error, BaseException):
         return _of_exception(error, now, rules, depth)
     if isinstance(error, str):
-        return _complete(text_finding(error), ErrorCategory.UNEXPECTED.value, error, None)
+        return _complete(text_finding(error), C.UNEXPECTED.value, error, None)
     if isinstance(error, ErrorInfo):
         return error
     kind = state_type(error)
     if kind is not None:
         return _of_state(error, kind, now, rules, depth)
     if is_response(error):
-        return _complete(http_finding(error, now), str(status_of(error)), response_message(error), None)
+        return _complete(http_finding(error, now), str(status_of(error)), phrase_of(error), None)
     return _complete(None, class_name(error), read_text(error), None)
 
 
@@ -218,7 +211,7 @@ def _deeper(found: Opinion, link: BaseException, causes: list[BaseException], no
     if inner is None:
         return found
     return inner._replace(
-        category=ErrorCategory.SUBTASK,
+        category=C.SUBTASK,
         kind=inner.kind or inner.category.kind,
         retryable=inner.category.retryable if inner.retryable is None else inner.retryable,
         reason=None,
@@ -291,7 +284,7 @@ def _complete(
     link: BaseException | None = None,
 ) -> ErrorInfo:
     """An ErrorInfo from an opinion: defaults come from its category, the code from `name`."""
-    found = found or Opinion(ErrorCategory.UNEXPECTED)
+    found = found or Opinion(C.UNEXPECTED)
     details = dict(found.details or {})
     if found.category.kind is ErrorKind.RESOURCE and "resource" not in details:
         details |= resource_details(found, link, message)

@@ -221,7 +221,7 @@ def is_response(value: object) -> bool:
     return as_status(status) is not None and read(value, "headers") is not None
 
 
-def response_message(response: object) -> str:
+def phrase_of(response: object) -> str:
     """The short text of a response's status, such as "Service Unavailable"."""
     phrases = (read(response, name) for name in ("reason_phrase", "reason"))
     named = next((phrase for phrase in phrases if isinstance(phrase, str) and phrase), None)

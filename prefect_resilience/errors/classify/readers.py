@@ -26,21 +26,8 @@ from prefect_resilience.errors.classify.shapes import (
     value_at,
 )
 from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, places_of, words_of
-from prefect_resilience.errors.classify.texts import (
-    OVERFLOW_CODE,
-    says,
-    status_category,
-    status_in,
-    text_finding,
-)
-from prefect_resilience.errors.taxonomy import (
-    CATEGORY_CODES,
-    Look,
-    Opinion,
-    bounded,
-    found_by_code,
-    found_by_words,
-)
+from prefect_resilience.errors.classify.texts import says, status_category, status_in, text_finding
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Look, Opinion, found_by_code, found_by_words
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # Raised by mistake: their message and their name never make them retryable.
@@ -91,7 +78,7 @@ def _details(block: TableBlock, error: BaseException) -> dict[str, Any] | None:
     for name, attribute, is_long in block.details:
         value = value_at(error, attribute)
         if is_long and len(text := read_text(value)) > _LONGEST:
-            value = bounded(text, _LONGEST)
+            value = text[: _LONGEST - 1] + "…"
         elif not is_long and isinstance(value, list | tuple):
             value = cast("list[Any]", value)[:_MOST]
         if value is not None:
@@ -246,6 +233,7 @@ def _retriable(error: BaseException, named: Opinion | None) -> Opinion | None:
     return Opinion(C.UNAVAILABLE, name if isinstance(name, str) else None)
 
 
+OVERFLOW_CODE = "context_length_exceeded"
 _BY_ITS_NAME = frozenset({C.OVERFLOW, C.RESOURCE_EXHAUSTED})
 
 

@@ -11,7 +11,6 @@ from prefect_resilience.errors.classify.table import codes_of, pattern_of, words
 from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Opinion, category_of, found_by_words
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
-OVERFLOW_CODE = "context_length_exceeded"
 WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
 """Categories with messages that may give a wait: "try again in 6s"."""
 
