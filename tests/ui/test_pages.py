@@ -103,6 +103,8 @@ def test_the_event_feed_names_what_happened(place: Place, ui: str, look: Look, p
         try:
             ours = page.get_by_text("prefect-resilience.fallback.used").first
             ours.wait_for(timeout=10_000)
+            # The filter has the name, too: an event has more than that.
+            page.get_by_text("Related Resources").first.wait_for(timeout=10_000)
             ours.evaluate("shown => shown.scrollIntoView({block: 'center'})")
             picture(page, f"events-{ui.lower()}")
             return
