@@ -100,16 +100,19 @@ def codes_of(name: str) -> dict[str, ErrorCategory]:
     return blocks()[name].codes.categories
 
 
+@cache
 def places_of(name: str) -> list[str]:
     """The places of a block of the table."""
     return blocks()[name].codes.places
 
 
+@cache
 def pattern_of(name: str) -> Regex:
     """The expression of a block of the table."""
     return blocks()[name].codes.patterns[0]
 
 
+@cache
 def words_of(name: str) -> list[Words]:
     """The words of the table with this name."""
     return blocks()[name].last(WordRows)

@@ -138,7 +138,12 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
     named = items.items() if isinstance(items, dict) else zip(argument_names(items), items, strict=True)
     room, left[0] = max(left[0], 0), left[0] - len(items)
     walked = [
-        (name, MASK if _is_hidden(name, item) else _walk(item, depth - 1, left))
+        (
+            name,
+            MASK
+            if (kind := _kind_of_name(name)) and _is_hidden(kind, item)
+            else _walk(item, depth - 1, left),
+        )
         for name, item in islice(named, room)
     ]
     if isinstance(value, dict):
@@ -148,16 +153,19 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
 
 
 @lru_cache(maxsize=2_000)
-def _kind_of_name(name: str) -> tuple[bool, bool]:
-    """Whether it is the name of a secret, and of a short code such as an OTP."""
-    return is_secret_name(name), piece("CODE_FIELD").search(name) is not None
+def _kind_of_name(name: object) -> tuple[bool, bool] | None:
+    """Whether it is the name of a secret, and of a short code such as an OTP; None if of neither."""
+    if not isinstance(name, str):
+        return None
+    kind = is_secret_name(name), piece("CODE_FIELD").search(name) is not None
+    return kind if any(kind) else None
 
 
-def _is_hidden(name: object, value: object) -> bool:
-    if not isinstance(name, str) or not isinstance(value, str | int) or isinstance(value, bool):
-        return False
-    is_secret, is_code = _kind_of_name(name)
-    return (is_secret and isinstance(value, str) and value != "") or (is_code and str(value).isdecimal())
+def _is_hidden(kind: tuple[bool, bool], value: Any) -> bool:
+    of_secret, of_code = kind
+    if isinstance(value, str) and value and of_secret:
+        return True
+    return of_code and isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
 
 
 def argument_names(items: Sequence[Any]) -> Iterator[str | None]:
