@@ -23,8 +23,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 46154,
-    "files": 346,
+    "lines of code": 44112,
+    "files": 343,
     "longest file, lines": 400,
     "arrows between rooms": 48,
     "arrows upward": 0,
@@ -33,10 +33,10 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 350,
-    "tests, lines of code": 75185,
-    "functions named by a participle, %": 15.1,
-    "assignments to vague names, %": 9.4,
+    "files with stubs": 347,
+    "tests, lines of code": 73868,
+    "functions named by a participle, %": 14.4,
+    "assignments to vague names, %": 7.8,
     "file names that stand twice": 24,
 }
 

@@ -17,6 +17,7 @@ from prefect_resilience.calls.model import NO_RETRY, Guard
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.classify.table import blocks
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.patterns import forms
 from prefect_resilience.guards.decomposition.model import Decompose
 from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
 from prefect_resilience.guards.limits.guarding import Limit, NamedLimit
@@ -98,7 +99,9 @@ def as_policy(retry: RetryOption) -> Retry:
 
 def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mapping[str, Any]) -> Guard:
     """Check the options against the function, and combine them."""
-    blocks()  # the first error may be that no more files can be opened
+    # The first error may be that no more files can be opened.
+    blocks()
+    forms()
     ours = {**DEFAULTS, **ours}
     timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:

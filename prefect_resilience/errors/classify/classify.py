@@ -162,7 +162,9 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
         found = _merge(opinion, known)
         if found is not None:
             causes = list(links)
-            return _finish(_deeper(found, link, causes, now), error, link, causes, now)
+            if causes or found.category is C.SUBTASK:
+                found = _deeper(found, link, causes, now)
+            return _finish(found, error, link, causes, now)
     for link in chain(error):
         found = spoken_finding(link) or named_finding(link)
         if found is not None:
@@ -294,8 +296,9 @@ def _complete(
         "message": message,
         "exception_type": None if error is None else dotted_name(error),
     }
-    own = ("kind", "retryable", "retry_after", "reason")
-    fields |= {name: value for name in own if (value := getattr(found, name)) is not None}
+    for field in ("kind", "retryable", "retry_after", "reason"):
+        if (value := getattr(found, field)) is not None:
+            fields[field] = value
     return ErrorInfo.of(found.category, found.code or name, details=details, **fields)
 
 

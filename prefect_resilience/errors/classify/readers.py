@@ -290,8 +290,11 @@ def spoken_finding(error: BaseException) -> Opinion | None:
 
 
 def _spoken(classes: Iterable[type]) -> Opinion | None:
-    names = (in_words(cls.__name__) for cls in classes if cls.__module__ != "builtins")
-    return next((said for said in map(_said, names) if said is not None), None)
+    for cls in classes:
+        opinion = None if cls.__module__ == "builtins" else _said(in_words(cls.__name__))
+        if opinion is not None:
+            return opinion
+    return None
 
 
 def _said(name: str) -> Opinion | None:

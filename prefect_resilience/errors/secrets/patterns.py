@@ -22,26 +22,38 @@ from typing import NamedTuple
 from prefect_resilience.base.regexes import Regex
 
 MASK = "***"
-PIECES: dict[str, str] = {}
-"""Expressions by their names."""
-FORMS: list[tuple[tuple[str, ...], str, str]] = []
-"""The triggers, the word for how to mask, and the expression of each form."""
 
-for _line in re.sub(r"\n  ", "", Path(__file__).with_name("forms.txt").read_text("utf-8")).splitlines():
-    if _line and not _line.startswith("#"):
-        _parts = re.fullmatch(r"(\[.*?\]|\w+) (=|[a-z]+) ?(.*)", _line)
-        assert _parts is not None, _line
-        _regex = re.sub(r"\{([A-Z_]+)\}", lambda name: PIECES[name[1]], _parts[3])
-        if _parts[2] == "=":
-            PIECES[_parts[1]] = _regex
+
+class Forms(NamedTuple):
+    """What `forms.txt` says. `pieces`: expressions by their names. `rows`: for each form its triggers, the
+    word for how to mask, and its expression."""
+
+    pieces: dict[str, str]
+    rows: list[tuple[tuple[str, ...], str, str]]
+
+
+@cache
+def forms() -> Forms:
+    """The forms of secrets, read when the first text is masked."""
+    read = Forms({}, [])
+    text = Path(__file__).with_name("forms.txt").read_text("utf-8")
+    for line in re.sub(r"\n  ", "", text).splitlines():
+        if not line or line.startswith("#"):
+            continue
+        parts = re.fullmatch(r"(\[.*?\]|\w+) (=|[a-z]+) ?(.*)", line)
+        assert parts is not None, line
+        regex = re.sub(r"\{([A-Z_]+)\}", lambda name: read.pieces[name[1]], parts[3])
+        if parts[2] == "=":
+            read.pieces[parts[1]] = regex
         else:
-            FORMS.append((tuple(json.loads(_parts[1])), _parts[2], _regex))
+            read.rows.append((tuple(json.loads(parts[1])), parts[2], regex))
+    return read
 
 
 @cache
 def piece(name: str) -> re.Pattern[str]:
     """A piece as an expression for which small and capital letters are the same."""
-    return re.compile(PIECES[name], re.IGNORECASE)
+    return re.compile(forms().pieces[name], re.IGNORECASE)
 
 
 class SecretRule(NamedTuple):
@@ -184,12 +196,17 @@ _HOW: dict[str, Callable[[re.Match[str]], str]] = {
     "insert": _mask_insert,
     "statement": _mask_statement,
 }
-RULES: tuple[SecretRule, ...] = tuple(
-    SecretRule(
-        triggers,
-        mask_pairs
-        if how == "pairs"
-        else partial(Regex(regex, 0 if how == "cased" else re.IGNORECASE).sub, _HOW[how]),
+
+
+@cache
+def rules() -> tuple[SecretRule, ...]:
+    """The rules in the order in which they are applied."""
+    return tuple(
+        SecretRule(
+            triggers,
+            mask_pairs
+            if how == "pairs"
+            else partial(Regex(regex, 0 if how == "cased" else re.IGNORECASE).sub, _HOW[how]),
+        )
+        for triggers, how, regex in forms().rows
     )
-    for triggers, how, regex in FORMS
-)

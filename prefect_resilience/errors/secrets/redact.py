@@ -27,7 +27,7 @@ from pydantic import BaseModel
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.classify.shapes import called, read
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.patterns import MASK, RULES, mask_secret, piece
+from prefect_resilience.errors.secrets.patterns import MASK, mask_secret, piece, rules
 
 _ROUNDS = 5
 _SHORT = 200
@@ -74,7 +74,7 @@ def _once(text: str) -> str:
 def masked_by_form(text: str) -> str:
     """`text` without the secrets that show by their form or key: the same in every process."""
     where = f"{text}\n{text.lower()}"
-    for triggers, mask in RULES:
+    for triggers, mask in rules():
         for trigger in triggers:
             if trigger in where:
                 text = mask(text)

@@ -174,8 +174,12 @@ def _graph(exc: BaseException) -> list[BaseException]:
 
 def _rank(node: BaseException) -> int:
     """The order of cleaning: exceptions that others show in their text first, groups after their members."""
-    parts = (*node.args, *_attributes(node).values())
-    return 2 if _members(node) else int(any(isinstance(part, BaseException) for part in parts))
+    if _members(node):
+        return 2
+    for part in (*node.args, *_attributes(node).values()):
+        if isinstance(part, BaseException):
+            return 1
+    return 0
 
 
 def _linked(node: BaseException) -> Iterator[BaseException]:

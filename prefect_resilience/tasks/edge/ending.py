@@ -38,7 +38,7 @@ from prefect_resilience.tasks.edge.telling import Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.call_totals import send_totals
-from prefect_resilience.telemetry.edge.events import announce_recoverable, note_state
+from prefect_resilience.telemetry.edge.events import announce_recoverable, note_state, watch_runs
 from prefect_resilience.telemetry.model import Advice
 
 if TYPE_CHECKING:
@@ -221,3 +221,4 @@ class EndOfRun(Telling):
 
 
 on_task_run_state(note_state)
+watch_runs()

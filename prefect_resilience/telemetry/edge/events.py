@@ -211,6 +211,13 @@ _PAYLOAD = (
     *("why", "before", "after", "reason", "name", "last_error", *CALL_COUNTS),
 )
 """The fields of an event's payload that are noted."""
+_watching = False
+
+
+def watch_runs() -> None:
+    """Note runs and events from now on. Called when a module that writes summaries is imported."""
+    global _watching
+    _watching = True
 
 
 def state_seen(state: State[Any]) -> StateSeen:
@@ -236,7 +243,7 @@ def note_state(task_run: TaskRun, state: State[Any]) -> None:
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
     """Note an event for the current flow run. Returns the id under which the event must be sent."""
     event_id = uuid4()
-    if (current := current_pass()) is not None:
+    if _watching and (current := current_pass()) is not None:
         event = happening_of(str(event_id), time.time(), name, subject, payload)
         notes.note_event(str(current[0]), event, current[1])
     return event_id
