@@ -15,13 +15,6 @@ from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.adopt import adopt
-from prefect_resilience.operations.cli.batches import app as batches
-from prefect_resilience.operations.cli.circuits import app as circuits
-from prefect_resilience.operations.cli.dead_letters import app as dead_letters
-from prefect_resilience.operations.cli.fleet import dashboard, doctor, install, report_command
-from prefect_resilience.operations.cli.plan import app as plan
-from prefect_resilience.operations.cli.tune import tune_command, what_if_command
 from prefect_resilience.telemetry.edge.events import at_a_terminal
 
 PACKAGE = "prefect-resilience"
@@ -36,11 +29,15 @@ app: App = App(
     # No --no-... or --empty-... options.
     default_parameter=Parameter(negative=""),
 )
-for _command in (adopt, batches, circuits, dashboard, dead_letters, doctor, install, plan):
-    app.command(_command)
-app.command(report_command, name="report")
-app.command(tune_command, name="tune")
-app.command(what_if_command, name="what-if")
+COMMANDS = {
+    **{"adopt": "adopt:adopt", "batches": "batches:app", "circuits": "circuits:app"},
+    **{"dashboard": "fleet:dashboard", "dead-letters": "dead_letters:app", "doctor": "fleet:doctor"},
+    **{"install": "fleet:install", "plan": "plan:app", "report": "fleet:report_command"},
+    **{"tune": "tune:tune_command", "what-if": "tune:what_if_command"},
+}
+"""The place of each command. It is imported when it is called, and all are for the help of the root."""
+for _name, _place in COMMANDS.items():
+    app.command(f"prefect_resilience.operations.cli.{_place}", name=_name)
 
 
 def main() -> NoReturn:
@@ -62,6 +59,9 @@ def _exit_code() -> int:
 
 def _run() -> int:
     try:
+        if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
+            for name in COMMANDS:
+                _ = app[name]
         code = app(
             sys.argv[1:],
             console=look.PipeConsole(),

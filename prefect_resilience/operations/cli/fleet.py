@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -13,14 +14,14 @@ from rich.text import Text
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations import installation
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, sentence_list
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
-from prefect_resilience.operations.diagnosis import Diagnosis, examine
-from prefect_resilience.operations.importing import import_from_here
-from prefect_resilience.operations.installation import InstallationChange
-from prefect_resilience.operations.reports import FleetReport, rendering, report
+
+if TYPE_CHECKING:
+    from prefect_resilience.operations.diagnosis import Diagnosis
+    from prefect_resilience.operations.installation import InstallationChange
+    from prefect_resilience.operations.reports import FleetReport
 
 PORT = 4280
 INSTALLED: look.Columns[InstallationChange] = {
@@ -55,6 +56,8 @@ def install(
         reset: Also replace automations that a person changed.
         uninstall: Remove what was installed.
     """
+    from prefect_resilience.operations import installation  # the other commands need no blocks
+
     if uninstall:
         if webhook or notification_block or work_pool or reset:
             raise ConfigurationError(
@@ -88,6 +91,8 @@ def doctor(*targets: str, json: Json = False) -> int:
     Args:
         targets: Folders to read; files, modules or entrypoints to import, as in flows/etl.py or my.flows.
     """
+    from prefect_resilience.operations.diagnosis import examine
+
     diagnosis = examine(targets)
     look.answer(diagnosis, *_diagnosis_parts(diagnosis), json=json)
     return 0 if diagnosis.healthy else 1
@@ -126,6 +131,8 @@ def report_command(
         markdown: A file to write the report to as markdown with charts.
         html: A file to write the report to as one page of HTML.
     """
+    from prefect_resilience.operations.reports import rendering, report
+
     end = None if until is None else options.since("--until", until)
     figures = report(options.since("--since", since), end)
     for path, render in ((markdown, rendering.markdown_of), (html, rendering.html_of)):
@@ -135,6 +142,8 @@ def report_command(
 
 
 def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
+    from prefect_resilience.operations.reports import rendering
+
     yield Text(rendering.TITLE, style="bold")
     yield Text(f"{rendering.headline(figures)}\n")
     for section in rendering.sections_of(figures):
@@ -172,6 +181,7 @@ def dashboard(
     """
     # Imported here: the other commands need no web server.
     from prefect_resilience.operations.dashboard.app import serve
+    from prefect_resilience.operations.importing import import_from_here
 
     if not 0 <= port <= 65_535:
         raise ConfigurationError(f"--port {port} must be from 0 to 65535")
