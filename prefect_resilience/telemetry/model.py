@@ -216,6 +216,14 @@ class PassFacts:
         self.retried += run.starts > 1
         self.retries += max(run.starts - 1, 0)
 
+    def count_start(self, starts: int) -> None:
+        """Count the start of a task run that now has so many."""
+        self.retries += starts > 1
+        self.retried += starts == 2
+
+    def leave_out_output(self) -> None:
+        self.outputs_left_out += 1
+
     def count(self, kind: str, name: str) -> None:
         """Count a task run whose last state has this type and name."""
         self.states[name] += 1

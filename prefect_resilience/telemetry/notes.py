@@ -65,8 +65,7 @@ class RunNotes(PassFacts):
         run.states[MOST_STATES - 1 :] = [state]
         if state.type == "RUNNING":
             run.begun += 1
-            self.retries += run.begun > 1
-            self.retried += run.begun == 2
+            self.count_start(run.begun)
         # For example, a task that completed and was then rolled back ends twice.
         if state.type in FINAL and not (before is not None and before.type in FINAL):
             self._limit_rows(run)
@@ -90,7 +89,7 @@ class RunNotes(PassFacts):
         if label in self.outputs:
             return  # the run was rolled back, which is a second completed state
         if len(self.outputs) >= MOST_OUTPUTS:
-            self.outputs_left_out += 1
+            self.leave_out_output()
         else:
             self.outputs[label] = shown(value)
 

@@ -35,7 +35,11 @@ CHANGES: look.Columns[TuningChange] = {
     "now": (TEXT, lambda change: value_text(change.now)),
     "after": (TEXT, lambda change: value_text(change.after)),
 }
-VERDICTS = {None: "", True: look.state("done", "better"), False: look.state("wrong", "worse")}
+VERDICTS: dict[bool | None, look.Cell] = {
+    None: "",
+    True: look.state("done", "better"),
+    False: look.state("wrong", "worse"),
+}
 
 
 def tune_command(

@@ -135,16 +135,18 @@ class EventFigures:
         def count(name: str) -> list[dict[str, Any]]:
             return api.count_by("resource", _about(period, name))
 
-        self.codes, self.categories, self.rejected = Counter[str](), Counter[str](), Counter[str]()
+        self.codes: Counter[str] = Counter()
+        self.categories: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
         for row in count("attempt.failed"):
             category, _, code = row["value"].removeprefix(f"{PREFIX}.error.").partition(".")
             self.codes[code] += row["count"]
             self.categories[category] += row["count"]
         for row in count("attempt.refused"):
             self.rejected[row["label"]] += row["count"]
-        self.in_doubt = sum(row["count"] for row in count("effect.in-doubt"))
+        self.in_doubt: int = sum(row["count"] for row in count("effect.in-doubt"))
         # A letter that is skipped several times counts once.
-        self.skipped = len(count("dead-letter.skipped"))
+        self.skipped: int = len(count("dead-letter.skipped"))
         self.changes: dict[str, list[StateChange]] = {}
         for event in api.events(_about(period, *CIRCUITS), MOST_CHANGES)[0]:
             change = StateChange(*(event["payload"].get(name) for name in StateChange._fields))

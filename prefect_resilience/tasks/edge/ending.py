@@ -151,9 +151,9 @@ class EndOfRun(Telling):
         if self.whole and not self.badly and not notes.facts_of([str(run.id)]).remarkable:
             notes.forget([(str(run.id), max(run.run_count, 1))])
             return  # a quiet run: the API is not even asked
-        self.advice = self._hinted() if self.badly and self.ending.hint else None
+        advice = self._hinted() if self.badly and self.ending.hint else None
         if self.ending.summary:
-            self.tell()
+            self.tell(advice)
 
     def _letter(self) -> None:
         """Keep the run as a dead letter. If the run has completed, its earlier letter is settled instead."""

@@ -93,18 +93,19 @@ class Telling:
 
     def __post_init__(self) -> None:
         run, context = self.flow_run, FlowRunContext.get()
-        self.here = context is not None or notes.last_notes(str(run.id)) is not None
-        self.local = self.here and isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        self.alone = started_tasks_alone(context)
-        self.whole = self.local and self.alone and run.run_count <= 1
-        self.badly = self.state.type.value in ENDED_BADLY
+        self.here: bool = context is not None or notes.last_notes(str(run.id)) is not None
+        self.local: bool = self.here and isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
+        self.alone: bool = started_tasks_alone(context)
+        self.whole: bool = self.local and self.alone and run.run_count <= 1
+        self.badly: bool = self.state.type.value in ENDED_BADLY
         self.ids: list[UUID] = [run.id]
         self.missing: list[str] = []
         self.advice: Advice | None = None
-        self.until = 0.0
+        self.until: float = 0.0
 
-    def tell(self) -> None:
+    def tell(self, advice: Advice | None) -> None:
         """Write the summary in a thread, and wait a limited time for it. Never raises."""
+        self.advice = advice
         written = threading.Event()
         try:
             thread = start_thread("run-summary", self._work, written.set, context=copy_context())
