@@ -75,8 +75,8 @@ def count_rejected(history: Sequence[AttemptRecord]) -> int:
     """How many of these calls a circuit or a limit rejected."""
     rejected = 0
     for attempt in history:
-        if (error := attempt.error) is not None:
-            rejected += name_rejecting_guard(error.category, error.exception_type) is not None
+        error = attempt.error
+        rejected += bool(error and name_rejecting_guard(error.category, error.exception_type))
     return rejected
 
 

@@ -228,13 +228,8 @@ Words = tuple[str, ErrorCategory, str | None]
 """A regular expression, its category, and its code."""
 
 
-def coded(**table: str) -> dict[str, ErrorCategory]:
-    """A table from code to category. A code with a `*` at its end stands for all codes with that prefix."""
-    return {code: ErrorCategory(category) for category, codes in table.items() for code in codes.split()}
-
-
 def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCategory | None:
-    """The category of a code in a table of `coded`: by the whole code, else by its longest prefix."""
+    """The category of a code: by the whole code, else by its longest prefix, a key that ends in `*`."""
     number = as_number(code)
     text = code[:80] if isinstance(code, str) else "" if number is None else f"{number:.0f}"
     known = (table[text[:end] + "*"] for end in range(len(text), 0, -1) if text[:end] + "*" in table)
@@ -249,12 +244,6 @@ def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool 
             shown = code if isinstance(code, str) else f"{as_number(code):.0f}"
             return Opinion(category, shown if own else CATEGORY_CODES.get(category, shown))
     return None
-
-
-def worded(table: str) -> list[Words]:
-    """A table with a line for each rule: the category, its code (- for none), the regular expression."""
-    rows = (line.split(None, 2) for line in table.strip().splitlines())
-    return [(words, ErrorCategory(category), None if code == "-" else code) for category, code, words in rows]
 
 
 def found_by_words(table: Iterable[Words], text: str) -> Opinion | None:

@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 44128,
+    "lines of code": 44123,
     "files": 343,
     "longest file, lines": 400,
     "arrows between rooms": 48,

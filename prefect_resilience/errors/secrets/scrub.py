@@ -62,11 +62,11 @@ def _text(value: object, form: Callable[[object], str] = str, instead: str = "<{
 def _validation_error(error: BaseException) -> BaseException | None:
     if not isinstance(error, ValidationError):
         return None
+    made: BaseException | None = None
     with suppress(Exception):  # a type of error that pydantic cannot make again
         lines = [_line(cast("Any", line)) for line in error.errors(include_url=False)]
         made = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
-        return None if _changes(str(made)) else made
-    return None
+    return None if _changes(str(made)) else made
 
 
 def _line(line: dict[str, Any]) -> InitErrorDetails:

@@ -35,8 +35,6 @@ SENDING = ("worker_kills_flow.py", "httpcore/_sync/")
 """A kill may come before any instruction of ours, and while an effect is going on also before any of the
 user's and of the client's."""
 
-LEDGER = os.path.join("effects", "ledger.py")
-
 PHASES = ("before intent", "after intent", "during call", "after call", "before done", "after done")
 OVERDUE, SENDING_LATE, SENT_LATE = LATE_PHASES = ("overdue", "sending late", "sent late")
 ASKING = "asking"
@@ -222,7 +220,7 @@ class Victim:
             self.another_waits.set()
         elif name == "verify":
             self.phase = ASKING
-        elif name == "report" and path.endswith(LEDGER):
+        elif name == "report" and path.endswith("effects/ledger.py"):
             self.phase = "before done"
 
     def _left(self, frame: FrameType, answer: Any) -> None:

@@ -265,8 +265,7 @@ class Plot:
         if roll < 0.12 and self.case.mode != "native":
             Doom(order, "during call", by_receiver=self.chance.choice(("holding", "taken"))).write(self.path)
             return
-        phases = LATE_PHASES if late else PHASES
-        phase = phases[self.dooms % len(phases)]
+        phase = (LATE_PHASES if late else PHASES)[self.dooms % (3 if late else 6)]
         self.dooms += 1
         pause = self.chance.random() < PAUSES
         if "unknown" in states and self.case.asked and roll < 0.4:

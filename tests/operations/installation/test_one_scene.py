@@ -23,7 +23,6 @@ import pytest
 from prefect import flow
 
 from prefect_resilience.stores import open_store
-from prefect_resilience.tasks.edge.telling import CLOSING_SETTLES
 from tests.operations.installation.conftest import Programs, wait_for
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
@@ -143,7 +142,7 @@ def play(night: Night, programs: Programs, environment: dict[str, str]) -> None:
         (night.folder / name / "up").touch()
         night.ask("circuits", "close", f"warehouse:{night.folder / name}", "--reason", "it is open")
     # The end of a run closes the task runs of a pass that is over for half a minute.
-    wait_for(lambda: time.monotonic() > recovered + CLOSING_SETTLES + 1)
+    wait_for(lambda: time.monotonic() > recovered + 31)
     night.post(f"flow_runs/{night.north}/set_state", state=RETRY_BUTTON)
     wait_for(lambda: night.has_released(3), 200)
     letter = night.ask("dead-letters", "list", "--status", "waiting")[0]
