@@ -82,8 +82,7 @@ class Telling:
 
     `here`: the run took place in this process; if not, its process has died and its notes are lost. `local`:
     its task runs took place here, too. `alone`: it started no other flow. `whole`: all of it took place here,
-    in one pass. `ids` has the run and the runs
-    inside it. `missing` names what could not be read.
+    in one pass. `ids` has the run and the runs inside it. `missing` names what could not be read.
     """
 
     flow: Flow[..., Any]
