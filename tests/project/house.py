@@ -35,7 +35,7 @@ LIMITS = {
     "class names that stand twice": 0,
     "files with stubs": 347,
     "tests, lines of code": 73868,
-    "functions named by a participle, %": 14.4,
+    "functions named by a participle, %": 14.1,
     "assignments to vague names, %": 7.8,
     "file names that stand twice": 24,
 }

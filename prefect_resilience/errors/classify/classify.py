@@ -175,7 +175,7 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
 def _finish(
     found: Opinion, error: BaseException, link: BaseException, causes: list[BaseException], now: float
 ) -> ErrorInfo:
-    """The classification, with the wait that the link or a cause of it carries, if nothing else told one."""
+    """The classification. If the finding has no wait, it gets that of the link or of a cause."""
     if found.category in _ASKING and found.retry_after is None:
         status = 429 if found.category is C.RATE_LIMIT else None
         waits = (wait_of(source, headers_of(source), status, now) for source in (link, *causes))

@@ -291,13 +291,13 @@ def spoken_finding(error: BaseException) -> Opinion | None:
 
 def _spoken(classes: Iterable[type]) -> Opinion | None:
     for cls in classes:
-        opinion = None if cls.__module__ == "builtins" else _said(in_words(cls.__name__))
+        opinion = None if cls.__module__ == "builtins" else _opinion(in_words(cls.__name__))
         if opinion is not None:
             return opinion
     return None
 
 
-def _said(name: str) -> Opinion | None:
+def _opinion(name: str) -> Opinion | None:
     """What the words of a name say; the first class that says something decides."""
     status = re.search(r"(?i)\bhttp_?(\d{3})", name)
     if status is not None:

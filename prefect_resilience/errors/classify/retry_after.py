@@ -64,7 +64,7 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     """
     base = _date(headers.get("date")) or now
     for name, unit in _WAITS:
-        asked = (_asked(value, base, unit) for header, value in headers.items() if name.search(header))
+        asked = (_seconds(value, base, unit) for header, value in headers.items() if name.search(header))
         if (wait := _longest(asked)) is not None:
             return wait
     return _longest_reset(headers, base) if status in _LIMITED else None
@@ -88,7 +88,7 @@ def wait_of_value(value: Any, now: float) -> float | None:
         return _wait(value.total_seconds())
     if isinstance(value, datetime):
         return _wait(_timestamp(value) - now)
-    return _asked(value, now) if isinstance(value, str) else _from_number(as_number(value), now)
+    return _seconds(value, now) if isinstance(value, str) else _from_number(as_number(value), now)
 
 
 def wait_of(
@@ -133,7 +133,7 @@ def wait_of_details(details: Iterable[Any]) -> float | None:
 _BETWEEN = Regex(r"(?<!mon)(?<!tue)(?<!wed)(?<!thu)(?<!fri)(?<!sat)(?<!sun)(?<!day),", re.IGNORECASE)
 
 
-def _asked(value: str, base: float, unit: float = 1.0) -> float | None:
+def _seconds(value: str, base: float, unit: float = 1.0) -> float | None:
     """The longest wait in a header's value: numbers, dates and durations."""
     return _longest(_from_text(part.strip(), base, unit) for part in _BETWEEN.split(value[:_LIMIT]))
 
@@ -161,7 +161,7 @@ def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
     for name, value in headers.items():
         if (match := _RESETS.search(name)) is not None:
             left = as_number(headers.get(re.sub("reset(-after)?", "remaining", name)))
-            limits.append((left, _asked(value, base, 0.001 if match["ms"] else 1.0)))
+            limits.append((left, _seconds(value, base, 0.001 if match["ms"] else 1.0)))
     used, unsure = (_longest(wait for left, wait in limits if left == least) for least in (0.0, None))
     return unsure if used is None else used
 

@@ -277,11 +277,11 @@ def forget_secrets() -> None:
 
 def known_forms() -> tuple[str, ...]:
     """Every spelling of every registered value, the longest first."""
-    return _known_forms(registered.generation)
+    return _all_spellings(registered.generation)
 
 
 @lru_cache(maxsize=1)
-def _known_forms(generation: int) -> tuple[str, ...]:
+def _all_spellings(generation: int) -> tuple[str, ...]:
     with registered.lock:
         spellings = {form for forms in registered.values.values() for form in forms}
     return tuple(sorted(spellings, key=lambda form: (-len(form), form)))

@@ -253,18 +253,18 @@ def action_parts(actions: Iterable[ActionSpec]) -> Iterator[RenderableType]:
     for action in actions:
         yield Text(printable(action.name), style=f"bold {look.BLUE}")
         if action.description:
-            yield _indented(printable(action.description.split("\n\n")[0]))
+            yield _indent(printable(action.description.split("\n\n")[0]))
         if not action.parameters:
-            yield _indented(Text("takes no input", style="dim"))
+            yield _indent(Text("takes no input", style="dim"))
         for parameter in action.parameters:
             need = "required" if parameter.required else f"= {json.dumps(parameter.default, default=str)}"
             head = Text(printable(parameter.name), style="bold")
             head.append(f"  {parameter.type or 'any'}  {printable(need)}", style="not bold")
-            yield _indented(head)
+            yield _indent(head)
             if parameter.description:
-                yield _indented(printable(parameter.description), 4)
+                yield _indent(printable(parameter.description), 4)
         yield ""
 
 
-def _indented(part: Text | str, columns: int = 2) -> RenderableType:
+def _indent(part: Text | str, columns: int = 2) -> RenderableType:
     return Padding(part if isinstance(part, Text) else Text(part), (0, 0, 0, columns))

@@ -19,7 +19,7 @@ from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_st
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.fleet import get_circuits
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skewed
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew_of
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
@@ -164,7 +164,7 @@ def _store(url: str, shown: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     if parse_url(url).kind == "memory":
         yield finding("store.memory", shown)
     if abs(skew) > MOST_SKEW:
-        yield skewed(shown, "the store's", skew, digits=1)
+        yield skew_of(shown, "the store's", skew, digits=1)
 
 
 def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:

@@ -50,7 +50,7 @@ def finding(kind: str, where: str, level: Level | None = None, /, **words: objec
     )
 
 
-def skewed(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
+def skew_of(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
     way = "ahead of" if seconds > 0 else "behind"
     return finding("clocks.skew", where, whose=whose, seconds=f"{abs(seconds):.{digits}f}", way=way)
 

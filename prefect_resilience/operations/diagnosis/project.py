@@ -171,13 +171,13 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Di
             except ConfigurationError as error:
                 trouble = str(error)
         if trouble:
-            yield _unused(NamedPolicy(guard.policy, task.name, _where(task)), trouble)
+            yield _unusable(NamedPolicy(guard.policy, task.name, _where(task)), trouble)
     for policy in named:
         if trouble := answer(policy.policy).trouble:
-            yield _unused(policy, trouble)
+            yield _unusable(policy, trouble)
 
 
-def _unused(policy: NamedPolicy, trouble: str) -> DiagnosisFinding:
+def _unusable(policy: NamedPolicy, trouble: str) -> DiagnosisFinding:
     why = redact(trouble)
     return finding("blocks.policy", policy.where, policy=policy.policy, task=policy.task, trouble=why)
 

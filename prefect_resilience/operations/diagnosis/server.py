@@ -21,7 +21,7 @@ from prefect.settings import get_current_settings
 from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.workers import stranded_runs
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skewed
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew_of
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
@@ -55,7 +55,7 @@ def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     # The header is in whole seconds.
     skew = there - after if there > after else there + 1 - before if there + 1 < before else 0.0
     if abs(skew) > MOST_SKEW:
-        yield skewed("the Prefect API", "its", skew)
+        yield skew_of("the Prefect API", "its", skew)
 
 
 def events(

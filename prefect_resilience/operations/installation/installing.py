@@ -22,7 +22,7 @@ from prefect_resilience.operations.installation.catalog import (
     automation_files,
     operational_flows,
 )
-from prefect_resilience.operations.installation.resources import Installation, fingerprint, installed_as
+from prefect_resilience.operations.installation.resources import Installation, fingerprint, install_mark
 
 PAGE = 200
 
@@ -54,7 +54,7 @@ def install(
         raise ConfigurationError(
             "both a webhook and a notification block are given: leave one of the two out"
         )
-    with _connected() as client:
+    with _connect() as client:
         return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
 
 
@@ -82,7 +82,7 @@ def _install(
         resources.automate(run, file, next(iter(by_name.pop(file.name, [])), None))
     # What is left may be from an older version.
     for automation in (one for some in by_name.values() for one in some):
-        if installed_as(automation) == fingerprint(automation):
+        if install_mark(automation) == fingerprint(automation):
             _remove(run, automation, "no longer part of the installation")
     return run.changes
 
@@ -92,11 +92,11 @@ def uninstall(*, dry_run: bool = False) -> list[InstallationChange]:
 
     Saved policies and their block type stay.
     """
-    with _connected() as client:
+    with _connect() as client:
         run = Installation(client, dry_run)
         names = {file.name for file in automation_files()}
         for automation in (one for some in automations_by_name(client).values() for one in some):
-            if automation.name in names or installed_as(automation) is not None:
+            if automation.name in names or install_mark(automation) is not None:
                 _remove(run, automation)
         resources.remove_deployments(run)
         resources.remove_blocks(run)
@@ -119,7 +119,7 @@ def automations_by_name(client: SyncPrefectClient) -> dict[str, list[Automation]
 
 
 @contextmanager
-def _connected() -> Generator[SyncPrefectClient, None, None]:
+def _connect() -> Generator[SyncPrefectClient, None, None]:
     try:
         with get_client(sync_client=True) as client:
             client.hello().raise_for_status()

@@ -260,13 +260,13 @@ def _behaviour(value: Any, key: str = "") -> Any:
     return value
 
 
-def installed_as(automation: Automation) -> str | None:
+def install_mark(automation: Automation) -> str | None:
     """The fingerprint in the description; None if there is none."""
     mark = MARK.search(automation.description)
     return mark[1] if mark else None
 
 
-def marked(automation: AutomationCore) -> AutomationCore:
+def with_mark(automation: AutomationCore) -> AutomationCore:
     """The automation with its fingerprint at the end of the description."""
     text = MARK.sub("", automation.description)
     mark = f"Installed by prefect-resilience (fingerprint {fingerprint(automation)})"
@@ -282,12 +282,12 @@ def automate(run: Installation, file: AutomationFile, there: Automation | None) 
     if "notification" in file.needs and "notification" not in ids:
         why = "no receiver for alerts: add --webhook or --notification-block"
         return run.note("automation", file.name, "skipped", why)
-    wanted = marked(AutomationCore.model_validate(file.filled(ids)))
+    wanted = with_mark(AutomationCore.model_validate(file.filled(ids)))
     create = partial(run.client.create_automation, wanted)
     if there is None:
         return run.upsert("automation", file.name, None, True, create, create)
     differs = fingerprint(there) != fingerprint(wanted)
-    if differs and fingerprint(there) != installed_as(there) and not run.reset:
+    if differs and fingerprint(there) != install_mark(there) and not run.reset:
         return run.note("automation", file.name, "kept", "edited by a person; --reset replaces it")
     # Keep `enabled` as a person set it.
     updated = wanted.model_copy(update={"enabled": there.enabled})

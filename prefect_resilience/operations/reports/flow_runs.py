@@ -57,12 +57,12 @@ def bad_ends_of(
                 ends.append(end.model_copy(update={"seconds": _overlap(state.at, until, since)}))
             reported = state.at
         elif ends:
-            ends[-1] = _continued(ends[-1], state, since)
+            ends[-1] = _follow_up(ends[-1], state, since)
         earlier = state
     return ends
 
 
-def _continued(end: BadEnd, state: StateAt, since: datetime) -> BadEnd:
+def _follow_up(end: BadEnd, state: StateAt, since: datetime) -> BadEnd:
     """The bad end with what a later state says about its recovery."""
     changes: dict[str, Any] = {}
     if end.again_at is None:

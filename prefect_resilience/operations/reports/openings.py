@@ -47,7 +47,7 @@ def circuits_of(
     figures: list[CircuitFigures] = []
     for name in events.keys() | snapshots.keys():
         snapshot = snapshots.get(name)
-        openings, seconds, complete = _rejected(_changes(events.get(name, []), snapshot), since, until)
+        openings, seconds, complete = _open_time(_changes(events.get(name, []), snapshot), since, until)
         figures.append(
             CircuitFigures(
                 name=name,
@@ -73,7 +73,7 @@ def _changes(events: list[StateChange], now: CircuitSnapshot | None) -> list[Sta
     return sorted([change for change in events if change.at < begin]) + entered
 
 
-def _rejected(changes: list[StateChange], since: float, until: float) -> tuple[int, float, bool]:
+def _open_time(changes: list[StateChange], since: float, until: float) -> tuple[int, float, bool]:
     """Openings, the seconds in which calls were rejected, and whether no change of the period is missing."""
     openings, seconds, complete = 0, 0.0, True
     for last, change, later in zip([None, *changes], changes, [*changes[1:], None], strict=False):

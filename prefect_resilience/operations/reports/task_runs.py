@@ -42,7 +42,7 @@ RANDOM_PART = re.compile(r"-[0-9a-f]{3}$")
 Row = dict[str, Any]
 
 
-def ended_in(period: Period) -> Filter:
+def end_filter(period: Period) -> Filter:
     """The filter for task runs that ended in the period."""
     return {"end_time": period.ended()}
 
@@ -54,7 +54,7 @@ def state_names(api: Api, period: Period) -> dict[str, int]:
         "history_start": start.isoformat(),
         "history_end": end.isoformat(),
         "history_interval_seconds": (end - start).total_seconds() + 1,
-        "task_runs": {**ended_in(period), **NO_FLOW},
+        "task_runs": {**end_filter(period), **NO_FLOW},
     }
     counts: Counter[str] = Counter()
     for interval in api.post("/task_runs/history", body):
@@ -99,7 +99,7 @@ def _rows(api: Api, period: Period, names: list[str] | None) -> Iterator[Row]:
     """Each task run that ended in the period. `names`: only those in states of these names."""
     filters: Filter = {"state": {"name": {"any_": names}}} if names else {}
     parts = period.parts(PARTS) if names != [] else []
-    for rows in api.each(lambda part: _rows_of(api, {**ended_in(part), **filters}), parts):
+    for rows in api.each(lambda part: _rows_of(api, {**end_filter(part), **filters}), parts):
         for row in rows.values():
             state: dict[str, Any] = row["state"] or {"state_details": {}}
             if row["state_type"] in FINAL and not state["state_details"].get("child_flow_run_id"):

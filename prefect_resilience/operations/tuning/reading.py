@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period, opened, ours
 from prefect_resilience.operations.reports.figures import FINAL, function_of, task_of
 from prefect_resilience.operations.reports.reading import When, period_of
-from prefect_resilience.operations.reports.task_runs import ended_in
+from prefect_resilience.operations.reports.task_runs import end_filter
 from prefect_resilience.operations.tuning.record import (
     RecordedAttempt,
     RecordedPeriod,
@@ -186,12 +186,12 @@ def _plain(
     api: Api, period: Period, tasks: TaskNames, random: Random, unknown: dict[str, str], troubled: NamedRuns
 ) -> NamedRuns:
     runs: NamedRuns = {}
-    total = api.count("task_runs", ended_in(period))
+    total = api.count("task_runs", end_filter(period))
     share = min(1.0, MOST_PLAIN / max(1, total))
     failed: set[str] = set()
     settled = min(period.until, datetime.now(UTC) - SETTLED).timestamp()
     for part in period.parts(max(1, -(-total // SLICE))) if tasks else ():
-        for row, weight in _rows(api, ended_in(part), share, random):
+        for row, weight in _rows(api, end_filter(part), share, random):
             named = task_of(row["name"], row["task_key"], row["dynamic_key"])
             task = tasks.get(named) or tasks.get(function_of(row["task_key"]))
             if task is None or row["end_time"] is None or row["state_type"] not in FINAL:

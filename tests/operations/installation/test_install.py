@@ -19,7 +19,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.installation import InstallationChange, catalog, install, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.operations.installation.resources import marked
+from prefect_resilience.operations.installation.resources import with_mark
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 pytestmark = pytest.mark.slow
@@ -247,7 +247,7 @@ def test_what_is_installed_no_longer_is_taken_away_unless_somebody_changed_it(
     client.delete_automation(there.id)
     for name, threshold in (("old and untouched", 1), ("old and changed", 2)):
         core = AutomationCore(**{**there.model_dump(exclude={"id"}), "name": name, "description": ""})
-        made = marked(core)
+        made = with_mark(core)
         made.trigger.threshold = threshold
         client.create_automation(made)
     changes = install()

@@ -324,7 +324,7 @@ def test_the_summary_of_a_run(night: Night, name: str) -> None:
             assert (row["task runs"], row["retries"]) == (str(len(runs)), str(retries))
             tally = {state: int(count) for count, state in re.findall(r"(\d+) (\w+)", row["outcomes"])}
             assert tally == Counter(one["state_name"] for one in runs)
-        # A dead pass ended with its process, not when somebody recovered it.
+        # A dead pass ended with its process, not at its recovery.
         took, unit = table(summary["data"], "Passes")[0]["took"].split()
         states = night.states("flow", run)
         began = next(state["timestamp"] for state in states if state["type"] == "RUNNING")
