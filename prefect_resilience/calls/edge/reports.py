@@ -142,8 +142,8 @@ class ReportingRun(RunContext):
 
         return PrefectMarks(self.batch_id(), root, store_name(self.ledger().store.url))
 
-    def begun_external(self) -> None:
+    def begun_external(self, store_url: str) -> None:
         if (context := TaskRunContext.get()) is not None:
             from prefect_resilience.durable.batches.edge.tags import mark_external
 
-            mark_external(context.task_run, self.ledger().store.url)
+            mark_external(context.task_run, store_url)

@@ -112,7 +112,7 @@ class EffectClaim(LedgerSequences):
         self._classified = classified
         if self.effect.external:
             watch_other_traffic(in_progress)
-            self.here.begun_external()
+            self.here.begun_external(self._ledger.store.url)
         if not self.watchable:
             self._running.unwatched()
         # Only the contexts of the call hold this object: when it is gone, the call has ended completely.

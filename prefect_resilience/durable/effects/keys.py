@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import inspect
 import json
 import math
 import re
@@ -26,7 +25,13 @@ from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.base.naming import filled_with, shorten
 from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
-from prefect_resilience.durable.effects.recipes import Recipe, class_name, task_name
+from prefect_resilience.durable.effects.recipes import (
+    Recipe,
+    class_name,
+    declared_parameters,
+    defaults_of,
+    task_name,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 # Two encodings of arguments as JSON: `typed(17)` and `typed("17")` differ, `loose(17)` and `loose("17")`
@@ -265,8 +270,9 @@ def effect_key(
     of `fn` has the defaults. Without `digests` the recipe has none. Raises ConfigurationError when a field
     cannot be filled in, or when an argument has no comparable value and there is no template.
     """
-    names = list(inspect.signature(fn).parameters) if fn is not None else list(parameters)
-    defaults = _defaults(fn)
+    declared = None if fn is None else declared_parameters(fn)
+    names = list(parameters if declared is None else declared)
+    defaults = {} if fn is None or declared is None else defaults_of(fn, declared)
     fields = frozenset(effect.fields)
     args = {
         name: (_argument(value, name in fields, hasher) if digests else {})
@@ -329,14 +335,6 @@ def short_digest(value: Any, hasher: Hasher, encode: Callable[..., Any] = typed)
         return digest(encode(value, hasher), SHORT)
     except _WITHOUT_VALUE:
         return None
-
-
-def _defaults(fn: Callable[..., Any] | None) -> dict[str, Any]:
-    """The defaults that do not count. A nested function has none, since its defaults may vary."""
-    if fn is None or "<locals>" in getattr(fn, "__qualname__", ""):
-        return {}
-    given = inspect.signature(fn).parameters
-    return {name: one.default for name, one in given.items() if one.default is not one.empty}
 
 
 def _is(value: Any, default: Any, hasher: Hasher) -> bool:

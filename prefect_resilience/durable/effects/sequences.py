@@ -93,6 +93,7 @@ class LedgerSequences:
     _aliases: KnownAliases | None = None
     _asker: Asker = field(default_factory=Asker)
     _opened: OpenBatch | None = None
+    _flow: tuple[str | None, str | None] = (None, None)
 
     @property
     def _ledger(self) -> Ledger:
@@ -138,7 +139,7 @@ class LedgerSequences:
         return decision
 
     def _open(self) -> None:
-        self.batch_id = self.here.batch_id()
+        self.batch_id, self._flow = self.here.batch_id(), self.here.flow()
         ledger = self.here.ledger()
         made = self._take(ledger)
         self.key = made.key
@@ -155,7 +156,7 @@ class LedgerSequences:
             self._doing = "the ledger could not be read"
             self._follow(ledger)
             if self.effect.external:
-                self._opened = open_batch(ledger, self.batch_id, passed, self.here.flow(), self.here.marks)
+                self._opened = open_batch(ledger, self.batch_id, passed, self._flow, self.here.marks)
         self.ledger = ledger
 
     def _take(self, ledger: Ledger) -> MadeKey:
@@ -239,12 +240,11 @@ class LedgerSequences:
     def _intend(self, in_doubt: bool = True) -> LedgerDecision:
         """Claim the effect. `in_doubt`: also if its outcome is unknown, unless it is external."""
         self._doing = _INTENDING
-        _, name = self.here.flow()
         about = {"key": self.key, "batch": self.batch_id, "task": self.source.name, **self.here.identity}
         about |= {
             "verify": self.effect.verify is not None,
             "recipe": self._asker.recipe,
-            "flow": name,
+            "flow": self._flow[1],
             **self._start.undo,
         }
         despite_doubt = in_doubt and not self.effect.external

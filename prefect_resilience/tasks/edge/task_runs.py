@@ -210,7 +210,8 @@ class TaskSurroundings(ReportingRun):
 
     def flow(self) -> tuple[str | None, str | None]:
         name = getattr(getattr(FlowRunContext.get(), "flow", None), "name", None)
-        return self.identity["flow_run_id"], name
+        run = self.task_run.flow_run_id
+        return str(run) if run else None, name
 
     def keep(self, reference: str, value: Any) -> str | None:
         try:
