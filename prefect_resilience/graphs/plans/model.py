@@ -318,12 +318,12 @@ class Plan(PlanHead):
 
     def to_mermaid(self, result: PlanResult | None = None) -> str:
         """The plan as a mermaid flowchart; with `result`, the outcome of each node too."""
-        from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid
+        from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
 
-        return plan_to_mermaid(self, result, added=result.added if result else ())
+        return plan_to_mermaid(self, result)
 
     def to_svg(self, result: PlanResult | None = None) -> str:
         """The plan as an SVG document; with `result`, the outcome of each node too."""
-        from prefect_resilience.graphs.plans.pictures.render import plan_to_svg
+        from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
 
-        return plan_to_svg(self, result, added=result.added if result else ())
+        return plan_to_svg(self, result)

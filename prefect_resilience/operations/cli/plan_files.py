@@ -23,7 +23,8 @@ from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceE
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import Actions, ActionSpec
 from prefect_resilience.graphs.plans.model import Asked, Plan
-from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
+from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
+from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
@@ -101,7 +102,7 @@ def picture(file: str, kind: str, result: str | None) -> str:
     plan = read_plan(file)
     ran = None if result is None else _read_result(result, plan)
     draw = plan_to_svg if kind == "svg" else plan_to_mermaid
-    return draw(plan, ran, added=ran.added if ran else ())
+    return draw(plan, ran)
 
 
 def _read_result(file: str, plan: Plan) -> PlanResult:

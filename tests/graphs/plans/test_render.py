@@ -10,9 +10,9 @@ import pytest
 
 from prefect_resilience import path
 from prefect_resilience.graphs.plans.model import FanOut, Node, Plan, PlanTransition
+from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
 from prefect_resilience.graphs.plans.pictures.picture import one_line, picture_of
-from prefect_resilience.graphs.plans.pictures.render import plan_to_mermaid, plan_to_svg
-from prefect_resilience.graphs.plans.pictures.svg import text_width
+from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg, text_width
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from tests.graphs.plans.plan_builders import PLANS, error_at, node, result_of
 
@@ -102,7 +102,12 @@ class TestAfterARun:
             "analysis": "node succeeded",
         }
         said = texts(svg)
-        assert {"↷", "✓", "handled · 4 attempts · 2.8 s", "503 unavailable: kg_query broke"} <= set(said)
+        assert {
+            "↷ kg_query",
+            "✓ analysis",
+            "handled · 4 attempts · 2.8 s",
+            "503 unavailable: kg_query broke",
+        } <= set(said)
         assert {"routed to", "passed its value to", "not taken", "failed, handled by another node"} <= set(
             said
         )
@@ -114,7 +119,7 @@ class TestAfterARun:
         svg = plan_to_svg(plan, result_of(plan, fails))
         assert boxes(svg)["fallback_search"] == "node failed"
         said = texts(svg)
-        assert {"✗", "–", "failed · 5.2 s"} <= set(said)
+        assert {"✗ fallback_search", "– synthesize", "failed · 5.2 s"} <= set(said)
         assert "skipped: none of its dependencies" in said
         assert any(
             tip.endswith("produced a value: kg_query failed, fallback_search failed") for tip in tooltips(svg)
@@ -163,7 +168,8 @@ class TestAfterARun:
         plan = plan_of(node("a"), node("z", "a"))
         ends = {name: NodeResult(status="succeeded") for name in ("a", "z", "n", "m")}
         ends["n"] = NodeResult(status="succeeded", routed_to=("m",))
-        known = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends), added=[node("n", "a"), node("a")])
+        added = (node("n", "a"), node("a"))
+        known = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends, added=added))
         assert "step · added while it ran" in texts(known)
         assert {"n depends on a", "n routes to m"} <= set(tooltips(known))
         unknown = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends))
@@ -262,9 +268,9 @@ class TestSize:
 
     def test_as_many_arrows_as_can_be_followed(self) -> None:
         plan = plan_of(*(node(f"n{i}", *(f"n{j}" for j in range(i))) for i in range(40)))
-        picture = picture_of(plan, most_arrows=100)
-        assert len(picture.arrows) == 100
-        assert picture.note == "100 of 780 arrows between them are drawn."
+        picture = picture_of(plan)
+        assert len(picture.arrows) == 450
+        assert picture.note == "450 of 780 arrows between them are drawn."
 
     def test_mermaid_gets_what_it_takes(self) -> None:
         reason = "漢" * 114
@@ -310,7 +316,6 @@ def test_texts_on_one_line() -> None:
 def test_wide_letters_take_more_room() -> None:
     assert text_width("漢字", 10) == 20
     assert text_width("ii", 10) < text_width("oo", 10) < text_width("MM", 10)
-    assert text_width("a", 10, bold=True) > text_width("a", 10)
 
 
 def test_a_plan_draws_itself() -> None:
