@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import date
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, cast
 
+from jinja2 import StrictUndefined
 from pydantic import BaseModel
 
 from prefect_resilience.base.plain import plain_or_cut, unfolded
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.graphs.plans.reading.mistakes import quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import Names, quoted, shortened
 
 TEXT_LIMIT = 1_000_000
 """Characters that one rendered text may have."""
+TOO_LONG = f"the result has more than {TEXT_LIMIT:,} characters"
 
 DATA_LIMIT = 1_000_000
 """The most parts of a value that is compared, counted or written as JSON."""
@@ -57,20 +58,27 @@ class TemplatePath(NamedTuple):
     node: bool = False
 
     def __str__(self) -> str:
-        said = f"nodes[{self.root!r}]" if self.node else self.root
+        text = f"nodes[{self.root!r}]" if self.node else self.root
         for step in self.steps:
-            said += f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
-        return said
+            text += f".{step}" if isinstance(step, str) and step.isidentifier() else f"[{step!r}]"
+        return text
 
 
-class Absent:
-    """The value of a path that does not exist: empty and false.
+class Absent(StrictUndefined):
+    """The value of a path that does not exist: empty and false; an error in a computation.
 
     Using it adds a warning, unless `says` is None, which means that a skipped or failed node has no output.
     """
 
+    __slots__ = ("_says",)
+
     def __init__(self, says: Callable[[], str] | None = None) -> None:
+        super().__init__()
         self._says = says
+
+    @property
+    def _undefined_message(self) -> str:
+        return self._says() if self._says else "its node has no output"
 
     def use(self) -> None:
         if self._says is not None:
@@ -78,7 +86,8 @@ class Absent:
             rendering.warnings[f"{rendering.place}: {self._says()}"] = None
 
     def __str__(self) -> str:
-        return self._says() if self._says else "its node has no output"
+        self.use()
+        return ""
 
     def __bool__(self) -> bool:
         self.use()
@@ -96,10 +105,6 @@ class Absent:
         self.use()
         return False
 
-    def __float__(self) -> NoReturn:
-        self.use()
-        raise TypeError("no number")
-
     def __hash__(self) -> int:
         return id(self)
 
@@ -115,43 +120,39 @@ class Rendering:
 
     def value(self, path: TemplatePath) -> Any:
         """The object at the path, or `Absent`."""
-        view, steps = self.view, path.steps
-        wanted = steps[0] if steps else None
+        view, first = self.view, path.steps[0] if path.steps else None
         if not path.node and (path.root in view.names or path.root in ("state", "inputs")):
             base: Any = {"state": view.state, "inputs": view.inputs, **view.names}[path.root]
-            if path.root == "state" and wanted in ERRORS and not base.get(wanted):
+            if path.root == "state" and first in ERRORS and not base.get(first):
                 return Absent()
             return _walked(base, path, 0)
         ended = view.nodes.get(path.root)
-        if ended is None or wanted not in NODE_FIELDS or (wanted == "output" and ended.status != "succeeded"):
+        if ended is None or first not in NODE_FIELDS or (first == "output" and ended.status != "succeeded"):
             return Absent()
-        base = getattr(ended, str(wanted))
-        return Absent() if base is None and wanted == "error" else _walked(base, path, 1)
+        base = getattr(ended, str(first))
+        return Absent() if base is None and first == "error" else _walked(base, path, 1)
 
     def plain(self, value: Any) -> Any:
         """A value as plain data. Each object is converted once."""
         if isinstance(value, str | int | float | bool | Absent | None):
             return value
         if id(value) not in self._plain:
-            made, cut = plain_or_cut(value, depth=100, items=DATA_LIMIT)
+            copy, cut = plain_or_cut(value, depth=100, items=DATA_LIMIT)
             if cut:
                 raise TemplateError(
                     f"a value is too large or too deep for a template (more than {DATA_LIMIT:,} parts or 100 "
                     f"levels): let the action return only the part that is needed"
                 )
-            self._plain[id(value)] = (value, made)
+            self._plain[id(value)] = (value, copy)
         return self._plain[id(value)][1]
-
-    def text(self, value: Any) -> str:
-        return as_text(self.plain(value))
 
 
 RENDERING: ContextVar[Rendering] = ContextVar("prefect_resilience_rendering")
 _NOTHING = object()
 
 
-def _walked(base: Any, path: TemplatePath, done: int) -> Any:
-    for at in range(done, len(path.steps)):
+def _walked(base: Any, path: TemplatePath, start: int) -> Any:
+    for at in range(start, len(path.steps)):
         base = stepped(base, path.steps[at], path._replace(steps=path.steps[:at]))
     return base
 
@@ -163,64 +164,63 @@ def stepped(base: Any, key: str | int, path: TemplatePath | None = None) -> Any:
     if isinstance(base, BaseModel) and isinstance(key, str) and key in type(base).model_fields:
         return getattr(base, key)
     level = cast("Any", base) if isinstance(base, dict | list) else unfolded(base)
-    found: Any = _NOTHING
+    value: Any = _NOTHING
     if isinstance(level, dict):
         fields = cast("dict[Any, Any]", level)
-        found = fields[key] if key in fields else fields.get(str(key), _NOTHING)
+        value = fields.get(key, fields.get(str(key), _NOTHING))
     elif isinstance(level, list):
         items = cast("list[Any]", level)
-        index = int(key) if isinstance(key, int) or (key.isdecimal() and len(key) < 10) else None
-        if index is not None and -len(items) <= index < len(items):
-            found = items[index]
-    if found is _NOTHING:
-        return Absent(lambda: f"{shortened(str(path or 'its value'), 200)} {_has_not(level, key)}")
-    return found
+        index = int(key) if isinstance(key, int) or (key.isdecimal() and len(key) < 10) else len(items)
+        value = items[index] if -len(items) <= index < len(items) else _NOTHING
+    if value is _NOTHING:
+        return Absent(lambda: f"{shortened(str(path or 'its value'), 200)} {_lacks(level, key)}")
+    return value
 
 
-def _has_not(level: Any, key: str | int) -> str:
+def _lacks(level: Any, key: str | int) -> str:
     if isinstance(level, dict):
-        keys = [str(name) for name in cast("dict[Any, Any]", level)]
-        near = "" if keys else "; it is empty"
-        if len(RENDERING.get().warnings) >= MOST_SUGGESTIONS:
-            near = ""
-        elif keys and len(str(key)) <= 100:
-            near = shortened(nearest(str(key), [name for name in keys[:200] if len(name) <= 100]), 200)
+        names = Names(str(name) for name in cast("dict[Any, Any]", level))
+        near = names.suggestion(str(key)) if len(RENDERING.get().warnings) < MOST_SUGGESTIONS else ""
         return f"has no {quoted(key)}{near}"
-    if isinstance(level, list):
-        return f"is a list of {len(cast('list[Any]', level))}, and has no {quoted(key)}"
-    kind = "null" if level is None else "a string" if isinstance(level, str) else quoted(level)
-    return f"is {kind}, and has no {quoted(key)}"
+    kind = f"a list of {len(cast('list[Any]', level))}" if isinstance(level, list) else quoted(level)
+    return f"is {'a string' if isinstance(level, str) else kind}, and has no {quoted(key)}"
 
 
 def within(text: str) -> str:
     """The text. Raises TemplateError if it is too long."""
     if len(text) > TEXT_LIMIT:
-        raise TemplateError(f"the result has more than {TEXT_LIMIT:,} characters")
+        raise TemplateError(TOO_LONG)
     return text
+
+
+def joined_text(values: Any, between: Any = "") -> str:
+    """A list of plain data as one text."""
+    if not isinstance(values, list | Absent):
+        raise TemplateError(f"join needs a list, not a {type(values).__name__}")
+    parts, between = [as_text(value) for value in cast("list[Any]", values)], as_text(between)
+    if sum(map(len, parts)) + len(between) * (len(parts) - 1) > TEXT_LIMIT:
+        raise TemplateError(TOO_LONG)
+    return between.join(parts)
 
 
 def as_text(value: Any) -> str:
     """Plain data as text: empty for null and missing values, JSON for lists and objects."""
-    if isinstance(value, Absent):
-        value.use()
-        return ""
-    return "" if value is None else within(value) if isinstance(value, str) else as_json(value)
+    if isinstance(value, str | Absent):
+        return within(str(value))
+    if isinstance(value, date):
+        return value.isoformat()
+    return "" if value is None else as_json(value)
 
 
 def as_json(value: Any) -> str:
-    """Plain data as JSON; times as ISO texts."""
-    if isinstance(value, Absent):
-        value.use()
-        value = None
-    if isinstance(value, date):
-        return value.isoformat()
+    """Plain data as JSON; times as ISO texts, missing values as null."""
     try:
-        return within(json.dumps(value, ensure_ascii=False, default=_otheras_json))
+        return within(json.dumps(value, ensure_ascii=False, default=_as_json_scalar))
     except TemplateError:
         raise
     except ValueError as error:
         raise TemplateError(f"a value cannot be written as text: {error}") from None
 
 
-def _otheras_json(value: Any) -> str:
-    return value.isoformat() if isinstance(value, date) else str(value)
+def _as_json_scalar(value: Any) -> str | None:
+    return value.isoformat() if isinstance(value, date) else str(value) or None

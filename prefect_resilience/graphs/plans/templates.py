@@ -1,4 +1,4 @@
-"""Templates in a plan, such as `{{kg_query.output.text}}`, and their values.
+"""Templates in a plan, such as `{{kg_query.output.text}}`: read by Jinja2, checked, and filled in.
 
     {{node.output.path}}     a part of a node's output         {{node.status}}  {{node.error.code}}
     {{nodes["my-node"].output}}   the same for an id that is not a plain name
@@ -9,45 +9,286 @@ are not. A string that is exactly one `{{...}}` gives the value itself. Any othe
 empty for null and for the missing output of a skipped or failed node, `true` for true, JSON for lists and
 objects. A missing part of a value that exists also gives an empty string, with a warning. A rendered value is
 never rendered again. `{{ "{{" }}` writes the braces themselves. Keys are not templates.
+
+The values of paths are looked up first, and are passed to Jinja2's sandbox as plain data. Sandboxed code
+reads no attributes, calls only the filters below, and makes no text longer than `TEXT_LIMIT`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, cast
 
-from jinja2 import TemplateSyntaxError
+from jinja2 import TemplateSyntaxError, nodes
+from jinja2.environment import TemplateExpression
+from jinja2.filters import FILTERS as JINJA_FILTERS
+from jinja2.runtime import Context
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.tests import TESTS as JINJA_TESTS
+from jinja2.visitor import NodeTransformer
 
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import setting
-from prefect_resilience.graphs.plans.expressions import KEPT, SANDBOX, Expression, expression, lone_path
+from prefect_resilience.base.text import plural
 from prefect_resilience.graphs.plans.lookups import (
     NODE_FIELDS,
     RENDERING,
-    TEXT_LIMIT,
+    Absent,
     Rendering,
     TemplateError,
     TemplatePath,
     TemplateView,
+    as_json,
+    joined_text,
+    stepped,
     within,
 )
-from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quoted, shortened, suggestion
+from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quoted, shortened
 
 LONGEST_TEMPLATE = 100_000
-MARKS = re.compile(r"\{\{|\{%|\{#")
+LONGEST_CACHED = 2_000
 ITEM_NAMES = frozenset({"item", "index"})
 RESERVED = frozenset({"state", "inputs", "nodes"}) | ITEM_NAMES
 """Names with a special meaning in templates; no node can have such an id."""
+WORDS = frozenset(
+    ["and", "else", "false", "if", "in", "is", "none", "not", "or", "true", "False", "None", "True"]
+)
+"""Keywords of the template language; no node can have such an id."""
 
-Pieces = tuple["str | Expression", ...]
+FILTERS = {"default": 2, "int": 1, "join": 1, "length": 0, "lower": 0, "tojson": 0, "trim": 0, "upper": 0}
+"""The filters, and the most values that each takes."""
+TESTS = {"defined": 0, "none": 0, "undefined": 0}
 
 
-class Rendered(NamedTuple):
-    """A value with its templates filled in. A warning has a place, an expression and the missing part."""
+def _without_absent(values: list[Any]) -> list[Any]:
+    """A list literal, with null for each missing value."""
+    return [value.use() if isinstance(value, Absent) else value for value in values]
 
-    value: Any
-    warnings: tuple[str, ...] = ()
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Jinja2 on plain data: a step looks up a key or an item, never an attribute."""
+
+    intercepted_binops: frozenset[str] = frozenset({"+", "-"})
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        if isinstance(argument, bool) or not isinstance(argument, str | int) or "__" in str(argument):
+            raise TemplateError("the brackets must contain a name or a whole number")
+        return stepped(obj, argument)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        return self.getitem(obj, attribute)
+
+    def is_safe_callable(self, obj: Any) -> bool:
+        return False
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        value = super().call_binop(context, operator, left, right)
+        return within(value) if isinstance(value, str) else value
+
+
+SANDBOX = _Sandbox(keep_trailing_newline=True, cache_size=0, autoescape=False, optimized=False)
+SANDBOX.globals.clear()
+_OWN: dict[str, Any] = {"join": joined_text, "tojson": as_json, "without_absent": _without_absent}
+SANDBOX.filters = cast("Any", {name: JINJA_FILTERS[name] for name in FILTERS} | _OWN)
+SANDBOX.tests = cast("Any", {name: JINJA_TESTS[name] for name in TESTS})
+
+
+@dataclass(frozen=True)
+class Template:
+    """A text that was read: its `parts` are texts and paths, unless it computes the list `tree` with `paths`.
+
+    `mistakes` are sentences; a template that has any is never filled in.
+    """
+
+    text: str
+    parts: tuple[str | TemplatePath, ...] = ()
+    paths: tuple[TemplatePath, ...] = ()
+    tree: nodes.List | None = None
+    mistakes: tuple[str, ...] = ()
+
+    @property
+    def is_one_value(self) -> bool:
+        """Whether it is exactly one `{{...}}`, valid or not. Such a text gives a value of any type."""
+        if self.tree is not None:
+            return len(self.tree.items) == 1
+        return bool(self.mistakes) or (len(self.parts) == 1 and self.parts == self.paths)
+
+    @cached_property
+    def _compiled(self) -> TemplateExpression:
+        result = nodes.Assign(nodes.Name("result", "store", lineno=1), self.tree, lineno=1)
+        return TemplateExpression(SANDBOX.from_string(nodes.Template([result], lineno=1)), False)
+
+    def filled(self, rendering: Rendering) -> Any:
+        """The text with its values; the value itself if it is exactly one `{{...}}`. Raises TemplateError."""
+        if self.mistakes:
+            raise TemplateError(self.mistakes[0])
+        if self.tree is None:
+            values = [rendering.value(part) if isinstance(part, tuple) else part for part in self.parts]
+        else:
+            values = self._computed([rendering.plain(rendering.value(path)) for path in self.paths])
+        if self.is_one_value:
+            return values[0].use() if isinstance(values[0], Absent) else values[0]
+        return joined_text([rendering.plain(value) for value in values])
+
+    def _computed(self, values: list[Any]) -> list[Any]:
+        try:
+            return cast("Any", self._compiled({f"p{number}": value for number, value in enumerate(values)}))
+        except TemplateError:
+            raise
+        except Exception as error:  # noqa: BLE001 - operators raise many kinds of errors
+            says = f"{quoted(self.text)} cannot be evaluated: {shortened(str(error), 200)}"
+            raise TemplateError(says) from None
+
+
+MARKS = re.compile(r"\{\{|\{%|\{#")
+_PATH = re.compile(r"\{\{\s*([^\W\d]\w*)((?:\.[^\W\d]\w*|\[\d{1,9}\])*)\s*\}\}")
+_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+
+
+def read_template(text: str) -> Template:
+    """The text with its parts and its mistakes. Short ones are cached."""
+    if len(text) > LONGEST_TEMPLATE:
+        return Template(text, mistakes=(f"a template may have at most {LONGEST_TEMPLATE:,} characters",))
+    return (_read if len(text) <= LONGEST_CACHED else _read.__wrapped__)(text)
+
+
+@lru_cache(maxsize=4096)
+def _read(text: str) -> Template:
+    reader = _Reader()
+    try:
+        return _of_paths(text) or reader.template(text)
+    except TemplateSyntaxError as error:
+        says = shortened(str(error.message), 160).replace("end of print statement", "}}")
+        says = f"these braces are not a valid template: {says[:1].lower()}{says[1:]}"
+        return Template(text, mistakes=(f'{says}; to write literal braces: {{{{ "{{{{" }}}}',))
+    except (RecursionError, ValueError, OverflowError):
+        return Template(text, mistakes=(f"{quoted(text)} cannot be read: it is nested too deep or too long",))
+
+
+def _of_paths(text: str) -> Template | None:
+    """A text in which all templates are paths, read without the parser; None for any other text."""
+    split = _PATH.split(text)
+    data, roots = split[::3], split[1::3]
+    if any(MARKS.search(part) or "}}" in part for part in data) or "__" in text:
+        return None
+    if not WORDS.isdisjoint(roots) or "nodes" in roots:
+        return None
+    parts: list[str | TemplatePath] = [data[0]]
+    for root, steps, after in zip(roots, split[2::3], data[1:], strict=True):
+        names = tuple(name or int(index) for name, index in _STEP.findall(steps))
+        parts += [TemplatePath(root, names), after]
+    kept = tuple(part for part in parts if part)
+    return Template(text, kept, tuple(part for part in kept if isinstance(part, tuple)))
+
+
+class _Reader(NodeTransformer):
+    """Collects the mistakes of a template, and replaces each path by a name: p0, p1..."""
+
+    def __init__(self) -> None:
+        self.paths: list[TemplatePath] = []
+        self.mistakes: dict[str, None] = {}
+
+    def template(self, text: str) -> Template:
+        for _, kind, value in SANDBOX.lex(text):
+            if kind in ("block_begin", "comment_begin", "raw_begin"):
+                write = f'to write it literally: {{{{ "{value[:2]}" }}}}'
+                self.refuse(f"{value[:2]!r} begins a statement or a comment; {write}")
+        if not self.mistakes:
+            (output,) = SANDBOX.parse(text).body
+            items = [self.visit(part) for part in cast("nodes.Output", output).nodes]
+            if not self.mistakes:
+                return Template(text, (), tuple(self.paths), nodes.List(items, lineno=1))
+        return Template(text, mistakes=tuple(self.mistakes))
+
+    def refuse(self, says: str) -> None:
+        self.mistakes[says] = None
+
+    def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+        if type(node) in _ALLOWED:
+            return super().generic_visit(node)
+        kind = getattr(node, "operator", type(node).__name__.lower())
+        self.refuse(f"{kind!r} is not allowed in a template: write a path or a filter, or use an action")
+        return node
+
+    def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
+        return nodes.Const(node.data, lineno=1)
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        return _filter(self.visit(nodes.List(node.nodes, lineno=1)), "join")
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return _filter(cast("nodes.Expr", self.generic_visit(node)), "without_absent")
+
+    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:
+        node.expr2 = node.expr2 or nodes.Const(None, lineno=1)
+        return self.generic_visit(node)
+
+    def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
+        return self._call(node, "filter", FILTERS)
+
+    def visit_Test(self, node: nodes.Test) -> nodes.Node:
+        return self._call(node, "test", TESTS)
+
+    def _call(self, node: nodes.Filter | nodes.Test, kind: str, arguments: dict[str, int]) -> nodes.Node:
+        most = arguments.get(node.name)
+        if most is None:
+            self.refuse(f"unknown {kind} {node.name!r}{nearest(node.name, arguments)}")
+        elif node.kwargs or node.dyn_args or node.dyn_kwargs or len(node.args) > most:
+            self.refuse(f"the {kind} {node.name!r} takes at most {plural(most, 'argument')}, by position")
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: Any) -> nodes.Node:
+        """Replace a path by a name; visit the parts of any other expression."""
+        path = self._path(node)
+        if path is None:
+            return self.generic_visit(node)
+        if path.root == "nodes" and not path.node:
+            self.refuse('write nodes["the node\'s id"].output, with the id in quotes')
+        if path not in self.paths:
+            self.paths.append(path)
+        return nodes.Name(f"p{self.paths.index(path)}", "load", lineno=1)
+
+    visit_Getattr = visit_Getitem = visit_Name
+
+    def _path(self, node: nodes.Node) -> TemplatePath | None:
+        """The tree as a path; None if it computes something."""
+        if isinstance(node, nodes.Name):
+            return TemplatePath(node.name)
+        if not isinstance(node, nodes.Getattr | nodes.Getitem):
+            return None
+        base, key = self._path(node.node), _key(node)
+        if isinstance(key, nodes.Node):
+            return None
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            self.refuse("write a name or a whole number between the brackets")
+        if base == ("nodes", (), False) and isinstance(key, str):
+            return TemplatePath(key, node=True)
+        if isinstance(key, str) and "__" in key:
+            self.refuse(f"{shortened(key)!r}: names with '__' are not allowed in a template")
+        return base and base._replace(steps=(*base.steps, key))
+
+
+def _key(node: nodes.Getattr | nodes.Getitem) -> Any:
+    """A literal key, else the expression that computes it."""
+    key: Any = node.attr if isinstance(node, nodes.Getattr) else node.arg
+    try:
+        return key.as_const() if isinstance(key, nodes.Expr) else key
+    except nodes.Impossible:
+        return key
+
+
+def _filter(value: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(value, name, [], [], None, None, lineno=1)
+
+
+_ALLOWED = {
+    *(nodes.Const, nodes.List, nodes.Name, nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Test),
+    *(nodes.And, nodes.Or, nodes.Not, nodes.CondExpr, nodes.Compare, nodes.Operand),
+    *(nodes.Add, nodes.Sub, nodes.Neg),
+}
 
 
 def has_template(value: Any) -> bool:
@@ -55,117 +296,34 @@ def has_template(value: Any) -> bool:
     return any(True for _ in texts(value, ""))
 
 
-def is_one_template(text: str) -> bool:
-    """Whether a text is exactly one `{{...}}`, valid or not. Such a text gives a value of any type."""
-    found = pieces(text)
-    return len(found) == 1 and isinstance(found[0], Expression)
-
-
 def texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
     """Every template in a value, with its place: `input.prompts[1]`."""
     if isinstance(value, str):
-        if MARKS.search(value):
+        if "{" in value and MARKS.search(value):
             yield place, value
-        return
-    waiting: list[tuple[str, Any]] = [(place, value)]
-    while waiting:
-        at, found = waiting.pop()
-        deeper: list[tuple[str, Any]] = []
-        for key, part in _parts(found):
-            if isinstance(part, str):
-                if "{" in part and MARKS.search(part):
-                    yield inside(at, key), part
-            elif isinstance(part, dict | list | tuple | Mapping):
-                deeper.append((inside(at, key), cast("Any", part)))
-        waiting.extend(reversed(deeper))
-
-
-def _parts(value: Any) -> Iterable[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        return cast("Mapping[Any, Any]", value).items()
-    return enumerate(cast("list[Any]", value)) if isinstance(value, list | tuple) else ()
-
-
-def pieces(text: str) -> Pieces:
-    """A text split into plain text and expressions. Unreadable braces give one expression with a mistake."""
-    if len(text) > LONGEST_TEMPLATE:
-        says = f"a template may have at most {LONGEST_TEMPLATE:,} characters, not {len(text):,}"
-        return (Expression(text, mistakes=(says,)),)
-    return (_pieces if len(text) <= KEPT else _pieces.__wrapped__)(text)
-
-
-@lru_cache(maxsize=4096)
-def _pieces(text: str) -> Pieces:
-    found = re.split(r"\{\{([\w.\[\]\s]*)\}\}", text)
-    if not any(MARKS.search(part) or "}}" in part for part in found[::2]):
-        made = [lone_path(part) if at % 2 else part for at, part in enumerate(found) if at % 2 or part]
-        if None not in made:
-            return cast(Pieces, tuple(made))
-    try:
-        return tuple(_lexed(text))
-    except (TemplateSyntaxError, RecursionError) as error:
-        says = shortened(str(getattr(error, "message", "") or "it is nested too deeply"), 160)
-        says = says[:1].lower() + says[1:]
-    except ValueError as error:
-        return (Expression(text, mistakes=(str(error),)),)
-    says = f'these braces are not a valid template: {says}; to write literal braces: {{{{ "{{{{" }}}}'
-    return (Expression(text, mistakes=(says,)),)
-
-
-def _lexed(text: str) -> Iterator[str | Expression]:
-    """The pieces of a text, split by Jinja2's lexer."""
-    inner: list[str] | None = None
-    for _, kind, value in SANDBOX.lex(text):
-        if kind == "variable_begin":
-            inner = []
-        elif kind == "variable_end" and inner is not None:
-            yield expression("".join(inner))
-            inner = None
-        elif inner is not None:
-            inner.append(value)
-        elif kind == "data":
-            yield value
-        else:
-            sign, word = ("{#", "comment") if "comment" in kind else ("{%", "statement")
-            write = f'to write it literally: {{{{ "{sign}" }}}}'
-            raise ValueError(f"'{sign}' begins a {word}, which a plan does not support; {write}")
-    if inner is not None:
-        raise TemplateSyntaxError("'{{' is not followed by '}}'", 1)
+    elif isinstance(value, Mapping):
+        for key, part in cast("Mapping[Any, Any]", value).items():
+            yield from texts(part, inside(place, key))
+    elif isinstance(value, list | tuple):
+        for number, part in enumerate(cast("list[Any]", value)):
+            yield from texts(part, f"{place}[{number}]")
 
 
 def references(value: Any, *, names: Collection[str] = ITEM_NAMES) -> set[str]:
     """The ids of the nodes that a value's templates use. `names` are the other names of a fan-out."""
-    found = (path for _, text in texts(value, "") for path in paths_in(pieces(text)))
-    return {path.root for path in found if is_node(path, names)}
+    paths = (path for _, text in texts(value, "") for path in read_template(text).paths)
+    return {path.root for path in paths if is_node(path, names)}
 
 
 def is_node(path: TemplatePath, names: Collection[str] = ITEM_NAMES) -> bool:
     return path.node or not (path.root in RESERVED or path.root in names)
 
 
-def paths_in(found: Pieces) -> Iterator[TemplatePath]:
-    """Every path that a text's templates look up."""
-    for piece in found:
-        if isinstance(piece, Expression):
-            yield from piece.paths
-
-
-def mistakes_in(found: Pieces, nodes: Collection[str], names: Collection[str], suggest: Names) -> list[str]:
-    """The mistakes of one text.
+def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[str], suggest: Names) -> str:
+    """The mistake in a path, "" if there is none.
 
     `nodes` are the ids that may be named, `names` the item's name and `index` inside a fan-out.
     """
-    made: dict[str, None] = {}
-    for piece in found:
-        if isinstance(piece, Expression):
-            made.update(dict.fromkeys(piece.mistakes))
-            wrong = [path_mistake(path, nodes, names, suggest) for path in piece.paths]
-            made.update((f"{piece}: {said}", None) for said in wrong if said)
-    return list(made)
-
-
-def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[str], suggest: Names) -> str:
-    """The mistake in a path, "" if there is none."""
     if not path.node:
         if path.root in names or path.root in ("state", "inputs"):
             return ""
@@ -176,8 +334,16 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
     if not path.steps:
         return f"write {path}.output, or another of {', '.join(NODE_FIELDS)}"
     if path.steps[0] not in NODE_FIELDS:
-        return f"a node has no field {quoted(path.steps[0])}{suggestion(str(path.steps[0]), NODE_FIELDS)}"
+        near = Names(NODE_FIELDS).suggestion(str(path.steps[0]))
+        return f"a node has no field {quoted(path.steps[0])}{near}"
     return ""
+
+
+class Rendered(NamedTuple):
+    """A value with its templates filled in. A warning has a place and the missing part."""
+
+    value: Any
+    warnings: tuple[str, ...] = ()
 
 
 def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
@@ -191,28 +357,16 @@ def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
 
 
 def _filled(value: Any, place: str, rendering: Rendering) -> Any:
-    if isinstance(value, str):
-        return _filled_text(value, place, rendering) if MARKS.search(value) else value
     if isinstance(value, Mapping):
         fields = cast("Mapping[Any, Any]", value)
         return {key: _filled(part, inside(place, key), rendering) for key, part in fields.items()}
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
         return [_filled(part, f"{place}[{n}]", rendering) for n, part in enumerate(items)]
-    return value
-
-
-def _filled_text(text: str, place: str, rendering: Rendering) -> Any:
-    found = pieces(text)
-    size, parts = 0, list[str]()
+    if not isinstance(value, str) or not MARKS.search(value):
+        return value
+    rendering.place = place
     try:
-        if len(found) == 1 and isinstance(found[0], Expression):
-            return found[0].value(rendering, place)
-        for piece in found:
-            parts.append(piece if isinstance(piece, str) else rendering.text(piece.value(rendering, place)))
-            size += len(parts[-1])
-            if size > TEXT_LIMIT:
-                break
-        return within("".join(parts))
+        return read_template(value).filled(rendering)
     except TemplateError as error:
         raise TemplateError(f"{place}: {error}") from None

@@ -82,7 +82,7 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"input": {"x": {1, 2}}}, "input.x: write a JSON value, not a set"),
         ({"input": {1: 2}}, "input: 1 is not a key: write a string"),
         ({"input": {"x": float("inf")}}, "input.x: write a finite number, not inf"),
-        ({"input": {"a key": ["{{"]}}, "input['a key'][0]: these braces are not a valid template: '{{' is not followed by '}}'; to write literal braces: {{ \"{{\" }}"),
+        ({"input": {"a key": ["{{"]}}, "input['a key'][0]: these braces are not a valid template: unexpected 'end of template'; to write literal braces: {{ \"{{\" }}"),
         ({"input": {"p": "{{c.output}}"}}, "input.p: {{ c.output }}: unknown node 'c'; write one of a, b"),
         ({"depends_on": "b", "input": {"p": "{{b.outptu.x}}"}}, "input.p: {{ b.outptu.x }}: a node has no field 'outptu'; did you mean 'output'?"),
         ({"input": {"p": "{{a.output}}"}}, "input.p: 'a' uses its own output, which does not exist before it has run"),
@@ -95,7 +95,7 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"map": {"over": "b.output"}}, "map.over: write a list, or a template that gives one, such as {{load.output.items}}, not 'b.output'"),
         ({"map": {"over": "{{b.output}}"}}, "map.over: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
         ({"map": {"over": "{{item}}"}}, "map.over: {{ item }}: 'item' exists only in the input of a node with 'map'"),
-        ({"map": {"over": "{{ x"}}, "map.over: these braces are not a valid template: '{{' is not followed by '}}'; to write literal braces: {{ \"{{\" }}"),
+        ({"map": {"over": "{{ x"}}, "map.over: these braces are not a valid template: unexpected end of template, expected '}}'.; to write literal braces: {{ \"{{\" }}"),
         ({"map": {"over": [0] * 10_001}}, "map.over: 10,001 items are more than the 10,000 that bounds.fan_out allows"),
         ({"map": {"over": [], "as": "b"}}, "map.as: 'b' is the id of tasks[1]: write another name"),
         ({"map": {"over": [], "as": "state"}}, "map.as: 'state' has a special meaning in templates: write another name"),
@@ -241,11 +241,10 @@ def test_fan_outs_together_have_a_bound() -> None:
 
 def test_expressions_that_compute_have_a_bound() -> None:
     many = [
-        node(f"n{n}", input={"p": "".join(f"{{{{{n * 200 + m} + 1}}}}" for m in range(200))})
-        for n in range(60)
+        node(f"n{n}", input={"p": "".join(f"{{{{ {n} + {m:20} }}}}" for m in range(200))}) for n in range(100)
     ]
     assert [says.split(": ", 1)[1] for says in told(*many)] == [
-        "the plan has more than 10,000 computed expressions: compute in actions"
+        "the templates of the plan compute more than 400,000 characters"
     ]
 
 

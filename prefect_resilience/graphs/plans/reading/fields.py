@@ -12,9 +12,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.expressions import WORDS
 from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refusal, told
-from prefect_resilience.graphs.plans.templates import RESERVED, is_one_template
+from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
@@ -99,7 +98,7 @@ def over(value: Any) -> Any:
     """The items of a fan-out."""
     if isinstance(value, tuple):
         return list(cast("tuple[Any, ...]", value))
-    if isinstance(value, list) or (isinstance(value, str) and is_one_template(value)):
+    if isinstance(value, list) or (isinstance(value, str) and read_template(value).is_one_value):
         return cast("Any", value)
     raise ValueError(
         f"write a list, or a template that gives one, such as {{{{load.output.items}}}}, not {quoted(value)}"

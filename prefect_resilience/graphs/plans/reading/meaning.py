@@ -7,20 +7,19 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.plans.expressions import Expression
 from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
 from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
-from prefect_resilience.graphs.plans.templates import is_node, mistakes_in, paths_in, pieces, texts
+from prefect_resilience.graphs.plans.templates import is_node, path_mistake, read_template, texts
 
 UNREAD = "\0"
 """A placeholder for a name that could not be read."""
 
 MOST_CYCLES = 100
 LONGEST_CYCLE = 12
-MOST_COMPUTED = 10_000
-"""The most expressions of a plan that are more than a path. Parsing one takes about 50 microseconds."""
+MOST_COMPUTED = 400_000
+"""The most characters of templates that are more than paths. Parsing takes about 5 microseconds for each."""
 
 Numbered = Iterator[tuple[int, Mistake]]
 
@@ -63,7 +62,8 @@ class Meaning:
                 self.at.setdefault(entry.id, n)
         self.names: Names = Names(self.at)
         self.uses: list[Use] = []
-        self._computed: set[str] = set()
+        self._computed = 0
+        self._is_full = False
 
     def mistakes(self) -> Numbered:
         """Every mistake, with the number of its node."""
@@ -120,20 +120,17 @@ class Meaning:
     def _of_templates(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, value, names in _templates(node):
             for at, text in texts(value, place):
-                if len(self._computed) > MOST_COMPUTED:
+                template = read_template(text)
+                self._computed += len(text) if template.tree else 0
+                if self._computed > MOST_COMPUTED:
+                    if not self._is_full:
+                        yield at, f"the templates of the plan compute more than {MOST_COMPUTED:,} characters"
+                    self._is_full = True
                     return
-                found = pieces(text)
-                self._computed |= {
-                    piece.source for piece in found if isinstance(piece, Expression) and piece.computes
-                }
-                if len(self._computed) > MOST_COMPUTED:
-                    says = (
-                        f"the plan has more than {MOST_COMPUTED:,} computed expressions: compute in actions"
-                    )
-                    yield at, says
-                    return
-                yield from ((at, says) for says in mistakes_in(found, self.at, names, self.names))
-                for path in paths_in(found):
+                yield from ((at, says) for says in template.mistakes)
+                for path in template.paths:
+                    if wrong := path_mistake(path, self.at, names, self.names):
+                        yield at, f"{{{{ {path} }}}}: {wrong}"
                     if is_node(path, names) and path.root in self.at:
                         self.uses.append(Use(self.at[path.root], n, at, itself=False))
 
@@ -257,7 +254,9 @@ def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered
 
 def _inputs_of(node: Node) -> Iterator[tuple[str, str]]:
     for place, value, names in _templates(node):
-        for at, path in ((at, path) for at, text in texts(value, place) for path in paths_in(pieces(text))):
+        for at, path in (
+            (at, path) for at, text in texts(value, place) for path in read_template(text).paths
+        ):
             if path.root == "inputs" and not path.node and "inputs" not in names and path.steps:
                 yield at, str(path.steps[0])
     for place, condition in _conditions(node):
