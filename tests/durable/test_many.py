@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from prefect_resilience import ConfigurationError, dead_letters, list_batches
 from prefect_resilience.durable.batches.edge import known, listing
 from prefect_resilience.durable.batches.edge.known import NAMED, batch_ids, prune, unknown
-from prefect_resilience.durable.batches.edge.listing import BatchCounts, each_batch, glance, in_order
+from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance, in_order
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Succeeded
 from prefect_resilience.durable.letters.claims import entry_key
@@ -168,13 +167,6 @@ def test_the_report_reads_the_letters_of_its_period(store: Any, monkeypatch: pyt
     assert not unknown
 
 
-def test_a_purge_at_the_end_of_time(store: Store) -> None:
-    ids = bury(store, 3, timedelta())
-    queue = DeadLetterQueue(store)
-    assert queue.purge(datetime.min.replace(tzinfo=UTC) + timedelta(days=1)) == []
-    assert [one.id for one in queue.purge(datetime.max)] == ids
-
-
 # -- batches
 
 
@@ -207,14 +199,6 @@ def test_open_batches_are_those_of_the_whole_list(store: Store, monkeypatch: pyt
     # The open effects (without an index: all of them), and all effects of their batches.
     assert counting.read == (3 if hasattr(store, "scan_open") else 104) + 7
     assert list_batches(only_open=True, limit=1, store=store) == opened[:1]
-
-
-def test_the_first_batches_and_the_counts_of_all(store: Store) -> None:
-    fill(store)
-    counts = BatchCounts()
-    first = in_order(counts.counting(each_batch(Ledger(store))), 2)
-    assert first == list_batches(store=store)[:2]
-    assert (counts.total, counts.open, counts.in_doubt, counts.effects) == (41, 2, 2, 2)
 
 
 def test_a_glance_reads_a_bounded_number_of_documents(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,13 +257,6 @@ def test_an_unknown_batch_among_very_many_says_so() -> None:
     known = [f"b{number}" for number in range(NAMED)]
     assert unknown("somewhere else", known).endswith("'b4' and more.")
     assert unknown("somewhere else", known[:7]).endswith("'b4' and 2 more.")
-
-
-def test_a_batch_is_read_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(store)
-    counting = Counting(store, monkeypatch)
-    assert len([*islice(Ledger(store).each_effect("batch-07"), 10)]) == 2
-    assert counting.read == 2
 
 
 def test_archived_batches_are_those_that_left(store: Store) -> None:

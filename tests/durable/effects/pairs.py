@@ -325,12 +325,8 @@ IN_RUNS: dict[str, Callable[[], list[Call]]] = {
     "copies of other names": copies_of_other_names,
     "methods of two objects": methods_of_two_objects,
     "methods of two objects with a key": methods_of_two_objects_with_a_key,
-    "closures of a factory": closures_of_a_factory,
-    "three tasks with one template": one_template_for_three,
-    "two secrets": lambda: [(send, (value,)) for value in VALUES["two secrets"]],
-    "adjacent fields": TASKS["adjacent fields"],
 }
-"""Those that need a real run, and some others."""
+"""Those that need a real run."""
 
 
 def append(value: Any) -> int:

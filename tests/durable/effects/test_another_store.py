@@ -127,16 +127,6 @@ def test_a_person_may_insist_and_that_is_recorded(failed: Any, laptop: str) -> N
     assert recover(lost, dry_run=True, store=laptop).strategy == "restart_batch"
 
 
-def test_a_ledger_that_lost_some_effects_is_noticed_by_commands_too(failed: Any, shared: str) -> None:
-    lost = failed(None)
-    store = open_ledger().store
-    until(lambda: sum(store.load(f"effects-batch/{lost}").value["created"].values()))
-    for place, found in scan_all(store, f"effects/{lost}/"):
-        store.delete(place, found.version)
-    with pytest.raises(NotRecorded, match="the ledger has 0 of the 1 effects"):
-        recover(lost)
-
-
 def test_a_letter_in_another_store_is_not_replayed_against_an_empty_ledger(
     shared: str, laptop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -89,90 +88,6 @@ def test_without_a_length_only_what_is_no_coincidence_counts(text, addition, out
     assert (result.outcome, result.text) == (outcome, after)
 
 
-PROSE = """\
-The ferry had stopped running in the second week of October, so whatever the island needed came over on
-Tuesdays in the post boat, and whatever it did not need came too. That is how the piano arrived. Nobody had
-ordered it. It stood on the quay under a tarpaulin for eleven days while the harbour master wrote letters,
-first to the company whose label was on the crate, then to the company's insurers, and in the end, when
-neither had answered, to his sister, who knew about music.
-
-His sister wrote back at once. She said that a piano left in salt air for a fortnight was a piece of
-furniture, and left for a month was firewood, and that he should bring it indoors and worry about the owner
-later. "Later," she wrote, "is when owners turn up." So six men and a borrowed trailer took it up the hill
-to the schoolhouse. It went through the door on the third attempt, after they had taken off the door, and
-then the frame.
-
-There were fourteen pupils that winter. None of them had played anything but the harmonium, which had lost
-its two lowest notes in the flood of 1987 and its temper some time before. The teacher, Mr Aldous, could
-pick out hymns. He picked them out on Friday afternoons, slowly, with the air of a man who counts change in
-a foreign coin, and the children sang a little ahead of him. By Christmas they were singing in two parts. By
-the end of January there was a rota for practising, pinned beside the register: 20 minutes each, odd numbers
-on Mondays and Wednesdays, even numbers on Tuesdays and Thursdays, and whoever had brought in coal on
-Fridays.
-
-The letter from the owner came in March. It was addressed to "The Finder" and it had been to two other
-islands first; both had forwarded it without a word. The piano, it said, had been meant for a hotel at 47
-Marine Parade that had since closed. Carriage had been paid: 312 pounds and 40 pence. Would the finder be so
-good as to say in which state the instrument was, and what it would cost to send it back?
-
-The harbour master read it aloud at the meeting. There was a silence of the kind that a meeting keeps for
-the tide tables and for money. Then Mrs Hall, who kept the shop, asked what a piano weighed. Two hundred and
-thirty kilos, somebody said. And what had the frame of the schoolhouse door cost, the second time? They
-worked it out on the back of the agenda: the trailer, the door, the frame, the tuning, and eleven days of
-tarpaulin at the harbour's usual rate. It came to 311 pounds. They wrote to the owner that he might have his
-piano for that, and that the next boat but one had room.
-
-He sent them a stool.
-"""
-
-
-def _digits(rng, number):
-    return "".join(rng.choice("0123456789") for _ in range(number))
-
-
-LOG = "".join(f"10:{minute:02} worker-3 heartbeat ok\n" * 3 for minute in range(60))
-KINDS = {
-    "prose": lambda rng: PROSE,
-    "numbers": lambda rng: _digits(rng, 2000),
-    "few digits": lambda rng: "".join(rng.choice("01") for _ in range(2000)),
-    "lines that come back": lambda rng: LOG,
-    "one line": lambda rng: "10:00 worker-3 heartbeat ok\n" * 60,
-    "a pattern": lambda rng: "spam and eggs, " * 100,
-}
-
-
-@pytest.mark.slow
-@pytest.mark.requirement("004.12")
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_cut_damages_anything(kind):
-    """2,000 texts cut in two, the second part appended after an attempt that was cut off anywhere."""
-    rng = random.Random(f"append {kind}")
-    resumed = alike = 0
-    for _ in range(2_000):
-        whole = KINDS[kind](rng)
-        start = rng.randrange(len(whole) - 200)
-        middle, end = sorted(rng.sample(range(start, len(whole)), 2))
-        text, addition = whole[start:middle], whole[middle:end]
-        cut = rng.choice([0, rng.randrange(len(addition) + 1)])
-        begun = text + addition[:cut]
-        result = append_once(begun, addition)
-        resumed += result.outcome == "resumed"
-        if begun.rstrip().endswith(addition.rstrip()):
-            # It is there as a whole, or the text repeats itself: then nothing can tell.
-            assert result.text.startswith(begun)
-            assert result.text.rstrip() == begun.rstrip()
-            continue
-        if result.text in (text + addition, begun + addition):
-            continue
-        # The one case that the docstring names: short pieces of lines that come back.
-        assert "line" in kind, (text[-60:], addition[:60], cut)
-        assert any(text.endswith(addition[:length]) for length in range(OVER + 1, len(addition)))
-        alike += 1
-    assert alike < 20
-    if kind in ("prose", "numbers"):
-        assert resumed > 700, "an attempt that was cut off after 20 characters is gone on with"
-
-
 @settings(deadline=None, max_examples=400)
 @given(
     text=st.text(alphabet="ab\n", max_size=90) | TEXTS,
@@ -226,17 +141,6 @@ def test_cut_off_anywhere_it_comes_to_the_same(text, addition, data):
     resumed = append_once(text + addition[:cut], addition, shortest=1)
     assert resumed.text == text + addition
     assert resumed.skipped == cut
-
-
-@settings(deadline=None)
-@given(text=TEXTS, addition=TEXTS, data=st.data())
-def test_cut_off_in_a_text_with_other_line_ends(text, addition, data):
-    """What was written with CRLF is found by an addition with LF."""
-    text, addition = text.replace("\r", ""), addition.replace("\r", "")
-    assume(append_once(text, addition, shortest=1).outcome == "appended")
-    cut = data.draw(st.integers(0, len(addition)))
-    written = (text + addition[:cut]).replace("\n", "\r\n")
-    assert append_once(written, addition, shortest=1).text.replace("\r\n", "\n") == text + addition
 
 
 @settings(deadline=None)

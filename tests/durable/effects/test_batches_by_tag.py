@@ -36,9 +36,3 @@ def test_the_tags_of_a_flow_run_name_its_batch() -> None:
     assert run_flow(outer, flow_run=flow_run) == ("orders-7", "orders-7")
     [effect] = batch_status("orders-7").effects
     assert (effect.state, effect.result) == ("done", "sent a letter")
-
-
-def test_without_tags_it_is_the_root_flow_run() -> None:
-    with get_client(sync_client=True) as client:
-        flow_run = client.create_flow_run(outer)
-    assert run_flow(outer, flow_run=flow_run) == (str(flow_run.id), str(flow_run.id))

@@ -12,16 +12,13 @@ from uuid import UUID, uuid4
 import pytest
 from prefect import task
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.events import emit_event
 from prefect.settings import PREFECT_API_URL
-from prefect.states import AwaitingRetry, Completed, Crashed, Failed, Paused, Pending, Running, Scheduled
-from prefect.types._datetime import now
+from prefect.states import Completed, Crashed, Paused, Pending, Running
 
 from prefect_resilience.durable.batches.edge import closing, recovery
 from prefect_resilience.durable.batches.edge.closing import Closed, close_all, close_left_behind
 from prefect_resilience.effects import recover
 from prefect_resilience.operations import close_task_runs
-from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
 
@@ -146,37 +143,6 @@ def test_a_recovery_is_done_whatever_becomes_of_the_task_runs(client, deployed, 
     assert recover(str(deployed(Running(), Crashed()))).action == "rescheduled"
     (said,) = [one.getMessage() for one in caplog.records if "could not be closed" in one.getMessage()]
     assert "hunter2" not in said
-
-
-def test_a_run_that_gives_signs_of_life_is_left(client, deployed, made):
-    flow_run_id = deployed(Running())
-    lives = made(flow_run_id, Running())
-    client.set_flow_run_state(flow_run_id, Crashed(), force=True)
-    resource = {"prefect.resource.id": f"prefect.flow-run.{flow_run_id}"}
-    sent = emit_event("prefect.flow-run.heartbeat", resource, occurred=now("UTC") + timedelta(seconds=30))
-    body = {
-        "filter": {"id": {"id": [str(sent.id)]}, "occurred": {"until": str(now("UTC") + timedelta(hours=1))}}
-    }
-    until(lambda: client.request("POST", "/events/filter", json=body).json()["events"])
-    run = client.read_flow_run(flow_run_id)
-    assert close_left_behind(client, run, settles=0) == Closed()
-    assert state_of(client, lives).is_running()
-
-
-def test_what_waits_for_a_task_worker_or_stands_for_a_flow_is_left(client, deployed, made):
-    flow_run_id = deployed(Running())
-    waiting = made(flow_run_id, Scheduled(state_details={"deferred": True}))
-    inner = made(flow_run_id, Running(state_details={"child_flow_run_id": deployed(Running())}))
-    lost = made(flow_run_id, AwaitingRetry())
-    client.set_flow_run_state(flow_run_id, Failed(), force=True)
-    run = client.read_flow_run(flow_run_id)
-    assert close_left_behind(client, run, settles=0, only_crashed=True) == Closed(), "it ended in order"
-    assert close_left_behind(client, run, settles=0) == Closed(1, 0)
-    assert [state_of(client, one).name for one in (waiting, inner, lost)] == [
-        "Scheduled",
-        "Running",
-        "Crashed",
-    ]
 
 
 def test_what_came_to_its_own_end_meanwhile_keeps_it(client, deployed, made, monkeypatch):

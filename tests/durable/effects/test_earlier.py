@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.opening import EarlierEffects, earlier_effects
 from prefect_resilience.durable.effects.policy import Effect
-from prefect_resilience.durable.effects.recipes import CodeSource, Continues, Suspect, compared, source_of
+from prefect_resilience.durable.effects.recipes import Continues, compared, source_of
 
 
 def here() -> None: ...
@@ -45,12 +45,6 @@ def left(*effects: dict[str, Any]) -> EarlierEffects:
     return earlier_effects(effects, PASS, FLOW)
 
 
-def test_nothing_was_left():
-    assert not EarlierEffects()
-    assert EarlierEffects().compare(recipe(n=1), (), SOURCE) == []
-    assert EarlierEffects().asked("k") is None
-
-
 @pytest.mark.parametrize(
     ("more", "counts"),
     [
@@ -73,26 +67,6 @@ def test_nothing_was_left():
 )
 def test_which_effects_count(more, counts):
     assert bool(left({**effect("k"), **more})) is counts
-
-
-def test_the_same_call_under_another_key():
-    earlier = left(effect("old"), effect("other", recipe(n=2)))
-    found = earlier.compare(recipe(n="1"), (), SOURCE)
-    assert found == [Suspect("old", TASK, "n was int and is str")]
-    earlier.asked("old")
-    earlier.asked("old")
-    assert earlier
-    assert earlier.compare(recipe(n="1"), (), SOURCE) == []
-    earlier.asked("other")
-    assert not earlier
-
-
-def test_an_argument_without_a_digest_may_be_any():
-    made = effect_key(Effect(key="k"), TASK, {"client": object()}, "b", hasher=str).recipe
-    earlier = left(effect("old", made))
-    assert isinstance(earlier.compare(recipe(client=1), (), SOURCE), list)
-    assert [one.key for one in earlier.compare(recipe(client=1), (), SOURCE)] == ["old"]
-    assert [one.key for one in left(effect("old", recipe(client=1))).compare(made, (), SOURCE)] == ["old"]
 
 
 CALLS = st.tuples(
@@ -122,12 +96,3 @@ def test_the_index_finds_what_a_search_finds(calls, asked, call, was):
     else:
         assert isinstance(found, list)
         assert sorted(found, key=lambda one: one.key) == searched
-
-
-def test_a_source_that_says_nothing():
-    earlier = left(effect("old", recipe("x.old", n=1)))
-    assert earlier.compare(recipe(n=1), (), CodeSource("g", "x", "<stdin>")) == []
-
-
-def test_which_keys_an_earlier_pass_left():
-    assert "k" not in EarlierEffects()

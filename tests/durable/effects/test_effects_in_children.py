@@ -55,59 +55,6 @@ def test_what_no_witness_saw_in_the_child_is_in_doubt(mode, receiver: Receiver):
     assert receiver.calls == ["order:1"]
 
 
-def test_what_left_by_another_client_in_the_child_is_no_proof(mode, receiver: Receiver):
-    receiver.script = [200, 422]
-    first = sender(receiver.url, witnessed=False)
-    second = sender(receiver.url, witnessed=True)
-
-    def both(order: int) -> None:
-        first(order)
-        second(order)
-
-    with pytest.raises(InDoubt, match=r"422"):
-        sent(mode, both, 1)
-    assert receiver.calls == ["order:1", "order:1"]
-
-
-def test_a_file_that_was_written_in_the_child_is_no_proof(mode, receiver: Receiver, tmp_path):
-    receiver.script = [422, 200]
-    send = sender(receiver.url, witnessed=True)
-
-    def write_and_send(order: int) -> None:
-        (tmp_path / "paid").write_text("x")
-        send(order)
-
-    with pytest.raises(InDoubt, match=r"422.*open"):
-        sent(mode, write_and_send, 1)
-    assert receiver.calls == ["order:1"]
-
-
-def test_a_driver_that_only_the_child_loads_is_no_proof(mode, receiver: Receiver):
-    receiver.script = [422, 200]
-    send = sender(receiver.url, witnessed=True)
-
-    def load_and_send(order: int) -> None:
-        import zmq_of_this_test as zmq  # pyright: ignore
-
-        zmq.send()
-        send(order)
-
-    def load(order: int) -> None:
-        import sys
-        import types
-
-        module = types.ModuleType("zmq")
-        module.send = len  # pyright: ignore
-        sys.modules["zmq_of_this_test"] = module
-        send_with = load_and_send
-        module.send = list
-        send_with(order)
-
-    with pytest.raises(InDoubt, match=r"422.*zmq"):
-        sent(mode, load, 1)
-    assert receiver.calls == ["order:1"]
-
-
 def test_a_child_that_died_leaves_doubt(mode, receiver: Receiver):
     send = sender(receiver.url, witnessed=True)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-import time
 
 import httpx
 import pytest
@@ -19,14 +17,13 @@ from prefect_resilience import (
     CircuitOpenError,
     Fallback,
     Retry,
-    StoreUnavailable,
     resilient_task,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Intend, decide
 from prefect_resilience.durable.effects.opening import change_batch, new_batch
-from prefect_resilience.effects import Done, Effect, NotDone, Unknown, batch, batch_status, idempotency_key
-from prefect_resilience.errors.exceptions import EffectBusy, InDoubt, NotSent
+from prefect_resilience.effects import Done, Effect, Unknown, batch, batch_status, idempotency_key
+from prefect_resilience.errors.exceptions import EffectBusy, InDoubt
 
 pytestmark = pytest.mark.api
 
@@ -121,15 +118,6 @@ def test_a_flow_that_is_retried_and_run_again_by_hand(receiver, post):
     assert [(effect.state, effect.attempts) for effect in status.effects] == [("done", 1)] * 5
 
 
-def test_errors_that_prove_that_nothing_arrived_are_tried_again(mode, sender, receiver):
-    receiver.says(429, 403, 200)
-    send = sender(retry=Retry(attempts=3, backoff=Backoff.none(), retry_on=["rate_limit", "auth"]))
-    with batch("b"):
-        assert mode.value(send, 1) == "m-invoice:1"
-    assert receiver.calls == ["invoice:1"] * 3
-    assert batch_status("b").effects[0].attempts == 3
-
-
 @pytest.mark.requirement("004.05")
 @pytest.mark.parametrize("line", ["cut", 500, 503])
 def test_an_outcome_that_is_unknown_is_left_for_a_person(mode, sender, receiver, seen, line):
@@ -148,24 +136,6 @@ def test_an_outcome_that_is_unknown_is_left_for_a_person(mode, sender, receiver,
     assert seen.events(
         "prefect-resilience.effect.in-doubt", lambda event: event["payload"]["key"] == "invoice:1"
     )
-
-
-def test_a_mistake_in_the_code_proves_nothing_and_not_sent_does(mode, sender, receiver, post):
-    with batch("b"):
-        with pytest.raises(InDoubt, match="after it was sent"):
-            mode.value(sender(), 1, fail=True)
-        assert states("b") == {"invoice:1": "unknown"}
-
-    def careful(order):
-        if not receiver.calls:
-            receiver.calls.append("tried")
-            raise NotSent("the template is empty")
-        return post()
-
-    receiver.says(200)
-    with batch("c"):
-        send = sender(body=careful, retry=Retry(attempts=2, backoff=Backoff.none(), retry_on=NotSent))
-        assert mode.value(send, 1) == "m-invoice:1"
 
 
 class Asked:
@@ -193,15 +163,6 @@ def test_verify_is_asked_before_the_next_attempt(mode, sender, receiver):
     effect = batch_status("b").effects[0]
     assert (effect.state, effect.result, effect.external_id) == ("done", "m-1", "x-1")
     assert receiver.taken == {"invoice:1": 1}
-
-
-def test_verify_says_that_it_never_arrived(mode, sender, receiver):
-    receiver.says(500, 200)
-    verify = Asked(NotDone())
-    with batch("b"):
-        made = mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 1)
-    assert made == "m-invoice:1"
-    assert batch_status("b").effects[0].attempts == 2
 
 
 @pytest.mark.parametrize(
@@ -254,35 +215,6 @@ def test_what_may_be_done_again(mode, sender, receiver, kind):
     assert receiver.taken == {"page:1": 3}
 
 
-@pytest.mark.requirement("004.04")
-def test_a_conditional_effect_asks_first(mode, sender, receiver):
-    receiver.says("cut", "cut", 200)
-    verify = Asked(Unknown(), Done("from there"))
-    with batch("b"):
-        send = sender(Effect(kind="conditional", key="page:{order}", verify=verify))
-        assert mode.value(send, 1) == "from there"
-    assert receiver.taken == {"page:1": 2}
-
-
-async def averify(key, order):
-    await asyncio.sleep(0)
-    return Done(f"{key} is there")
-
-
-async def test_an_async_verify(receiver):
-    abandoned("b", "invoice:1")
-
-    @resilient_task(effect=Effect(key="invoice:{order}", verify=averify))
-    async def send(order): ...
-
-    @flow
-    async def scenario():
-        with batch("b"):
-            return await send(1)
-
-    assert await scenario() == "invoice:1 is there"
-
-
 def test_fallbacks_do_not_send_the_same_a_second_time(mode, sender, receiver):
     sent = []
 
@@ -314,21 +246,6 @@ def test_a_replay_asks_no_circuit_and_a_refusal_leaves_no_doubt(mode, sender, re
         with pytest.raises(CircuitOpenError):
             mode.value(send, 2)
     assert states("b") == {"invoice:1": "done"}
-
-
-def test_the_same_effect_at_the_same_time_in_one_flow(receiver, post):
-    receiver.says(lambda key: time.sleep(0.3) or 200)
-
-    @resilient_task(effect=Effect(key="invoice:{order}", repeat="replay"), retry=None)
-    def send(order):
-        return post()
-
-    @flow
-    def scenario():
-        return send.map([1] * 5).result()
-
-    assert scenario() == ["m-invoice:1"] * 5
-    assert receiver.taken == {"invoice:1": 1}
 
 
 def test_somebody_who_is_busy_for_too_long(receiver, post):
@@ -415,34 +332,3 @@ def test_switched_off_it_is_a_plain_task(mode, sender, monkeypatch):
     with batch("b"):
         assert mode.value(send, 1) == 1
         assert batch_status("b").effects == ()
-
-
-class TestStoreAway:
-    """A store that cannot record the intention: the effect is not made, and nothing else is held up."""
-
-    @pytest.fixture(autouse=True)
-    def _away(self, monkeypatch, tmp_path):
-        (tmp_path / "file").write_text("")
-        monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{tmp_path}/file/effects.db")
-
-    def test_an_external_effect_is_not_made(self, mode, sender, receiver):
-        with (
-            batch("b"),
-            pytest.raises(
-                StoreUnavailable, match=r"nothing was sent: the ledger could not be read"
-            ) as caught,
-        ):
-            mode.value(sender(fallback=lambda: "by pigeon"), 1)
-        assert "all 3 attempts used" in notes(caught.value), "it may be back"
-        assert not receiver.calls
-
-    def test_any_other_is(self, mode, sender, receiver):
-        with batch("b"):
-            assert mode.value(sender(Effect(kind="conditional", key="page:{order}")), 1) == "m-page:1"
-
-    def test_a_store_that_means_nothing(self, mode, sender, receiver, monkeypatch):
-        monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "mysql://x")
-        with batch("b"), pytest.raises(StoreUnavailable, match="ledger could not be opened"):
-            mode.value(sender(), 1)
-        with batch("b"):
-            assert mode.value(sender(Effect(kind="idempotent", key="page:{order}")), 1).startswith("m-")

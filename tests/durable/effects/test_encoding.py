@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import subprocess
 import sys
 import threading
 from collections import Counter, OrderedDict
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -21,9 +20,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, PrivateAttr, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, PrivateAttr, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.durable.effects.keys import DEEPEST, canonical, digest, loose, typed
+from prefect_resilience.durable.effects.keys import canonical, digest, loose, typed
 
 
 def short(value):
@@ -54,11 +53,6 @@ class Level(IntEnum):
 class Address(BaseModel):
     street: str
     tags: set[str] = set()
-
-
-class Open(BaseModel):
-    model_config = ConfigDict(extra="allow")
-    street: str
 
 
 @dataclasses.dataclass
@@ -135,9 +129,6 @@ def with_state(value, **attributes):
     return value
 
 
-def a_function(): ...
-
-
 SCALARS = (
     st.none()
     | st.booleans()
@@ -189,57 +180,6 @@ def test_one_text_means_equal_values_of_one_type(one, other):
     assert (typed_text(one) == typed_text(other)) == same_type(one, other)
 
 
-@settings(deadline=None)
-@given(VALUES)
-def test_what_is_typed_alike_is_loosely_alike(value):
-    twin = rebuilt(value)
-    assert typed_text(value) == typed_text(twin)
-    assert loose_text(value) == loose_text(twin)
-
-
-def rebuilt(value):
-    """An equal value in which dictionaries and sets were filled in another order."""
-    if isinstance(value, dict):
-        return {key: rebuilt(value[key]) for key in reversed(list(value))}
-    if isinstance(value, list):
-        return [rebuilt(item) for item in value]
-    if type(value) is frozenset:
-        return frozenset(reversed(list(value)))
-    return value
-
-
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (None, 0),
-        ("", None),
-        (1.5, "1.5"),
-        ({1}, frozenset({1})),
-        ([], {}),
-        ([1], 1),
-        ([[1], 2], [1, [2]]),
-        ([1, 2], [2, 1]),
-        ({"a": 1}, [["a", 1]]),
-        ({"a": None}, {}),
-        ({"a": 1}, OrderedDict(a=1)),
-        ("a", Name("a")),
-        (1, Count(1)),
-        (1.5, Ratio(1.5)),
-        (b"a", "61"),
-        (b"a", bytearray(b"a")),
-        (SecretStr("a"), SecretBytes(b"a")),
-        ({"type": "int", "is": 1}, 1),
-        (0.3, 0.1 + 0.2),
-        ("\ud800", "\\ud800"),
-        (Point, "test_encoding.Point"),
-    ],
-    ids=short,
-)
-def test_types_tell_values_apart(one, other):
-    assert typed_text(one) != typed_text(other)
-    assert digest(typed(one, hasher)) != digest(typed(other, hasher))
-
-
 BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
 
 
@@ -276,14 +216,6 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
 def test_values_that_print_alike_or_are_called_equal(one, other):
     assert typed_text(one) != typed_text(other)
     assert typed_text([one]) != typed_text([other])
-
-
-def test_what_a_value_computes_from_itself_does_not_count():
-    parcel = Parcel(1.0)
-    before = typed_text(parcel)
-    assert parcel.size == 2.0
-    assert "size" in vars(parcel)
-    assert typed_text(parcel) == before
 
 
 def test_a_private_attribute_without_a_value_does_not_count():
@@ -368,32 +300,6 @@ def test_loosely_a_number_is_its_text_and_a_model_its_fields(one, other):
     assert loose_text(one) == loose_text(other)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (17, 18),
-        (1.5, 15),
-        (None, "None"),
-        ("1.10.0", "1.1.0"),
-        ("007", "7"),
-        ([1, 2], [2, 1]),
-        ({"a": 1}, {"a": 2}),
-        ({"a": 1}, {"b": 1}),
-        ({("a", 1): 1}, {("a", 2): 1}),
-        (b"\xff", b"\xfe"),
-    ],
-    ids=short,
-)
-def test_loosely_different_values_still_differ(one, other):
-    assert loose_text(one) != loose_text(other)
-
-
-@settings(deadline=None)
-@given(st.integers() | st.decimals(allow_nan=False, allow_infinity=False, places=3))
-def test_loosely_every_number_is_its_decimal_text(number):
-    assert loose_text(number) == loose_text(str(number) if isinstance(number, int) else format(number, "f"))
-
-
 @pytest.mark.parametrize("encode", [typed, loose])
 @pytest.mark.parametrize(
     ("value", "says"),
@@ -413,52 +319,6 @@ def test_loosely_every_number_is_its_decimal_text(number):
 def test_what_has_no_value(encode, value, says):
     with pytest.raises((TypeError, ValueError), match=says):
         encode(value, hasher)
-
-
-@pytest.mark.parametrize("encode", [typed, loose])
-def test_closures_and_what_is_nested_for_ever(encode):
-    used = 1
-
-    def closure():
-        return used
-
-    for function in (closure, lambda: 1, test_closures_and_what_is_nested_for_ever.__class__):
-        if isinstance(function, type):
-            assert encode(function, hasher)
-            continue
-        with pytest.raises(TypeError, match="a function"):
-            encode(function, hasher)
-    value: list = []
-    value.append(value)
-    with pytest.raises(ValueError, match=f"{DEEPEST} levels"):
-        encode(value, hasher)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        time(12, 30),
-        timedelta(seconds=3),
-        UTC,
-        ZoneInfo("UTC"),
-        Ratio(1.5),
-        Open(street="x", more=[1]),
-        Colour.RED,
-        Name("a"),
-        a_function,
-        Point,
-        int,
-    ],
-    ids=short,
-)
-def test_what_else_has_a_value(value):
-    assert typed_text(value) == typed_text(value)
-    assert loose_text(value)
-
-
-def test_the_fields_beyond_a_model_s_own_count():
-    assert typed_text(Open(street="x", more=1)) != typed_text(Open(street="x", more=2))
-    assert loose_text(Open(street="x", more=1)) == loose_text({"street": "x", "more": "1"})
 
 
 def test_a_function_has_one_name_however_its_file_was_loaded(tmp_path):
@@ -508,22 +368,6 @@ def test_a_secret_counts_and_is_not_told(encode, secret):
         assert "hunter" not in text
         assert "*" not in text
         assert "hashed:" in text
-
-
-@pytest.mark.slow
-def test_another_process_makes_the_same_text():
-    """Sets have another order there: their hashes are seeded."""
-    code = (
-        "from prefect_resilience.durable.effects.keys import digest, loose, typed;"
-        "v = {'tags': {'a', 'b', 'c', 'd', 'e'}, 'n': 1.0};"
-        "print(digest(typed(v, str)), digest(loose(v, str), 8))"
-    )
-    made = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    }
-    value = {"n": 1.0, "tags": {"e", "d", "c", "b", "a"}}
-    assert made == {f"{digest(typed(value, str))} {digest(loose(value, str), 8)}\n"}
 
 
 def test_a_digest_has_the_length_that_was_asked_for():

@@ -8,7 +8,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, resilient_task
-from prefect_resilience.effects import Done, Effect, batch, batch_status, rollback, settle
+from prefect_resilience.effects import Effect, batch, batch_status, rollback, settle
 from prefect_resilience.errors.exceptions import EffectBusy, ResultNotKept
 from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver
@@ -74,18 +74,6 @@ def test_a_compensation_in_doubt_is_settled_with_its_effect(answer: Any, after: 
     assert all(one.state != "unknown" for one in batch_status("b").effects)
     assert rollback("b").complete
     assert [call[1] for call in saga_parts.calls if call[0] == "undo"] == [3, 2, 1]
-
-
-def test_what_was_seen_to_by_hand_before_any_rollback(shared: str) -> None:
-    orders(1, 2)
-    settle("b", "order:1", "undone")
-    settle("b", "order:2", "kept")
-    report = rollback("b")
-    assert ([one.key for one in report.already], [one.key for one in report.skipped]) == (
-        ["order:1"],
-        ["order:2"],
-    )
-    assert [call[0] for call in saga_parts.calls] == ["send", "send"]
 
 
 def test_mistakes(shared: str, receiver: Receiver, post: Any) -> None:
@@ -163,14 +151,6 @@ def doubtful(returns: Any, **options: Any) -> Any:
     return lambda: scenario()[0]
 
 
-def test_a_result_that_a_person_gives_is_rebuilt(shared: str) -> None:
-    run = doubtful(saga_parts.Receipt)
-    settle("b", "k", "done", {"order": 7, "total": "b"}, "id-7")
-    state = run()
-    assert (state.name, state.result()) == ("Replayed", saga_parts.Receipt(order=7, total=b"b"))
-    assert batch_status("b").effects[0].result == {"order": 7, "total": "b"}
-
-
 def test_one_that_does_not_fit_can_be_given_once_more(shared: str) -> None:
     run = doubtful(saga_parts.Receipt)
     settle("b", "k", "done", {"ordre": 7})
@@ -180,20 +160,6 @@ def test_one_that_does_not_fit_can_be_given_once_more(shared: str) -> None:
     assert run().result() == saga_parts.Receipt(order=7, total=b"b")
     with pytest.raises(ConfigurationError, match="nothing to settle"):
         settle("b", "k", "not_done")
-
-
-def test_none_and_types_that_say_nothing_are_handed_on(shared: str) -> None:
-    run = doubtful(saga_parts.Receipt)
-    settle("b", "k", "done")
-    assert run().result() is None
-    run = doubtful(Any, key="any")
-    settle("b", "any", "done", {"any": [1]})
-    assert run().result() == {"any": [1]}
-
-
-def test_what_verify_tells_is_rebuilt_too(shared: str) -> None:
-    run = doubtful(saga_parts.Receipt, verify=lambda key: Done({"order": 7, "total": "b"}))
-    assert run().result() == saga_parts.Receipt(order=7, total=b"b")
 
 
 def test_a_compensation_gets_it_as_its_own_annotation_says(shared: str) -> None:

@@ -19,12 +19,11 @@ from prefect.events.worker import EventsWorker
 from prefect.states import AwaitingRetry, Crashed, Failed, Pending, Running
 
 from prefect_resilience.durable.batches.audit import Audit
-from prefect_resilience.durable.batches.edge import closing, recovery, workers
+from prefect_resilience.durable.batches.edge import closing, recovery
 from prefect_resilience.durable.batches.edge.closing import crash_silent, silent_runs
 from prefect_resilience.durable.batches.edge.flow_runs import runs_that_ended_badly
 from prefect_resilience.durable.batches.edge.known import find_batches
-from prefect_resilience.durable.batches.edge.operations import recover_batch
-from prefect_resilience.durable.batches.edge.workers import EXECUTED, SUBMITTED, hold_on, is_stranded
+from prefect_resilience.durable.batches.edge.workers import EXECUTED, SUBMITTED, is_stranded
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.effects import batch_status, recover
 from prefect_resilience.operations.diagnosis import server as checks
@@ -155,14 +154,6 @@ def test_the_operation_crashes_stranded_runs(
     assert "for a retry in its process, which is gone" in str(state.message)
 
 
-def test_a_run_that_was_forced_is_taken_by_workers(client: SyncPrefectClient, run_in: Any) -> None:
-    """Its retry is not due yet, and a person knows that its process is gone."""
-    run_id = run_in(waiting(-HOUR), "in_process")
-    assert recover(str(run_id)).action == "refused"
-    assert recover(str(run_id), "restart", force=True).action == "rescheduled"
-    assert client.read_flow_run(run_id).empirical_policy.retry_type == "reschedule"
-
-
 def test_doctor_names_runs_that_stay_pending(
     client: SyncPrefectClient, run_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,47 +209,7 @@ def test_a_recovery_waits_until_the_worker_has_released_the_run(
     assert client.read_flow_run(run_id).state_name == "AwaitingRetry"
 
 
-def test_what_is_known_of_the_worker(client: SyncPrefectClient, run_in: Any, pool: str) -> None:
-    run_id = run_in(Running())
-    since = datetime.now(UTC).timestamp()
-    assert hold_on(client, run_id, since) == "unknown"
-    begun = tell(client, pool, run_id, SUBMITTED)
-    assert hold_on(client, run_id, since) == "held"
-    tell(client, pool, run_id, EXECUTED, begun)
-    assert hold_on(client, run_id, since) == "released"
-    assert hold_on(client, run_id, since + 3_600) == "unknown", "it told that of an earlier process"
-    again = tell(client, pool, run_id, SUBMITTED)
-    assert hold_on(client, run_id, since) == "held"
-    assert again.id != begun.id
-    client.request("DELETE", f"/work_pools/{pool}/workers/worker-1").raise_for_status()
-    assert hold_on(client, run_id, since) == "unknown", "the worker is gone, and its slot with it"
-
-
-def test_a_worker_that_never_releases_it_is_not_waited_for_for_ever(
-    client: SyncPrefectClient, run_in: Any, pool: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workers, "LETS_GO", 0.5)
-    monkeypatch.setattr(workers, "PAUSE", 0.1)
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
-    run_id = run_in(Running())
-    tell(client, pool, run_id, SUBMITTED)
-    client.set_flow_run_state(run_id, Crashed(), force=True)
-    assert recover(str(run_id)).action == "rescheduled"
-
-
 # -- who did it, and what is known of a process
-
-
-def test_the_audit_has_the_actor_and_force(run_in: Any) -> None:
-    run_id = str(run_in(Running()))
-    assert recover(run_id, "restart", dry_run=True).action == "refused"
-    state = recover_batch(run_id, "restart", force=True, return_state=True)
-    recover(run_id, by="ada")
-    forced, later = batch_status(run_id).audit
-    assert (forced.asked, forced.force, forced.outcome) == ("restart", True, "rescheduled")
-    assert forced.acting_run == str(state.state_details.flow_run_id)
-    assert forced.by.startswith("flow run 'recover ")
-    assert (later.by, later.force, later.acting_run) == ("ada", False, None)
 
 
 def test_a_dry_run_sees_another_recovery(run_in: Any) -> None:
@@ -282,16 +233,6 @@ def test_a_doubt_in_a_run_that_seems_to_run_has_a_hint(run_in: Any, state: Any) 
     assert "no heartbeat" in hint.why
     assert "prefect-resilience batches settle" in hint.why
     assert recover(run_id).action == "refused", "the run may still go on"
-
-
-def test_a_doubt_in_a_run_says_how_old_its_last_heartbeat_is(run_in: Any) -> None:
-    run_id = run_in(Running())
-    put(str(run_id), a="unknown")
-    name = f"prefect.flow-run.{run_id}"
-    emit_event("prefect.flow-run.heartbeat", {"prefect.resource.id": name, "prefect.resource.name": "r"})
-    EventsWorker.instance().wait_until_empty()
-    hint = until(lambda: found if "last heartbeat" in (found := batch_status(str(run_id)).hint).why else None)
-    assert " s ago" in hint.why
 
 
 def test_an_effect_in_progress_says_where(run_in: Any) -> None:

@@ -5,23 +5,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.responses import SetStateStatus
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 
 from prefect_resilience.durable.batches.edge import recovery
-from prefect_resilience.effects import batch, batch_status, recover, settle
+from prefect_resilience.effects import batch_status, recover, settle
 from tests.durable.effects import worker_kills_flow
-from tests.durable.effects.victim import LATE_PHASES, PHASES, Book, context
+from tests.durable.effects.victim import LATE_PHASES, PHASES, Book
 from tests.durable.effects.worker_kills import POLICY, create_run
 from tests.durable.effects.worker_kills_campaign import Campaign
 from tests.durable.effects.worker_kills_fleet import Fleet, alive, wait_until
@@ -128,35 +125,3 @@ def test_processes_that_end_beside_their_calls(fleet, api, shared):
 def _recover(api: str, batch_id: str, store: str, reports: list[Any]) -> None:
     with temporary_settings({PREFECT_API_URL: api}):
         reports.append(recover(batch_id, policy=POLICY, store=store))
-
-
-def test_two_processes_at_once(receiver, shared, api):
-    both = context.Barrier(2)
-    waiting = [_started(receiver.url, shared, api, both) for _ in range(2)]
-    said = [answers.recv() if answers.poll(100) else None for answers in waiting]
-    assert None not in said
-    assert [sorted(pair) for pair in zip(*said, strict=True)] == [["Completed", "Replayed"]] * 8
-    assert receiver.taken == {f"both.{order}": 1 for order in range(8)}
-    assert {effect.attempts for effect in batch_status("both").effects} == {1}
-
-
-def _started(url: str, store: str, api: str, both: Any) -> Connection:
-    ours, theirs = context.Pipe(duplex=False)
-    context.Process(target=_in_batch, args=(url, store, api, both, theirs), daemon=True).start()
-    theirs.close()
-    return ours
-
-
-def _in_batch(url: str, store: str, api: str, both: Any, answers: Connection) -> None:
-    """A child's life: eight messages in the batch "both", and how each of its tasks ended."""
-    os.environ["PREFECT_RESILIENCE_STORE_URL"] = store
-
-    @flow
-    def invoices() -> list[str | None]:
-        both.wait(60)
-        with batch("both"):
-            sent = [worker_kills_flow.send_blindly(order, url, return_state=True) for order in range(8)]
-        return [state.name for state in sent]
-
-    with temporary_settings({PREFECT_API_URL: api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
-        answers.send(invoices())

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import gc
 import multiprocessing
 import os
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from functools import partial
@@ -22,10 +16,9 @@ from prefect_resilience import StoreUnavailable, resilient_task
 from prefect_resilience.base import places
 from prefect_resilience.durable.effects import ledger, owner
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
-from prefect_resilience.durable.effects.model import AlreadyDone, Ask, FailedCall, InProgress, Send, Succeeded
+from prefect_resilience.durable.effects.model import AlreadyDone, FailedCall, InProgress, Send, Succeeded
 from prefect_resilience.effects import Effect, batch, batch_status
-from prefect_resilience.errors.exceptions import InDoubt
-from prefect_resilience.stores import MemoryStore, open_store
+from prefect_resilience.stores import MemoryStore
 
 PLACE = place_of("b", "k")
 
@@ -105,22 +98,6 @@ def test_one_owner_and_one_lease_for_all(store):
     assert [effect["key"] for effect, _ in here.effects("b")] == ["k", "l"]
 
 
-def test_a_lease_that_ran_out(store, monkeypatch):
-    of_another_machine(monkeypatch)
-    monkeypatch.setattr(owner, "RENEW_SECONDS", 1_000.0)
-    here, there = Ledger(store), elsewhere(store)
-    here.intend(PLACE, "c1", "external", {})
-    store.time += owner.LEASE_SECONDS + owner.QUIET_SECONDS - 1
-    assert there.look(PLACE) == InProgress()
-    store.time += 2
-    asked = there.look(PLACE)
-    assert isinstance(asked, Ask)
-    assert asked.error is not None
-    assert "was not heard from for" in asked.error["message"]
-    here.report(PLACE, Succeeded("c1", 1))
-    assert isinstance(there.look(PLACE), AlreadyDone), "the truth that comes late"
-
-
 def test_a_lease_is_renewed_while_calls_go_on_and_revived_when_it_was_lost(store, monkeypatch):
     of_another_machine(monkeypatch)
     monkeypatch.setattr(owner, "RENEW_SECONDS", 0.02)
@@ -142,13 +119,6 @@ def test_a_lease_is_renewed_while_calls_go_on_and_revived_when_it_was_lost(store
     assert there.look(PLACE) == InProgress(), "it lives, and its claim is the last one"
     assert here.intend(place_of("b", "l"), "c2", "external", {}) == Send(known=False)
     assert there.look(place_of("b", "l")) == InProgress()
-
-
-def test_what_this_process_let_go_of_has_no_owner(store):
-    here = Ledger(store)
-    here.intend(PLACE, "c1", "external", {})
-    here.owner.drop("c1")
-    assert isinstance(here.look(PLACE), Ask)
 
 
 def test_a_store_that_goes_away_between_the_intention_and_the_call(store):
@@ -240,14 +210,6 @@ def test_leaving_while_the_store_is_away(store):
     assert store.load(owner.PREFIX + there.owner.id) is not None, "its lease ends by itself"
 
 
-def test_places():
-    assert place_of("b", "k") == "effects/b/k"
-    assert place_of("a/b") != place_of("a") + "b"
-    long = {place_of("ä" * 150 + letter) for letter in "xy"}
-    assert len(long) == 2
-    assert all(len(place) < 700 for place in long)
-
-
 def test_a_ledger_that_is_configured_wrongly(monkeypatch):
     monkeypatch.setattr(places, "documents", lambda: "nowhere://at/all")
     with pytest.raises(StoreUnavailable, match="nowhere"):
@@ -255,21 +217,6 @@ def test_a_ledger_that_is_configured_wrongly(monkeypatch):
 
 
 # -- processes
-
-
-def test_processes_of_this_machine():
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    there = [*owner.this_process()[:2], child.pid, owner._stat(child.pid)[1]]
-    assert not owner.is_gone(there)
-    assert owner.is_gone([*there[:3], "another start"]), "its id was given to another one"
-    assert not owner.is_gone(["another boot", *there[1:]])
-    os.kill(child.pid, signal.SIGKILL)
-    until(lambda: owner._stat(child.pid)[0] == "Z")
-    assert owner.is_gone(there), "a zombie"
-    child.wait()
-    assert owner.is_gone(there)
-    assert not owner.is_gone(None)
-    assert not owner.is_gone(owner.this_process())
 
 
 def test_where_the_system_says_nothing(monkeypatch):
@@ -310,68 +257,6 @@ def test_a_forked_child_owns_nothing(store):
 # -- in runs
 
 
-def lock(url: str) -> sqlite3.Connection:
-    """Nobody else can write from now on."""
-    connection = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    return connection
-
-
-@pytest.mark.api
-def test_a_store_that_is_locked_after_the_call_was_made(tmp_path, monkeypatch, receiver, post):
-    """What cannot be recorded is not handed on; once it is recorded, it is replayed."""
-    url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
-    locks = []
-
-    @resilient_task(effect=Effect(key="{order}", repeat="replay"), fallback=lambda: "pigeon")
-    def send(order):
-        made = post()
-        if not locks:
-            locks.append(lock(url))
-        return made
-
-    @flow
-    def scenario():
-        with batch("b"):
-            first = send(1, return_state=True)
-            locks[0].close()
-            return first, send(1, return_state=True)
-
-    first, second = scenario()
-    with pytest.raises(InDoubt, match="it was done, but its outcome could not be recorded"):
-        first.result()
-    assert (second.name, second.result()) == ("Replayed", "m-1")
-    assert receiver.taken == {"1": 1}
-
-
-@pytest.mark.api
-@pytest.mark.parametrize("kind", ["conditional", "idempotent"])
-def test_what_is_not_external_is_handed_on_all_the_same(kind, tmp_path, monkeypatch):
-    url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
-    held = []
-
-    @resilient_task(effect=Effect(kind=kind, key="{order}"))
-    def compute(order):
-        # Whoever lets go of a connection lets go of its lock.
-        held.append(lock(url))
-        return order
-
-    @flow
-    def scenario():
-        return compute(1)
-
-    try:
-        assert scenario() == 1
-        assert len(held) == 1
-    finally:
-        for connection in held:
-            connection.close()
-
-
 @pytest.mark.api
 @pytest.mark.parametrize("fails", ["look", "intend", "verified"])
 @pytest.mark.parametrize("kind", ["external", "conditional"])
@@ -409,86 +294,6 @@ def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
 
 
 @pytest.mark.api
-async def test_a_call_that_is_cancelled_leaves_a_doubt(caplog):
-    begun = asyncio.Event()
-
-    @resilient_task(effect=Effect(key="{order}"))
-    async def send(order):
-        begun.set()
-        await asyncio.sleep(60)
-
-    @flow
-    async def scenario():
-        with batch("b"):
-            await send(1)
-
-    running = asyncio.create_task(scenario())
-    await begun.wait()
-    running.cancel()
-    with contextlib.suppress(BaseException):
-        await running
-    # The cancellation holds the frames of the call, and these what may still run for it.
-    del running
-    caplog.clear()
-    gc.collect()
-    await asyncio.to_thread(until, lambda: batch_status("b").effects[0].state == "unknown")
-
-
-@pytest.mark.api
-async def test_a_cancellation_while_the_intention_is_written_withdraws_it(monkeypatch):
-    writing, go_on = threading.Event(), threading.Event()
-    intend = Ledger.intend
-
-    def slow(self, *args):
-        writing.set()
-        go_on.wait(20)
-        return intend(self, *args)
-
-    monkeypatch.setattr(Ledger, "intend", slow)
-    calls = []
-
-    @resilient_task(effect=Effect(key="{order}"))
-    async def send(order):
-        calls.append(order)
-
-    @flow
-    async def scenario():
-        with batch("b"):
-            await send(1)
-
-    running = asyncio.create_task(scenario())
-    await asyncio.to_thread(writing.wait, 20)
-    running.cancel()
-    await asyncio.sleep(0.05)
-    go_on.set()
-    with contextlib.suppress(BaseException):
-        await running
-
-    def withdrawn():
-        found = batch_status("b").effects
-        return found and found[0].state == "failed"
-
-    await asyncio.to_thread(until, withdrawn)
-    assert calls == []
-
-
-@pytest.mark.api
-def test_an_interrupted_call_leaves_a_doubt(monkeypatch):
-    @resilient_task(effect=Effect(key="{order}"))
-    def send(order):
-        raise KeyboardInterrupt
-
-    @flow
-    def scenario():
-        with batch("b"):
-            send(1)
-
-    with contextlib.suppress(BaseException):
-        scenario()
-    until(lambda: batch_status("b").effects[0].state == "unknown")
-
-
-@pytest.mark.api
 def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
     report = Ledger.report
     failed = threading.Event()
@@ -513,30 +318,6 @@ def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
     with pytest.raises(ConnectionRefusedError):
         scenario()
     until(lambda: batch_status("b").effects[0].state == "failed")
-
-
-@pytest.mark.api
-@pytest.mark.parametrize("circuit", [None, "a-limit-of-some-kind"])
-def test_a_store_that_may_only_be_read_still_replays(circuit, monkeypatch):
-    @resilient_task(effect=Effect(key="{order}"), retry=None, circuit=circuit)
-    def send(order):
-        return order
-
-    @flow
-    def scenario(*orders):
-        with batch("b"):
-            return [send(order, return_state=True) for order in orders]
-
-    scenario(1)
-
-    def read_only(*args):
-        raise StoreUnavailable("it may only be read")
-
-    monkeypatch.setattr(MemoryStore, "swap", read_only)
-    done, new = scenario(1, 2)
-    assert (done.name, done.result()) == ("Replayed", 1)
-    with pytest.raises(StoreUnavailable, match="nothing was sent: the intent could not be recorded"):
-        new.result()
 
 
 def test_an_effect_with_nothing_before_its_call_takes_two_steps_and_no_question():
@@ -590,12 +371,33 @@ def test_whoever_is_first_after_both_have_looked():
     assert calls == []
 
 
-def test_status_of_another_store(tmp_path):
-    url = f"sqlite:///{tmp_path}/other.db"
-    here = open_ledger(url)
-    here.intend(place_of("b", "k"), "c1", "external", {"key": "k", "batch": "b"})
-    (effect,) = batch_status("b", store=url).effects
-    assert (effect.state, effect.task, effect.settled_at) == ("intended", None, None)
-    here.report(place_of("b", "k"), FailedCall("c1", {"code": "429", "message": "later"}))
-    (effect,) = batch_status("b", store=open_store(url)).effects
-    assert (effect.state, effect.error, effect.attempts) == ("failed", "429: later", 1)
+def lock(url: str) -> sqlite3.Connection:
+    """Nobody else can write from now on."""
+    connection = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+@pytest.mark.api
+def test_what_is_not_external_is_handed_on_all_the_same(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
+    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
+    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
+    held = []
+
+    @resilient_task(effect=Effect(kind="conditional", key="{order}"))
+    def compute(order):
+        # Whoever lets go of a connection lets go of its lock.
+        held.append(lock(url))
+        return order
+
+    @flow
+    def scenario():
+        return compute(1)
+
+    try:
+        assert scenario() == 1
+        assert len(held) == 1
+    finally:
+        for connection in held:
+            connection.close()

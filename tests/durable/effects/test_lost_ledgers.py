@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
-from prefect.settings import get_current_settings
 from prefect.states import Scheduled
 
 from prefect_resilience import NotRecorded, resilient_task
 from prefect_resilience.durable.effects import opening
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.effects import Effect, batch, batch_status, reopen
+from prefect_resilience.effects import Effect, batch_status, reopen
 from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import scan_all
 from tests.prefect_runs import until
@@ -75,11 +70,6 @@ def passes(store: str, post: Any) -> Passes:
 def delete(url: str, prefix: str) -> int:
     store = open_store(url)
     return sum(store.delete(place, found.version) for place, found in list(scan_all(store, prefix)))
-
-
-def test_a_whole_ledger_goes_on(passes, receiver):
-    assert passes.again() == [f"m-message:{order}" for order in ORDERS]
-    assert set(receiver.taken.values()) == {1}
 
 
 @pytest.mark.parametrize(
@@ -156,39 +146,3 @@ def restore(file: Path, copy: Path) -> None:
 
     with sqlite3.connect(copy) as source, sqlite3.connect(file) as target:
         source.backup(target)
-
-
-def test_a_named_batch_whose_file_was_deleted(tmp_path, monkeypatch, post, receiver, seen):
-    """Another flow run of the same batch: what it knows is what Prefect has of the runs before."""
-    file = tmp_path / "ledger.db"
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", f"sqlite:///{file}")
-
-    @resilient_task(effect=Effect(key="message:{order}"), retry=None)
-    def send(order: int) -> str:
-        return post()
-
-    @flow
-    def messages() -> Any:
-        return send(1, return_state=True)
-
-    today = f"today-{uuid4().hex}"
-    with batch(today):
-        seen.task_run(messages().state_details.task_run_id)
-    # The count is written on after the call: a document that changes meanwhile would not be deleted.
-    until(lambda: [one for one in created(open_store(f"sqlite:///{file}")).values() if one == 1])
-    assert delete(f"sqlite:///{file}", "effect") > 1
-    with batch(today), pytest.raises(NotRecorded, match="the ledger has none"):
-        messages().result()
-    assert sum(receiver.taken.values()) == 1
-
-
-def test_the_command_that_goes_on(passes, store, monkeypatch):
-    monkeypatch.setenv("PREFECT_API_URL", str(get_current_settings().api.url))
-    delete(store, "effects")
-    command = [sys.executable, "-m", "prefect_resilience", "batches", "reopen", str(passes.id), "--json"]
-    refused = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert refused.returncode == 1
-    assert "add --yes" in refused.stderr
-    done = subprocess.run([*command, "--yes"], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["audit"][-1]["asked"] == "reopen"
-    assert len(passes.again()) == 3

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import json
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.durable.effects.model import (
     MOST_RUNS,
-    AlreadyDone,
     Ask,
     Asker,
     Doubted,
@@ -20,14 +18,12 @@ from prefect_resilience.durable.effects.model import (
     Intend,
     LookUp,
     Overdue,
-    Recorded,
     Repeated,
     Reused,
     Send,
     Succeeded,
     Verified,
     decide,
-    not_sent,
 )
 from prefect_resilience.durable.effects.policy import Done, NotDone
 
@@ -43,24 +39,6 @@ def after(*events, document=None):
 
 def intend(claim="c1", alive=False, **more):
     return Intend("owner", claim, alive, **more)
-
-
-@pytest.mark.requirement("004.02")
-def test_the_life_of_an_effect():
-    document, decision = after(LookUp(False))
-    assert (document, decision) == (None, Send(known=False))
-    document, decision = after(intend(about={"key": "k", "task": "send"}))
-    assert decision == Send(known=False)
-    assert (document["state"], document["attempts"], document["key"]) == ("intended", 1, "k")
-    document, decision = after(intend(), Succeeded("c1", {"as": "json", "value": 1}, "m1"))
-    assert decision == Recorded(True)
-    assert (document["state"], document["external_id"], document["settled_at"]) == ("done", "m1", 2.0)
-    for event in (LookUp(False), intend("c2")):
-        assert decide(document, event, 3.0) == (document, AlreadyDone({"as": "json", "value": 1}, "m1"))
-
-
-def test_a_call_that_was_never_made():
-    assert not_sent("c1", "cancelled") == FailedCall("c1", {"code": "NOT_SENT", "message": "cancelled"})
 
 
 def test_external_effects_are_counted_once_and_compensations_never():
@@ -86,26 +64,6 @@ def asker(run="r1", passed=FIRST, **more):
     return Asker(run, passed, **more)
 
 
-def test_one_pass_asks_once():
-    done = after(intend(asker=asker()), Succeeded("c1", 1))[0]
-    assert done["asked"] == {"run": "r1", "pass": [["flow", 1]]}
-    for event in (LookUp(False, asker("r2")), intend("c2", asker=asker("r2"))):
-        assert decide(done, event, 3.0) == (done, Repeated("r1"))
-    assert decide(done, LookUp(False, asker("r1")), 3.0) == (done, AlreadyDone(1, None)), "its own retry"
-    assert decide(done, LookUp(False, asker("r1")), 3.0)[0] is done, "nothing is written"
-    assert decide(done, LookUp(False, asker("r2", replays=True)), 3.0)[1] == AlreadyDone(1, None)
-    assert decide(done, LookUp(False), 3.0) == (done, AlreadyDone(1, None)), "an operator asks in no pass"
-
-
-def test_a_later_pass_replays_once_too():
-    done = after(intend(asker=asker()), Succeeded("c1", 1))[0]
-    replayed, decision = decide(done, LookUp(False, asker("r2", SECOND)), 3.0)
-    assert decision == AlreadyDone(1, None)
-    assert replayed == {**done, "asked": {"run": "r2", "pass": [["flow", 2]]}}
-    stored = json.loads(json.dumps(replayed))
-    assert decide(stored, LookUp(False, asker("r3", SECOND)), 4.0)[1] == Repeated("r2")
-
-
 def test_a_second_call_of_one_pass_while_the_first_goes_on():
     document, _ = after(intend(asker=asker()))
     assert decide(document, LookUp(True, asker("r2")), 3.0) == (document, Repeated("r1"))
@@ -116,11 +74,6 @@ def test_a_second_call_of_one_pass_while_the_first_goes_on():
     assert decide(failed, intend("c2", asker=asker("r2")), 4.0)[1] == Send()
     undone = {**document, "state": "compensating", "compensation": {}}
     assert decide(undone, LookUp(True, asker("r2")), 3.0) == (undone, InProgress())
-
-
-def test_a_document_from_before_there_were_passes():
-    done = {key: value for key, value in after(intend(), Succeeded("c1", 1))[0].items() if key != "asked"}
-    assert decide(done, LookUp(False, asker("r2")), 3.0)[1] == AlreadyDone(1, None)
 
 
 def test_a_key_that_another_effect_has():

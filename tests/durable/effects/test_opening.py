@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import textwrap
 import time
 from typing import Any
 
@@ -15,11 +12,10 @@ from prefect_resilience.durable.effects import ledger as ledger_module
 from prefect_resilience.durable.effects import opening, owner
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
-from prefect_resilience.durable.effects.model import Asker, FailedCall, Intend, Send, Succeeded, decide
+from prefect_resilience.durable.effects.model import Asker, Send, Succeeded
 from prefect_resilience.durable.effects.opening import (
     batch_place,
     change_batch,
-    is_counted,
     lost,
     missing,
     new_batch,
@@ -144,19 +140,6 @@ def test_what_a_mark_says(there, token, why):
     assert said is None if why is None else why in said
 
 
-def test_what_a_batch_counts():
-    def made(document, kind, about):
-        return decide(document, Intend("o", "c", False, kind, about), 1.0)[0]
-
-    first = made(None, "external", {})
-    assert is_counted(first)
-    failed, _ = decide(first, FailedCall("c"), 2.0)
-    assert is_counted(made(failed, "conditional", {})), "its kind was changed in the code since"
-    assert not is_counted(made(None, "external", {"compensates": "k"}))
-    assert not is_counted(made(None, "conditional", {}))
-    assert not is_counted({"kind": "external"}), "recorded before batches were counted"
-
-
 def batch_of(created=(), removed=0, reopened_at=None):
     known = {"created": dict(created), "removed": removed, "reopened_at": reopened_at}
     return {**of_token("t"), **known}
@@ -206,12 +189,6 @@ def test_the_first_pass_makes_the_document_and_the_mark(ledger):
     assert opened(ledger, THIRD, marks).earlier
 
 
-def test_a_batch_without_a_run_to_mark(ledger):
-    did(ledger, opened(ledger))
-    restarted()
-    assert opened(ledger, SECOND).earlier
-
-
 def test_a_ledger_that_was_emptied(ledger):
     marks = Marks(begins=True)
     did(ledger, opened(ledger, marks=marks))
@@ -222,14 +199,6 @@ def test_a_ledger_that_was_emptied(ledger):
     ):
         opened(ledger, SECOND, marks)
     assert document(ledger) is None
-
-
-def test_another_ledger(ledger):
-    marks = Marks(begins=True)
-    opened(ledger, marks=marks)
-    marks.begins, marks.left = False, "another"
-    with pytest.raises(NotRecorded, match="marked by another ledger"):
-        opened(ledger, SECOND, marks)
 
 
 @pytest.mark.parametrize("same_process", [False, True])
@@ -264,28 +233,6 @@ def test_what_prefect_knows_and_the_ledger_does_not(ledger):
     assert marks.left == "t"
 
 
-def test_a_later_pass_of_a_batch_that_never_recorded_anything(ledger):
-    marks = Marks()
-    assert not opened(ledger, SECOND, marks).earlier
-    assert marks.left == document(ledger)["token"]
-
-
-def test_an_effect_that_failed_first_is_counted_once(ledger):
-    batch = opened(ledger)
-    did(ledger, batch, end=False)
-    ledger.report(place_of("b", "k"), FailedCall("c-r1"))
-    did(ledger, batch, run="r2")
-    assert sum(document(ledger)["created"].values()) == 1
-
-
-def test_counts_that_come_together_are_written_together(ledger):
-    batch = opened(ledger)
-    for _ in range(50):
-        batch.count.one_more()
-    flushed(ledger)
-    assert list(document(ledger)["created"].values()) == [50]
-
-
 def test_what_a_later_pass_compares_with(ledger):
     did(ledger, opened(ledger))
     batch = opened(ledger, SECOND)
@@ -309,16 +256,6 @@ def test_only_so_many_batches_stay_open(ledger, monkeypatch):
     assert opened(ledger, batch="b0") is not first
 
 
-def test_another_store_is_another_batch(ledger):
-    batch = opened(ledger)
-    opening.here.open = type(opening.here.open)({key: batch for key in opening.here.open})
-    other = Ledger(MemoryStore("memory://other"))
-    for registry in (opening.here.open, opening.here.counts):
-        for key in list(registry):
-            registry[(id(other.store), *key[1:])] = registry[key]
-    assert opened(other).count.ledger is other
-
-
 def test_a_document_that_never_holds_still(ledger, monkeypatch):
     monkeypatch.setattr(ledger_module, "MOST_TRIES", 3)
     monkeypatch.setattr(ledger.store, "swap", lambda *args: 0)
@@ -336,44 +273,6 @@ def test_a_count_that_follows_a_batch_that_was_lost(ledger):
     marks.begins = False
     with pytest.raises(NotRecorded, match="does not have the batch"):
         opened(ledger, SECOND, marks)
-
-
-CHILD = """
-    import sys
-    from prefect_resilience.durable.effects.ledger import Ledger, place_of
-    from prefect_resilience.durable.effects.opening import open_batch
-    from prefect_resilience.stores import open_store
-
-    ledger = Ledger(open_store(sys.argv[1]))
-    batch = open_batch(ledger, "b", (("f", 1),), ("f", "bills"), lambda: None)
-    about = {"key": sys.argv[2], "task_run_id": sys.argv[2]}
-    assert not ledger.intend(place_of("b", sys.argv[2]), sys.argv[2], "external", about).known
-    batch.count.one_more()
-    ledger.owner._make_reports()
-"""
-
-
-@pytest.mark.slow
-def test_every_process_counts_for_itself(tmp_path):
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    code = textwrap.dedent(CHILD)
-    running = [subprocess.Popen([sys.executable, "-c", code, url, key]) for key in ("k", "l")]
-    assert [one.wait(60) for one in running] == [0, 0]
-    ledger = Ledger(open_store(url))
-    created = document(ledger)["created"]
-    assert list(created.values()) == [1, 1]
-    forget(ledger, place_of("b", "k"))
-    with pytest.raises(NotRecorded, match="has 1 of the 2"):
-        opened(ledger, SECOND)
-
-
-def test_a_forked_child_counts_for_itself(ledger):
-    opened(ledger)
-    before = opening.here.process
-    opening.here.__init__()
-    assert opening.here.process != before
-    assert not opening.here.open
-    assert not opening.here.counts
 
 
 class MarksBeside(Marks):

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import csv
 import ctypes
 import gzip
-import io
 import logging
 import logging.handlers
 import mmap
@@ -104,51 +102,11 @@ def appended(folder: pathlib.Path) -> None:
         file.write("paid")
 
 
-def written_by_pathlib(folder: pathlib.Path) -> None:
-    (folder / "paid.txt").write_text("paid")
-
-
-def opened_by_descriptor(folder: pathlib.Path) -> None:
-    os.close(os.open(folder / "paid", os.O_WRONLY | os.O_CREAT))
-
-
-def compressed(folder: pathlib.Path) -> None:
-    with gzip.open(folder / "paid.gz", "wt") as file:
-        file.write("paid")
-
-
-def renamed(folder: pathlib.Path) -> None:
+def written_anew(folder: pathlib.Path) -> pathlib.Path:
+    """A temporary file that stays."""
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         file.write("paid")
-    os.replace(file.name, folder / "drop.csv")
-
-
-def moved_and_taken(folder: pathlib.Path) -> None:
-    """The reader of a drop folder removes the file at once."""
-    with tempfile.NamedTemporaryFile("w", delete=False) as file:
-        file.write("paid")
-    shutil.move(file.name, folder / "drop.csv")
-    os.system(f"rm {folder / 'drop.csv'}")
-
-
-def linked(folder: pathlib.Path) -> None:
-    os.link(__file__, folder / "link")
-
-
-def symlinked(folder: pathlib.Path) -> None:
-    os.symlink(__file__, folder / "link")
-
-
-def made_a_folder(folder: pathlib.Path) -> None:
-    (folder / "ready").mkdir()
-
-
-def removed(folder: pathlib.Path) -> None:
-    os.remove(folder / "there")
-
-
-def touched(folder: pathlib.Path) -> None:
-    (folder / "there").touch()
+    return pathlib.Path(file.name)
 
 
 def labelled(folder: pathlib.Path) -> None:
@@ -156,90 +114,54 @@ def labelled(folder: pathlib.Path) -> None:
         os.setxattr(folder / "there", "user.sent", b"1")
 
 
-def truncated(folder: pathlib.Path) -> None:
-    os.truncate(folder / "there", 0)
-
-
-def forked(folder: pathlib.Path) -> None:
-    child = os.fork()
+def forked(fork: Callable[[], int]) -> None:
+    child = fork()
     if child == 0:
         os._exit(0)
     os.waitpid(child, 0)
 
 
-def forked_with_a_terminal(folder: pathlib.Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(terminal)
-
-
-def spawned(folder: pathlib.Path) -> None:
-    os.spawnv(os.P_WAIT, "/bin/true", ["true"])
-
-
-def posix_spawned(folder: pathlib.Path) -> None:
-    os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
-
-
-def opened_a_pipe(folder: pathlib.Path) -> None:
-    os.popen("true").read()
-
-
-def worked_in_a_process(folder: pathlib.Path) -> None:
+def worked_in_a_process() -> None:
     process = multiprocessing.get_context("spawn").Process(target=os.getpid)
     process.start()
     process.join()
 
 
-def called_c(folder: pathlib.Path) -> None:
-    ctypes.CDLL(None).getpid()
-
-
-def shared_memory_written(folder: pathlib.Path) -> None:
+def shared_memory_written() -> None:
     shared = shared_memory.SharedMemory(create=True, size=1)
     shared.close()
     shared.unlink()
 
 
-def opened_sqlite(folder: pathlib.Path) -> None:
-    sqlite3.connect(folder / "db").close()
-
-
-def signalled(folder: pathlib.Path) -> None:
-    os.kill(os.getpid(), signal.SIGURG)
-
-
-LEAVING = [
-    (signalled, "os.kill"),
-    (appended, "open"),
-    (written_by_pathlib, "open"),
-    (opened_by_descriptor, "open"),
-    (compressed, "open"),
-    (renamed, "os.rename"),
-    (moved_and_taken, "os.system"),
-    (linked, "os.link"),
-    (symlinked, "os.symlink"),
-    (made_a_folder, "os.mkdir"),
-    (removed, "os.remove"),
-    (touched, "os.utime"),
-    (labelled, "os.setxattr"),
-    (truncated, "os.truncate"),
-    (forked, "os.fork"),
-    (forked_with_a_terminal, "os.forkpty"),
-    (spawned, "os.fork"),
-    (posix_spawned, "os.posix_spawn"),
-    (opened_a_pipe, "subprocess.Popen"),
-    (worked_in_a_process, "open '/dev/fd/"),
-    (called_c, "ctypes"),
-    (shared_memory_written, "mmap"),
-    (opened_sqlite, "sqlite3.connect"),
+LEAVING: list[tuple[str, Callable[[pathlib.Path], Any]]] = [
+    ("os.kill", lambda _: os.kill(os.getpid(), signal.SIGURG)),
+    ("open", appended),
+    ("open", lambda folder: (folder / "paid.txt").write_text("paid")),
+    ("open", lambda folder: os.close(os.open(folder / "paid", os.O_WRONLY | os.O_CREAT))),
+    ("open", lambda folder: gzip.open(folder / "paid.gz", "wt").close()),
+    ("os.rename", lambda folder: os.replace(written_anew(folder), folder / "drop.csv")),
+    ("os.system", lambda folder: os.system(f"rm {written_anew(folder)}")),
+    ("os.link", lambda folder: os.link(__file__, folder / "link")),
+    ("os.symlink", lambda folder: os.symlink(__file__, folder / "link")),
+    ("os.mkdir", lambda folder: (folder / "ready").mkdir()),
+    ("os.remove", lambda folder: os.remove(folder / "there")),
+    ("os.utime", lambda folder: (folder / "there").touch()),
+    ("os.setxattr", labelled),
+    ("os.truncate", lambda folder: os.truncate(folder / "there", 0)),
+    ("os.fork", lambda _: forked(os.fork)),
+    ("os.forkpty", lambda _: forked(lambda: pty.fork()[0])),
+    ("os.fork", lambda _: os.spawnv(os.P_WAIT, "/bin/true", ["true"])),
+    ("os.posix_spawn", lambda _: os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)),
+    ("subprocess.Popen", lambda _: os.popen("true").read()),
+    ("open '/dev/fd/", lambda _: worked_in_a_process()),
+    ("ctypes", lambda _: ctypes.CDLL(None).getpid()),
+    ("mmap", lambda _: shared_memory_written()),
+    ("sqlite3.connect", lambda folder: sqlite3.connect(folder / "db").close()),
 ]
 
 
-@pytest.mark.parametrize(("leaves", "named"), LEAVING, ids=lambda one: getattr(one, "__name__", ""))
-def test_what_leaves_beside_the_request(leaves, named, receiver, tmp_path):
+@pytest.mark.parametrize(("named", "leaves"), LEAVING)
+def test_what_leaves_beside_the_request(named, leaves, receiver, tmp_path):
     (tmp_path / "there").write_text("x")
 
     def send() -> None:
@@ -290,19 +212,7 @@ def test_another_request_contradicts_the_promise(receiver):
 # What cannot be meant.
 
 
-def nothing(folder: pathlib.Path) -> None:
-    return
-
-
-def read_a_file(folder: pathlib.Path) -> None:
-    (folder / "there").read_text()
-
-
-def imported_a_module(folder: pathlib.Path) -> None:
-    (folder / "new_module.py").write_text("import ctypes\nlibrary = ctypes.CDLL(None)\n")
-
-
-def used_temporary_files(folder: pathlib.Path) -> None:
+def used_temporary_files(_: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         (pathlib.Path(scratch) / "part").write_text("x")
         os.rename(pathlib.Path(scratch) / "part", pathlib.Path(scratch) / "whole")
@@ -312,24 +222,15 @@ def used_temporary_files(folder: pathlib.Path) -> None:
             file.write(b"x")
 
 
-def discarded(folder: pathlib.Path) -> None:
+def printed(_: pathlib.Path) -> None:
+    print("paid")
     with open(os.devnull, "w") as nowhere:
         print("paid", file=nowhere)
-
-
-def printed(folder: pathlib.Path) -> None:
-    print("paid")
-    sys.stderr.write("paid")
 
 
 def asked_for_what_is_there(folder: pathlib.Path) -> None:
     os.makedirs(folder, exist_ok=True)
     (folder / "missing").unlink(missing_ok=True)
-
-
-def wrote_in_memory(folder: pathlib.Path) -> None:
-    csv.writer(io.StringIO()).writerow(["paid"])
-    mmap.mmap(-1, 10).close()
 
 
 def written_by_prefect(folder: pathlib.Path) -> None:
@@ -338,19 +239,18 @@ def written_by_prefect(folder: pathlib.Path) -> None:
     (storage / "result").write_text("{}")
 
 
-HARMLESS = [
-    nothing,
-    read_a_file,
-    used_temporary_files,
-    discarded,
-    printed,
-    asked_for_what_is_there,
-    wrote_in_memory,
-    written_by_prefect,
-]
+HARMLESS: dict[str, Callable[[pathlib.Path], Any]] = {
+    "nothing": lambda _: None,
+    "a file that is read": lambda folder: (folder / "there").read_text(),
+    "temporary files": used_temporary_files,
+    "what is printed": printed,
+    "what is there already": asked_for_what_is_there,
+    "a map of memory": lambda _: mmap.mmap(-1, 10).close(),
+    "what Prefect writes": written_by_prefect,
+}
 
 
-@pytest.mark.parametrize("harmless", HARMLESS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("harmless", HARMLESS.values(), ids=HARMLESS)
 def test_what_cannot_be_meant(harmless, receiver, tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "home"))
     (tmp_path / "there").write_text("x")

@@ -127,17 +127,6 @@ def test_a_killed_owner_is_gone_at_once(start, tmp_path, monkeypatch):
     assert (outcome, asked) == (os.getpid(), ["pay:7"])
 
 
-def test_what_is_known_of_a_dead_owner(start, shared):
-    sender = start()
-    sender.killed()
-    asked = Ledger(open_store(shared)).look(place_of("b", "pay:7"))
-    assert isinstance(asked, Ask)
-    assert asked.error == {
-        "code": "OWNER_DIED",
-        "message": "the process that made the call ended before it recorded the outcome",
-    }
-
-
 def test_elsewhere_nothing_is_asked_before_the_quiet_time_is_over(start, tmp_path, shared, monkeypatch):
     began = time.monotonic()
     sender = start("is stopped elsewhere, asks for its key")
@@ -184,36 +173,6 @@ def test_force_changes_nothing_about_settled_effects(shared, tmp_path, answer):
     else:
         with pytest.raises(Exception, match="not in doubt"):
             settle("b", "pay:7", "not_done", force=True)
-
-
-def test_owners_of_version_0_2_are_judged_by_their_lease(shared):
-    store = open_store(shared)
-    ledger = Ledger(store)
-    place = place_of("b", "k")
-    ledger.intend(place, "c1", "external", {"key": "k"})
-    found = store.load(place)
-    assert found is not None
-    assert store.swap(place, found.version, {**found.value, "owner": "0" * 32, "claim": "c0"})
-    lease = {"process": ["another boot", "pid:[1]", 1, "1"], "host": "h", "pid": 1}
-    version = store.swap(owner.PREFIX + "0" * 32, 0, lease, store.now() + 1_000)
-    assert ledger.look(place) == InProgress()
-    assert store.delete(owner.PREFIX + "0" * 32, version)
-    asked = ledger.look(place)
-    assert isinstance(asked, Ask)
-    assert "was not heard from for" in str(asked.error)
-
-
-def test_a_lapsed_lease_is_revived_under_its_own_id(shared, monkeypatch):
-    store = open_store(shared)
-    ledger = Ledger(store)
-    ledger.intend(place_of("b", "k"), "c1", "external", {"key": "k"})
-    mine = owner.owner_in(store)
-    found = store.load(owner.PREFIX + mine.id)
-    assert found is not None
-    assert store.delete(owner.PREFIX + mine.id, found.version)
-    until(lambda: store.load(owner.PREFIX + mine.id) is not None)
-    assert ledger.owner.id == mine.id
-    mine.drop("c1")
 
 
 def test_two_stores_of_one_process_see_each_others_claims(shared, tmp_path):

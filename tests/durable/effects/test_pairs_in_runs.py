@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -53,16 +51,6 @@ def all_sent_or_told(batch_id: str, make: Any) -> None:
 @pytest.mark.parametrize("name", IN_RUNS)
 def test_two_calls(name: str, batch_id: str) -> None:
     all_sent_or_told(batch_id, IN_RUNS[name])
-
-
-@pytest.fixture
-def packages(tmp_path: Path) -> Iterator[Path]:
-    with pairs.on_the_path(tmp_path):
-        yield tmp_path
-
-
-def test_two_modules_of_one_file_name(packages: Path, batch_id: str) -> None:
-    all_sent_or_told(batch_id, lambda: pairs.modules_of_one_file_name(packages))
 
 
 def test_equal_effects_in_one_pass_are_told(batch_id: str) -> None:

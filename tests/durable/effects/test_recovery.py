@@ -21,7 +21,7 @@ from prefect_resilience import Backoff, ConfigurationError, resilient_task
 from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
-from prefect_resilience.durable.batches.edge.known import find_batches, unknown
+from prefect_resilience.durable.batches.edge.known import unknown
 from prefect_resilience.durable.batches.edge.operations import (
     abandon_batch,
     prune_batches,
@@ -283,15 +283,6 @@ def test_when_not_to(deployed, state, action, says):
     assert run_of(run_id).state.type == state.type
 
 
-def test_a_settled_doubt_is_recovered(deployed):
-    run_id = deployed(Failed(message="Flow run encountered an exception: InDoubt: the outcome is unknown"))
-    put(run_id, a="done", b="unknown")
-    assert recover(run_id).action == "told"
-    settle(run_id, "b", "not_done", by="ada", reason="the receiver does not have it")
-    assert recover(run_id).action == "rescheduled"
-    assert run_of(run_id).state.name == "AwaitingRetry"
-
-
 @pytest.mark.requirement("004.18")
 def test_a_person_may_insist(deployed):
     run_id = deployed(Failed(message="Flow run encountered an exception: PermissionError: no"))
@@ -518,14 +509,6 @@ def test_a_person_says_that_it_was_done(doubtful, receiver):
         settle("b", "invoice:7", "not_done")
 
 
-def test_a_person_says_that_it_was_not_done(doubtful, receiver):
-    doubtful("b")
-    assert settle("b", "invoice:7", "not_done").state == "failed"
-    receiver.says(200)
-    assert doubtful("b").name == "Completed"
-    assert len(receiver.calls) == 1
-
-
 def test_settling_what_cannot_be(doubtful):
     with pytest.raises(ConfigurationError, match="No batch or flow run 'b'"):
         settle("b", "invoice:7", "done")
@@ -584,42 +567,6 @@ def test_a_batch_without_effects_that_was_abandoned_is_in_the_archive(deployed):
     assert (listed.batch_id, listed.total, listed.open) == (run_id, 0, False)
 
 
-def test_runs_without_effects_and_those_of_the_package_itself_are_not_open(deployed):
-    empty, done, own = (
-        deployed(Crashed()),
-        deployed(Crashed()),
-        deployed(Crashed(), tags=["prefect-resilience"]),
-    )
-    put(done, a="done")
-    found = find_batches(since=datetime.now(UTC) - timedelta(hours=1))
-    assert {one.batch_id: one.open for one in found.batches if one.batch_id in (empty, done, own)} == {
-        empty: False,
-        done: True,
-    }
-
-
-def test_an_abandoned_batch_is_left_alone_until_somebody_names_a_strategy(deployed):
-    run_id = deployed(Crashed())
-    put(run_id, a="done", b="failed", c="failed:idempotent")
-    assert batch_status(run_id).hint.automatic
-    assert recover(run_id, "abandon", by="ada").action == "abandoned"
-    hint = batch_status(run_id).hint
-    assert (hint.strategy, hint.automatic) == ("abandon", False)
-    for again in (recover(run_id), recover(run_id, force=True), recover_batch(run_id)):
-        report = again if isinstance(again, dict) else again.model_dump()
-        assert report["action"] == "nothing"
-        assert "it was abandoned at" in report["why"]
-    assert run_of(run_id).state_name == "Crashed"
-    assert recover(run_id, "restart").action == "rescheduled"
-    set_state(run_id, Crashed())
-    assert batch_status(run_id).hint.strategy == "restart_from_last_external", "it is no longer abandoned"
-    assert recover(run_id).action == "rescheduled"
-
-
-def test_abandon_is_refused_while_it_goes_on(deployed):
-    assert abandon(deployed(Running())).action == "refused"
-
-
 @pytest.mark.requirement("004.24")
 def test_prune_archives_what_is_old():
     store = Clocked(f"memory://{uuid4().hex}")
@@ -642,23 +589,6 @@ def test_prune_archives_what_is_old():
     assert prune(timedelta(days=1), store=store) == []
     with pytest.raises(ConfigurationError, match="before now"):
         prune(timedelta(days=-1), store=store)
-
-
-def test_the_list_has_doubts_first():
-    put("b-done", a="done")
-    put("c-failed", a="failed", b="done")
-    put("d-doubt", a="done", b="intended")
-    ledger = open_ledger()
-    ledger.intend(place_of("e-busy", "a"), "c1", "external", {"key": "a", "batch": "e-busy"})
-    listed = list_batches()
-    assert [one.batch_id for one in listed] == ["d-doubt", "e-busy", "c-failed", "b-done"]
-    assert [(one.unknown, one.intended, one.failed, one.done) for one in listed] == [
-        (1, 0, 0, 1),
-        (0, 1, 0, 0),
-        (0, 0, 1, 1),
-        (0, 0, 0, 1),
-    ]
-    ledger.report(place_of("e-busy", "a"), NotDone_("c1"))
 
 
 # -- as flows

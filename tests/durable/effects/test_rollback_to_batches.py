@@ -9,7 +9,7 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import ConfigurationError, resilient_task
-from prefect_resilience.effects import Effect, batch, batch_status, recover, rollback, savepoint
+from prefect_resilience.effects import Effect, batch, batch_status, recover, rollback
 from tests.durable.effects import saga_parts as parts
 
 pytestmark = pytest.mark.api
@@ -43,21 +43,6 @@ def test_what_was_done_after_it_is_undone(shared):
     assert states("earlier") == {"order:2": "done"}
 
 
-def test_a_later_batch_is_undone_whole_down_to_an_earlier_one(shared):
-    sent(("earlier", 1), ("later", 2), ("later", 3))
-    assert [one.key for one in rollback("later", "earlier").compensated] == ["order:3", "order:2"]
-
-
-@pytest.mark.parametrize("to", ["long", "none"])
-def test_what_is_no_other_batch_is_no_end(shared, to):
-    sent(("long", 1))
-    with pytest.raises(
-        ConfigurationError, match=f"no savepoint '{to}'; it has no savepoints, and no other batch has"
-    ):
-        rollback("long", to)
-    assert states("long") == {"order:1": "done"}
-
-
 def test_a_batch_that_goes_on_has_no_end(shared):
     entered, go_on = threading.Event(), threading.Event()
 
@@ -83,10 +68,3 @@ def test_a_batch_that_goes_on_has_no_end(shared):
     ):
         run()
     assert states("long") == {"order:1": "done"}
-
-
-def test_a_savepoint_counts_before_a_batch_of_the_same_name(shared):
-    sent(("long", 1))
-    savepoint("named", batch_id="long")
-    sent(("long", 2), ("named", 3), ("long", 4))
-    assert [one.key for one in rollback("long", "named").compensated] == ["order:4", "order:2"]

@@ -127,12 +127,6 @@ def test_a_pause_is_part_of_its_pass_and_a_suspension_is_not():
     ]
 
 
-def test_a_crash_that_is_reported_twice_belongs_to_no_pass():
-    found = passes_of(states("Running", "Crashed", RECOVERY, "Crashed", RECOVERY, "Pending", "Running"))
-    assert [(one.ended, one.end) for one in found] == [(AT + 1, "Crashed"), (None, "")]
-    assert [one.over for one in found] == [True, False]
-
-
 def test_an_end_that_nobody_reported_is_unknown():
     found = passes_of(states("Running", "Pending", "Running", "Cancelling", "Cancelled"))
     assert [(one.ended, one.end, one.over, one.seconds) for one in found] == [
@@ -169,11 +163,6 @@ def test_the_audit_log_says_more_than_the_state():
     assert starts(*named, audit=[entry(at=AT - 50), cut_off])[1][2] == "at night; its run crashed"
     others = [entry(at=AT + 1_000), entry(by="ada"), entry(outcome="refused"), entry(state_id="another")]
     assert starts(*named, audit=others)[1] == ("recovery", BY, "its run crashed: the process is gone")
-
-
-def test_a_run_that_never_began_has_no_pass():
-    assert passes_of(states("Scheduled", "Late", "Cancelled")) == ()
-    assert pass_of_task_run((), 1, AT) is None
 
 
 # -- properties

@@ -34,16 +34,6 @@ class Late:
         self.threads.append(threading.current_thread())
 
 
-def test_a_call_that_returns():
-    running, late = RunningCall(), Late()
-    assert not running.entered
-    assert running.watched(lambda a, b: a + b, isasync=False)(1, b=2) == 3
-    assert running.entered
-    assert running.returned == CallOutcome(True, 3)
-    assert not running.leave(late)
-    assert late.heard == []
-
-
 def test_a_call_that_fails():
     running, late = RunningCall(), Late()
 
@@ -56,24 +46,6 @@ def test_a_call_that_fails():
     assert running.returned is None
     assert not running.leave(late)
     assert late.heard == []
-
-
-async def test_a_coroutine():
-    async def double(n):
-        await asyncio.sleep(0)
-        return 2 * n
-
-    async def fail():
-        raise KeyError("no")
-
-    running = RunningCall()
-    assert await running.watched(double, isasync=True)(4) == 8
-    assert running.returned == CallOutcome(True, 8)
-    running = RunningCall()
-    with pytest.raises(KeyError):
-        await running.watched(fail, isasync=True)()
-    assert running.entered
-    assert not running.leave(Late())
 
 
 async def test_a_coroutine_that_was_cancelled_has_ended():
@@ -163,14 +135,6 @@ def test_leaving_and_ending_at_one_moment():
         assert len(late.heard) == int(left[0])
 
 
-def test_what_runs_in_another_process_has_ended_with_its_attempt():
-    running = RunningCall()
-    running.unwatched()
-    assert running.entered
-    assert running.returned is None
-    assert not running.leave(Late())
-
-
 def test_a_call_holds_nothing_of_its_error():
     running = RunningCall()
 
@@ -193,14 +157,6 @@ def test_a_call_holds_nothing_of_its_error():
 def presence() -> tuple[EffectInProgress, weakref.ref]:
     now = EffectInProgress("k", "b")
     return now, weakref.ref(now)
-
-
-def test_what_nobody_holds_is_gone():
-    now, reference = presence()
-    told: list[int] = []
-    del now
-    assert when_gone(reference, lambda: told.append(1))
-    assert told == []
 
 
 def test_what_holds_itself_is_gone_too():
@@ -249,33 +205,6 @@ async def test_a_thread_of_a_coroutine_goes_on():
     assert reference() is None
 
 
-@pytest.mark.slow
-async def test_a_task_that_a_coroutine_left_behind_goes_on():
-    go, told = asyncio.Event(), threading.Event()
-    kept: list[asyncio.Task] = []
-
-    async def behind():
-        await go.wait()
-
-    async def call():
-        kept.append(asyncio.create_task(behind()))
-
-    now, reference = presence()
-    reset = in_progress.set(now)
-    task = asyncio.create_task(call())
-    in_progress.reset(reset)
-    del now, reset
-    await task
-    del task
-    assert not when_gone(reference, told.set)
-    go.set()
-    await kept.pop()
-    for _ in range(10):
-        await asyncio.sleep(0)
-        gc.collect()
-    assert told.is_set()
-
-
 async def test_cancelled_timers_are_forgotten():
     """A timeout that was not needed holds the context of the call until its time, which may be an hour."""
     now, reference = presence()
@@ -294,13 +223,3 @@ async def test_cancelled_timers_are_forgotten():
     assert not any(one.cancelled() for one in others)
     for one in others:
         one.cancel()
-
-
-def test_it_is_told_once():
-    now, reference = presence()
-    told: list[int] = []
-    assert not when_gone(reference, lambda: told.append(1))
-    assert not when_gone(reference, lambda: told.append(2))
-    del now
-    gc.collect()
-    assert sorted(told) == [1, 2]

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger
@@ -21,7 +19,6 @@ from prefect_resilience.effects import (
     arollback,
     batch,
     batch_status,
-    idempotency_key,
     rollback,
     savepoint,
     settle,
@@ -149,41 +146,6 @@ def test_a_retried_flow_sends_anew_what_was_undone_though_its_results_are_kept(r
     assert receiver.taken == {"order:1": 1, "compensate:order:1": 1, "order:1~2": 1}
 
 
-def test_what_has_no_compensation_stays_and_is_named(shared, post):
-    @resilient_task(effect=Effect(key="plain"))
-    def plain() -> str:
-        return post()
-
-    @flow
-    def run() -> Any:
-        parts.send(1)
-        plain()
-        return rollback()
-
-    report = run()
-    assert (keys(report.compensated), keys(report.skipped)) == (["order:1"], ["plain"])
-    assert report.complete
-    assert states(report.batch_id)["plain"] == "done"
-
-
-@pytest.mark.requirement("004.22")
-def test_a_subflow_belongs_to_its_root_and_nothing_is_nothing(shared):
-    @flow
-    def below() -> None:
-        parts.send(2)
-
-    @flow
-    def run() -> list[Any]:
-        nothing = rollback()
-        parts.send(1)
-        below()
-        return [nothing, rollback()]
-
-    nothing, report = run()
-    assert str(nothing).endswith("nothing to compensate")
-    assert keys(report.compensated) == ["order:2", "order:1"]
-
-
 # -- what compensations are, and what they get
 
 
@@ -208,25 +170,6 @@ def test_every_kind_of_compensation_sync_and_async(shared, undo, asynchronous):
     own = [one for one in batch_status("b").effects if one.compensates]
     assert sorted(one.key for one in own) == ["compensate:order:1", "compensate:order:2"]
     assert {one.state for one in own} == {"done"}
-
-
-def test_a_task_is_a_run_of_its_own(shared, until):
-    in_batch("b", sending(parts.undo_send_asked), 1)
-
-    @flow
-    def undoes() -> Any:
-        rollback("b")
-
-    ended = undoes(return_state=True)
-    flow_run_id = ended.state_details.flow_run_id
-
-    def named() -> list[Any]:
-        mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
-        with get_client(sync_client=True) as client:
-            runs = client.read_task_runs(flow_run_filter=mine)
-        return [one for one in runs if "undo_send_asked" in one.name]
-
-    assert len(until(named)) == 1
 
 
 def test_parameters_and_results_come_back_equal(shared):
@@ -306,13 +249,6 @@ def test_a_compensation_that_fails_goes_to_a_person_and_the_others_are_made(rece
     settle("failing", "compensate:order:2", "not_done")
     assert keys(rollback("failing").compensated) == ["order:2"]
     assert receiver.taken["compensate:order:2"] == 1
-
-
-def test_a_plain_task_is_tried_once(shared):
-    in_batch("b", sending(parts.undo_send_task), 1)
-    parts.troubles["1"] = [RuntimeError("no")]
-    assert keys(rollback("b").failed) == ["order:1"]
-    assert undone() == [1]
 
 
 def test_a_task_with_verify_may_be_tried_again(receiver, shared):
@@ -436,19 +372,6 @@ def test_an_effect_does_not_roll_back_its_own_batch(shared):
         run()
 
 
-def test_code_in_a_task_finds_its_batch(shared):
-    @resilient_task
-    def undoes() -> Any:
-        return rollback().batch_id
-
-    @flow
-    def run() -> Any:
-        parts.send(1)
-        return undoes()
-
-    assert states(run()) == {"order:1": "compensated"}
-
-
 # -- at decoration
 
 
@@ -467,23 +390,3 @@ def local(order: int) -> None:
 def test_what_another_process_could_not_find_is_refused(undo, message):
     with pytest.raises(ConfigurationError, match=message):
         sending(undo)
-
-
-def test_what_could_not_be_called_is_refused():
-    with pytest.raises(ConfigurationError, match="undo_by_token needs 'token', which 'send' does not have"):
-        sending(parts.undo_by_token)
-
-
-@pytest.mark.parametrize("undo", [parts.Api.undo, local, parts.undo_send_task, parts.undo_send])
-def test_what_an_import_finds_is_taken(undo):
-    assert sending(undo).guard.effect.compensate is undo
-
-
-def test_the_key_inside_a_compensation_is_its_own(shared):
-    in_batch("b{1}", sending(parts.undo_send_resilient, scope="s"), 1)
-    report = rollback("b{1}")
-    assert keys(report.compensated) == ["order:1"]
-    own = next(one for one in batch_status("b{1}").effects if one.compensates)
-    assert own.result == own.key == "compensate:order:1"
-    with pytest.raises(ConfigurationError):
-        idempotency_key()

@@ -67,23 +67,10 @@ def test_what_a_person_says_of_one_that_could_not_be_undone():
 # -- which, and in which order
 
 
-def test_what_was_completed_up_to_the_savepoint_stays():
-    found = [effect("before", at=1.0), effect("at", at=2.0), effect("after", at=3.0)]
-    found += [effect("plain", at=4.0, undoable=False), effect("old", at=1.0, undoable=False)]
-    todo = undo.to_undo(found, 2.0)
-    assert (keys(todo.effects), keys(todo.skipped), keys(todo.already)) == (["after"], ["plain"], [])
-
-
 def test_what_a_rollback_left_behind_is_finished_wherever_it_stands():
     found = [effect("begun", "compensating", 1.0), effect("done", at=3.0), effect("gone", "compensated", 4.0)]
     todo = undo.to_undo(found, 2.0)
     assert (keys(todo.effects), keys(todo.already)) == (["done", "begun"], ["gone"])
-
-
-def test_compensations_are_not_compensated():
-    found = [effect("compensate:a", compensates="a"), effect("compensate:b", "unknown", compensates="b")]
-    assert undo.to_undo(found, None) == undo.ToUndo((), (), ())
-    assert undo.unsettled(found, None) == []
 
 
 def test_open_questions_count_from_when_they_arose():
@@ -97,14 +84,6 @@ def test_open_questions_count_from_when_they_arose():
 
 
 # -- one effect
-
-
-def test_the_key_of_a_compensation_has_the_generation():
-    fenced = undo.fenced(effect("k"), "r1", "me")
-    assert undo.compensation_key(fenced) == "compensate:k"
-    again, _ = decide(undo.undone(fenced, 6.0), Intend("o", "c2", False, about={"key": "k"}), 8.0)
-    done_again, _ = decide(again, Succeeded("c2", {"as": "json", "value": 2}), 9.0)
-    assert undo.compensation_key({**done_again, "state": "compensating"}) == "compensate:k~2"
 
 
 def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
@@ -121,31 +100,6 @@ def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
 
 
 # -- savepoints, and who rolls back
-
-
-def test_a_savepoint_stays_where_it_was_set_first():
-    saga, at = undo.mark(None, "b", "one", False, 1.0)
-    assert at == 1.0
-    assert undo.mark(saga, "b", "one", False, 5.0) == (saga, 1.0)
-    saga, at = undo.mark(saga, "b", "two", False, 6.0)
-    assert [one["name"] for one in saga["savepoints"]] == ["one", "two"]
-
-
-def rolled_back(saga, to):
-    began, decision = undo.begin(saga, "b", "r", "me", False, to, 10.0)
-    assert isinstance(decision, undo.Begun)
-    return undo.end(began, "r", {"at": 11.0})
-
-
-def test_rolling_back_removes_the_savepoints_behind():
-    saga = None
-    for at, name in enumerate(["one", "two", "three"], start=1):
-        saga, _ = undo.mark(saga, "b", name, False, float(at))
-    after = rolled_back(saga, "two")
-    assert [one["name"] for one in after["savepoints"]] == ["one", "two"]
-    assert after["rollback"] is None
-    assert after["last"] == {"at": 11.0}
-    assert rolled_back(saga, None)["savepoints"] == []
 
 
 def test_one_rollback_at_a_time():

@@ -107,7 +107,3 @@ def test_a_run_that_ends_between_the_question_and_the_answer_keeps_its_end(clien
     monkeypatch.setattr(closing, "silent_runs", lambda *_: found)
     assert crash_silent(SECOND) == []
     assert client.read_flow_run(run_id).state.is_completed()
-
-
-def test_a_window_shorter_than_a_minute_is_refused():
-    assert crash_silent_runs(silent_minutes=0.5, return_state=True).is_failed()

@@ -3,24 +3,20 @@ whatever else there is goes on."""
 
 from __future__ import annotations
 
-import os
 import resource
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from prefect import flow
-from prefect.settings import PREFECT_API_URL, PREFECT_LOGGING_LEVEL, temporary_settings
 
 from prefect_resilience import Backoff, NotRecorded, NotSent, Retry, StoreUnavailable, resilient_task
 from prefect_resilience.durable.effects import ledger
-from prefect_resilience.effects import Done, Effect, NotDone, batch, batch_status, send_idempotency_key
+from prefect_resilience.effects import Effect, batch, batch_status
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import open_store
 from tests.durable.effects.receiver import Receiver
@@ -236,62 +232,3 @@ def test_between_the_intention_and_the_record(home: Home, send: Any, receiver: R
         first.result()
     until(lambda: batch_status("b").effects[0].state == "done")
     assert (scenario()[0].name, receiver.taken) == ("Replayed", {"1": 1})
-
-
-# -- and then its process ends
-
-
-def send_in_a_child(url: str, store: str, api: str) -> None:
-    os.environ["PREFECT_RESILIENCE_STORE_URL"] = store
-    ledger.RECORD_FOR = 0.3
-
-    @resilient_task(effect=Effect(key="{order}"), retry=None)
-    def send(order: int) -> str:
-        with httpx.Client(event_hooks={"request": [send_idempotency_key]}, timeout=20) as client:
-            return client.post(url).json()["id"]
-
-    @flow
-    def scenario() -> Any:
-        with batch("b"):
-            return [send(1, return_state=True)]
-
-    with temporary_settings({PREFECT_API_URL: api, PREFECT_LOGGING_LEVEL: "CRITICAL"}):
-        (state,) = scenario()
-    os._exit(42 if isinstance(state.result(raise_on_failure=False), InDoubt) else 1)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("home", ["redis-gone"], indirect=True)
-def test_a_process_that_could_not_record_it_any_more(home: Home, send: Any, receiver: Receiver) -> None:
-    """Nobody knows what happened: it is asked about, or left for a person, and never sent again."""
-    trouble = home.trouble()
-    asked: list[str] = []
-
-    def verify(key: str) -> Done | NotDone:
-        asked.append(key)
-        return Done("m-1", "m-1") if receiver.taken[key] else NotDone()
-
-    def happens(key: str) -> int:
-        trouble.__enter__()
-        return 200
-
-    receiver.says(happens)
-    api = str(PREFECT_API_URL.value())
-    child = get_context("forkserver").Process(target=send_in_a_child, args=(receiver.url, home.url, api))
-    child.start()
-    child.join(60)
-    trouble.__exit__(None, None, None)
-    assert child.exitcode == 42
-
-    @flow
-    def scenario(task: Any) -> Any:
-        with batch("b"):
-            return [task(1, return_state=True)]
-
-    was = f"{__name__}.send_in_a_child.<locals>.send"
-    with pytest.raises(InDoubt, match="there is no verify to ask"):
-        scenario(send.with_options(effect=Effect(key="{order}", was=was)))[0].result()
-    assert batch_status("b").hint.waiting == ("1",)
-    asking = send.with_options(effect=Effect(key="{order}", verify=verify, was=was))
-    assert (scenario(asking)[0].name, asked) == ("Replayed", ["1"])
-    assert receiver.taken == {"1": 1}

@@ -126,13 +126,6 @@ def test_what_was_abandoned_stays_so(batch, ended):
     assert hint.waiting == tuple(one.key for one in effects(batch) if one.waits)
 
 
-def test_an_abandoned_batch_that_is_at_its_end_needs_nothing():
-    abandoned = RecoveryTrail(0, None, 0.0)
-    assert recovery_hint(effects("d"), COMPLETED, abandoned, POLICY, NOW) is None
-    assert recovery_hint(effects("d"), RUNNING, abandoned, POLICY, NOW) is None
-    assert recovery_hint(effects("du"), COMPLETED, abandoned, POLICY, NOW).waiting == ("b",)
-
-
 def test_what_the_hint_names():
     hint = recovery_hint(effects("dddf"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.skip, hint.skip_until, hint.resume_from) == (("a", "b", "c"), "c", "d")
@@ -144,22 +137,6 @@ def test_what_the_hint_names():
     # Selective: what is completed of any kind is skipped, and it goes on with the first that is not.
     hint = recovery_hint(effects("digpfd"), CRASHED, RecoveryTrail(), POLICY, NOW)
     assert (hint.strategy, hint.skip, hint.resume_from) == ("selective", ("a", "b", "c", "f"), "d")
-
-
-@pytest.mark.parametrize(
-    ("permanent", "batch", "strategy", "automatic"),
-    [
-        ("compensate", "dcc", "compensate", True),
-        ("compensate", "dd", "manual_only", False),
-        ("abandon", "dcf", "abandon", True),
-        ("manual", "dcf", "manual_only", False),
-        ("compensate", "cu", "manual_only", False),
-    ],
-)
-def test_what_becomes_of_a_permanent_failure_is_declared(permanent, batch, strategy, automatic):
-    policy = RecoveryPolicy(permanent=permanent)
-    hint = recovery_hint(effects(batch), PERMANENT, RecoveryTrail(), policy, NOW)
-    assert (hint.strategy, hint.automatic) == (strategy, automatic)
 
 
 def test_pauses_grow_and_end():

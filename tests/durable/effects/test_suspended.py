@@ -5,18 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from prefect import flow, get_client, pause_flow_run, resume_flow_run
-from prefect.context import FlowRunContext
+from prefect import flow, get_client, resume_flow_run
 from prefect.settings import PREFECT_API_URL
 
-from prefect_resilience import Effect, RepeatedEffect, resilient_task
 from prefect_resilience.effects import batch_status
 
 pytestmark = pytest.mark.slow
@@ -90,36 +86,3 @@ def test_a_run_that_is_suspended_and_resumed_replays(prefect_api, tmp_path, shar
     assert execute(run.id, shared, folder) == "Completed"
     assert (tmp_path / "sent").read_text().split() == ["task:1", "call:1", "task:2", "task:3"]
     assert {one.state for one in batch_status(str(run.id)).effects} == {"done"}
-
-
-def resumed_soon(run_id: UUID) -> None:
-    until = time.monotonic() + 60
-    while state_of(run_id) != "Paused":
-        assert time.monotonic() < until
-        time.sleep(0.1)
-    resume_flow_run(run_id)
-
-
-@pytest.mark.timeout(300)
-def test_a_pause_in_which_the_process_waits_is_part_of_its_pass(prefect_api, shared):
-    sent: list[int] = []
-
-    @resilient_task(effect=Effect(key="send:{order}"), persist_result=False)
-    def send(order: int) -> int:
-        sent.append(order)
-        return order
-
-    @flow
-    def bill() -> list[Any]:
-        context = FlowRunContext.get()
-        assert context is not None
-        assert context.flow_run is not None
-        send(1)
-        threading.Thread(target=resumed_soon, args=(context.flow_run.id,)).start()
-        pause_flow_run(timeout=120, poll_interval=1)
-        return [send(1, return_state=True), send(2)]
-
-    state, two = bill()
-    with pytest.raises(RepeatedEffect):
-        state.result()
-    assert (two, sent) == (2, [1, 2])

@@ -6,13 +6,11 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from prefect import flow, get_client
-from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterTags
+from prefect import flow
 from prefect.context import TagsContext
 
 from prefect_resilience import batch, resilient_task
 from prefect_resilience.durable.batches.edge.tags import TAG
-from tests.prefect_runs import until
 
 pytestmark = pytest.mark.api
 
@@ -61,13 +59,6 @@ def threads() -> int:
     return sum("ConcurrencySlotAcquisition" in one.name for one in threading.enumerate())
 
 
-def completed_with(tag: str) -> int:
-    wanted = TaskRunFilter(tags=TaskRunFilterTags(all_=[tag]))
-    with get_client(sync_client=True) as client:
-        runs = client.read_task_runs(task_run_filter=wanted)
-    return sum(run.state is not None and run.state.is_completed() for run in runs)
-
-
 @pytest.mark.parametrize("run", [called, submitted])
 def test_a_batch_costs_no_thread(run: Callable[[], list[set[str]]]) -> None:
     before = threads()
@@ -82,9 +73,3 @@ async def test_nor_does_a_batch_of_async_tasks() -> None:
     found = await awaited()
     assert threads() <= before + 1
     assert found[-1] == {f"{TAG}many-{MANY - 1}"}
-
-
-def test_the_task_runs_of_a_batch_are_found_by_its_tag() -> None:
-    with batch("found-by-tag"):
-        step(1)
-    assert until(lambda: completed_with(f"{TAG}found-by-tag") == 1)

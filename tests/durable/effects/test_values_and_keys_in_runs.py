@@ -13,19 +13,15 @@ from prefect import flow, task
 from pydantic import BaseModel
 
 from prefect_resilience import (
-    Backoff,
     Bulkhead,
     ConfigurationError,
-    Fallback,
     Hedge,
     ResilientTask,
-    Retry,
     Timeout,
     resilient_task,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.effects import (
-    Done,
     Effect,
     batch,
     batch_status,
@@ -53,10 +49,6 @@ class Post:
 
 
 def posted(order, to="all"):
-    return Post.now()
-
-
-def posted_by(client, order):
     return Post.now()
 
 
@@ -154,17 +146,6 @@ def test_a_replay_is_the_real_result_for_what_comes_after(seen):
     assert calls == [1]
 
 
-@pytest.mark.api
-def test_the_external_id_is_recorded_and_the_result_handed_on(mode):
-    def send(order):
-        return Done({"ok": True}, external_id="msg-1")
-
-    made = mode.task(send, effect="external")
-    with batch("b"):
-        assert mode.value(made, 1) == {"ok": True}
-    assert batch_status("b").effects[0].external_id == "msg-1"
-
-
 # -- keys
 
 
@@ -183,18 +164,6 @@ def test_default_keys_are_one_for_each_call_and_batch(mode, receiver, post, monk
     assert len(receiver.taken) == 6
     assert set(receiver.taken.values()) == {1}
     assert all(key.isascii() and len(key) < 280 for key in receiver.taken)
-
-
-@pytest.mark.api
-def test_a_client_that_is_a_parameter(mode, post):
-    def send(client, order):
-        return post()
-
-    with batch("b"):
-        with pytest.raises(ConfigurationError, match="parameter 'client' is a Client, which has no value"):
-            mode.value(mode.task(posted_by, effect="external"), httpx.Client(), 1)
-        keyed = mode.task(send, effect=Effect(key="invoice:{order}"))
-        assert mode.value(keyed, httpx.Client(), 1) == "m-invoice:1"
 
 
 def test_the_key_is_known_only_inside():
@@ -323,28 +292,3 @@ def test_what_may_be_written():
     assert Effect().external
     assert Effect(key=None) == Effect()
     assert Effect.model_validate_json('{"kind": "external", "key": "k"}') == Effect(key="k")
-
-
-@pytest.mark.api
-def test_an_effect_among_the_other_options(mode):
-    calls = []
-
-    def send(order):
-        calls.append(order)
-        if len(calls) == 1:
-            raise ConnectionRefusedError("not yet")
-        return "sent"
-
-    made = mode.task(
-        send,
-        effect=Effect(key="{order}", one_request=True),
-        retry=Retry(attempts=2, backoff=Backoff.none()),
-        circuit=f"c-{mode.name}",
-        limits=[Bulkhead(1)],
-        timeout=30,
-        fallback=Fallback.last_known_good(),
-    )
-    with batch("b"):
-        assert mode.value(made, 1) == "sent"
-        assert mode.value(made, 1) == "sent"
-    assert calls == [1, 1]

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -82,13 +82,6 @@ def service() -> Iterator[Service]:
 
 
 @pytest.fixture
-def closed() -> Iterator[str]:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{taken.getsockname()[1]}/"
-
-
-@pytest.fixture
 def witness() -> Iterator[Witness]:
     """That of the effect which is going on in this test."""
     watch_other_traffic(in_progress)
@@ -116,28 +109,6 @@ def post_async(url: str, **options: Any) -> None:
 WAYS = pytest.mark.parametrize("post", [post_sync, post_async])
 
 
-def failing(call: Callable[..., None], *args: Any, **options: Any) -> None:
-    with pytest.raises(httpx.HTTPError):
-        call(*args, **options)
-
-
-@WAYS
-def test_nobody_listens(post, witness, closed):
-    failing(post, closed)
-    assert witness.shows_nothing_taken()
-    assert [(one.method, one.url, one.tried, one.statuses) for one in witness.requests] == [
-        ("POST", closed, True, [])
-    ]
-    assert witness.others == []
-
-
-@WAYS
-def test_a_transport_that_tries_again_to_connect(post, witness, closed):
-    kind = httpx.HTTPTransport if post is post_sync else httpx.AsyncHTTPTransport
-    failing(post, closed, transport=kind(retries=2))
-    assert witness.shows_nothing_taken()
-
-
 @WAYS
 @pytest.mark.parametrize(
     ("status", "nothing"), [(429, True), (404, True), (409, False), (200, False), (503, False)]
@@ -158,36 +129,6 @@ def test_a_redirect_is_two_requests(post, witness, service, status):
 
 
 @WAYS
-def test_a_connection_that_was_cut(post, witness, service):
-    failing(post, f"{service.url}/cut")
-    assert [one.statuses for one in witness.requests] == [[None]]
-    assert not witness.shows_nothing_taken()
-
-
-@WAYS
-def test_a_request_that_never_got_a_connection_beside_one_that_was_taken(post, witness, service, closed):
-    failing(post, closed)
-    post(f"{service.url}/200")
-    assert not witness.shows_nothing_taken()
-
-
-def test_a_connection_that_is_kept(witness, service):
-    with httpx.Client(**HOOKS) as client:
-        for status in (429, 422, 400):
-            client.post(f"{service.url}/{status}")
-        assert witness.shows_nothing_taken()
-        client.post(f"{service.url}/200")
-    assert not witness.shows_nothing_taken()
-    assert [one.statuses for one in witness.requests] == [[429], [422], [400], [200]]
-
-
-def test_a_digest_that_is_asked_for_is_two_requests(witness, service):
-    with httpx.Client(**HOOKS, auth=httpx.DigestAuth("ann", "x")) as client:
-        client.post(f"{service.url}/401")
-    assert witness.shows_nothing_taken()
-
-
-@WAYS
 def test_a_client_without_a_network_proves_nothing(post, witness):
     post("http://nowhere/", transport=httpx.MockTransport(lambda request: httpx.Response(429)))
     assert [(one.tried, one.statuses) for one in witness.requests] == [(False, [])]
@@ -200,26 +141,6 @@ def test_a_proxy_that_refuses_the_way(witness, service):
         client.post("https://bank.invalid/pay")
     assert service.seen == ["CONNECT bank.invalid:443"]
     assert witness.shows_nothing_taken()
-
-
-def test_a_proxy_that_hands_on(witness, service):
-    with httpx.Client(**HOOKS, proxy=service.url) as client:
-        client.post("http://bank.invalid/429")
-        assert witness.shows_nothing_taken()
-        client.post("http://bank.invalid/200")
-    assert not witness.shows_nothing_taken()
-
-
-def test_the_user_s_own_trace_goes_on_being_called(witness, service):
-    heard: list[str] = []
-
-    def trace(name: str, info: dict[str, Any]) -> None:
-        heard.append(name)
-
-    with httpx.Client(**HOOKS, follow_redirects=True) as client:
-        client.post(f"{service.url}/307-429", extensions={"trace": trace})
-    assert heard.count("http11.send_request_headers.started") == 2
-    assert [one.statuses for one in witness.requests] == [[307], [429]]
 
 
 async def test_the_user_s_own_async_trace_goes_on_being_called(service):
@@ -235,29 +156,6 @@ async def test_the_user_s_own_async_trace_goes_on_being_called(service):
     in_progress.reset(reset)
     assert heard.count("http11.send_request_headers.started") == 2
     assert [one.statuses for one in now.witness.requests] == [[307], [429]]
-
-
-async def test_requests_of_many_tasks_at_once(service):
-    now = EffectInProgress("k", "b")
-    reset = in_progress.set(now)
-    async with httpx.AsyncClient(**HOOKS) as client:
-        await asyncio.gather(*(client.post(f"{service.url}/429") for _ in range(20)))
-        assert now.witness.shows_nothing_taken()
-        await asyncio.gather(*(client.post(f"{service.url}/{200 if n == 7 else 429}") for n in range(10)))
-    in_progress.reset(reset)
-    assert not now.witness.shows_nothing_taken()
-
-
-def test_http2(witness):
-    events = [
-        ("http2.send_request_headers.started", {"request": None}),
-        ("http2.receive_response_headers.complete", {"return_value": (429, [(b"a", b"b")])}),
-    ]
-    seen = SeenRequest("POST", "https://x")
-    witness.requests.append(seen)
-    for name, info in events:
-        witness.told(seen, name, info)
-    assert witness.shows_nothing_taken()
 
 
 def test_outside_of_an_effect_nothing_is_watched(service):
