@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 
-import httpx
 import pytest
 
 from benchmarks import any_call
 from benchmarks.any_call import BARE, BOTH, HTTPX_RETRIES, OURS, STAMINA, TENACITY, Cost
-from benchmarks.loopback import loopback
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +29,6 @@ def test_all_candidates_call_the_same_function() -> None:
         return [await fn(3) for fn in found]
 
     assert set(asyncio.run(answers())) == {3}
-
-
-def test_the_service_keeps_its_connections() -> None:
-    with loopback() as url, httpx.Client() as client:
-        answers = [client.get(url) for _ in range(3)]
-    assert [answer.content for answer in answers] == [any_call.BODY] * 3
-    assert len({id(answer.extensions["network_stream"]) for answer in answers}) == 1
 
 
 def test_each_requirement_can_be_missed() -> None:
@@ -64,15 +55,6 @@ def test_each_requirement_can_be_missed() -> None:
 def test_a_waiting_call_takes_no_more_memory_than_those_of_others() -> None:
     sizes = {name: asyncio.run(any_call.waiting(name, 2_000)) for name in any_call.MEMORY_OF}
     assert sizes[BARE] < sizes[OURS] < min(sizes[STAMINA], sizes[TENACITY])
-
-
-def test_the_memory_of_each_candidate_is_measured_in_a_process(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(any_call, "MEMORY_OF", (TENACITY,))
-    assert any_call.memory(500)[TENACITY] > 1000
-    assert any_call.main(["--memory-of", TENACITY, "--waiting", "500"]) == 0
-    assert float(capsys.readouterr().out) > 1000
 
 
 @pytest.mark.usefixtures("prefect_api")

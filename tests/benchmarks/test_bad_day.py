@@ -4,28 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from prefect.settings import PREFECT_API_URL
-from tenacity import RetryCallState, Retrying
 
-from benchmarks import bad_day_columns, bad_day_page, bad_day_rounds
-from benchmarks.bad_day_calls import Attempt, Change, Seen, pauses
-from benchmarks.bad_day_figures import Figures, Round, busiest, figures, open_spans, percentile
+from benchmarks import bad_day_page, bad_day_rounds
+from benchmarks.bad_day_calls import Attempt, Change, Seen
+from benchmarks.bad_day_figures import Round, figures
 from benchmarks.bad_day_script import (
     FULL,
     RIVALS,
-    SERVICES,
     SHORT,
     WITH_CIRCUITS,
     Call,
-    chance_of,
-    dead_spans,
-    returns,
-    schedule,
-    trouble_at,
 )
 from benchmarks.bad_day_services import SECOND, Request
 
@@ -88,96 +79,6 @@ def test_the_columns_are_what_the_page_says_they_are() -> None:
     assert (row.openings, row.machine_load) == (1, 1.0)
     assert row.rate == pytest.approx(3 / 36)
     assert row.late_p95 == pytest.approx(0.5)
-
-
-def test_who_has_no_circuit_has_no_figure_of_one() -> None:
-    row = figures(small_day("retries"), FULL)
-    assert (row.opened_asked, row.after_opening, row.openings) == (0, None, 0)
-    shown = {column.figure: column.shown(row) for column in bad_day_columns.COLUMNS}
-    assert (shown["after_opening"], shown["dead"]) == ("no circuit", "100.0 % (3 for 3)")
-    assert row.dead == 100.0
-
-
-def test_a_circuit_is_open_from_the_first_who_says_so_to_the_first_who_denies_it() -> None:
-    day = small_day()
-    day.seen.changes = [
-        Change("stock", "closed", BEGINS + 20),
-        Change("stock", "open", BEGINS + 2),
-        Change("stock", "open", BEGINS + 1),
-        Change("stock", "half_open", BEGINS + 19),
-        Change("stock", "closed", BEGINS + 21),
-        Change("stock", "open", BEGINS + 30),
-    ]
-    assert open_spans(day)["stock"] == [(1, 20), (30, float("inf"))]
-
-
-def test_percentiles_and_the_busiest_span() -> None:
-    assert percentile([], 0.95) is None
-    assert percentile(range(1, 101), 0.95) == 95
-    assert percentile([7.0], 0.95) == 7.0
-    assert busiest([], 3) == 0
-    assert busiest([0, 1, 2.9, 3, 5], 3) == 3
-
-
-def test_everybody_lives_through_the_same_day() -> None:
-    calls = schedule(FULL, 1)
-    assert calls == schedule(FULL, 1) != schedule(FULL, 2)
-    assert len(calls) == FULL.calls
-    assert Counter(call.service for call in calls) == dict.fromkeys(SERVICES, 400)
-    assert Counter(call.process for call in calls) == dict.fromkeys(range(4), 500)
-    assert [call.at for call in calls] == sorted(call.at for call in calls)
-    assert chance_of(1, "stock", 7, 2) == chance_of(1, "stock", 7, 2) != chance_of(1, "stock", 7, 3)
-
-
-def test_the_script_at_any_length() -> None:
-    assert dead_spans("stock", FULL) == [(30, 50)]
-    assert [back for service, (back, _) in returns(FULL) if service == "ratings"] == [69, 75, 81, 87, 93]
-    for form in (FULL, SHORT):
-        trouble = trouble_at("stock", 40 * form.stretch, form)
-        assert trouble is not None
-        assert trouble.kind == "outage"
-        assert trouble_at("stock", 51 * form.stretch, form) is None
-
-
-def test_the_peer_pauses_as_long_as_the_server_asks() -> None:
-    state = RetryCallState(Retrying(), None, (), {})
-    request = httpx.Request("GET", "http://127.0.0.1/1")
-    limited = httpx.HTTPStatusError(
-        "", request=request, response=httpx.Response(429, headers={"Retry-After": "2"})
-    )
-    for error, least, most in ((limited, 2, 2), (httpx.ReadTimeout(""), 0.1, 0.12)):
-        state.set_exception((type(error), error, None))
-        assert least <= pauses(0.1)(state) <= most
-
-
-def row_of(rival: str, **changes: Any) -> Figures:
-    return Figures(**{**figures(small_day(rival), FULL).as_dict(), **changes})
-
-
-def test_what_is_promised_and_where_ours_is_not_better() -> None:
-    good = {"recovered": 99.0, "after_opening": 0.9, "recovery_p95": 9.9, "load_at_return": 1.5}
-    ours = row_of(RIVALS[-1], **good)
-    assert all(bad_day_columns.kept_promises([ours]).values())
-    for name, value in {
-        "recovered": 98.9,
-        "after_opening": 1.0,
-        "recovery_p95": 10.0,
-        "load_at_return": 1.6,
-    }.items():
-        broken = bad_day_columns.kept_promises([row_of(RIVALS[-1], **{**good, name: value})])
-        assert [promise for promise, well in broken.items() if not well] == [name]
-    none = row_of(
-        "no retries",
-        load_at_return=1.5,
-        success=50.0,
-        recovered=0.0,
-        dead=200.0,
-        wasted=9.0,
-        recovery_p95=None,
-    )
-    (sentence,) = bad_day_columns.not_better([none, ours])
-    assert sentence.startswith("*load after recovery*, compared with no retries: ")
-    assert bad_day_columns.kept_promises([none]) == {}
 
 
 @pytest.fixture(scope="module")

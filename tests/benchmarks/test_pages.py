@@ -8,25 +8,8 @@ import pytest
 
 from benchmarks import pages
 from benchmarks.pages import DECORATOR, STAMINA, TENACITY, TRANSPORT, Day
-from benchmarks.pages_service import BUSY, CUT, DOWN, HEALTHY, Form, Service
 
 pytestmark = pytest.mark.slow
-
-
-def test_a_day_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("benchmarks.pages_service.time.monotonic", lambda: now)
-    service = Service(Form(pages=1000, seconds=10, at_once=10))
-    assert [service.meets(page) for page in range(50)] == [HEALTHY] * 50
-    now += 3
-    busy = [service.meets(page) for page in range(50)]
-    assert busy.count(HEALTHY) == 5, "a burst of half of what is usual at once"
-    assert set(busy) == {HEALTHY, BUSY}
-    now += 4
-    assert {service.meets(page) for page in range(50)} == {CUT, DOWN}
-    now += 2
-    assert [service.meets(page) for page in range(50)] == [HEALTHY] * 50
-    assert service.requests == {HEALTHY: 50, BUSY: 50, DOWN: 50, "back": 50}
 
 
 def day(way: str, **changes: int) -> Day:
@@ -58,12 +41,3 @@ def test_a_day_of_seconds_in_all_ways(capsys: pytest.CaptureFixture[str]) -> Non
     firm = {name: well for name, well in told["kept"].items() if "fewer" not in name}
     assert firm == dict.fromkeys(firm, True)
     assert code == (not all(told["kept"].values()))
-
-
-@pytest.mark.usefixtures("prefect_api")
-def test_the_command_prints_its_table(capsys: pytest.CaptureFixture[str]) -> None:
-    pages.main(["--pages", "100", "--seconds", "1", "--at-once", "10", "--only", DECORATOR])
-    printed = capsys.readouterr().out
-    assert "to the dead service" in printed
-    assert f"kept: {DECORATOR}: all pages came" in printed
-    assert f"kept: {DECORATOR}: the totals have the service's own count of requests" in printed

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
 import re
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -40,24 +38,6 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> list[Block]:
     return [Block(*found) for found in BLOCK.findall(page.read_text(encoding="utf-8"))]
-
-
-def run_blocks(page: Path, folder: Path) -> None:
-    """Run the page's blocks of Python in one namespace, and compare what they print with the block of text
-    that comes next. A block with a file's name is written into the folder."""
-    names: dict[str, Any] = {"__name__": page.stem}
-    found = blocks(page)
-    for number, (block, following) in enumerate(zip(found, [*found[1:], None], strict=True), start=1):
-        place = f"{page.name}, block {number}"
-        if block.file:
-            (folder / block.file).write_text(block.text)
-        elif block.language == "python":
-            printed = io.StringIO()
-            with redirect_stdout(printed):
-                exec(compile(block.text, place, "exec"), names)
-            if following is not None and following.language == "text" and "print(" in block.text:
-                told = f"{place} prints something else:\n{printed.getvalue()}"
-                assert is_output(following.text, printed.getvalue()), told
 
 
 def is_output(shown: str, printed: str) -> bool:

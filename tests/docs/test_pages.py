@@ -25,8 +25,8 @@ from tests.docs.pages import (
     blocks,
     commands,
     pages,
-    run_blocks,
 )
+from tests.docs.reading import Reader
 
 pytestmark = pytest.mark.docs
 
@@ -65,7 +65,7 @@ def id_of(page: Path) -> str:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=id_of)
 def test_every_block_runs(page: Path, as_a_reader: Path) -> None:
-    run_blocks(page, as_a_reader)
+    Reader(as_a_reader).follow(page)
 
 
 def test_a_printed_output_is_compared(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_a_printed_output_is_compared(tmp_path: Path) -> None:
     code = "```python\nprint('one')\nprint('two', 0.25)\n```\n\nIt prints:\n\n```text\n{}\n```\n"
     for shown in ("one\ntwo 0.25", "one\ntwo ...", "...\ntwo 0.25"):
         page.write_text(code.format(shown))
-        run_blocks(page, tmp_path)
+        Reader(tmp_path).follow(page)
     for shown in ("one", "one\ntwo", "two 0.25", "one\ntwo 0.25\nthree"):
         page.write_text(code.format(shown))
-        with pytest.raises(AssertionError, match="prints something else"):
-            run_blocks(page, tmp_path)
+        with pytest.raises(AssertionError, match="block 1 prints"):
+            Reader(tmp_path).follow(page)
 
 
 def test_the_other_pages_have_tests_of_their_own() -> None:
@@ -155,14 +155,6 @@ def test_the_commands_of_operators_run(as_a_reader: Path) -> None:
         said[" ".join(words[:2])] = done.stdout
     assert said.keys() >= {"circuits open", "batches recover", "dead-letters replay", "plan validate"}
     assert "drug-labels" in said["circuits list"]
-
-
-@pytest.mark.parametrize("page", [*PAGES, *PAPERS], ids=id_of)
-def test_it_speaks_of_files_that_there_are(page: Path) -> None:
-    """Links and pictures inside of the repository; `make docs` looks at those inside of the pages as well."""
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8")):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{id_of(page)} links to {target}"
 
 
 def beyond_plain_prefect(page: Path) -> list[str]:

@@ -28,12 +28,9 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 PAGES = {"start": "index.html", "concept": "concepts/circuits.html", "reference": "reference/circuits.html"}
 WIDTHS = {1400: 900, 390: 844}
 SCHEMES = {"light": "default", "dark": "slate"}
-QUERY = '[data-md-component="search-query"]'
-RESULTS = ".md-search-result__link"
 STILL = "--force-prefers-reduced-motion"
 """Pictures in a page follow the browser's own preference, and not that of a context."""
 
-TOGGLE = '[data-md-component="palette"] label:visible'
 Visit = Callable[..., Any]
 
 
@@ -139,31 +136,6 @@ def test_a_page_fits_its_screen(name: str, width: int, scheme: str, visit: Visit
     page.evaluate("scrollTo(0, 0)")
     file = pictures / f"{name}-{width}-{scheme}.png"
     page.screenshot(path=str(file), full_page=True, animations="disabled")
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_search_finds_circuits(width: int, visit: Visit) -> None:
-    page = visit("index.html", width)
-    if width < 1000:
-        page.locator('label.md-header__button[for="__search"]').click()
-    page.locator(QUERY).click()
-    page.locator(QUERY).press_sequentially("circuit")
-    page.locator(RESULTS).first.wait_for()
-    found = [one.get_attribute("href") for one in page.locator(RESULTS).all()]
-    assert any("concepts/circuits.html" in one for one in found), found
-
-
-def test_the_toggle_changes_the_colours_and_is_remembered(visit: Visit) -> None:
-    page = visit("index.html", scheme="light")
-    seen = [scheme_of(page)]
-    for _ in range(2):
-        page.locator(TOGGLE).click()
-        seen.append(scheme_of(page))
-    assert seen == ["default", "default", "slate"], "as the system has it, light, dark"
-    page.goto(page.url.replace("index.html", PAGES["concept"]))
-    assert scheme_of(page) == "slate"
-    page.locator(TOGGLE).click()
-    assert scheme_of(page) == "default", "as the system has it"
 
 
 def test_every_link_of_the_site_leads_to_a_file(site: Path) -> None:

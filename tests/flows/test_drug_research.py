@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import httpx
 import pytest
 from prefect.settings import get_current_settings
 
-from flows.drug_graph import ALWAYS, GraphService, ask_graph, build_graph
-from flows.drug_library import abstracts, search, summarise
+from flows.drug_graph import ALWAYS, GraphService
 from flows.serving import running
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.operations import run_plan
@@ -154,77 +152,3 @@ def test_it_runs_as_it_is_written_down(tmp_path: Path) -> None:
     assert len(drawn) == 8
     for picture in drawn:
         ElementTree.fromstring(picture.read_text(encoding="utf-8"))
-
-
-# -- the graph and the service
-
-
-def test_an_answer_is_as_sure_as_its_weakest_claim() -> None:
-    graph = build_graph()
-    reviewed = ask_graph(graph, "aspirin interactions")
-    assert reviewed is not None
-    assert reviewed["drug"] == "aspirin"
-    assert len(reviewed["interactions"]) == 10
-    assert reviewed["confidence"] == min(claim["confidence"] for claim in reviewed["interactions"]) >= 0.9
-    every = ask_graph(graph, "Aspirin?", unreviewed=True)
-    assert every is not None
-    assert every["confidence"] < 0.9
-    assert len(every["interactions"]) == 12
-
-
-def test_an_interaction_is_known_from_both_ends() -> None:
-    graph = build_graph()
-    warfarin = ask_graph(graph, "what about warfarin")
-    assert warfarin is not None
-    assert {claim["drug"] for claim in warfarin["interactions"]} == {"aspirin", "fluconazole", "amiodarone"}
-    assert ask_graph(graph, "water") is None
-
-
-def test_claims_are_about_known_drugs() -> None:
-    graph = build_graph()
-    strangers = graph.execute(
-        "SELECT drug_a FROM claims WHERE drug_a NOT IN (SELECT name FROM drugs) UNION "
-        "SELECT drug_b FROM claims WHERE reviewed AND drug_b NOT IN (SELECT name FROM drugs)"
-    ).fetchall()
-    assert strangers == []
-
-
-def test_the_service_does_as_it_is_told() -> None:
-    with running(GraphService()) as address, httpx.Client(base_url=address, trust_env=False) as client:
-        question = {"query": "aspirin"}
-        assert client.put("/mood", json={"failing": 1}).json() == {"failing": 1, "unreviewed": False}
-        assert [client.get("/graph", params=question).status_code for _ in range(2)] == [503, 200]
-        assert client.get("/graph", params={"query": "water"}).status_code == 404
-        client.put("/mood", json={"failing": ALWAYS, "unreviewed": True})
-        assert [client.get("/graph", params=question).status_code for _ in range(3)] == [503] * 3
-        client.put("/mood", json={"failing": 0})
-        assert client.get("/graph", params=question).json()["confidence"] < 0.9
-        assert client.get("/stats").json() == {"asked": 7, "answered": [503, 200, 404, 503, 503, 503, 200]}
-
-
-# -- the texts
-
-
-def test_a_search_finds_what_is_asked_for() -> None:
-    assert len(abstracts()) == 20
-    assert all(3 <= len(abstract.sentences) <= 5 for abstract in abstracts())
-    assert search("valproate with aspirin")[0].title == "Aspirin sets valproate free"
-    assert search("simvastatin")[0].title.startswith("Muscle under simvastatin")
-    assert search("Search pubmed for it") == search("zebra") == []
-
-
-@pytest.mark.parametrize(
-    "question", ['"', "a OR b AND", "NEAR(aspirin", "aspirin*", "title:aspirin", "'; --"]
-)
-def test_a_question_is_never_a_query_of_the_database(question: str) -> None:
-    assert len(search(question)) <= 3
-
-
-def test_a_summary_quotes_and_repeats_itself() -> None:
-    found = search("aspirin and warfarin")
-    summary = summarise("aspirin and warfarin", found)
-    assert summary == summarise("aspirin and warfarin", search("aspirin and warfarin"))
-    for abstract in found:
-        (quoted,) = [sentence for sentence in abstract.sentences if sentence.strip() in summary]
-        assert f"{abstract.title}: {quoted.strip()}" in summary
-    assert summarise("zebra", []) == ""

@@ -9,17 +9,8 @@ import pytest
 import yaml
 from prefect.flows import load_flow_from_entrypoint
 
-from tests.docs.pages import PACKAGE
-
 FLOWS = Path(__file__).parents[2] / "flows"
 PROJECTS = sorted(readme.parent.name for readme in FLOWS.glob("*/README.md"))
-PUBLIC = {PACKAGE, f"{PACKAGE}.operations"}
-
-
-@pytest.mark.parametrize("name", PROJECTS)
-def test_it_imports_public_names_only(name: str) -> None:
-    text = "\n".join(file.read_text(encoding="utf-8") for file in (FLOWS / name).glob("*.py"))
-    assert set(re.findall(rf"^(?:from|import) ({PACKAGE}[\w.]*)", text, re.MULTILINE)) <= PUBLIC
 
 
 @pytest.mark.parametrize("name", PROJECTS)

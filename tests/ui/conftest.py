@@ -38,26 +38,12 @@ PLAIN = 15_000
 
 FLEET_SECONDS = 90.0
 WATCH = """
-    window.seen = {bytes: 0, messages: 0, largest: 0, long: [], frames: [], headlines: []};
-    new PerformanceObserver((list) => seen.long.push(...list.getEntries().map((one) => one.duration)))
-        .observe({type: "longtask", buffered: true});
-    window.EventSource = class extends EventSource {
-        constructor(address) {
-            super(address);
-            this.addEventListener("message", ({data}) => {
-                seen.bytes += data.length;
-                seen.messages += 1;
-                seen.largest = Math.max(seen.largest, data.length);
-            });
-        }
-    };
-    const frame = (last) => requestAnimationFrame((now) => { seen.frames.push(now - last); frame(now); });
-    frame(performance.now());
+    window.seen = {headlines: []};
     addEventListener("DOMContentLoaded", () => new MutationObserver(() =>
         seen.headlines.push([document.getElementById("headline").textContent, Date.now()])
     ).observe(document.getElementById("headline"), {childList: true, characterData: true, subtree: true}));
 """
-"""What a page notes of itself: bytes and messages of the stream, long tasks, frames, headlines with times."""
+"""A page notes its headlines with their times."""
 
 
 @dataclass

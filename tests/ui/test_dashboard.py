@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,42 +14,9 @@ import pytest
 from playwright.sync_api import expect
 
 from prefect_resilience import CircuitBreaker, get_circuits
-from prefect_resilience.durable.letters.claims import entry_key
-from prefect_resilience.durable.letters.model import DeadLetter, as_stored, new_id
-from prefect_resilience.durable.letters.queue import DeadLetterQueue
-from prefect_resilience.guards.circuits import window
-from prefect_resilience.guards.circuits.link import PREFIX
-from prefect_resilience.guards.circuits.machine import new
-from prefect_resilience.stores import open_store
-from tests.ui.conftest import CHROMIUM, PATIENCE, QUIET, ROOT, Dashboard, end, start_dashboard
+from tests.ui.conftest import PATIENCE, ROOT, Dashboard
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
-
-
-@pytest.fixture(scope="module")
-def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
-    """1,000 circuits and 10,000 letters, without a Prefect server."""
-    folder = tmp_path_factory.mktemp("crowd")
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "COV_"))}
-    made = start_dashboard(folder, {**plain, "PREFECT_HOME": str(folder), "PYTHONPATH": str(ROOT)})
-    store = open_store(made.store)
-    moment = DeadLetterQueue(store).now()
-    for number in range(10_000):
-        letter = DeadLetter(
-            id=new_id(moment.timestamp() - number, number),
-            kind="task",
-            name=f"send-{number % 40:02}",
-            key="send",
-            created_at=moment,
-            category="unavailable",
-            code="503",
-            message="Service Unavailable",
-        )
-        store.swap(entry_key(letter.id), 0, as_stored(letter))
-    for number in range(1_000):
-        store.swap(f"{PREFIX}service-{number:04}", 0, new())
-    yield made
-    end(made.process)
 
 
 def state_of(store: str, name: str) -> str:
@@ -225,147 +189,4 @@ def test_it_works_with_a_keyboard_alone(fleet: Dashboard, visit: Callable[..., A
 # -- who may not press them
 
 
-class Evil(BaseHTTPRequestHandler):
-    """A page of another site, on another port."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "text/html")
-        self.end_headers()
-        self.wfile.write(b"<!doctype html><title>evil</title><iframe name=frame></iframe>")
-
-    def log_message(self, *_: Any) -> None:
-        return
-
-
-@pytest.fixture
-def evil() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Evil)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
-def test_another_page_presses_nothing(fleet: Dashboard, browser: Any, evil: str) -> None:
-    CircuitBreaker("target", store=fleet.store).force_open("held by hand")
-    page = browser.new_page()
-    page.goto(evil)
-    tried = page.evaluate(
-        """async (dashboard) => {
-        const order = JSON.stringify({name: "target", action: "close"});
-        const send = (how) => fetch(`${dashboard}/circuits`, {method: "POST", body: order, ...how})
-            .then((answer) => `${answer.type} ${answer.status}`, (error) => error.name);
-        const read = await fetch(dashboard).then((answer) => answer.text(), (error) => error.name);
-        const form = Object.assign(document.createElement("form"),
-            {method: "post", action: `${dashboard}/circuits`, enctype: "text/plain", target: "frame"});
-        // A form sends NAME=VALUE, which can be made to look like JSON.
-        const input = {name: order.slice(0, -1) + ',"x":"', value: '"}'};
-        form.append(Object.assign(document.createElement("input"), input));
-        document.body.append(form);
-        form.submit();
-        return [
-            await send({mode: "no-cors"}),
-            await send({headers: {"Content-Type": "application/json", "X-Resilience-Token": "guessed"}}),
-            read,
-        ];
-    }""",
-        fleet.url,
-    )
-    # The page may not even see that it was refused.
-    assert tried == ["TypeError"] * 3
-    page.wait_for_timeout(500)
-    assert state_of(fleet.store, "target") == "forced_open"
-    page.goto(f"{evil}/")
-    page.evaluate("(dashboard) => { document.querySelector('iframe').src = dashboard }", fleet.url)
-    page.wait_for_timeout(500)
-    assert "chrome-error" in page.frames[1].url or page.frames[1].locator(".card").count() == 0
-    page.close()
-
-
-def test_a_name_that_leads_here_is_not_served(fleet: Dashboard) -> None:
-    port = fleet.url.rpartition(":")[2]
-    done = subprocess.run(
-        [
-            str(CHROMIUM),
-            *QUIET,
-            "--headless",
-            "--dump-dom",
-            "--host-resolver-rules=MAP rebound.example 127.0.0.1",
-            f"http://rebound.example:{port}/",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert "This dashboard is not served as" in done.stdout
-    assert "token" not in done.stdout
-
-
 # -- how fluent it is
-
-
-def churn(store_url: str, ended: threading.Event) -> None:
-    """Every circuit is called again and again; each second another one opens or closes."""
-    store = open_store(store_url)
-    turn = 0
-    while not ended.is_set():
-        for number in range(1_000):
-            if ended.wait(0.002):
-                return
-            key = f"{PREFIX}service-{number:04}"
-            found = store.load(key)
-            assert found is not None
-            counted = window.record(found.value["window"], 60.0, [("s", 20), ("f", number % 3)], store.now())
-            document = {**found.value, "window": counted}
-            if number % 250 == turn % 250:
-                opened = document["state"] == "closed"
-                document |= {"state": "open" if opened else "closed", "retry_at": store.now() + 600}
-                document["opened_at"] = store.now() if opened else None
-                document["retry_at"] = document["retry_at"] if opened else None
-            store.swap(key, found.version, document)
-        turn += 1
-
-
-def task_seconds(devtools: Any) -> float:
-    """How long the page's main thread has worked, in seconds of the processor."""
-    metrics = devtools.send("Performance.getMetrics")["metrics"]
-    return next(one["value"] for one in metrics if one["name"] == "TaskDuration")
-
-
-def test_a_thousand_circuits_and_ten_thousand_letters_stay_fluent(
-    crowd: Dashboard, visit: Callable[..., Any]
-) -> None:
-    ended = threading.Event()
-    work = threading.Thread(target=churn, args=(crowd.store, ended), daemon=True)
-    work.start()
-    page = visit(crowd.url)
-    expect(page.locator("#waiting b")).to_have_text("10,000", timeout=PATIENCE)
-    loaded = page.evaluate("seen")
-    page.get_by_role("button", name="Show all 1,000 circuits").click()
-    expect(page.locator(".card")).to_have_count(1_000, timeout=PATIENCE)
-    devtools = page.context.new_cdp_session(page)
-    devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
-    page.evaluate("Object.assign(seen, {frames: [], long: [], bytes: 0, messages: 0})")
-    before = task_seconds(devtools)
-    page.wait_for_timeout(20_000)
-    busy = task_seconds(devtools) - before
-    seen = page.evaluate("seen")
-    ended.set()
-    work.join()
-    frames = sorted(seen["frames"])
-    print(
-        f"\nfirst load: largest message {loaded['largest'] / 1000:.0f} kB, long tasks "
-        f"{[round(one) for one in loaded['long']]} ms\n"
-        f"20 s of 1,000 busy circuits, all shown: {len(frames)} frames, median {median(frames):.0f} ms, "
-        f"p95 {frames[int(len(frames) * 0.95)]:.0f} ms, longest {frames[-1]:.0f} ms; long tasks "
-        f"{sorted(map(round, seen['long']))} ms; the page took {busy:.1f} s of a processor; "
-        f"{seen['messages']} messages, {seen['bytes'] / 20_000:.0f} kB/s"
-    )
-    assert page.locator("#letters .row").count() == 40
-    assert page.locator("#letters .calls li").count() == 40 * 6
-    assert seen["bytes"] / 20 < 100_000
-    # In time of the processor: other tests may run beside.
-    assert busy < 20 * 0.25
-    assert median(frames) < 50

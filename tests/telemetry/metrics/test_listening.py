@@ -11,7 +11,6 @@ from prefect_resilience import (
     AgentChain,
     CircuitBreaker,
     ConfigurationError,
-    ErrorContext,
     Fallback,
     ResilienceEvent,
     ResilienceMetrics,
@@ -161,10 +160,3 @@ def test_without_a_recovery_there_is_no_average():
     totals.recovered(2.0)
     totals.recovered(4.0)
     assert totals.read().avg_recovery_time == 3.0
-
-
-def test_a_failed_agent_keeps_its_context(heard):
-    with pytest.raises(ConnectionError):
-        asked("kept", failing(1), retry=None)
-    told = ErrorContext.model_validate({**heard[-1].payload})
-    assert (told.node_id, told.attempt, told.action_id) == ("kept", 1, None)

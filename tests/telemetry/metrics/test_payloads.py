@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from prefect import flow
 
 from prefect_resilience import resilient_task
-from prefect_resilience.telemetry.edge.events import emit
 from prefect_resilience.telemetry.payloads import LIMIT, fitted, fitted_text, size_of
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -67,12 +66,6 @@ def test_what_is_too_large_is_cut_and_says_so(payload):
     assert made["truncated"] is True
 
 
-def test_a_cut_text_says_how_long_it_was():
-    made = fitted({"message": "begin " + "x" * 1_000_000})
-    assert made["message"].startswith("begin ")
-    assert made["message"].endswith("… (1000006 characters)")
-
-
 @pytest.mark.parametrize("at", [0, 19_970, 19_990, 20_005, 500_000])
 def test_a_secret_at_the_cut_does_not_stay_in_half(at):
     made = fitted({"message": "x" * (at - 1) + " " + SECRET + " " + "x" * 100_000})
@@ -85,14 +78,6 @@ def test_wherever_a_text_is_cut_no_half_of_a_secret_stays(before):
     shown = fitted_text("x" * before + " " + SECRET + " and more" * 50, 100)
     assert "ant-api" not in shown
     assert len(shown) <= 100
-
-
-def test_nor_where_hardly_anything_is_left():
-    payload = {f"key-{n}": "ж" * 40 + " " + SECRET + " ж" * 9_000 for n in range(400)}
-    made = fitted(payload, 10_000)
-    assert size_of(made) <= 10_000
-    assert made["truncated"] is True
-    assert "sk-ant-api03" not in json.dumps(made)
 
 
 def test_a_nest_without_end_is_cut():
@@ -133,41 +118,9 @@ def test_what_no_database_takes_is_replaced():
     }
 
 
-def test_texts_are_cut_within_their_bound():
-    assert fitted_text("short", 10) == "short"
-    assert fitted_text("x" * 20, 10) == "x" * 9 + "…"
-
-
 @pytest.mark.api
 class TestSent:
     """Through a real API: the event arrives, whatever is in it."""
-
-    def test_huge_payloads_with_secrets_in_every_field(self, seen):
-        name = f"huge-{uuid4().hex}"
-        payload = {
-            "mine": name,
-            "message": f"{SECRET} " * 100_000,
-            "code": SECRET,
-            "category": "network",
-            "password": "hunter2",
-            SECRET: 1,
-            "history": [{"error": {"message": f"postgres://me:hunter2@db/{n}"}} for n in range(5_000)],
-        }
-
-        @flow
-        def scenario():
-            emit("run.failed", "task", f"{name} {SECRET} " + "n" * 5_000, payload)
-
-        scenario()
-        (event,) = seen.events("prefect-resilience.run.failed", lambda e: e["payload"].get("mine") == name)
-        text = json.dumps(event)
-        assert len(text) < 2 * LIMIT
-        assert SECRET not in text
-        assert "hunter2" not in text
-        assert event["payload"]["truncated"] is True
-        assert event["resource"]["prefect-resilience.category"] == "network"
-        assert event["resource"]["prefect-resilience.code"] == "***"
-        assert len(event["resource"]["prefect.resource.name"]) <= 300
 
     @pytest.mark.smoke
     def test_a_run_that_fails_with_a_huge_error(self, seen):
