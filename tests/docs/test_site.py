@@ -50,14 +50,6 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
         assert "```mermaid" not in text, f"{page.name}: its script would be loaded from elsewhere"
 
 
-def test_the_site_is_made_strictly_and_is_not_kept() -> None:
-    assert SITE["strict"] is True
-    assert "site/" in (ROOT / ".gitignore").read_text().split()
-    clean = re.search(r"^clean:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
-    assert clean is not None
-    assert " site" in clean[1]
-
-
 @pytest.mark.parametrize(
     ("target", "command"),
     [

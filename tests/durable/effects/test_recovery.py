@@ -7,7 +7,6 @@ import json
 import threading
 import time
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from uuid import uuid4
 
 import pytest
@@ -15,7 +14,7 @@ from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
+from prefect.states import Completed, Crashed, Failed, Running
 
 from prefect_resilience import Backoff, ConfigurationError, resilient_task
 from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
@@ -197,28 +196,6 @@ def test_two_at_once_reschedule_once(deployed):
     assert len(batch_status(run_id).audit) == 4
 
 
-def test_what_cannot_be_run_again_is_told(deployed):
-    @flow
-    def invoices():
-        raise ConnectionError("reset")
-
-    run_id = str(invoices(return_state=True).state_details.flow_run_id)
-    report = recover(run_id)
-    assert (report.action, report.strategy) == ("told", "restart_batch")
-    assert f"run your program inside `with batch('{run_id}'):`" in report.why
-    assert "has no deployment" in report.why
-    assert run_of(run_id).state.is_failed()
-
-    put("invoices-2026-11", a="done", b="failed")
-    report = recover("invoices-2026-11")
-    assert (report.action, report.strategy, report.flow_run_id) == (
-        "told",
-        "restart_from_last_external",
-        None,
-    )
-    assert "with batch('invoices-2026-11')" in report.why
-
-
 def test_a_batch_that_nobody_knows_is_an_error_and_nothing_is_written(deployed):
     put("typo-2", a="done")
     before = [place for place, _ in scan_all(open_ledger().store, "")]
@@ -264,23 +241,6 @@ def test_a_named_batch_of_a_deployed_run(deployed):
     report = recover("named")
     assert (report.action, report.flow_run_id) == ("rescheduled", run_id)
     assert run_of(run_id).state.name == "AwaitingRetry"
-
-
-@pytest.mark.parametrize(
-    ("state", "action", "says"),
-    [
-        (Running(), "refused", "wait for its end"),
-        (Paused(), "refused", "resume it"),
-        (Completed(), "nothing", "completed"),
-        (Cancelled(), "told", "its run was cancelled"),
-        (Failed(message="Flow run encountered an exception: PermissionError: no"), "told", "is a permanent"),
-    ],
-)
-def test_when_not_to(deployed, state, action, says):
-    run_id = deployed(state)
-    report = recover(run_id)
-    assert (report.action, says in report.why) == (action, True), report
-    assert run_of(run_id).state.type == state.type
 
 
 @pytest.mark.requirement("004.18")
@@ -411,23 +371,6 @@ def test_a_recovery_that_was_cut_off(deployed):
     assert not audit.begin_restart(entry), "whoever lost its claim does nothing any more"
     audit.finish(entry)
     assert audit.document()["claim"] is None
-
-
-def test_a_fresh_crash_is_let_settle(deployed, monkeypatch):
-    """The worker that reports a crash reports it again a little later, which must not end the new run."""
-    run_id = deployed(Crashed())
-    slept = []
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 1_000.0)
-    # its own clock alone: Prefect's client sleeps in this process too
-    monkeypatch.setattr(recovery, "time", SimpleNamespace(time=time.time, sleep=slept.append))
-    assert recover(run_id, dry_run=True).action == "rescheduled"
-    assert slept == []
-    assert recover(run_id).action == "rescheduled"
-    assert 900 < slept[0] <= 1_000
-    run_id = deployed(Crashed())
-    recover(run_id, force=True)
-    recover(deployed(Failed()))
-    assert len(slept) == 1
 
 
 def test_an_error_goes_on_record_and_gives_the_claim_back(deployed, monkeypatch):

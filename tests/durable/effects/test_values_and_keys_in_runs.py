@@ -44,14 +44,6 @@ class Odd:
         return self.x == other.x
 
 
-class Post:
-    now = None
-
-
-def posted(order, to="all"):
-    return Post.now()
-
-
 def typed(order: int) -> Receipt:
     return Receipt(id=f"r{order}", lines=[order])
 
@@ -147,23 +139,6 @@ def test_a_replay_is_the_real_result_for_what_comes_after(seen):
 
 
 # -- keys
-
-
-@pytest.mark.smoke
-@pytest.mark.api
-def test_default_keys_are_one_for_each_call_and_batch(mode, receiver, post, monkeypatch):
-    monkeypatch.setattr(Post, "now", staticmethod(post))
-    made = mode.task(posted, effect="external", retry=None)
-    other = made.with_options(effect=Effect(scope="node-2"), name="another name")
-    for batch_id in ("a", "b"):
-        with batch(batch_id):
-            for one in (made, made, other):
-                mode.value(one, 1)
-                mode.value(one, 1, to="all")
-            mode.value(made, 2)
-    assert len(receiver.taken) == 6
-    assert set(receiver.taken.values()) == {1}
-    assert all(key.isascii() and len(key) < 280 for key in receiver.taken)
 
 
 def test_the_key_is_known_only_inside():
