@@ -358,7 +358,7 @@ def main() -> None:
         found = [Line(**{**one, "most": right[one["operation"]]}) for one in read]
         lines = list({(one.store, one.operation): one for one in found}.values())
     else:
-        most = {world: asked.most for world in WORLDS} | {"letters": asked.letters or asked.most}
+        most = dict.fromkeys(WORLDS, asked.most) | {"letters": asked.letters or asked.most}
         lines = list[Line]()
         plan = Plan(asked.stores, asked.worlds, most, asked.only, asked.patience, asked.keep)
         for some in measure(plan, partial(print, file=sys.stderr, flush=True)):

@@ -73,7 +73,7 @@ def review(draft: str, address: str, violations: list[dict[str, str]] | None = N
 def a_round(address: str, told: bool = True) -> Callable[..., dict]:
     """A round of writing and reviewing, for `iterate`."""
 
-    def round(previous: dict | None, round: int) -> dict:
+    def round(previous: dict | None, round: int) -> dict:  # noqa: A001 - the runs are named by it
         before = previous or {"draft": "About aspirin:", "missing": TOPICS}
         SERVICE.given.clear()
         draft = write(before["draft"], before["missing"] if told or round == 1 else [], address)

@@ -2,7 +2,7 @@
 
 from prefect_resilience.durable.letters.codec import LeftOut
 from prefect_resilience.durable.letters.edge.operations import get_letter as get
-from prefect_resilience.durable.letters.edge.operations import list_letters as list
+from prefect_resilience.durable.letters.edge.operations import list_letters as list  # noqa: A004 - `dead_letters.list()`
 from prefect_resilience.durable.letters.edge.operations import purge, replay
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import Claim, DeadLetter, Pass, Replay

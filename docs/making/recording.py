@@ -143,7 +143,10 @@ def _scrolled(lines: int) -> float:
 
 
 def _animation(steps: Sequence[tuple[float, int]], lines: int, seconds: float) -> Iterator[str]:
-    """Two stepwise animations: a cover uncovers the lines, and the screen scrolls up."""
+    """Two stepwise animations: a cover uncovers the lines, and the screen scrolls up.
+
+    They begin with the last screen, so that nobody looks at an empty terminal first.
+    """
     shown, cover, scroll = 0, list[str](), list[str]()
     for at, more in steps:
         shown += more
@@ -152,8 +155,8 @@ def _animation(steps: Sequence[tuple[float, int]], lines: int, seconds: float) -
         scroll.append(f"{moment}{{transform:translateY({-_scrolled(shown):g}px)}}")
     yield f"@keyframes cover{{{''.join(cover)}}}"
     yield f"@keyframes scroll{{{''.join(_changes(scroll))}}}"
-    yield f".cover{{animation:cover {seconds:.2f}s step-end infinite}}"
-    yield f".scroll{{animation:scroll {seconds:.2f}s step-end infinite}}"
+    for name in ("cover", "scroll"):
+        yield f".{name}{{animation:{name} {seconds:.2f}s step-end {LAST_SCREEN - seconds:.2f}s infinite}}"
     yield "@media (prefers-reduced-motion:reduce){.cover,.scroll{animation:none}}"
 
 

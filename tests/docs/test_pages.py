@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -200,6 +201,20 @@ def test_languages_of_blocks_are_known() -> None:
     known = {"python", "sh", "text", "yaml", "json"}
     strange = {(id_of(page), block.language) for page in PAGES for block in blocks(page)}
     assert {one for one in strange if one[1] not in known} == set()
+
+
+def test_the_architecture_names_what_registers_itself_at_import() -> None:
+    """A call of an imported `add_...` or `register_...` at the top of a module."""
+    registering = {
+        str(file.relative_to(ROOT / PACKAGE))
+        for file in (ROOT / PACKAGE).rglob("*.py")
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if ast.unparse(node.value.func).startswith(("add_", "register_"))
+    }
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    paragraph = text.partition("register themselves")[2].partition("`add_notes_source`")[0]
+    assert registering == set(re.findall(r"`([\w/]+\.py)`", paragraph))
 
 
 def test_the_forms_for_issues_are_forms() -> None:

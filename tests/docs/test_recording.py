@@ -73,11 +73,13 @@ def test_without_animations_it_shows_the_end(root: ElementTree.Element) -> None:
     assert float(cover.get("y", 0)) > last
 
 
-def test_it_loops_within_twenty_seconds(root: ElementTree.Element) -> None:
+def test_it_begins_with_the_last_screen_and_loops_within_twenty_seconds(root: ElementTree.Element) -> None:
     style = root.findtext(f"{SVG}style") or ""
-    seconds = [float(found) for found in re.findall(r"([\d.]+)s step-end infinite", style)]
-    assert len(seconds) == 2
-    assert max(seconds) <= 20
+    timings = re.findall(r"([\d.]+)s step-end (-[\d.]+)s infinite", style)
+    assert len(timings) == 2
+    for seconds, begin in timings:
+        assert float(seconds) <= 20
+        assert float(seconds) + float(begin) == pytest.approx(LAST_SCREEN)
 
 
 def test_long_waits_are_cut_and_blocks_stay_whole() -> None:

@@ -167,7 +167,7 @@ def modules_of(text: str) -> dict[str, griffe.Module]:
 def breaking(old: str, new: str) -> dict[str, str]:
     """By public name ("Retry.decide(attempt)"): what a caller of the old API would trip over."""
     before, after = modules_of(old), modules_of(new)
-    found = {name: "the module is gone" for name in before.keys() - after.keys()}
+    found = dict.fromkeys(before.keys() - after.keys(), "the module is gone")
     for module in before.keys() & after.keys():
         for breakage in griffe.find_breaking_changes(before[module], after[module]):
             told = breakage.explain(griffe.ExplanationStyle.ONE_LINE)

@@ -169,7 +169,7 @@ MISTAKES: list[tuple[Any, str]] = [
     ),
     (lambda: task(retry=True), "retry=True is not a retry policy: write Retry(attempts=3), "),
     (lambda: CircuitPolicy(sync_interval=0), "CircuitPolicy(sync_interval=0.0): write more than 0"),
-    (lambda: CircuitPolicy(**{"sync_interval": "0s"}), "(sync_interval=0.0): write more than 0"),
+    (lambda: CircuitPolicy(sync_interval="0s"), "(sync_interval=0.0): write more than 0"),
     (lambda: CircuitBreaker("a", sync_interval=timedelta(0)), "'a', sync_interval=0.0): write more than 0"),
     (lambda: CircuitBreaker("a", probe_lease=0), "CircuitBreaker('a', probe_lease=0.0): write more than 0"),
     (lambda: CircuitBreaker("a", open_for=1e300), "CircuitBreaker('a', open_for=1e+300): write at most 3"),

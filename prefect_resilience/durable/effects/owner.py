@@ -317,5 +317,5 @@ def _tick_all() -> None:
 
 @at_exit
 def _leave_all() -> None:
-    for owner in list(_owners):
+    for owner in list(_owners):  # noqa: PERF101 - a set of weak references may shrink meanwhile
         owner.leave()

@@ -199,9 +199,11 @@ class _Encoder:
         """The object's fields and the rest of its `__dict__`, without the values of cached properties."""
         cls = cast("type[Any]", type(value))
         members = {name: getattr(value, name) for name in names if hasattr(value, name)}
-        for name, member in getattr(value, "__dict__", {}).items():
-            if not isinstance(getattr(cls, name, None), cached_property):
-                members[name] = member
+        members |= {
+            name: member
+            for name, member in getattr(value, "__dict__", {}).items()
+            if not isinstance(getattr(cls, name, None), cached_property)
+        }
         return {KIND: kind, "class": class_path(cls), "fields": self._members(members, path)}
 
     def _members(self, members: Mapping[str, Any], path: str) -> dict[str, Any]:

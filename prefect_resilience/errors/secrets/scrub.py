@@ -149,7 +149,7 @@ def scrub_exception(exc: BaseException) -> BaseException:
         nodes = _graph(exc)
         replaced: dict[int, BaseException] = {}
         left = [0, LONGEST, MOST]
-        for node in sorted(reversed(nodes), key=_rank):
+        for node in sorted(reversed(nodes), key=_rank):  # noqa: C414 - the last of equal rank comes first
             after = _scrubbed(node, replaced, [0, LONGEST, LONGEST] if node is exc else left)
             if after is not node:
                 replaced[id(node)] = after

@@ -130,6 +130,7 @@ class Reading:
         self.forms.append(data)
         if not isinstance(data, self._known):
             self._wrong(place, f"{shortly(data)} is not a condition: write one like {_EXAMPLE}")
+        return None
 
     def _wrong(self, place: Place, sentence: str) -> None:
         self.mistakes.append((place, sentence))

@@ -82,6 +82,7 @@ class Installation:
         self.note(kind, name, "removed", why)
         if not self.dry_run:
             delete()
+        return None
 
 
 def _find(read: Callable[..., T], *args: Any) -> T | None:

@@ -173,7 +173,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
         emit("store.unavailable", "store", "dead-letters", {"reason": redact(str(failure))})
         try:
             if queue is None:
-                raise failure
+                raise
             kept = spool_of(queue).keep(letter, contents, datetime.now(UTC))
         except (OSError, ValueError, StoreUnavailable) as worse:
             log.error(loss(letter, worse))

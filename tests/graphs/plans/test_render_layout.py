@@ -67,14 +67,14 @@ def test_nothing_to_draw() -> None:
 
 
 def test_a_chain_is_straight() -> None:
-    sizes = {name: (90.0, 40.0) for name in "abc"}
+    sizes = dict.fromkeys("abc", (90.0, 40.0))
     layout = layered(sizes, [Line("a", "b"), Line("b", "c")])
     assert {x for x, _ in layout.boxes.values()} == {-45.0}
     assert len({x for way in layout.ways for x, _ in way.points}) == 1
 
 
 def test_a_box_is_near_what_leads_to_it() -> None:
-    sizes = {name: (90.0, 40.0) for name in "abcdef"}
+    sizes = dict.fromkeys("abcdef", (90.0, 40.0))
     layout = layered(sizes, [Line("a", "f"), Line("b", "e"), Line("c", "d")])
     order = {name: x for name, (x, _) in layout.boxes.items()}
     assert (order["a"] < order["b"]) == (order["f"] < order["e"])

@@ -132,6 +132,7 @@ def calls_through(way, limit):
             for attempt in resilient(limits=limit, retry=None):
                 with attempt:
                     return 1
+            return None
 
         return block
     if way == "limit":

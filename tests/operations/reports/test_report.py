@@ -30,7 +30,7 @@ from tests.prefect_runs import until
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(600)]
 
 LINES = 90
-FIGURES = [name for name in RunFigures.model_fields]
+FIGURES = list(RunFigures.model_fields)
 
 
 def check(made: FleetReport, day: Day) -> None:

@@ -105,7 +105,7 @@ def test_numbers_as_text() -> None:
 @given(NAMES, NAMES)
 def test_whatever_the_names_a_row_is_a_row(task: str, why: str) -> None:
     page = page_of(report(advice(task=task, why=why, now=task)))
-    (row,) = [line for line in page.splitlines() if line.startswith("| `") or line.startswith("| ``")]
+    (row,) = [line for line in page.splitlines() if line.startswith(("| `", "| ``"))]
     assert row.replace("\\|", "").count("|") == 6
 
 

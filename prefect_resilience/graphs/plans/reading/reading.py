@@ -51,6 +51,7 @@ def read_plan(
         "the plan",
         f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quoted(source)}",
     )
+    return None
 
 
 def is_text(source: str) -> bool:
