@@ -1,4 +1,4 @@
-"""The parts of Prefect that this package uses without a promise from Prefect. Tested with Prefect 3.8.8 and 3.9.1.
+"""The parts of Prefect that this package uses without a promise from it. Tested with Prefect 3.8.8 and 3.9.1.
 
 Each seam has a test in `tests/tasks/test_seams.py`, which fails when a new version of Prefect moves it.
 Without a seam the package still works, with less: each docstring says what is missing.
