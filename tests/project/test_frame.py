@@ -177,3 +177,10 @@ def test_examples_use_the_public_api_alone(path: Path) -> None:
     assert ours <= {f"prefect_resilience.{name}" for name in SUBMODULES}
     foreign = {name.partition(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names)
     assert foreign <= PUBLIC_FOR_FLOWS
+
+
+def test_every_readme_command_is_a_make_target() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    used = set(re.findall(r"\bmake ([a-z-]+)(?=`|\s+#)", (ROOT / "README.md").read_text()))
+    assert used
+    assert used <= targets
