@@ -7,13 +7,9 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import certifi
 import hypothesis
@@ -42,6 +38,8 @@ def trust_one_authority() -> None:
 
 trust_one_authority()
 
+from prefect_resilience.testing.services import ReceivedRequest, Reply, ScriptedService  # noqa: E402
+
 # A shell's background job ignores Ctrl-C and hands that down to its children, which tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -64,71 +62,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path in unmeasured, item.path not in slow))
 
 
-@dataclass
-class Reply:
-    """One scripted answer of the service. `delay` is in seconds; `drop` cuts the connection instead."""
-
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-    body: str = "{}"
-    delay: float = 0.0
-    drop: bool = False
-
-
-class Service:
-    """A real HTTP service on loopback that answers by a script, and then the last line of it for ever."""
+class Service(ScriptedService):
+    """A service that also lists the times and the paths of its calls."""
 
     def __init__(self) -> None:
-        self.script: list[Reply | Callable[[], Reply]] = [Reply()]
         self.calls: list[float] = []
         self.paths: list[str] = []
-        self._lock = threading.Lock()
-        service = self
+        super().__init__()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self) -> None:
-                service.answer(self)
-
-            def log_message(self, *_: Any) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def says(self, *script: int | Reply | Callable[[], Reply]) -> None:
-        self.script = [Reply(line) if isinstance(line, int) else line for line in script]
-
-    def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        with self._lock:
-            line = self.script[min(len(self.calls), len(self.script) - 1)]
-            self.calls.append(time.time())
-            self.paths.append(handler.path)
-        reply = line() if callable(line) else line
-        time.sleep(reply.delay)
-        if reply.drop:
-            handler.connection.close()
-            return
-        handler.send_response(reply.status)
-        for name, value in reply.headers.items():
-            handler.send_header(name, value)
-        handler.send_header("Content-Length", str(len(reply.body)))
-        handler.end_headers()
-        handler.wfile.write(reply.body.encode())
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def answer(self, request: ReceivedRequest) -> Reply:
+        self.calls.append(request.at)
+        self.paths.append(request.path)
+        return super().answer(request)
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    made = Service()
-    yield made
-    made.close()
+    with Service() as service:
+        yield service
 
 
 @pytest.fixture
