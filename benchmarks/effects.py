@@ -120,7 +120,7 @@ class Alone:
     def flow(self) -> tuple[str | None, str | None]:
         return self.batch, "benchmark"
 
-    def begun_external(self, store_url: str) -> None:
+    def note_external_begun(self, store_url: str) -> None:
         return
 
     def keep(self, reference: str, value: Any) -> str | None:

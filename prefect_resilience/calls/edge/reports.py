@@ -142,7 +142,7 @@ class ReportingRun(RunContext):
 
         return PrefectMarks(self.batch_id(), root, store_name(self.ledger().store.url))
 
-    def begun_external(self, store_url: str) -> None:
+    def note_external_begun(self, store_url: str) -> None:
         if (context := TaskRunContext.get()) is not None:
             from prefect_resilience.durable.batches.edge.tags import mark_external
 

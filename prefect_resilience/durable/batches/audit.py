@@ -19,7 +19,7 @@ from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strateg
 from prefect_resilience.durable.effects.aliases import remove_aliases
 from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
-from prefect_resilience.durable.effects.opening import change_batch, is_counted, removed_effects
+from prefect_resilience.durable.effects.opening import change_batch, is_counted, note_removed_effects
 from prefect_resilience.durable.sagas.report import saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -297,7 +297,7 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
             counted += gone and is_counted(document.value)
         elif document.value["state"] in ("intended", "unknown", "compensating"):
             doubts.append(document.value["key"])
-    removed_effects(ledger, batch_id, counted)
+    note_removed_effects(ledger, batch_id, counted)
     return Cleared(len(copies), removed, tuple(doubts))
 
 

@@ -55,8 +55,8 @@ class KnownAliases:
             self._read_for.add(passed)
 
     def add(self, alias: str, keys: list[str], names: list[str]) -> None:
-        known = self.keys.get(alias, [])
-        self.keys[alias] = [*known, *(key for key in keys if key not in known)]
+        earlier = self.keys.get(alias, [])
+        self.keys[alias] = [*earlier, *(key for key in keys if key not in earlier)]
         for key in keys:
             self.changes.setdefault(key, set()).update(names)
 
@@ -81,14 +81,14 @@ class KnownAliases:
 
 def _parts(values: Iterable[Any]) -> dict[int, Any]:
     """The objects in some values that can change, by their ids."""
-    found: dict[int, Any] = {}
+    parts: dict[int, Any] = {}
     waiting = [*values]
-    while waiting and len(found) < MOST_UNSURE:
+    while waiting and len(parts) < MOST_UNSURE:
         value = waiting.pop()
-        if id(value) not in found and not (is_fixed(value) or isinstance(value, type | Enum | FunctionType)):
-            found[id(value)] = value
+        if id(value) not in parts and not (is_fixed(value) or isinstance(value, type | Enum | FunctionType)):
+            parts[id(value)] = value
             waiting += gc.get_referents(value)
-    return found
+    return parts
 
 
 class _KnownBatches:
@@ -102,13 +102,13 @@ _known = per_process(_KnownBatches)
 def aliases_of(store: Store, batch_id: str, passed: Pass) -> KnownAliases:
     """The aliases of a batch; the store is read once for each pass. May raise StoreUnavailable."""
     key = (id(store), batch_id)
-    known = _known.batches.get(key)
-    if known is None or known.store is not store:
-        known = _known.batches[key] = KnownAliases(store, batch_id)
+    aliases = _known.batches.get(key)
+    if aliases is None or aliases.store is not store:
+        aliases = _known.batches[key] = KnownAliases(store, batch_id)
         while len(_known.batches) > MOST_BATCHES:
             _known.batches.popitem(last=False)
-    known.read(passed if any(number > 1 for _, number in passed) else passed[:1])
-    return known
+    aliases.read(passed if any(number > 1 for _, number in passed) else passed[:1])
+    return aliases
 
 
 def record_alias(store: Store, batch_id: str, alias: str, key: str, names: list[str], asker: Asker) -> None:
@@ -118,7 +118,7 @@ def record_alias(store: Store, batch_id: str, alias: str, key: str, names: list[
         if known is not None and key in known["keys"]:
             return known
         keys, more = [*(known or {"keys": []})["keys"], key], [*(known or {"names": []})["names"], *names]
-        passed = [list(one) for one in asker.passed]
+        passed = [list(entry) for entry in asker.passed]
         about = {"batch": batch_id, "alias": alias, "run": asker.run, "pass": passed}
         return {**about, "keys": keys, "names": sorted({*more})}
 
@@ -127,8 +127,8 @@ def record_alias(store: Store, batch_id: str, alias: str, key: str, names: list[
 
 def key_of_alias(store: Store, batch_id: str, alias: str) -> str:
     """The key of the effect that has this alias; the alias itself if it is none, or names several effects."""
-    found = store.load(place_of(batch_id, alias, ALIASES))
-    keys: list[str] = [] if found is None else found.value["keys"]
+    document = store.load(place_of(batch_id, alias, ALIASES))
+    keys: list[str] = [] if document is None else document.value["keys"]
     return keys[0] if len(keys) == 1 else alias
 
 
@@ -152,8 +152,8 @@ def follow(ledger: Ledger, batch_id: str, alias: str, keys: list[str], asker: As
     """
     effect = ledger.store.load(place_of(batch_id, keys[0]))
     document: dict[str, Any] = {} if effect is None else effect.value
-    asked, recipe = document.get("asked"), document.get("recipe")
-    again = asked is not None and asked["run"] != asker.run and same_pass(asked["pass"], asker.passed)
+    last, recipe = document.get("asked"), document.get("recipe")
+    again = last is not None and last["run"] != asker.run and same_pass(last["pass"], asker.passed)
     if again or len(keys) > 1 or (recipe is not None and recipe["task"] not in asker.names):
         calls = " and ".join(map(repr, keys[:2]))
         raise EffectKeyReused(alias, batch_id, f"the call of {calls} changed its arguments to these")

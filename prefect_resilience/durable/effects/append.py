@@ -59,7 +59,7 @@ def append_once(text: str, addition: str, *, shortest: int | None = None) -> App
         raise ConfigurationError(f"append_once(shortest={shortest!r}): write a number of characters above 0")
     if _stands(text, addition):
         return AppendResult(text, "already_present", len(addition))
-    begun = _begun(text, addition)
+    begun = _find_beginning(text, addition)
     if begun and (_tells(text, addition, begun) if shortest is None else begun >= shortest):
         return AppendResult(text + addition[begun:], "resumed", begun)
     if addition.strip() and _stands(text.rstrip(), addition.rstrip()):
@@ -93,20 +93,20 @@ def _stands(text: str, addition: str) -> bool:
     return text.endswith(addition) or _lines(_tail(text, addition)).endswith(_lines(addition))
 
 
-def _begun(text: str, addition: str) -> int:
+def _find_beginning(text: str, addition: str) -> int:
     """How many characters of the addition the text already ends with."""
     exact = overlap(addition, _tail(text, addition))
     if "\n" not in addition:
         return exact
     tail, folded = _tail(text, addition), _lines(addition)
     if not tail.endswith("\r"):
-        return max(exact, _unfolded(addition, overlap(folded, _lines(tail))))
+        return max(exact, _unfold(addition, overlap(folded, _lines(tail))))
     # Cut between CR and LF: the rest begins with the LF.
     whole = _lines(tail + "\n")
     reached = len(folded) if whole.endswith(folded) else overlap(folded, whole)
     if not reached:
         return exact
-    place = _unfolded(addition, reached - 1)
+    place = _unfold(addition, reached - 1)
     return max(exact, place + addition.startswith("\r\n", place))
 
 
@@ -119,7 +119,7 @@ def _lines(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-def _unfolded(addition: str, seen: int) -> int:
+def _unfold(addition: str, seen: int) -> int:
     """The index in the addition after `seen` characters, when each line end counts as one character."""
     place = 0
     for _ in range(seen):

@@ -77,7 +77,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 MOST_OBJECTS, MOST_MODULES = 50_000, 3_000
 
 
-def unwatched_channel(*roots: object) -> str | None:
+def find_unwatched_channel(*roots: object) -> str | None:
     """A driver or an open connection that the code of these objects may use; None if there is none."""
     try:
         channel = _ChannelSearch(roots).found()
@@ -122,9 +122,9 @@ class _ChannelSearch:
         """What makes this thing a channel of its own."""
         if _is(thing, *_NAMED):
             module = _module_of(thing)
-            return _listed(module, DRIVERS | _DIRECT) or self.through(module)
+            return _entry_of(module, DRIVERS | _DIRECT) or self.through(module)
         for base in type(thing).__mro__:
-            if (driver := _listed(base.__module__, _OBJECTS)) is not None:
+            if (driver := _entry_of(base.__module__, _OBJECTS)) is not None:
                 return driver
         return _open_connection(thing) or self.through(type(thing).__module__)
 
@@ -185,15 +185,15 @@ class _ChannelSearch:
         with suppress(Exception):
             if _top_modules(thing) & {"httpx", "httpx2"}:
                 hooks = thing.event_hooks["request"]
-                reached = [*hooks, *(one for hook in hooks for one in self.beyond(hook))]
-                return any(one is send_idempotency_key for one in reached)
+                reached = [*hooks, *(part for hook in hooks for part in self.beyond(hook))]
+                return any(part is send_idempotency_key for part in reached)
         return False
 
     def named(self, function: FunctionType) -> Iterator[object]:
         """What the code of a function names: globals, imported modules, and members that wait for a name."""
-        here = function.__globals__
-        used, imported = _names_in(function.__code__, here.get("__package__") or "")
-        yield from here.values() if used & _ALL_NAMES else (here[name] for name in used if name in here)
+        scope = function.__globals__
+        used, imported = _names_in(function.__code__, scope.get("__package__") or "")
+        yield from scope.values() if used & _ALL_NAMES else (scope[name] for name in used if name in scope)
         yield from (sys.modules[name] for name in imported if name in sys.modules)
         if not used.isdisjoint(_ANY_NAME):
             used |= self.unused.keys()
@@ -236,8 +236,10 @@ class _ChannelSearch:
 @lru_cache(maxsize=20_000)
 def _used_by(module: str, size: int) -> tuple[str | None, frozenset[str]]:
     """The modules of the `size` things in a module, and a driver among them."""
-    used = frozenset(_module_of(one) for one in [*vars(sys.modules[module]).values()] if _is(one, *_NAMED))
-    return next(filter(None, (_listed(one, DRIVERS) for one in used)), None), used
+    used = frozenset(
+        _module_of(member) for member in [*vars(sys.modules[module]).values()] if _is(member, *_NAMED)
+    )
+    return next(filter(None, (_entry_of(member, DRIVERS) for member in used)), None), used
 
 
 def _names_in(code: CodeType, package: str) -> tuple[set[str], set[str]]:
@@ -249,7 +251,7 @@ def _names_in(code: CodeType, package: str) -> tuple[set[str], set[str]]:
             name, level = str(step.argval), loaded[-2]
             with suppress(ImportError):
                 name = importlib.util.resolve_name("." * level + name, package)
-            imported |= {name, *(f"{name}.{one}" for one in code.co_names)}
+            imported |= {name, *(f"{name}.{attribute}" for attribute in code.co_names)}
         elif step.opcode in dis.hasname and not step.opname.startswith("STORE"):
             used.add(step.argval)
         loaded.append(step.argval)
@@ -267,7 +269,7 @@ def _is(thing: object, *kinds: type) -> bool:
     return issubclass(type(thing), kinds)
 
 
-def _listed(module: str, table: frozenset[str]) -> str | None:
+def _entry_of(module: str, table: frozenset[str]) -> str | None:
     """The entry of a table that a module belongs to."""
     parts = module.split(".")
     return next((name for n in range(len(parts)) if (name := ".".join(parts[: n + 1])) in table), None)

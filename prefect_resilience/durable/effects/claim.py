@@ -19,7 +19,7 @@ from typing import Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, slept
 from prefect_resilience.base.outcomes import UnawaitedResult, is_state, recorded
-from prefect_resilience.durable.effects.channels import unwatched_channel
+from prefect_resilience.durable.effects.channels import find_unwatched_channel
 from prefect_resilience.durable.effects.current import (
     CallOutcome,
     EffectInProgress,
@@ -30,7 +30,7 @@ from prefect_resilience.durable.effects.current import (
     next_turn,
     when_gone,
 )
-from prefect_resilience.durable.effects.evidence import proves_not_done, spared_by
+from prefect_resilience.durable.effects.evidence import proves_not_done, sparing_hint
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
@@ -112,7 +112,7 @@ class EffectClaim(LedgerSequences):
         self._classified = classified
         if self.effect.external:
             watch_other_traffic(in_progress)
-            self.here.begun_external(self._ledger.store.url)
+            self.here.note_external_begun(self._ledger.store.url)
         if not self.watchable:
             self._running.unwatched()
         # Only the contexts of the call hold this object: when it is gone, the call has ended completely.
@@ -141,7 +141,7 @@ class EffectClaim(LedgerSequences):
         while True:
             decision: LedgerDecision = yield from self._stands()
             if isinstance(decision, Ask):
-                decision = yield from self._resolved(decision)
+                decision = yield from self._resolve(decision)
                 if isinstance(decision, Ask):
                     continue  # another call ended in doubt meanwhile
             if isinstance(decision, Send):
@@ -229,17 +229,17 @@ class EffectClaim(LedgerSequences):
     def broke(self, error: BaseException, presence: weakref.ref[Any]) -> Steps[None]:
         """The attempt failed: record the outcome of its call, now or when the call has ended."""
         if self.recorded and self.effect.external:
-            if self._running.leave(self._ended_late):
-                yield from self._left_running(error)
+            if self._running.leave(self._end_late):
+                yield from self._leave_running(error)
                 return
             if (returned := self._running.returned) is not None:
                 # The function returned at the moment when its attempt was interrupted.
                 self._warn(drive(self._late(returned)), "late", self.key)
                 return
             if self._running.interrupted and not (yield from self._is_over(error, presence)):
-                yield from self._left_running(error)
+                yield from self._leave_running(error)
                 return
-        event = self._known_of(error)
+        event = self._proof_of(error)
         if self.recorded and not isinstance(error, Exception):
             # Cancelled or interrupted: no more steps may be awaited.
             self._reported = True
@@ -251,36 +251,40 @@ class EffectClaim(LedgerSequences):
         """The attempt has ended: if nothing else reports its outcome, the owner's thread does."""
         if self._claimed and not self._reported:
             self._reported = True
-            said = {"code": "INTERRUPTED", "message": "its attempt was interrupted at an unknown point"}
-            event = Doubted(self.name, said) if self._running.entered else not_sent(self.name, "interrupted")
+            failure = {"code": "INTERRUPTED", "message": "its attempt was interrupted at an unknown point"}
+            event = (
+                Doubted(self.name, failure) if self._running.entered else not_sent(self.name, "interrupted")
+            )
             self._ledger.report_later(self._place, event)
 
-    def _known_of(self, error: BaseException) -> FailedCall | Doubted:
+    def _proof_of(self, error: BaseException) -> FailedCall | Doubted:
         """The event that the call's error proves."""
         info, witness = self._classified(error), self._witness
         entered = self._running.entered
         if witness.shows_nothing_taken() and not self.effect.one_request:
-            witness.saw_native(unwatched_channel(self.fn, *self.here.parameters.values()))
+            witness.saw_native(find_unwatched_channel(self.fn, *self.here.parameters.values()))
         proven = proves_not_done(error, info, entered=entered, effect=self.effect, witness=witness)
         if isinstance(error, UnawaitedResult):
             proven = not (error.has_begun or witness.requests or witness.others or witness.beside())
         self.clear = proven
         self.ambiguous = not proven
-        said = None if info is None else {"code": info.code, "message": _brief(info.message)}
+        failure = None if info is None else {"code": info.code, "message": _brief(info.message)}
         if proven:
-            return FailedCall(self.name, said)
+            return FailedCall(self.name, failure)
         self.why = (
-            "it was interrupted" if said is None else f"it failed with {said['code']}: {said['message']}"
+            "it was interrupted"
+            if failure is None
+            else f"it failed with {failure['code']}: {failure['message']}"
         )
-        spared = spared_by(error, info, self.effect, witness)
+        spared = sparing_hint(error, info, self.effect, witness)
         if spared is not None:
             self.why += f"; {spared}"
-            said = said and {**said, "hint": spared}
-        return Doubted(self.name, said)
+            failure = failure and {**failure, "hint": spared}
+        return Doubted(self.name, failure)
 
     # -- overdue calls
 
-    def _left_running(self, error: BaseException) -> Steps[None]:
+    def _leave_running(self, error: BaseException) -> Steps[None]:
         self.overdue = self._reported = True
         self.clear = False
         self.ambiguous = False
@@ -299,16 +303,16 @@ class EffectClaim(LedgerSequences):
         if isinstance(error, Exception):
             yield Invoke(next_turn)
         info = self._classified(error)
-        said = {
+        failure = {
             "code": "OVERDUE",
             "message": "its attempt was over before its call, and the outcome of the call is unknown",
         }
         if info is not None:
-            said["after"] = info.code
-        report = partial(self._ledger.report, self._place, Doubted(self.name, said))
+            failure["after"] = info.code
+        report = partial(self._ledger.report, self._place, Doubted(self.name, failure))
         return when_gone(presence, partial(self._ledger.owner.later_while_held, report))
 
-    def _ended_late(self, outcome: CallOutcome) -> None:
+    def _end_late(self, outcome: CallOutcome) -> None:
         """Record the outcome of a call that outlived its attempt, in the call's own thread."""
         try:
             self._warn(drive(self._late(outcome)), "late", self.key)
@@ -323,7 +327,7 @@ class EffectClaim(LedgerSequences):
             return (
                 f"Late: the effect {self.key!r} was done after its attempt was over; its result is recorded"
             )
-        event = self._known_of(outcome.error)
+        event = self._proof_of(outcome.error)
         yield Blocking(self._ledger.report_patiently, (self._place, event))
         came = "did not take place" if isinstance(event, FailedCall) else "may have taken place"
         return f"Late: the effect {self.key!r} {came}: its call ended in an error after its attempt was over"

@@ -90,7 +90,7 @@ class OutsideRuns(Protocol):
         """The id of the flow run and the name of the flow."""
         return None, None
 
-    def begun_external(self, store_url: str) -> None:
+    def note_external_begun(self, store_url: str) -> None:
         """An external effect is recorded as intended, and its call is about to be made."""
 
     def report(self, report: CallReport) -> None:

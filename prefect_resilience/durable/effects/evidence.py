@@ -134,12 +134,12 @@ def _other_traffic(error: BaseException) -> bool:
 def _spoken_for(links: Collection[BaseException]) -> set[int]:
     """The `id` of each cause of an error of httpx or httpcore. Such an error says which part of the request
     failed: a connection that was reset during the TLS handshake is a ConnectError."""
-    found: set[int] = set()
+    causes: set[int] = set()
     for link in links:
         named = _first_named(link)
         if named is not None and named.startswith(_WITNESSED):
-            found |= {id(cause) for cause in _closure(link, everything=False) if cause is not link}
-    return found
+            causes |= {id(cause) for cause in _closure(link, everything=False) if cause is not link}
+    return causes
 
 
 def _leaves_open(link: BaseException) -> bool:
@@ -185,28 +185,30 @@ def _grpc_refusal(error: BaseException, info: ErrorInfo) -> bool:
 def _closure(error: BaseException, *, everything: bool) -> Collection[BaseException]:
     """The exception, its causes and the exceptions in its arguments. With `everything`, also the exceptions
     that were being handled when it was raised, and the members of a group."""
-    found: dict[int, BaseException] = {}
+    links: dict[int, BaseException] = {}
     waiting: list[object] = [error]
-    while waiting and len(found) < _MOST_LINKS:
+    while waiting and len(links) < _MOST_LINKS:
         link = waiting.pop(0)
-        if not isinstance(link, BaseException) or id(link) in found:
+        if not isinstance(link, BaseException) or id(link) in links:
             continue
-        found[id(link)] = link
+        links[id(link)] = link
         # urllib3 and urllib keep the cause as `reason`, requests keeps urllib3's error in its arguments
         waiting += [link.__cause__, read(link, "reason"), *link.args]
         if everything:
             waiting += [link.__context__, *_members(link)]
-    return found.values()
+    return links.values()
 
 
 def _members(error: BaseException) -> tuple[BaseException, ...]:
     members = read(error, "exceptions")
     if not isinstance(members, tuple):
         return ()
-    return tuple(one for one in cast("tuple[Any, ...]", members) if isinstance(one, BaseException))
+    return tuple(member for member in cast("tuple[Any, ...]", members) if isinstance(member, BaseException))
 
 
-def spared_by(error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness) -> str | None:
+def sparing_hint(
+    error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness
+) -> str | None:
     """A hint how such an error could be proof next time; None if it could not be."""
     if info is None or not speaks_for_itself(error, info):
         return None

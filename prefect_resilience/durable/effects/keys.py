@@ -98,7 +98,7 @@ def _beside(value: Any, each: Callable[[Any], Any]) -> dict[str, Any]:
         return _private(value, each)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {one.name for one in dataclasses.fields(value)}
-        tried = {name: _tried(item, each) for name, item in _state(value).items() if name not in fields}
+        tried = {name: _try_all(item, each) for name, item in _state(value).items() if name not in fields}
         return {name: item for name, item in tried.items() if item is not None}
     if not isinstance(value, _STATEFUL):
         return {}
@@ -133,15 +133,15 @@ def _private(model: BaseModel, each: Callable[[Any], Any]) -> dict[str, Any]:
     if hasattr(type(model), "get_block_type_slug"):
         return {}
     declared = type(model).__private_attributes__
-    tried = {name: _tried(item, each) for name, item in (model.__pydantic_private__ or {}).items()}
+    tried = {name: _try_all(item, each) for name, item in (model.__pydantic_private__ or {}).items()}
     return {
         name: item
         for name, item in tried.items()
-        if item is not None and (name not in declared or item != _tried(declared[name].get_default(), each))
+        if item is not None and (name not in declared or item != _try_all(declared[name].get_default(), each))
     }
 
 
-def _tried(value: Any, each: Callable[[Any], Any]) -> list[Any] | None:
+def _try_all(value: Any, each: Callable[[Any], Any]) -> list[Any] | None:
     """The encoded value in a list; None if it has none."""
     try:
         return [each(value)]
@@ -288,9 +288,9 @@ def effect_key(
         "digest": DIGEST,
     }
     if effect.key is not None:
-        given = {BATCH_FIELD: batch_id, **parameters}
+        arguments = {BATCH_FIELD: batch_id, **parameters}
         formatter = _Escaping(effect.key, hasher)
-        filled = filled_with(formatter, effect.key, given, "effect key")
+        filled = filled_with(formatter, effect.key, arguments, "effect key")
         recipe["fields"] = {
             name: args[name] if name in args else _argument(value, True, hasher)
             for name, value in (formatter.values.items() if digests else ())

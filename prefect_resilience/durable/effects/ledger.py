@@ -57,13 +57,13 @@ def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float |
     A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
     """
     for _ in range(MOST_TRIES):
-        found = store.load(place)
-        before = None if found is None else found.value
+        stored = store.load(place)
+        before = None if stored is None else stored.value
         after = step(before)
         if after is before:
             return after
         expires_at = None if lasts is None else store.now() + lasts
-        if store.swap(place, 0 if found is None else found.version, after, expires_at):
+        if store.swap(place, 0 if stored is None else stored.version, after, expires_at):
             return after
     raise StoreUnavailable(f"too many concurrent changes to the document {place!r}: try again")
 
@@ -85,14 +85,14 @@ class Ledger:
         self.before_outcome: list[Callable[[], object]] = []
         """Writes that must be made before the next outcome is recorded."""
 
-    def keyed_hash(self, text: str) -> str:
+    def hash_secret(self, text: str) -> str:
         """A keyed digest of a secret. The key is created once and kept in this store."""
         return hmac.new(self._hash_key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
 
     @cached_property
     def _hash_key(self) -> bytes:
-        made = {"key": secrets.token_hex(32)}
-        return bytes.fromhex(changed(self.store, HASH_KEY, lambda known: known or made)["key"])
+        new = {"key": secrets.token_hex(32)}
+        return bytes.fromhex(changed(self.store, HASH_KEY, lambda known: known or new)["key"])
 
     def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """The state of the effect; if it is replayed, the asking run is recorded."""
@@ -117,7 +117,7 @@ class Ledger:
             decision = self._step(
                 place,
                 lambda sign: Intend(owner, claim, sign.alive, kind, about, despite_doubt, asker, sign.silent),
-                seen=self._seen(place) or LastSeen(place, None),
+                seen=self._last_seen_of(place) or LastSeen(place, None),
             )
         except BaseException:
             self.report_later(place, not_sent(claim, "it was withdrawn"))
@@ -129,14 +129,14 @@ class Ledger:
     def report(self, place: str, event: Succeeded | FailedCall | Doubted) -> None:
         """Record the outcome of a call."""
         self.write_before()
-        self._step(place, lambda _: event, seen=self._seen(place))
+        self._step(place, lambda _: event, seen=self._last_seen_of(place))
         self.owner.drop(event.claim)
 
     def overdue(self, place: str, claim: str) -> None:
         """Record that the call outlives its attempt; the claim stays held. Never raises StoreUnavailable."""
         try:
             self.write_before()
-            self._step(place, lambda _: Overdue(claim), seen=self._seen(place))
+            self._step(place, lambda _: Overdue(claim), seen=self._last_seen_of(place))
         except StoreUnavailable:
             self.owner.later(lambda: self._step(place, lambda _: Overdue(claim)))
 
@@ -185,20 +185,20 @@ class Ledger:
 
     def hanging(self, place: str) -> str | None:
         """Why the living owner of the effect seems to hang; None if it does not."""
-        found = self.store.load(place)
-        held = None if found is None else _claim_in(found.value)
+        stored = self.store.load(place)
+        held = None if stored is None else _claim_in(stored.value)
         return None if held is None else self.owner.hanging(held["owner"])
 
     def holds(self, place: str, claim: str) -> bool:
         """Whether the claim is still the last one of the effect, and open."""
-        found = self.store.load(place)
-        return found is not None and (found.value["state"], found.value["claim"]) == ("intended", claim)
+        stored = self.store.load(place)
+        return stored is not None and (stored.value["state"], stored.value["claim"]) == ("intended", claim)
 
     def _sign_of(self, document: EffectDocument | None) -> OwnerSign:
         held = None if document is None else _claim_in(document)
         return OwnerSign(False) if held is None else self.owner.sign_of(held["owner"], held["claim"])
 
-    def _seen(self, place: str) -> LastSeen | None:
+    def _last_seen_of(self, place: str) -> LastSeen | None:
         """The document that this ledger saw last, if it was this effect's."""
         last = self._last  # a report in the background may change it meanwhile
         return last if last is not None and last.place == place else None
@@ -210,14 +210,14 @@ class Ledger:
         call. The swap fails if the document has changed."""
         self._last = None
         again = seen is not None
-        found = self.store.load(place) if seen is None else seen.document
+        stored = self.store.load(place) if seen is None else seen.document
         for _ in range(MOST_TRIES):
-            before = None if found is None else found.value
+            before = None if stored is None else stored.value
             step = event(self._sign_of(before))
             after, decision = decide(before, step, self.owner.now())
             if after is not None and after is not before:
                 try:
-                    version = self.store.swap(place, 0 if found is None else found.version, after)
+                    version = self.store.swap(place, 0 if stored is None else stored.version, after)
                 except StoreUnavailable:
                     # A read-only store still shows what is done.
                     if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):
@@ -227,10 +227,10 @@ class Ledger:
                     self._last = LastSeen(place, Document(after, version))
                     return decision
             elif not again:
-                self._last = LastSeen(place, found)
+                self._last = LastSeen(place, stored)
                 return decision
             again = False
-            found = self.store.load(place)
+            stored = self.store.load(place)
         raise StoreUnavailable(f"too many concurrent changes to the effect {place!r}: try again")
 
 
@@ -268,12 +268,12 @@ _REMEDIES = (
 )
 
 
-def remedy(said: str) -> str:
-    """How to repair a store, in a few words. `said` is its error."""
+def remedy(text: str) -> str:
+    """How to repair a store, in a few words. `text` is its error."""
     # URLs and paths may match any of the patterns.
-    said = _QUOTED.sub("", said.rpartition("could not answer: ")[2].casefold())
+    text = _QUOTED.sub("", text.rpartition("could not answer: ")[2].casefold())
     for signs, words in _REMEDIES:
-        if re.search(signs, said):
+        if re.search(signs, text):
             return words
     return f"repair it, or set another store in {_URL}"
 

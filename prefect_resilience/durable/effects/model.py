@@ -231,7 +231,7 @@ def decide(
         case Intend():
             return _intend(document, event, now)
         case Verified():
-            return _verified(document, event, now)
+            return _verify(document, event, now)
         case _:
             return _report(document, event, now)
 
@@ -249,9 +249,9 @@ def _stand(
     if document["state"] in ("failed", "compensated"):
         return document, Send(generation)
     if asker is not None and (alive or document["state"] == "done") and _repeats(document, asker):
-        return document, Repeated(document["asked"]["run"], _renamed(document, asker))
+        return document, Repeated(document["asked"]["run"], _has_other_alias(document, asker))
     if document["state"] == "done":
-        return _asked_by(document, asker), AlreadyDone(document["result"], document["external_id"])
+        return _with_asker(document, asker), AlreadyDone(document["result"], document["external_id"])
     if document["state"] == "compensating":
         return document, InProgress() if alive else Undoing(_undoing(document))
     if document["state"] == "intended":
@@ -272,30 +272,30 @@ def _another(document: EffectDocument, asker: Asker) -> Reused | None:
 
 def _repeats(document: EffectDocument, asker: Asker) -> bool:
     """Whether another run of the same pass has requested the effect before."""
-    if (asker.replays and not _renamed(document, asker)) or document["state"] == "compensating":
+    if (asker.replays and not _has_other_alias(document, asker)) or document["state"] == "compensating":
         return False
-    asked = document.get("asked")
-    return asked is not None and asked["run"] != asker.run and _in_one_pass(document, asker)
+    last = document.get("asked")
+    return last is not None and last["run"] != asker.run and _in_one_pass(document, asker)
 
 
-def _renamed(document: EffectDocument, asker: Asker) -> bool:
-    asked: dict[str, Any] = document.get("asked") or {}
-    return asked.get("alias") != asker.alias
+def _has_other_alias(document: EffectDocument, asker: Asker) -> bool:
+    last: dict[str, Any] = document.get("asked") or {}
+    return last.get("alias") != asker.alias
 
 
 def _in_one_pass(document: EffectDocument, asker: Asker) -> bool:
-    asked = document.get("asked")
-    return asked is not None and same_pass(asked["pass"], asker.passed)
+    last = document.get("asked")
+    return last is not None and same_pass(last["pass"], asker.passed)
 
 
-def _asked_by(document: EffectDocument, asker: Asker | None) -> EffectDocument:
+def _with_asker(document: EffectDocument, asker: Asker | None) -> EffectDocument:
     """The document with its last asker, so that the next pass knows which effects this one requested."""
     if asker is None:
         return document
-    asked = {"run": asker.run, "pass": [list(one) for one in asker.passed]}
+    request = {"run": asker.run, "pass": [list(entry) for entry in asker.passed]}
     if asker.alias is not None:
-        asked["alias"] = asker.alias
-    return document if document.get("asked") == asked else {**document, "asked": asked}
+        request["alias"] = asker.alias
+    return document if document.get("asked") == request else {**document, "asked": request}
 
 
 def generation_of(document: EffectDocument | None) -> int:
@@ -323,8 +323,8 @@ def _intend(
     document, decision = _stand(document, event.alive, event.asker, now, event.silent)
     if not isinstance(decision, Send) and not (isinstance(decision, Ask) and event.despite_doubt):
         return document, decision
-    known: EffectDocument = document or {}
-    runs: list[str | None] = [one for one in known.get("runs", ()) if one != event.about.get("task_run_id")]
+    earlier: EffectDocument = document or {}
+    runs: list[str | None] = [run for run in earlier.get("runs", ()) if run != event.about.get("task_run_id")]
     intended: EffectDocument = {
         **event.about,
         "kind": event.kind,
@@ -332,19 +332,19 @@ def _intend(
         "generation": generation_of(document),
         "owner": event.owner,
         "claim": event.claim,
-        "attempts": known.get("attempts", 0) + 1,
-        "counted": known.get("counted") or (event.kind == "external" and "compensates" not in event.about),
+        "attempts": earlier.get("attempts", 0) + 1,
+        "counted": earlier.get("counted") or (event.kind == "external" and "compensates" not in event.about),
         "runs": [*runs[-MOST_RUNS:], event.about.get("task_run_id")],
         "result": None,
         "external_id": None,
         "error": None,
         "verified_by": None,
-        "first_at": known.get("first_at", now),
+        "first_at": earlier.get("first_at", now),
         "intended_at": now,
         "overdue_at": None,
         "settled_at": None,
     }
-    return _asked_by(intended, event.asker), Send(generation_of(document), known=document is not None)
+    return _with_asker(intended, event.asker), Send(generation_of(document), known=document is not None)
 
 
 def _report(
@@ -364,7 +364,7 @@ def _report(
         return document, Recorded(isinstance(event, Succeeded))
     settled = {**document, "settled_at": now}
     if isinstance(event, Succeeded):
-        more = _done(event)
+        more = _outcome_of(event)
     elif document["state"] == "failed":
         return document, Recorded(isinstance(event, FailedCall))
     else:
@@ -372,17 +372,17 @@ def _report(
     return {**settled, **more}, Recorded(True)
 
 
-def _verified(
+def _verify(
     document: EffectDocument | None, event: Verified, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """An answer to `Ask`. It counts while the call in question is still in doubt."""
     open_states = ("unknown", "intended") if event.forced else ("unknown",)
     if document is None or document["claim"] != event.claim or document["state"] not in open_states:
         return _stand(document, True, event.asker, now)
-    more = _done(event.answer) if isinstance(event.answer, Done) else {"state": "failed"}
+    more = _outcome_of(event.answer) if isinstance(event.answer, Done) else {"state": "failed"}
     settled = {**document, **more, "verified_by": event.by, "settled_at": now}
     return _stand(settled, True, event.asker, now)
 
 
-def _done(by: Succeeded | Done) -> dict[str, Any]:
+def _outcome_of(by: Succeeded | Done) -> dict[str, Any]:
     return {"state": "done", "result": by.result, "external_id": by.external_id, "error": None}

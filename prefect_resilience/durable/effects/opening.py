@@ -176,9 +176,9 @@ def missing(
     expected = sum(created.values()) - document["removed"]
     if len(effects) < expected:
         return f"the ledger has {len(effects)} of the {expected} effects that the batch counted"
-    known = {run for effect in effects for run in effect.get("runs", ())}
+    recorded = {run for effect in effects for run in effect.get("runs", ())}
     since = document["reopened_at"] or 0.0
-    gone = sorted(run for run, at in completed.items() if run not in known and at > since)
+    gone = sorted(run for run, at in completed.items() if run not in recorded and at > since)
     if gone:
         return (
             f"Prefect knows of {len(gone)} completed effects that the ledger does not have, such as {gone[0]}"
@@ -212,9 +212,9 @@ class BatchCount:
     def _flush(self) -> None:
         with self._lock:
             number, self._flushing = self.number, False
-        change_batch(self.ledger, self.batch_id, lambda document: self._counted(document, number))
+        change_batch(self.ledger, self.batch_id, lambda document: self._count(document, number))
 
-    def _counted(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
+    def _count(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
         if document is None or document["life"] != self.life:
             return document
         if number <= document["created"].get(here.process, -1):
@@ -240,13 +240,13 @@ class OpenBatch:
         found = self.earlier.compare(recipe, was, source)
         if isinstance(found, Continues):
             return found
-        return [one for one in found if not self._asked_elsewhere(one.key)]
+        return [one for one in found if not self._is_asked_elsewhere(one.key)]
 
-    def _asked_elsewhere(self, key: str) -> bool:
+    def _is_asked_elsewhere(self, key: str) -> bool:
         """Whether another process of this pass has requested the effect since the batch was opened."""
-        found = self.count.ledger.store.load(place_of(self.count.batch_id, key))
-        asked = None if found is None else found.value.get("asked")
-        return asked is not None and same_pass(asked["pass"], self.passed)
+        stored = self.count.ledger.store.load(place_of(self.count.batch_id, key))
+        last = None if stored is None else stored.value.get("asked")
+        return last is not None and same_pass(last["pass"], self.passed)
 
 
 class OpenBatches:
@@ -324,7 +324,7 @@ def _opened(
         elif completed:
             why = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
     if why is not None:
-        raise NotRecorded(lost_records(batch_id, why))
+        raise NotRecorded(loss_report(batch_id, why))
     if document is None:
         document = change_batch(ledger, batch_id, lambda there: there or new_batch(batch_id))
     if not unread and token != document["token"] and marks is not None:
@@ -334,11 +334,11 @@ def _opened(
 
 
 def _batch_document(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
-    found = ledger.store.load(batch_place(batch_id))
-    return None if found is None else found.value
+    stored = ledger.store.load(batch_place(batch_id))
+    return None if stored is None else stored.value
 
 
-def lost_records(batch_id: str, why: str) -> str:
+def loss_report(batch_id: str, why: str) -> str:
     return (
         f"nothing was sent: the ledger has lost records of batch {batch_id!r}: {why}; restore it, or check "
         f"the receivers and continue with `prefect-resilience batches reopen {batch_id}`"
@@ -359,14 +359,14 @@ def new_batch(batch_id: str) -> dict[str, Any]:
     }
 
 
-def reopened_batch(document: dict[str, Any] | None, batch_id: str, known: int, now: float) -> dict[str, Any]:
+def reopen_document(document: dict[str, Any] | None, batch_id: str, known: int, now: float) -> dict[str, Any]:
     """The batch's document after a person has accepted the ledger's `known` effects as complete."""
     document = document or new_batch(batch_id)
     life = document["life"] + 1
     return {**document, "created": {"reopened": known}, "removed": 0, "life": life, "reopened_at": now}
 
 
-def removed_effects(ledger: Ledger, batch_id: str, number: int) -> None:
+def note_removed_effects(ledger: Ledger, batch_id: str, number: int) -> None:
     """Record that `number` effects were removed from the ledger on purpose."""
 
     def step(document: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -173,7 +173,7 @@ class Owner:
             return OwnerSign(claim in self._held)
         process = process_of(owner)
         if process is not None and process == process_of(self.id):
-            return OwnerSign(any(claim in one._held for one in _owners))
+            return OwnerSign(any(claim in other._held for other in _owners))
         if is_here(process) and is_gone(process):
             return OwnerSign(False)
         lease = self.store.load(PREFIX + owner)
@@ -250,13 +250,13 @@ class Owner:
 
     def _renew(self) -> None:
         """Prolong the lease. One that lapsed, or was lost, begins again under the same id."""
-        asked = ticking()
-        while not self._prolonged():
-            found = self.store.load(PREFIX + self.id)
-            self._version = 0 if found is None else found.version
-        self._renew_at = asked + RENEW_SECONDS
+        began = ticking()
+        while not self._prolong():
+            lease = self.store.load(PREFIX + self.id)
+            self._version = 0 if lease is None else lease.version
+        self._renew_at = began + RENEW_SECONDS
 
-    def _prolonged(self) -> bool:
+    def _prolong(self) -> bool:
         now = self.store.now()
         value: dict[str, Any] = {"process": this_process(), "host": socket.gethostname(), "pid": os.getpid()}
         value["given_up"] = [*self._given_up]

@@ -175,7 +175,7 @@ def _needs_key(fn: Callable[..., Any]) -> str | None:
     if not name or name.endswith("<lambda>"):
         return "it has no name of its own"
     if getattr(function, "__closure__", None):
-        inside = ", ".join(repr(one) for one in function.__code__.co_freevars[:3])
+        inside = ", ".join(repr(variable) for variable in function.__code__.co_freevars[:3])
         return f"it uses {inside} of the enclosing function, which is not in its arguments"
     owner = name.rpartition(".")[0]
     if (

@@ -121,7 +121,7 @@ def is_gone(recorded: str, asker: CodeSource) -> bool:
         file = asker.file if module == asker.module else _file_of(module)
         if file is None:
             continue
-        defined = _defined_in(file)
+        defined = _definitions_in(file)
         return defined is not None and rest not in defined
     return True
 
@@ -157,7 +157,7 @@ def _file_of(module: str) -> str | None:
     return next((str(file) for file in files if file.is_file()), None)
 
 
-def _defined_in(file: str) -> frozenset[str] | None:
+def _definitions_in(file: str) -> frozenset[str] | None:
     """The qualified names of all functions that a file defines; None if it cannot be read."""
     try:
         path = Path(file)
@@ -194,14 +194,14 @@ def difference(recorded: Recipe, mine: Recipe, names: Iterable[str]) -> str | No
     """
     if recorded["task"] != mine["task"] and recorded["task"] not in names:
         return "task"
-    before, now = _compared(recorded, mine)
+    before, now = _fields_to_compare(recorded, mine)
     for name, arg in now.items():
         if arg.get("key") and name in before and not _agree(before[name]["typed"], arg["typed"]):
             return "values"
     return None
 
 
-def _compared(recorded: Recipe, mine: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
+def _fields_to_compare(recorded: Recipe, mine: Recipe) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the template if both have the same one, else the arguments."""
     fields = recorded.get("fields"), mine.get("fields")
     if fields[0] and fields[1] and recorded["template"] == mine["template"]:
@@ -214,7 +214,7 @@ def same_call(recorded: Recipe, mine: Recipe) -> bool:
 
     Types do not count.
     """
-    before, now = _compared(recorded, mine)
+    before, now = _fields_to_compare(recorded, mine)
     if now is mine.get("fields"):
         return all(_agree(_loose(before, name), _loose(now, name)) for name in now)
     common = [name for name in mine["names"] if name in recorded["names"]]
@@ -223,9 +223,9 @@ def same_call(recorded: Recipe, mine: Recipe) -> bool:
     return all(_agree(_loose(before, name), _loose(now, name)) for name in common)
 
 
-def changed_types(recorded: Recipe, mine: Recipe) -> str:
+def type_changes(recorded: Recipe, mine: Recipe) -> str:
     """How the types of the arguments differ, for a message: "order was int and is str"; or ""."""
-    before, now = _compared(recorded, mine)
+    before, now = _fields_to_compare(recorded, mine)
     pairs = [(name, before.get(name), arg) for name, arg in now.items()]
     said = [
         f"{name} was {old['type']} and is {new['type']}"
@@ -295,7 +295,7 @@ def _what_changed(recorded: Recipe, mine: Recipe) -> str:
         return f"calls change {unsure[0]!r}, but no replay does: write a key over what stays the same"
     if recorded["template"] != mine["template"]:
         return f"its key was {recorded['template'] or 'a digest'} and is {mine['template'] or 'a digest'}"
-    if (types := changed_types(recorded, mine)) != "":
+    if (types := type_changes(recorded, mine)) != "":
         return types
     added = [name for name in mine["names"] if name not in recorded["names"]]
     if added:
@@ -326,7 +326,7 @@ def clash(reused: Reused, asker: Asker, source: CodeSource, key: str, batch_id: 
         if not reused.same_pass and is_gone(recorded["task"], source):
             return replace(asker, names=(*asker.names, recorded["task"]))
         raise EffectKeyReused(key, batch_id, f"the task {recorded['task']!r} uses it")
-    changed = changed_types(recorded, asker.recipe) or "its template was filled with other values"
+    changed = type_changes(recorded, asker.recipe) or "its template was filled with other values"
     if reused.same_pass or not same_call(recorded, asker.recipe):
         raise EffectKeyReused(key, batch_id, changed)
     if recorded["task"] in asker.names[1:]:
@@ -338,7 +338,7 @@ def clash(reused: Reused, asker: Asker, source: CodeSource, key: str, batch_id: 
     )
 
 
-def suspected(found: list[Suspect], batch_id: str) -> str:
+def describe_suspects(found: list[Suspect], batch_id: str) -> str:
     """Why a call with a new key may be one that an earlier pass made."""
     first = found[0]
     more = "" if len(found) == 1 else f" and {len(found) - 1} more"

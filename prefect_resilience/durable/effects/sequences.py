@@ -34,7 +34,7 @@ from prefect_resilience.durable.effects.model import (
     Verified,
     not_sent,
 )
-from prefect_resilience.durable.effects.opening import OpenBatch, lost_records, open_batch
+from prefect_resilience.durable.effects.opening import OpenBatch, loss_report, open_batch
 from prefect_resilience.durable.effects.owner import LONG_PAUSE, ticking
 from prefect_resilience.durable.effects.policy import (
     Done,
@@ -45,7 +45,7 @@ from prefect_resilience.durable.effects.policy import (
     pack,
     rebuilt,
 )
-from prefect_resilience.durable.effects.recipes import CodeSource, Continues, suspected
+from prefect_resilience.durable.effects.recipes import CodeSource, Continues, describe_suspects
 from prefect_resilience.durable.sagas.compensations import recorded_compensation, with_result
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
@@ -122,7 +122,7 @@ class LedgerSequences:
         if self._opened is None:
             return decision
         if isinstance(decision, Send) and not decision.known and self.key in self._opened.earlier:
-            raise NotRecorded(lost_records(self.batch_id, f"{self.key!r} was removed after this pass began"))
+            raise NotRecorded(loss_report(self.batch_id, f"{self.key!r} was removed after this pass began"))
         self._opened.earlier.asked(self.key)
         if isinstance(decision, Send) and not decision.known and self._opened.earlier:
             assert self._asker.recipe is not None
@@ -135,14 +135,14 @@ class LedgerSequences:
                 self._asker = Asker(self._asker.run, self._asker.passed, None, (), self._asker.replays)
                 return self._ledger.look(self._place, self._asker)
             if found:
-                raise self._doubt(suspected(found, self.batch_id))
+                raise self._doubt(describe_suspects(found, self.batch_id))
         return decision
 
     def _open(self) -> None:
         self.batch_id, self._flow = self.here.batch_id(), self.here.flow()
         ledger = self.here.ledger()
-        made = self._take(ledger)
-        self.key = made.key
+        taken = self._take(ledger)
+        self.key = taken.key
         self._place = place_of(self.batch_id, self.key)
         now = in_progress.get()
         if now is not None and (now.key, now.batch_id) == (self.key, self.batch_id):
@@ -152,7 +152,9 @@ class LedgerSequences:
         if self.effect.compensates is None:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
-            self._asker = Asker(self._start.asker, passed, made.recipe, names, self.effect.repeat == "replay")
+            self._asker = Asker(
+                self._start.asker, passed, taken.recipe, names, self.effect.repeat == "replay"
+            )
             self._doing = "the ledger could not be read"
             self._follow(ledger)
             if self.effect.external:
@@ -163,13 +165,15 @@ class LedgerSequences:
         """The key, taken before the function first runs, with all that is needed of the arguments later."""
         start = self._start = self.here.start()
         if start.key is None:
-            given = self.here.parameters
+            arguments = self.here.parameters
             if self.effect.compensate or self.effect.compensates:
-                start.undo = recorded_compensation(self.effect, given)
-            start.fixed = SCALARS.issuperset(map(type, given.values())) or all(map(is_fixed, given.values()))
+                start.undo = recorded_compensation(self.effect, arguments)
+            start.fixed = SCALARS.issuperset(map(type, arguments.values())) or all(
+                map(is_fixed, arguments.values())
+            )
             if self.effect.verify is not None:
-                asked = self.effect.verify_arguments(given)
-                start.asked = {name: snapshot(value) for name, value in asked.items()}
+                questions = self.effect.verify_arguments(arguments)
+                start.asked = {name: snapshot(value) for name, value in questions.items()}
             key = self._live_key(ledger)
             if self.effect.key and not start.fixed and key.key != self._live_key(ledger, digests=False).key:
                 raise ConfigurationError(
@@ -182,14 +186,14 @@ class LedgerSequences:
     def _live_key(self, ledger: Ledger, digests: bool = True) -> MadeKey:
         """The key of the arguments as they are now."""
         fn = self.fn if self.effect.compensates is None else None
-        given = self.here.parameters
-        more: Any = {"fn": fn, "hasher": ledger.keyed_hash, "digests": digests}
-        return effect_key(self.effect, self.source.name, given, self.batch_id, **more)
+        arguments = self.here.parameters
+        more: Any = {"fn": fn, "hasher": ledger.hash_secret, "digests": digests}
+        return effect_key(self.effect, self.source.name, arguments, self.batch_id, **more)
 
     def _follow(self, ledger: Ledger) -> None:
         """If the key is only an alias of an effect, continue with that effect."""
-        known = self._aliases = aliases_of(ledger.store, self.batch_id, self._asker.passed)
-        keys = known.keys.get(self.key)
+        aliases = self._aliases = aliases_of(ledger.store, self.batch_id, self._asker.passed)
+        keys = aliases.keys.get(self.key)
         if keys is None or ledger.store.load(self._place) is not None:
             return
         key, recipe = follow(ledger, self.batch_id, self.key, keys, self._asker)
@@ -202,23 +206,25 @@ class LedgerSequences:
 
         It is written to the ledger before the outcome of the call.
         """
-        taken, known = self._start.key, self._aliases
-        if self._start.fixed or taken is None or not self.recorded or known is None or self.ledger is None:
+        taken, aliases = self._start.key, self._aliases
+        if self._start.fixed or taken is None or not self.recorded or aliases is None or self.ledger is None:
             return
-        given, before, hasher = self.here.parameters, taken.recipe["args"], self.ledger.keyed_hash
+        arguments, before, hasher = self.here.parameters, taken.recipe["args"], self.ledger.hash_secret
         try:
             key = self._live_key(self._ledger, digests=False).key
             alias = self.key if key == taken.key else key
             if self.effect.key is None and alias == self.key:
                 return
-            now = {name: short_digest(value, hasher) for name, value in given.items() if not is_fixed(value)}
+            now = {
+                name: short_digest(value, hasher) for name, value in arguments.items() if not is_fixed(value)
+            }
         except Exception:  # noqa: BLE001 - without a key, a later pass cannot send them either
             return
         names = [name for name, value in now.items() if value != before[name]["typed"]]
         if not names and alias == self.key:
             return
-        known.add(alias, [self.key], names)
-        known.called(self.key, given)
+        aliases.add(alias, [self.key], names)
+        aliases.called(self.key, arguments)
         write = partial(record_alias, self._ledger.store, self.batch_id, alias, self.key, names, self._asker)
         self._ledger.before_outcome.append(write)
         if self._reported or not self._claimed:
@@ -308,17 +314,19 @@ class LedgerSequences:
     def _do_without(self, error: StoreUnavailable, what: str) -> None:
         """The store is unavailable: an external effect is not sent, any other is done without a record."""
         if self.effect.external:
-            said = redact(f"nothing was sent: {what}: {error}")
-            raise NotRecorded(f"{said}; {remedy(str(error))}") from error
+            refusal = redact(f"nothing was sent: {what}: {error}")
+            raise NotRecorded(f"{refusal}; {remedy(str(error))}") from error
         self.recorded = False
         self._warn(f"This effect is not in the ledger: {what}: {error}", "unrecorded")
 
-    def _resolved(self, asked: Ask) -> Steps[LedgerDecision]:
+    def _resolve(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver about an earlier call. Raises InDoubt if the outcome stays unknown."""
-        said = asked.error or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
-        why = f"{said['code']}: {said.get('message', '')}" + (f"; {said['hint']}" if said.get("hint") else "")
+        failure = asked.error or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
+        why = f"{failure['code']}: {failure.get('message', '')}" + (
+            f"; {failure['hint']}" if failure.get("hint") else ""
+        )
         if self.effect.verify is None:
-            return self._undecided(f"{why}; there is no verify to ask")
+            return self._stop_undecided(f"{why}; there is no verify to ask")
         # A plain function of an async task would block the loop.
         kind = Blocking if self.isasync and not iscoroutinefunction(self.effect.verify) else Invoke
         key = sent_key(self.key, asked.generation)
@@ -328,7 +336,7 @@ class LedgerSequences:
             packed = yield from self._packed(rebuilt(answer.result, self.fn))
             answer = Done(packed, answer.external_id)
         elif isinstance(answer, Unknown):
-            return self._undecided(f"{why}; verify cannot tell")
+            return self._stop_undecided(f"{why}; verify cannot tell")
         elif not isinstance(answer, NotDone):
             raise ConfigurationError(
                 f"verify of the effect {self.key!r} returned {answer!r:.80}: "
@@ -341,7 +349,7 @@ class LedgerSequences:
             self._do_without(error, "the answer of verify could not be recorded")
             return Send()
 
-    def _undecided(self, why: str) -> Send:
+    def _stop_undecided(self, why: str) -> Send:
         if self.effect.external:
             raise self._doubt(why)
         return Send()

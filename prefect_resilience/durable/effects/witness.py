@@ -97,7 +97,7 @@ class Witness:
 
     def all_rejected(self) -> bool:
         """Whether there were requests, and each one was rejected or never sent."""
-        return bool(self.requests) and all(one.not_taken for one in self.requests)
+        return bool(self.requests) and all(request.not_taken for request in self.requests)
 
     def shows_nothing_taken(self) -> bool:
         """Whether all requests were rejected, and nothing else can have left."""
@@ -105,7 +105,7 @@ class Witness:
 
     def beside(self) -> list[str]:
         """What a promise of one request allows beside it: changed files and native code."""
-        return [*self.native, *self._changed_files()][:MOST_OTHERS]
+        return [*self.native, *self._files_changed()][:MOST_OTHERS]
 
     def seen(self) -> tuple[list[SeenRequest], list[str], list[str]]:
         """The record, for another process."""
@@ -135,7 +135,7 @@ class Witness:
         else:
             self.saw_native(f"more than {MOST_FILES} changed files")
 
-    def _changed_files(self) -> Iterator[str]:
+    def _files_changed(self) -> Iterator[str]:
         """The changes that count: not those of a temporary file that the call removed itself."""
         passing = os.path.join(tempfile.gettempdir(), "")
         for path, (first, latest) in [*self._files.items()]:
@@ -199,16 +199,16 @@ def attend(witness: Witness, request: Any) -> Callable[[], None]:
     """Let the witness see an httpx request of a `Client`. Call the returned function for an `AsyncClient`."""
     before = request.extensions.get("trace")
     if isinstance(before, _Trace) and before.witness is witness and before.of == id(request):
-        seen = before.seen  # by the event hook and then by the transport
+        record = before.seen  # by the event hook and then by the transport
     else:
-        seen = SeenRequest(str(request.method), str(request.url))
-        witness.requests.append(seen)
+        record = SeenRequest(str(request.method), str(request.url))
+        witness.requests.append(record)
     while isinstance(before, _Trace):  # a redirect copies the extensions of its request
         before = before.wrapped
-    request.extensions["trace"] = _Trace(witness, seen, before, id(request))
+    request.extensions["trace"] = _Trace(witness, record, before, id(request))
 
     def become_async() -> None:
-        request.extensions["trace"] = _AsyncTrace(witness, seen, before, id(request))
+        request.extensions["trace"] = _AsyncTrace(witness, record, before, id(request))
 
     return become_async
 
@@ -249,10 +249,10 @@ def _report(witness: Witness, event: str, args: tuple[Any, ...]) -> None:
         if not is_private and not _is_incidental(while_importing=True):
             witness.saw_native(event)
     else:
-        changed = [*_changed_paths(event, args)]
+        changed = [*_paths_changed_by(event, args)]
         if changed and not _is_incidental(while_importing=True):
-            for path, what in changed:
-                witness.saw_change(path, what)
+            for path, name in changed:
+                witness.saw_change(path, name)
 
 
 def _is_local(event: str, args: tuple[Any, ...]) -> bool:
@@ -262,7 +262,7 @@ def _is_local(event: str, args: tuple[Any, ...]) -> bool:
     return reads or (event in ("os.kill", "os.killpg") and args[1] == 0)
 
 
-def _changed_paths(event: str, args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
+def _paths_changed_by(event: str, args: tuple[Any, ...]) -> Iterator[tuple[str, str]]:
     """The paths that an event changes, each with its event. None if it only reads, or finds its work done."""
     if event == "open" and not args[2] & _WRITING:
         return

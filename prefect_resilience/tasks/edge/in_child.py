@@ -19,7 +19,7 @@ from prefect.logging.loggers import patch_print
 from prefect.plugins import load_prefect_collections
 
 from prefect_resilience.base.process import in_forked_child
-from prefect_resilience.durable.effects.channels import unwatched_channel
+from prefect_resilience.durable.effects.channels import find_unwatched_channel
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
 from prefect_resilience.durable.effects.witness import watch_other_traffic
 from prefect_resilience.guards.partials import Carried, Notes
@@ -101,7 +101,7 @@ class InThisRun:
             try:
                 return call()
             except BaseException:
-                self.effect.witness.saw_native(unwatched_channel(call))
+                self.effect.witness.saw_native(find_unwatched_channel(call))
                 raise
             finally:
                 send(_WITNESS, self.effect.witness.seen())

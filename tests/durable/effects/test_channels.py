@@ -35,13 +35,13 @@ from psycopg import sql as statements
 from sqlalchemy.orm import sessionmaker
 
 from prefect_resilience import CircuitBreaker, resilient, resilient_task
-from prefect_resilience.durable.effects.channels import unwatched_channel
+from prefect_resilience.durable.effects.channels import find_unwatched_channel
 from prefect_resilience.effects import idempotency_key, send_idempotency_key
 from prefect_resilience.testing import ScriptedService
 
 
 def channel(*roots: object) -> str | None:
-    found = unwatched_channel(*roots)
+    found = find_unwatched_channel(*roots)
     return found and found.removeprefix("perhaps by ")
 
 
@@ -326,7 +326,7 @@ def test_parameters_that_send_nothing(value):
 
 def test_what_is_too_much_to_search():
     assert (
-        unwatched_channel(post, [[[n]] for n in range(60_000)])
+        find_unwatched_channel(post, [[[n]] for n in range(60_000)])
         == "perhaps by more than 50000 objects that it may use"
     )
 
@@ -341,7 +341,7 @@ def test_what_cannot_be_searched_proves_nothing():
         fn = Hostile.event_hooks
 
     Task.__module__ = Hostile.__module__ = "prefect.tasks"
-    assert unwatched_channel(post, Task()) == "perhaps by objects that cannot be searched (RuntimeError)"
+    assert find_unwatched_channel(post, Task()) == "perhaps by objects that cannot be searched (RuntimeError)"
 
 
 class Shop:
@@ -367,6 +367,6 @@ def test_members_count_when_code_names_them():
     def chooses(name: str) -> None:
         getattr(shop, name)
 
-    assert unwatched_channel(reads_the_address) is None
+    assert find_unwatched_channel(reads_the_address) is None
     assert channel(counts) == "sqlite3"
     assert channel(chooses) == "sqlite3"

@@ -18,7 +18,7 @@ from prefect_resilience import AttemptTimeout, BulkheadFullError, CircuitOpenErr
 from prefect_resilience.durable.effects.evidence import (
     proves_not_done,
     says_not_sent,
-    spared_by,
+    sparing_hint,
     speaks_for_itself,
 )
 from prefect_resilience.durable.effects.witness import SeenRequest, Witness
@@ -233,11 +233,11 @@ def test_each_member_of_a_group_speaks_for_itself():
 def test_what_would_have_spared_the_doubt():
     error = httpx.ConnectError("refused")
     info = classify(error)
-    assert "event_hooks" in spared_by(error, info, EXTERNAL, Witness())
-    assert "did not see all traffic (http.client.send)" in spared_by(
+    assert "event_hooks" in sparing_hint(error, info, EXTERNAL, Witness())
+    assert "did not see all traffic (http.client.send)" in sparing_hint(
         error, info, EXTERNAL, witness(None, others=("http.client.send", "subprocess.Popen"))
     )
-    assert spared_by(error, info, EXTERNAL, witness(200)) is None
-    assert spared_by(error, info, ONE_REQUEST, Witness()) is None
-    assert spared_by(error, None, EXTERNAL, Witness()) is None
-    assert spared_by(KeyError("x"), classify(KeyError("x")), EXTERNAL, Witness()) is None
+    assert sparing_hint(error, info, EXTERNAL, witness(200)) is None
+    assert sparing_hint(error, info, ONE_REQUEST, Witness()) is None
+    assert sparing_hint(error, None, EXTERNAL, Witness()) is None
+    assert sparing_hint(KeyError("x"), classify(KeyError("x")), EXTERNAL, Witness()) is None

@@ -19,9 +19,9 @@ from prefect_resilience.durable.effects.opening import (
     lost,
     missing,
     new_batch,
+    note_removed_effects,
     open_batch,
-    removed_effects,
-    reopened_batch,
+    reopen_document,
 )
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.durable.effects.recipes import Continues, Suspect, source_of
@@ -130,7 +130,7 @@ def of_token(token) -> dict[str, Any]:
         (None, None, None),
         (of_token("t"), None, None),
         (of_token("t"), "t", None),
-        (reopened_batch(None, "b", 0, 1.0), "t", None),
+        (reopen_document(None, "b", 0, 1.0), "t", None),
         (of_token("t"), "u", "by another ledger"),
         (None, "t", "does not have the batch"),
     ],
@@ -213,10 +213,10 @@ def test_an_effect_that_was_evicted(ledger, same_process):
         restarted()
     with pytest.raises(NotRecorded, match="has 1 of the 2 effects"):
         opened(ledger, SECOND, marks)
-    removed_effects(ledger, "b", 0)
-    removed_effects(ledger, "b", 1)
+    note_removed_effects(ledger, "b", 0)
+    note_removed_effects(ledger, "b", 1)
     assert opened(ledger, SECOND, marks).earlier
-    removed_effects(ledger, "nobody", 1)
+    note_removed_effects(ledger, "nobody", 1)
     assert document(ledger, "nobody") is None
 
 
@@ -228,7 +228,7 @@ def test_what_prefect_knows_and_the_ledger_does_not(ledger):
     change_batch(ledger, "b", lambda _: of_token("t"))
     with pytest.raises(NotRecorded, match="does not have, such as r1"):
         opened(ledger, SECOND, marks)
-    change_batch(ledger, "b", lambda there: reopened_batch(there, "b", 0, 1.0))
+    change_batch(ledger, "b", lambda there: reopen_document(there, "b", 0, 1.0))
     opened(ledger, SECOND, marks)
     assert marks.left == "t"
 

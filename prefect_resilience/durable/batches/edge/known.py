@@ -32,7 +32,7 @@ from prefect_resilience.durable.batches.edge.listing import (
 from prefect_resilience.durable.batches.edge.snapshots import check_recorded
 from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
-from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopened_batch
+from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopen_document
 from prefect_resilience.durable.sagas.report import SAGAS, saga_place
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store, prefix_end, scan_all
@@ -326,7 +326,7 @@ def reopen(
     check_known(ledger, check_batch_id(batch_id))
     known = sum(is_counted(effect) for effect, _ in ledger.effects(batch_id))
     now = ledger.store.now()
-    change_batch(ledger, batch_id, lambda document: reopened_batch(document, batch_id, known, now))
+    change_batch(ledger, batch_id, lambda document: reopen_document(document, batch_id, known, now))
     audit = Audit(ledger, batch_id)
     why = f"only the {known} effects in the ledger count from now on"
     entry = audit.entry(
