@@ -236,10 +236,8 @@ class _ChannelSearch:
 @lru_cache(maxsize=20_000)
 def _used_by(module: str, size: int) -> tuple[str | None, frozenset[str]]:
     """The modules of the `size` things in a module, and a driver among them."""
-    used = frozenset(
-        _module_of(member) for member in [*vars(sys.modules[module]).values()] if _is(member, *_NAMED)
-    )
-    return next(filter(None, (_entry_of(member, DRIVERS) for member in used)), None), used
+    used = frozenset(_module_of(item) for item in [*vars(sys.modules[module]).values()] if _is(item, *_NAMED))
+    return next(filter(None, (_entry_of(item, DRIVERS) for item in used)), None), used
 
 
 def _names_in(code: CodeType, package: str) -> tuple[set[str], set[str]]:

@@ -30,7 +30,7 @@ from prefect_resilience.durable.effects.current import (
     next_turn,
     when_gone,
 )
-from prefect_resilience.durable.effects.evidence import proves_not_done, sparing_hint
+from prefect_resilience.durable.effects.evidence import hint_of, proves_not_done
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
     Ask,
@@ -251,10 +251,8 @@ class EffectClaim(LedgerSequences):
         """The attempt has ended: if nothing else reports its outcome, the owner's thread does."""
         if self._claimed and not self._reported:
             self._reported = True
-            failure = {"code": "INTERRUPTED", "message": "its attempt was interrupted at an unknown point"}
-            event = (
-                Doubted(self.name, failure) if self._running.entered else not_sent(self.name, "interrupted")
-            )
+            cause = {"code": "INTERRUPTED", "message": "its attempt was interrupted at an unknown point"}
+            event = Doubted(self.name, cause) if self._running.entered else not_sent(self.name, "interrupted")
             self._ledger.report_later(self._place, event)
 
     def _proof_of(self, error: BaseException) -> FailedCall | Doubted:
@@ -268,19 +266,17 @@ class EffectClaim(LedgerSequences):
             proven = not (error.has_begun or witness.requests or witness.others or witness.beside())
         self.clear = proven
         self.ambiguous = not proven
-        failure = None if info is None else {"code": info.code, "message": _brief(info.message)}
+        cause = None if info is None else {"code": info.code, "message": _brief(info.message)}
         if proven:
-            return FailedCall(self.name, failure)
+            return FailedCall(self.name, cause)
         self.why = (
-            "it was interrupted"
-            if failure is None
-            else f"it failed with {failure['code']}: {failure['message']}"
+            "it was interrupted" if cause is None else f"it failed with {cause['code']}: {cause['message']}"
         )
-        spared = sparing_hint(error, info, self.effect, witness)
+        spared = hint_of(error, info, self.effect, witness)
         if spared is not None:
             self.why += f"; {spared}"
-            failure = failure and {**failure, "hint": spared}
-        return Doubted(self.name, failure)
+            cause = cause and {**cause, "hint": spared}
+        return Doubted(self.name, cause)
 
     # -- overdue calls
 
@@ -303,13 +299,13 @@ class EffectClaim(LedgerSequences):
         if isinstance(error, Exception):
             yield Invoke(next_turn)
         info = self._classified(error)
-        failure = {
+        cause = {
             "code": "OVERDUE",
             "message": "its attempt was over before its call, and the outcome of the call is unknown",
         }
         if info is not None:
-            failure["after"] = info.code
-        report = partial(self._ledger.report, self._place, Doubted(self.name, failure))
+            cause["after"] = info.code
+        report = partial(self._ledger.report, self._place, Doubted(self.name, cause))
         return when_gone(presence, partial(self._ledger.owner.later_while_held, report))
 
     def _end_late(self, outcome: CallOutcome) -> None:

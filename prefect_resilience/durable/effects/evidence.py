@@ -206,9 +206,7 @@ def _members(error: BaseException) -> tuple[BaseException, ...]:
     return tuple(member for member in cast("tuple[Any, ...]", members) if isinstance(member, BaseException))
 
 
-def sparing_hint(
-    error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness
-) -> str | None:
+def hint_of(error: BaseException, info: ErrorInfo | None, effect: Effect, witness: Witness) -> str | None:
     """A hint how such an error could be proof next time; None if it could not be."""
     if info is None or not speaks_for_itself(error, info):
         return None

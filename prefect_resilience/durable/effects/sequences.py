@@ -141,8 +141,8 @@ class LedgerSequences:
     def _open(self) -> None:
         self.batch_id, self._flow = self.here.batch_id(), self.here.flow()
         ledger = self.here.ledger()
-        taken = self._take(ledger)
-        self.key = taken.key
+        new = self._take(ledger)
+        self.key = new.key
         self._place = place_of(self.batch_id, self.key)
         now = in_progress.get()
         if now is not None and (now.key, now.batch_id) == (self.key, self.batch_id):
@@ -152,9 +152,7 @@ class LedgerSequences:
         if self.effect.compensates is None:
             passed = self.here.passed()
             names = (self.source.name, *self.effect.was)
-            self._asker = Asker(
-                self._start.asker, passed, taken.recipe, names, self.effect.repeat == "replay"
-            )
+            self._asker = Asker(self._start.asker, passed, new.recipe, names, self.effect.repeat == "replay")
             self._doing = "the ledger could not be read"
             self._follow(ledger)
             if self.effect.external:
@@ -165,14 +163,14 @@ class LedgerSequences:
         """The key, taken before the function first runs, with all that is needed of the arguments later."""
         start = self._start = self.here.start()
         if start.key is None:
-            arguments = self.here.parameters
+            values = self.here.parameters
             if self.effect.compensate or self.effect.compensates:
-                start.undo = recorded_compensation(self.effect, arguments)
-            start.fixed = SCALARS.issuperset(map(type, arguments.values())) or all(
-                map(is_fixed, arguments.values())
+                start.undo = recorded_compensation(self.effect, values)
+            start.fixed = SCALARS.issuperset(map(type, values.values())) or all(
+                map(is_fixed, values.values())
             )
             if self.effect.verify is not None:
-                questions = self.effect.verify_arguments(arguments)
+                questions = self.effect.verify_arguments(values)
                 start.asked = {name: snapshot(value) for name, value in questions.items()}
             key = self._live_key(ledger)
             if self.effect.key and not start.fixed and key.key != self._live_key(ledger, digests=False).key:
@@ -186,9 +184,9 @@ class LedgerSequences:
     def _live_key(self, ledger: Ledger, digests: bool = True) -> MadeKey:
         """The key of the arguments as they are now."""
         fn = self.fn if self.effect.compensates is None else None
-        arguments = self.here.parameters
+        values = self.here.parameters
         more: Any = {"fn": fn, "hasher": ledger.hash_secret, "digests": digests}
-        return effect_key(self.effect, self.source.name, arguments, self.batch_id, **more)
+        return effect_key(self.effect, self.source.name, values, self.batch_id, **more)
 
     def _follow(self, ledger: Ledger) -> None:
         """If the key is only an alias of an effect, continue with that effect."""
@@ -209,22 +207,20 @@ class LedgerSequences:
         taken, aliases = self._start.key, self._aliases
         if self._start.fixed or taken is None or not self.recorded or aliases is None or self.ledger is None:
             return
-        arguments, before, hasher = self.here.parameters, taken.recipe["args"], self.ledger.hash_secret
+        values, before, hasher = self.here.parameters, taken.recipe["args"], self.ledger.hash_secret
         try:
             key = self._live_key(self._ledger, digests=False).key
             alias = self.key if key == taken.key else key
             if self.effect.key is None and alias == self.key:
                 return
-            now = {
-                name: short_digest(value, hasher) for name, value in arguments.items() if not is_fixed(value)
-            }
+            now = {name: short_digest(value, hasher) for name, value in values.items() if not is_fixed(value)}
         except Exception:  # noqa: BLE001 - without a key, a later pass cannot send them either
             return
         names = [name for name, value in now.items() if value != before[name]["typed"]]
         if not names and alias == self.key:
             return
         aliases.add(alias, [self.key], names)
-        aliases.called(self.key, arguments)
+        aliases.called(self.key, values)
         write = partial(record_alias, self._ledger.store, self.batch_id, alias, self.key, names, self._asker)
         self._ledger.before_outcome.append(write)
         if self._reported or not self._claimed:
@@ -321,9 +317,9 @@ class LedgerSequences:
 
     def _resolve(self, asked: Ask) -> Steps[LedgerDecision]:
         """Ask the receiver about an earlier call. Raises InDoubt if the outcome stays unknown."""
-        failure = asked.error or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
-        why = f"{failure['code']}: {failure.get('message', '')}" + (
-            f"; {failure['hint']}" if failure.get("hint") else ""
+        cause = asked.error or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
+        why = f"{cause['code']}: {cause.get('message', '')}" + (
+            f"; {cause['hint']}" if cause.get("hint") else ""
         )
         if self.effect.verify is None:
             return self._stop_undecided(f"{why}; there is no verify to ask")

@@ -16,9 +16,9 @@ from google.api_core import exceptions as google
 
 from prefect_resilience import AttemptTimeout, BulkheadFullError, CircuitOpenError, RateLimitedError, classify
 from prefect_resilience.durable.effects.evidence import (
+    hint_of,
     proves_not_done,
     says_not_sent,
-    sparing_hint,
     speaks_for_itself,
 )
 from prefect_resilience.durable.effects.witness import SeenRequest, Witness
@@ -233,11 +233,11 @@ def test_each_member_of_a_group_speaks_for_itself():
 def test_what_would_have_spared_the_doubt():
     error = httpx.ConnectError("refused")
     info = classify(error)
-    assert "event_hooks" in sparing_hint(error, info, EXTERNAL, Witness())
-    assert "did not see all traffic (http.client.send)" in sparing_hint(
+    assert "event_hooks" in hint_of(error, info, EXTERNAL, Witness())
+    assert "did not see all traffic (http.client.send)" in hint_of(
         error, info, EXTERNAL, witness(None, others=("http.client.send", "subprocess.Popen"))
     )
-    assert sparing_hint(error, info, EXTERNAL, witness(200)) is None
-    assert sparing_hint(error, info, ONE_REQUEST, Witness()) is None
-    assert sparing_hint(error, None, EXTERNAL, Witness()) is None
-    assert sparing_hint(KeyError("x"), classify(KeyError("x")), EXTERNAL, Witness()) is None
+    assert hint_of(error, info, EXTERNAL, witness(200)) is None
+    assert hint_of(error, info, ONE_REQUEST, Witness()) is None
+    assert hint_of(error, None, EXTERNAL, Witness()) is None
+    assert hint_of(KeyError("x"), classify(KeyError("x")), EXTERNAL, Witness()) is None
