@@ -3,32 +3,26 @@
     python -m tests.fuzz [--seconds 60] [target ...]
 
 atheris (libFuzzer) drives the Hypothesis tests of `targets.py`, led by the branches that an input reaches,
-and keeps what it learnt in .pytest_cache/fuzz; where it is not installed, Hypothesis alone does. Each target
-has a process and so many seconds of its own. The exit code is 1 when one has found something.
+and keeps what it learnt in .pytest_cache/fuzz. Each target has a process and so many seconds of its own. The
+exit code is 1 when one has found something.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import random
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PLACE = ROOT / ".pytest_cache" / "fuzz"
-WITH_ATHERIS = importlib.util.find_spec("atheris") is not None
 
 
 def drive(name: str, seconds: int) -> None:
     """Inputs for one target, until the time is up or something is found."""
     corpus = PLACE / name
     corpus.mkdir(parents=True, exist_ok=True)
-    if not WITH_ATHERIS:
-        return _by_chance(name, seconds)
     import atheris
 
     with atheris.instrument_imports(include=["prefect_resilience"]):
@@ -45,21 +39,6 @@ def drive(name: str, seconds: int) -> None:
     ]
     atheris.Setup([sys.argv[0], *options, str(corpus)], lambda data: one(data) and None)
     atheris.Fuzz()
-    return None
-
-
-def _by_chance(name: str, seconds: int) -> None:
-    from hypothesis import given, seed, settings
-
-    from tests.fuzz.targets import TARGETS
-
-    target, until, rounds = TARGETS[name], time.monotonic() + seconds, 0
-    while time.monotonic() < until:
-        again = given(**target.hypothesis._given_kwargs)(target.hypothesis.inner_test)  # type: ignore[attr-defined]
-        again = settings(parent=target._hypothesis_internal_use_settings, max_examples=100)(again)  # type: ignore[attr-defined]
-        seed(random.getrandbits(64))(again)()
-        rounds += 1
-    print(f"stat::number_of_executed_units: {rounds * 100}")
 
 
 def main() -> None:
@@ -69,7 +48,8 @@ def main() -> None:
     words.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     asked = words.parse_args()
     if asked.one:
-        return drive(asked.targets[0], asked.seconds)
+        drive(asked.targets[0], asked.seconds)
+        return
     from tests.fuzz.targets import TARGETS
 
     if unknown := set(asked.targets) - set(TARGETS):
