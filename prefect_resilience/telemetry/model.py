@@ -22,6 +22,11 @@ FINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
 
 Outcome = Literal["ok", "replaced", "replayed", "failed", "crashed", "running", "pending"]
 """The outcome of a task run; `running` and `pending` ones did not end, or did not begin."""
+OUTCOMES_BY_NAME: dict[str, Outcome] = {"Fallback": "replaced", "Degraded": "replaced", REPLAYED: "replayed"}
+OUTCOMES: dict[str, Outcome] = {
+    **dict.fromkeys(ENDED_BADLY, "failed"),
+    **{"COMPLETED": "ok", "CRASHED": "crashed", "PENDING": "pending"},
+}
 
 REMARKABLE_HAPPENINGS = frozenset(
     {
@@ -78,17 +83,7 @@ class CallReport:
 
 def outcome_of(kind: str, name: str) -> Outcome:
     """The outcome of a task run, from the type and the name of its last state."""
-    if name in REPLACED:
-        return "replaced"
-    if name == REPLAYED:
-        return "replayed"
-    if kind == "COMPLETED":
-        return "ok"
-    if kind == "CRASHED":
-        return "crashed"
-    if kind == "PENDING":
-        return "pending"
-    return "failed" if kind in ENDED_BADLY else "running"
+    return OUTCOMES_BY_NAME.get(name) or OUTCOMES.get(kind, "running")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +173,6 @@ class PassFacts:
     counts: Counter[str] = field(default_factory=Counter[str])
     retried: int = 0
     retries: int = 0
-    outputs: dict[str, Any] = field(default_factory=dict[str, Any])
-    outputs_left_out: int = 0
     calls: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     call_errors: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -220,9 +213,6 @@ class PassFacts:
         """Count the start of a task run that now has so many."""
         self.retries += starts > 1
         self.retried += starts == 2
-
-    def leave_out_output(self) -> None:
-        self.outputs_left_out += 1
 
     def count(self, kind: str, name: str) -> None:
         """Count a task run whose last state has this type and name."""

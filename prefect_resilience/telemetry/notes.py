@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -44,6 +44,8 @@ class RunNotes(PassFacts):
 
     ended_rows: int = 0
     keeps_outputs: bool = False
+    outputs: dict[str, Any] = field(default_factory=dict[str, Any])
+    outputs_left_out: int = 0
     calls_of: Counter[str] = field(default_factory=Counter[str])
 
     @property
@@ -84,12 +86,12 @@ class RunNotes(PassFacts):
         else:
             del self.task_runs[run.id]
 
-    def gave(self, label: str, value: Any) -> None:
+    def add_output(self, label: str, value: Any) -> None:
         """Note the value that a completed task run returned."""
         if label in self.outputs:
             return  # the run was rolled back, which is a second completed state
         if len(self.outputs) >= MOST_OUTPUTS:
-            self.leave_out_output()
+            self.outputs_left_out += 1
         else:
             self.outputs[label] = shown(value)
 
@@ -141,16 +143,12 @@ def last_notes(flow_run_id: str) -> RunNotes | None:
         return _passes.notes[max(passes)] if passes else None
 
 
-def forget(passes: Iterable[tuple[str, int]]) -> None:
-    """Drop the notes of these passes, each given as a flow run id and a run count."""
+def forget(flow_run_ids: Iterable[str]) -> None:
+    """Drop the notes of these flow runs."""
+    ids = set(flow_run_ids)
     with _passes.lock:
-        for key in passes:
-            _passes.notes.pop(key, None)
-
-
-def facts_of(flow_run_ids: Iterable[str]) -> PassFacts:
-    """The facts that this process noted about these flow runs, combined."""
-    return together(facts_by_pass(flow_run_ids).values())
+        for key in [key for key in _passes.notes if key[0] in ids]:
+            del _passes.notes[key]
 
 
 def facts_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFacts]:
@@ -158,22 +156,6 @@ def facts_by_pass(flow_run_ids: Iterable[str]) -> dict[tuple[str, int], PassFact
     ids = set(flow_run_ids)
     with _passes.lock:
         return {key: _copy_of(notes) for key, notes in _passes.notes.items() if key[0] in ids}
-
-
-def outputs_of(flow_run_id: str) -> tuple[Mapping[str, Any], int]:
-    """The values that task runs of the flow run's last pass returned, by name, and how many were left out."""
-    notes = last_notes(flow_run_id)
-    if notes is None:
-        return {}, 0
-    with _passes.lock:
-        return dict(notes.outputs), notes.outputs_left_out
-
-
-def count_rejections(flow_run_id: str, task_run_id: str) -> int:
-    """How many calls of a task run of this process a circuit or a limit rejected, as far as it is noted."""
-    notes = last_notes(flow_run_id)
-    run = None if notes is None else notes.task_runs.get(task_run_id)
-    return 0 if run is None else run.rejected
 
 
 def _copy_of(notes: RunNotes) -> PassFacts:

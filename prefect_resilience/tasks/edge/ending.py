@@ -53,33 +53,27 @@ DOUBTS_SHOWN = 3
 def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tuple[str, str], ...]:
     """Pairs: the purpose of a command, and the command."""
     batch = shlex.quote(batch_id)
+    is_manual = not hint.waiting and hint.strategy not in RESTARTS
+    again = f"{COMMAND} recover {batch}{' --strategy restart' if is_manual else ''}"
+    how = ""
+    if not deployed:
+        how = ". It has no deployment, so start your program inside the batch; done effects are not repeated"
+        again = f"with batch({batch_id!r}):\n    ..."
     if hint.waiting:
-        settle = [
-            (
-                f"Check the receiver, then record the outcome of {key!r} (done, or not-done)",
-                f"{COMMAND} settle {batch} {shlex.quote(key)} done",
-            )
+        settle = "Check the receiver, then record the outcome of {key!r} (done, or not-done)"
+        outcomes = [
+            (settle.format(key=key), f"{COMMAND} settle {batch} {shlex.quote(key)} done")
             for key in hint.waiting[:DOUBTS_SHOWN]
         ]
-        return (*settle, *_again(batch_id, deployed=deployed, then="Then run it again"))
+        return (*outcomes, (f"Then run it again{how}", again))
     if hint.strategy in RESTARTS:
-        return _again(batch_id, deployed=deployed, then="Run the same flow run again")
+        return ((f"Run the same flow run again{how}", again),)
     if hint.strategy == "compensate":
         return (("Compensate the effects that are done", f"{COMMAND} rollback {batch}"),)
     if hint.strategy == "abandon":
         return (("Abandon the batch", f"{COMMAND} abandon {batch}"),)
     look = ("Show which effects are done", f"{COMMAND} show {batch}")
-    return (look, *_again(batch_id, deployed=deployed, then="When the cause is fixed, run it again"))
-
-
-def _again(batch_id: str, *, deployed: bool, then: str) -> tuple[tuple[str, str], ...]:
-    if deployed:
-        strategy = " --strategy restart" if "cause" in then else ""
-        return ((then, f"{COMMAND} recover {shlex.quote(batch_id)}{strategy}"),)
-    how = (
-        f"{then}. It has no deployment, so start your program inside the batch; done effects are not repeated"
-    )
-    return ((how, f"with batch({batch_id!r}):\n    ..."),)
+    return (look, (f"When the cause is fixed, run it again{how}", again))
 
 
 @dataclass(frozen=True)
@@ -148,10 +142,11 @@ class EndOfRun(Telling):
             self._letter()
         if not self.ending.summary and not (self.ending.hint and self.badly):
             return
-        if self.whole and not self.badly and not notes.facts_of([str(run.id)]).remarkable:
-            notes.forget([(str(run.id), max(run.run_count, 1))])
+        noted = notes.last_notes(str(run.id))
+        if self.whole and not self.badly and not (noted is not None and noted.remarkable):
+            notes.forget([str(run.id)])
             return  # a quiet run: the API is not even asked
-        advice = self._hinted() if self.badly and self.ending.hint else None
+        advice = self._write_hint() if self.badly and self.ending.hint else None
         if self.ending.summary:
             self.tell(advice)
 
@@ -167,7 +162,7 @@ class EndOfRun(Telling):
         elif (failed or crashed) and dead_letter not in written:
             capture_for_flow(self.flow, self.flow_run, self.state)
 
-    def _hinted(self) -> Advice | None:
+    def _write_hint(self) -> Advice | None:
         """Log how to continue, label the run with its error, and inform the automation that recovers it.
         Without a summary, write an artifact too."""
         with get_client(sync_client=True) as client:
@@ -182,8 +177,8 @@ class EndOfRun(Telling):
                 announce_recoverable(run)
             if not self.ending.summary:
                 text = hint_markdown(run.name, self.flow.name, self.state.name or "", advice)
-                said = f"{advice.strategy}: {advice.why}"
-                write_artifact(client, run, self.flow.name, "recovery-hint", text, said)
+                line = f"{advice.strategy}: {advice.why}"
+                write_artifact(client, run, self.flow.name, "recovery-hint", text, line)
             return advice
 
     def _label(self, client: SyncPrefectClient) -> None:
@@ -191,8 +186,8 @@ class EndOfRun(Telling):
         error = state_error(self.state)
         if not isinstance(error, Exception):
             return
-        known = attached_context(error)
-        info = classify(error) if known is None else ErrorInfo.model_validate(known, from_attributes=True)
+        context = attached_context(error)
+        info = classify(error) if context is None else ErrorInfo.model_validate(context, from_attributes=True)
         info = info.model_copy(update={"message": bounded(info.message, 500)})
         with suppress(Exception):
             client.update_flow_run_labels(
@@ -213,10 +208,9 @@ class EndOfRun(Telling):
             return None
         deployed, itself = run.deployment_id is not None, ""
         if policy is not None and hint.automatic and deployed:
-            itself = "The automation does this."
-            if hint.strategy in RESTARTS and hint.next_at is not None:
-                at = utc_text(hint.next_at)
-                itself = f"The automation does this at {at} or soon after: attempt {hint.attempt}."
+            restarts = hint.strategy in RESTARTS and hint.next_at is not None
+            when = f" at {utc_text(hint.next_at)} or soon after: attempt {hint.attempt}" if restarts else ""
+            itself = f"The automation does this{when}."
         return Advice(hint.strategy, redact(hint.why), commands(hint, batch_id, deployed=deployed), itself)
 
 

@@ -93,8 +93,9 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
         clean = scrub_exception(error)
         flow_run = context.flow_run
         assert flow_run is not None
-        outputs, left_out = notes.outputs_of(str(flow_run.id))
-        partial = _within(outputs, left_out)
+        noted = notes.last_notes(str(flow_run.id))
+        # The values that its task runs returned, as far as they are noted.
+        partial = _within({**noted.outputs}, noted.outputs_left_out) if noted else {}
         subflow = flow_run.parent_task_run_id is not None
         own = ErrorContext.from_exception(
             clean,

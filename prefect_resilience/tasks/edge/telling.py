@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -23,7 +23,6 @@ from uuid import UUID
 from httpx import HTTPError
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.context import FlowRunContext
-from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from prefect_resilience.base.process import at_exit, start_thread
@@ -40,9 +39,10 @@ from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.circuits_table import create_artifact, own_client
 from prefect_resilience.tasks.edge.seams import started_tasks_alone
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
-from prefect_resilience.tasks.summaries.story import Story, circuits_met, divide, moves_of
+from prefect_resilience.tasks.summaries.story import Story, divide
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.model import ENDED_BADLY, Advice, Happening, PassFacts, TaskRunSeen
+from prefect_resilience.telemetry.edge.events import state_seen
+from prefect_resilience.telemetry.model import ENDED_BADLY, Advice, Happening, TaskRunSeen
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -55,17 +55,10 @@ AFTER_A_DEATH = 12.0
 """Seconds for a run whose process has died: the API receives its last events some seconds later."""
 LOOKS = 10.0
 """Seconds after which nothing more is read."""
-WRITES = 30.0
-"""Seconds in which a busy API is asked again to take the artifact."""
-ANSWERS = 10.0
-"""The most seconds for one answer of the API."""
-TRIES, PAUSE = 3, 0.2
-"""Attempts for each read, and the seconds between two: a server on SQLite rejects concurrent writes."""
 EVERY = 1.0
 AT_THE_END = 10.0
 """The most seconds for which the end of the process waits for summaries that are being written."""
 CLOSING_SETTLES, CLOSING = 30.0, 1.0
-MOST_HISTORIES = 60
 NAME_LENGTH = 60
 
 T = TypeVar("T")
@@ -80,9 +73,9 @@ _threads: list[threading.Thread] = []
 class Telling:
     """The end of one flow run. It reads and writes the summary.
 
-    `here`: the run took place in this process; if not, its process has died and its notes are lost. `local`:
-    its task runs took place here, too. `alone`: it started no other flow. `whole`: all of it took place here,
-    in one pass. `ids` has the run and the runs inside it. `missing` names what could not be read.
+    `here`: the run took place in this process; if not, its process has died and its notes are lost. `alone`:
+    its task runs took place here, too, and it started no other flow. `whole`: it has one pass besides. `ids`
+    has the run and the runs inside it. `missing` names what could not be read.
     """
 
     flow: Flow[..., Any]
@@ -93,54 +86,46 @@ class Telling:
     def __post_init__(self) -> None:
         run, context = self.flow_run, FlowRunContext.get()
         self.here: bool = context is not None or notes.last_notes(str(run.id)) is not None
-        self.local: bool = self.here and isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        self.alone: bool = started_tasks_alone(context)
-        self.whole: bool = self.local and self.alone and run.run_count <= 1
+        has_threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
+        self.alone: bool = self.here and has_threads and started_tasks_alone(context)
+        self.whole: bool = self.alone and run.run_count <= 1
         self.badly: bool = self.state.type.value in ENDED_BADLY
         self.ids: list[UUID] = [run.id]
         self.missing: list[str] = []
-        self.advice: Advice | None = None
         self.until: float = 0.0
 
     def tell(self, advice: Advice | None) -> None:
         """Write the summary in a thread, and wait a limited time for it. Never raises."""
-        self.advice = advice
-        written = threading.Event()
         try:
-            thread = start_thread("run-summary", self._work, written.set, context=copy_context())
+            thread = start_thread("run-summary", self._work, advice, context=copy_context())
         except RuntimeError:  # no thread can be started any more
             return
         _threads[:] = [*filter(threading.Thread.is_alive, _threads), thread]
-        written.wait(HELD if self.here else AFTER_A_DEATH + HELD)
+        thread.join(HELD if self.here else AFTER_A_DEATH + HELD)
 
-    def _work(self, written: Callable[[], None]) -> None:
+    def _work(self, advice: Advice | None) -> None:
         try:
-            # The delays of the client's own retries would exceed the time limits.
-            limits: dict[Any, float] = {PREFECT_CLIENT_MAX_RETRIES: 0, PREFECT_API_REQUEST_TIMEOUT: ANSWERS}
-            with temporary_settings(limits), own_client() as client:
+            with own_client() as client:  # it retries while the API is busy
                 story = self._look(client)
                 if self.badly or story.remarkable:
-                    self._write(client, story)
+                    text, line = (
+                        markdown(replace(story, missing=tuple(self.missing)), advice),
+                        headline(story),
+                    )
+                    write_artifact(client, self.flow_run, self.flow.name, "run-summary", text, line)
         except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
             self.log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
         finally:
-            written()
             if self.flow_run.parent_task_run_id is None:
-                notes.forget(self._notes())
-
-    def _notes(self) -> dict[tuple[str, int], PassFacts]:
-        return notes.facts_by_pass(map(str, self.ids))
+                notes.forget(map(str, self.ids))
 
     def _read(self, name: str, otherwise: T, read: Callable[..., T], *args: Any) -> T:
         """What the API or the store answers; `otherwise` if there is no answer in time."""
-        for _ in range(TRIES):
-            if time.monotonic() >= self.until:
-                break
+        if time.monotonic() < self.until:
             try:
                 return read(*args)
             except Exception as failure:  # noqa: BLE001 - a summary with less is still useful
                 self.log.debug("%s could not be read: %s", name, redact(repr(failure)))
-                time.sleep(PAUSE)
         self.missing.append(name)
         return otherwise
 
@@ -148,6 +133,8 @@ class Telling:
         """The story of the run, read once."""
         run, state = self.flow_run, self.state
         passes: Sequence[RunPass] = ()
+        runs: list[tuple[TaskRunSeen, int]] = []
+        events: list[Happening] = []
         self.until = time.monotonic() + LOOKS
         if not self.whole:
             self.ids += self._read("the runs inside it", [], reading.read_inner_runs, client, run.id)
@@ -157,74 +144,37 @@ class Telling:
             states = self._read("its states", [], states_of, client, run.id)
             audit = self._read("who recovered it", (), _audit_of, run)
             passes = passes_of(states, reading.origin_of(run), audit, run.run_count)
+            if len(passes) > 1:  # before the task runs are read
+                close = partial(close_left_behind, settles=CLOSING_SETTLES, within=CLOSING)
+                self._read("unfinished task runs", None, close, client, run)
+            runs = self._read("task runs", [], reading.read_task_runs, client, self.ids)
+            if len(runs) >= reading.MOST_RUNS:
+                self.missing.append(f"task runs after the first {reading.MOST_RUNS:,}")
+        start = run.start_time or state.timestamp
+        since = start - timedelta(days=1)
         if not passes:
-            ended, name = state.timestamp.timestamp(), state.name or state.type.value.title()
-            began = ended if run.start_time is None else run.start_time.timestamp()
-            end = (ended, name, state.type.value, redact(state.message or ""))
-            passes = (RunPass(1, began, Start("unknown"), *end, over=True),)
-        parts = divide(passes, str(run.id), self._notes(), *self._read_others(client, run, passes))
-        story = Story(run.name, self.flow.name, parts, len(self.ids) - 1)
-        return self._with_circuits_and_letters(client, story)
+            end = state_seen(state)
+            words = (end.at, end.name, end.type, end.message)
+            passes = (RunPass(1, start.timestamp(), Start("unknown"), *words, over=True),)
+        if not self.whole:
+            events = self._read("events", [], reading.read_events, client, self.ids, since)
+        noted = notes.facts_by_pass(map(str, self.ids))
+        parts = divide(passes, str(run.id), noted, runs, events)
+        letters = ()
+        if self.badly or any(part.facts.counts["dead-letter.created"] for part in parts):
+            letters = self._read("dead letters", (), _letters_of, {*map(str, self.ids)}, since)
+        return Story(run.name, self.flow.name, parts, len(self.ids) - 1, letters)
 
     def _wait(self, client: SyncPrefectClient) -> None:
         """Wait until the API knows about the run's end, if some of it may not be noted in this process."""
-        if self.local and self.alone:
-            return
         until = time.monotonic() + AFTER_A_DEATH
-        while True:
+        while not self.alone:
             with suppress(HTTPError):
                 if reading.has_heard_the_end(client, self.flow_run.id, self.state.id, died=not self.here):
                     return
             if time.monotonic() >= until or _ending.wait(EVERY):
                 self.missing.append("the latest events, which the API had not received yet")
                 return
-
-    def _read_others(
-        self, client: SyncPrefectClient, run: FlowRun, passes: Sequence[RunPass]
-    ) -> tuple[list[tuple[TaskRunSeen, int]], list[Happening], list[float]]:
-        """The task runs, the events and the heartbeats that the API knows, unless all is known here."""
-        if self.whole:
-            return [], [], []
-        if len(passes) > 1:  # before the task runs are read
-            close = partial(close_left_behind, settles=CLOSING_SETTLES, within=CLOSING)
-            self._read("unfinished task runs", None, close, client, run)
-        runs = self._read("task runs", [], reading.read_task_runs, client, self.ids)
-        since = passes[0].began - reading.DAY
-        events = self._read("events", [], reading.read_events, client, self.ids, since)
-        crashes = [one.ended for one in passes if one.crashed and one.ended is not None]
-        beats = self._read("heartbeats", [], reading.read_beats, client, run.id, crashes)
-        if len(runs) >= reading.MOST_RUNS:
-            self.missing.append(f"task runs after the first {reading.MOST_RUNS:,}")
-        notable = [seen for seen, _ in runs if seen.starts > 1 or seen.remarkable]
-        for seen in sorted(notable, key=lambda seen: -seen.starts)[:MOST_HISTORIES]:
-            history = self._read("states of task runs", [], reading.read_history, client, seen.id)
-            seen.states = history or seen.states
-        return runs, events, beats
-
-    def _with_circuits_and_letters(self, client: SyncPrefectClient, story: Story) -> Story:
-        """Add the changes of the run's circuits by any process or person, and its dead letters that wait."""
-        moves, letters = story.happenings, ()
-        first, last = story.passes[0].run_pass, story.passes[-1].run_pass
-        if names := circuits_met(moves):
-            period = (first.began - 1.0, (last.ended or time.time()) + 1.0)
-            moves += self._read("circuit changes", [], reading.read_circuit_events, client, names, *period)
-        if self.badly or any(part.seen.counts["dead-letter.created"] for part in story.passes):
-            since = datetime.fromtimestamp(first.began - reading.DAY, UTC)
-            letters = self._read("dead letters", (), _letters_of, {*map(str, self.ids)}, since)
-        return replace(story, moves=moves_of(moves), letters=letters)
-
-    def _write(self, client: SyncPrefectClient, story: Story) -> None:
-        links = self._read("its other artifacts", [], reading.read_links, client, self.ids)
-        text = markdown(replace(story, missing=tuple(self.missing)), self.advice, links)
-        self.until = time.monotonic() + WRITES
-        while True:
-            try:
-                write_artifact(client, self.flow_run, self.flow.name, "run-summary", text, headline(story))
-                return
-            except HTTPError:
-                if time.monotonic() >= self.until:
-                    raise
-                time.sleep(PAUSE)
 
 
 def _audit_of(run: FlowRun) -> tuple[AuditEntry, ...]:

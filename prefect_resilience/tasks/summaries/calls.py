@@ -12,37 +12,32 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import PassSeen, Story
 from prefect_resilience.telemetry.model import (
     ENDED_BADLY,
-    REPLACED,
     Happening,
     Outcome,
     TaskRunSeen,
     outcome_of,
 )
 
-ERRORS_SHOWN = 4
 SHORT = 160
 NOT_ENDED, WELL = 0, 7
 RANKS = {"failed": 1, "in doubt": 2, "pending": 3, "replaced": 4, "replayed": 5}
 """The order of outcomes in the list. A call that was retried and then succeeded comes after them."""
 EFFECTS = {"effect.replayed": "replayed", "effect.in-doubt": "in doubt"}
 ERRORS = ("retry.scheduled", "run.failed", "fallback.used")
-LATE = 5.0
-"""The most seconds by which a task run may end after its pass: the clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A time in which a call was tried, or waited for its next attempt; `tip` describes it."""
+    """A time in which a call was tried, or waited for its next attempt."""
 
     look: Outcome | str
     start: float
     end: float
-    tip: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """One call: a task run, or an effect outside of one. `waited` is in seconds, `what` in words."""
+    """One call: a task run, or an effect outside of one. `number` is that of its pass."""
 
     name: str
     number: int
@@ -50,28 +45,22 @@ class CallRow:
     ended: str
     attempts: int = 0
     rejected: int = 0
-    what: str = ""
+    description: str = ""
     spans: tuple[Span, ...] = ()
-
-    @property
-    def began(self) -> float:
-        return self.spans[0].start if self.spans else float("inf")
-
-    @property
-    def waited(self) -> float:
-        return sum(span.end - span.start for span in self.spans if span.look == "wait")
 
 
 def list_calls(story: Story) -> list[CallRow]:
     """The calls of all passes that are known one by one. A later pass comes first."""
-    calls = [_call(run, part) for part in story.passes for run in part.seen.task_runs.values()]
+    calls = [_call(run, part) for part in story.passes for run in part.facts.task_runs.values()]
     # Effects of calls whose task run is not known, or that had none.
     for part in story.passes:
-        for event in part.seen.happenings:
+        for event in part.facts.happenings:
             if ended := EFFECTS.get(event.name):
-                what = _describe_effect(event)
-                calls.append(CallRow(event.subject, part.run_pass.number, RANKS[ended], ended, what=what))
-    return sorted(calls, key=lambda call: (call.rank, -call.number, call.began))
+                words = _describe_effect(event)
+                calls.append(
+                    CallRow(event.subject, part.run_pass.number, RANKS[ended], ended, description=words)
+                )
+    return sorted(calls, key=lambda call: (call.rank, -call.number))
 
 
 def _call(run: TaskRunSeen, part: PassSeen) -> CallRow:
@@ -88,7 +77,7 @@ def _call(run: TaskRunSeen, part: PassSeen) -> CallRow:
         ended=f"did not end ({ended})" if ended and cut_off and part.run_pass.over else ended,
         attempts=run.attempts,
         rejected=run.rejected,
-        what="; ".join(_describe(run)),
+        description="; ".join(_describe(run)),
         spans=tuple(_spans(run, part.ended)),
     )
 
@@ -99,16 +88,12 @@ def _describe(run: TaskRunSeen) -> Iterable[str]:
     if not errors:
         states = [state for state in run.states if state.name == "AwaitingRetry" or state.type in ENDED_BADLY]
         errors = [bounded(state.message, SHORT) for state in states if state.message]
-    counts = Counter(errors)
-    for error, count in [*counts.items()][:ERRORS_SHOWN]:
+    for error, count in Counter(errors).items():
         yield f"{error} (x{count})" if count > 1 else error
-    if len(counts) > ERRORS_SHOWN:
-        yield f"and {len(counts) - ERRORS_SHOWN} others"
-    fallbacks = [event.payload for event in run.events if event.name == "fallback.used"]
-    for used in fallbacks:
-        yield f"fallback {text_in(used, 'to')}{' (degraded)' if used.get('degraded') else ''}"
-    if not fallbacks and run.last is not None and run.last.name in REPLACED:
-        yield run.last.name.lower()
+    for event in run.events:
+        if event.name == "fallback.used":
+            degraded = " (degraded)" if event.payload.get("degraded") else ""
+            yield f"fallback {text_in(event.payload, 'to')}{degraded}"
     yield from (_describe_effect(event) for event in run.events if event.name in EFFECTS)
 
 
@@ -133,19 +118,16 @@ def text_in(payload: Mapping[str, Any], name: str) -> str:
 def _spans(run: TaskRunSeen, end: float) -> Iterable[Span]:
     """The attempts and waits of a task run. The state after an attempt is its outcome."""
     rejections = [event.at for event in run.events if event.name == "attempt.refused"]
-    attempt = 0
     for state, after in zip_longest(run.states, run.states[1:]):
         # A crash is reported later than it happened: at the end of the pass.
-        until = end if after is None or after.type == "CRASHED" else min(after.at, end + LATE)
+        until = end if after is None or after.type == "CRASHED" else min(after.at, end)
         until = max(until, state.at)
-        took = f"{until - state.at:.1f} s"
-        if state.type == "RUNNING" and any(state.at <= at <= until for at in rejections):
-            yield Span("rejected", state.at, until, "rejected: not called")
+        if state.name == "AwaitingRetry":
+            yield Span("wait", state.at, until)
+        elif state.type == "RUNNING" and any(state.at <= at <= until for at in rejections):
+            yield Span("rejected", state.at, until)
         elif state.type == "RUNNING":
-            attempt += 1
             look = "running" if after is None else outcome_of(after.type, after.name)
-            if after is not None and look in ("running", "pending"):
-                look = "failed"  # the next attempt, or the wait for it
-            yield Span(look, state.at, until, f"attempt {attempt}: {took}, {after.name if after else look}")
-        elif state.name == "AwaitingRetry":
-            yield Span("wait", state.at, until, f"waiting {took}")
+            # Another attempt or the wait for it follows a failure.
+            is_followed = after is not None and look in ("running", "pending")
+            yield Span("failed" if is_followed else look, state.at, until)

@@ -3,51 +3,57 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from prefect_resilience.base.text import code_cell, lasting, plural
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.durable.batches.run_passes import Start
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.calls import SHORT, WELL, CallRow, list_calls, text_in
-from prefect_resilience.tasks.summaries.story import COLUMNS, OPENED, Story, clock, pass_rows, state_after
+from prefect_resilience.tasks.summaries.calls import WELL, CallRow, list_calls, text_in
+from prefect_resilience.tasks.summaries.story import MOVES, OPENED, PassSeen, Story, clock
 from prefect_resilience.tasks.summaries.timeline import draw
-from prefect_resilience.telemetry.model import CALL_COUNTS, ENDED_BADLY, REPLACED, REPLAYED, Advice
+from prefect_resilience.telemetry.model import CALL_COUNTS, ENDED_BADLY, REPLACED, REPLAYED, Advice, Happening
 
-OUTPUT_LENGTH = 300
-MESSAGE_LENGTH = 600
-LARGEST = 300_000
-"""The most bytes of a summary. The tables of a larger one are shortened."""
-MOST_ROWS = (50, 20, 5)
+MOST_ROWS = 50
+LONGEST_CELL = 400
+"""With these bounds, and those of the picture, a summary has at most 300 kB."""
 REPLAY = "prefect-resilience dead-letters replay"
 URL = re.compile(r"(https?://[^\s`'\"<>;,)]+)")
+CHANGES = (MOVES, "store.")
+PASS_COLUMNS = ("pass", "began", "took", "task runs", "retries", "outcomes")
+SILENT = 2.0
+"""Seconds from the last sign of life to the report of a crash, from which on both are shown."""
+
+STARTED = {
+    "automation": "an automation",
+    "flow retry": "Prefect's own retry of the flow",
+    "retry button": "the Retry button of Prefect's UI",
+    "retry command": "the command prefect flow-run retry",
+    "worker": "its worker, which rescheduled it for another process",
+    "resumed": "a person who resumed it after it was suspended",
+    "program": "a Python program that called the flow",
+    "parent": "its parent flow run",
+    "unknown": "unknown",
+}
 
 
-def markdown(story: Story, advice: Advice | None = None, links: Sequence[tuple[str, str | None]] = ()) -> str:
-    """The whole summary. `links` are other artifacts of the run: pairs of a key and an address, if known."""
+def markdown(story: Story, advice: Advice | None = None) -> str:
+    """The whole summary."""
     calls = list_calls(story)
-    head = [f"# {text(story.name)}", "", headline(story), ""]
+    lines = [f"# {text(story.name)}", "", headline(story), ""]
     end = story.passes[-1].run_pass
     if end.message and end.end_type in ENDED_BADLY:
-        head += [f"> {text(bounded(end.message, MESSAGE_LENGTH))}", ""]
-    head += _advice(advice)
-    svg = draw(story, calls)
-    picture = "" if svg is None else base64.b64encode(svg.encode()).decode()
-    shown = [f"[{text(key)}]({url})" if url else code(key) for key, url in links]
-    tail = [f"Other artifacts of this run: {', '.join(shown)}.", ""] if shown else []
+        lines += [f"> {text(bounded(end.message, LONGEST_CELL))}", ""]
+    lines += [*_advice(advice), *_passes(story)]
+    if svg := draw(story, calls):
+        picture = base64.b64encode(svg.encode()).decode()
+        lines += [f"![the calls over time](data:image/svg+xml;base64,{picture})", ""]
+    lines += _tables(story, calls)
     if story.missing:
-        tail += [f"*Not read in time: {text(', '.join(dict.fromkeys(story.missing)))}.*", ""]
-    written = ""
-    for most in MOST_ROWS:
-        passes = pass_rows(story)
-        parts = [*head, *table("Passes", COLUMNS, passes[-most:], most, len(passes))]
-        parts += [f"![the calls over time](data:image/svg+xml;base64,{picture})", ""] if picture else []
-        written = "\n".join([*parts, *_tables(story, calls, most), *tail]).rstrip() + "\n"
-        if len(written.encode()) <= LARGEST:
-            break
-    return written
+        lines += [f"*Not read in time: {text(', '.join(dict.fromkeys(story.missing)))}.*", ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
@@ -58,25 +64,24 @@ def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
 
 def headline(story: Story) -> str:
     """One sentence: the outcomes of the task runs of the last pass, and the dead letters of the run."""
-    seen, end, passes = story.last, story.passes[-1].run_pass, len(story.passes)
+    facts, end, passes = story.last, story.passes[-1].run_pass, len(story.passes)
     how = f" in pass {passes}" if passes > 1 else ""
     if end.ended is not None:
         took = lasting(end.ended - story.passes[0].run_pass.began)
         how += f", {took} after it first began" if passes > 1 else f" after {took}"
-    outcomes, counts = seen.outcomes, seen.counts
+    outcomes, counts = facts.outcomes, facts.counts
     inside = Counter[str]()
-    for (_, name), times in seen.calls.items():
+    for (_, name), times in facts.calls.items():
         inside[name] += int(times)
     failed_inside = f", {inside['failures']:,} failed" if inside["failures"] else ""
-    replaced = max(sum(seen.states[name] for name in REPLACED), counts["fallback.used"])
-    opened = Counter(move.subject for move in story.moves if state_after(move) in OPENED)
-    often = "" if opened.total() == len(opened) else f" {opened.total():,} times"
+    replaced = max(sum(facts.states[name] for name in REPLACED), counts["fallback.used"])
+    opened = [move.payload.get("after") in OPENED for move in story.moves].count(True)
     parts = [
-        (1, plural(seen.total, "task run")),
+        (1, plural(facts.total, "task run")),
         (outcomes["running"], f"{outcomes['running']:,} did not end"),
-        (seen.retried, f"{seen.retried:,} retried ({plural(seen.retries, 'retry', 'retries')})"),
+        (facts.retried, f"{facts.retried:,} retried ({plural(facts.retries, 'retry', 'retries')})"),
         (replaced, f"{replaced:,} answered by a fallback"),
-        (seen.states[REPLAYED], f"{seen.states[REPLAYED]:,} replayed"),
+        (facts.states[REPLAYED], f"{facts.states[REPLAYED]:,} replayed"),
         (outcomes["crashed"], f"{outcomes['crashed']:,} crashed"),
         (outcomes["failed"], f"{outcomes['failed']:,} failed"),
         (counts["attempt.refused"], plural(counts["attempt.refused"], "rejected call")),
@@ -86,7 +91,7 @@ def headline(story: Story) -> str:
             f"({plural(inside['attempts'], 'attempt')}{failed_inside})",
         ),
         (counts["effect.in-doubt"], f"{counts['effect.in-doubt']:,} in doubt"),
-        (len(opened), f"{plural(len(opened), 'circuit')} opened{often}"),
+        (opened, plural(opened, "circuit opening")),
         (len(story.letters), plural(len(story.letters), "dead letter")),
     ]
     inner = f", in {plural(story.inner_runs + 1, 'flow run')}" if story.inner_runs else ""
@@ -118,77 +123,116 @@ def _advice(advice: Advice | None) -> list[str]:
     return lines
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], most: int, total: int = 0
-) -> list[str]:
-    """A table with a title, of the first `most` rows of `total` ones; nothing without rows."""
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], total: int = 0) -> list[str]:
+    """A table with a title, of the first MOST_ROWS rows of `total` ones; nothing without rows.
+
+    Columns without a value are left out: on a phone, the UI cuts a wide table.
+    """
     if not rows:
         return []
-    lines = [f"## {title}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for first, *cells in rows[:most]:
+    rows, total = rows[:MOST_ROWS], max(total, len(rows))
+    places = [place for place in range(len(columns)) if not place or any(row[place] for row in rows)]
+    heads = [columns[place] for place in places]
+    lines = [f"## {title}", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        first, *cells = [bounded(row[place], LONGEST_CELL) for place in places]
         shown = [first if first.isdigit() or not first else code(first), *map(text, cells)]
         lines.append(f"| {' | '.join(shown)} |")
-    more = max(total, len(rows)) - min(most, len(rows))
+    more = total - len(rows)
     return [*lines, *(["", f"and {more:,} more."] if more > 0 else []), ""]
 
 
-def _tables(story: Story, calls: Iterable[CallRow], most: int) -> list[str]:
-    """The calls with anything of note, the functions inside them, the circuits, the stores, the letters."""
-    columns = ("call", "pass", "ended", "attempts", "rejected", "waited, s", "what happened")
-    rows = [_call_cells(call) for call in calls if call.rank != WELL]
+def _passes(story: Story) -> list[str]:
+    """The last passes of several as a table, and for each what started it and how it ended."""
     if len(story.passes) == 1:
-        columns, rows = (columns[0], *columns[2:]), [(row[0], *row[2:]) for row in rows]
+        return []
+    parts = story.passes[-MOST_ROWS:]
+    lines = table("Passes", PASS_COLUMNS, [pass_row(part) for part in parts], len(story.passes))
+    for part in parts:
+        start, end = describe_start(part.run_pass.start), describe_end(part)
+        words = f"started by {bounded(start, LONGEST_CELL)}; ended: {bounded(end, LONGEST_CELL)}"
+        lines.append(f"- Pass {part.run_pass.number}: {text(words)}")
+    return [*lines, ""]
+
+
+def pass_row(part: PassSeen) -> tuple[str, ...]:
+    """A pass as a row of the table."""
+    run_pass, facts = part.run_pass, part.facts
+    return (
+        str(run_pass.number),
+        f"{clock(run_pass.began)} UTC",
+        lasting(part.ended - run_pass.began) if run_pass.over else "",
+        f"{facts.total:,}",
+        f"{facts.retries:,}",
+        ", ".join(f"{count:,} {name}" for name, count in facts.states.most_common() if count),
+    )
+
+
+def describe_start(start: Start) -> str:
+    """The cause of a pass, with the person and the reason, if known."""
+    cause = STARTED.get(start.cause, f"a {start.cause}")
+    if start.cause == "recovery" and start.who:
+        cause = f"a recovery by {start.who}"
+    elif start.who:
+        cause = start.who if start.cause == "person" else f"{cause}, {start.who}"
+    return f"{cause}: {' '.join(start.why.split())}" if start.why else cause
+
+
+def describe_end(part: PassSeen) -> str:
+    """The end of a pass, with its message; of a process that died, also its last sign of life."""
+    run_pass, sign = part.run_pass, f"last sign of life {clock(part.ended)} UTC"
+    if run_pass.ended is None:
+        return f"unknown: its end was not reported, {sign}" if run_pass.over else "still running"
+    if run_pass.crashed and run_pass.end_type != "CRASHED":
+        return f"its process died without a report ({sign})"  # the message is that of the recovery
+    message = " ".join(run_pass.message.split())
+    end = f"{run_pass.end}: {message}" if message else run_pass.end
+    is_late = run_pass.ended - part.ended >= SILENT
+    return f"{end} ({sign}, reported {clock(run_pass.ended)} UTC)" if is_late else end
+
+
+def _tables(story: Story, calls: Iterable[CallRow]) -> list[str]:
+    """The calls with anything of note, the functions inside them, the circuits and stores, the letters."""
+    columns = ("call", "pass", "ended", "attempts", "rejected", "what happened")
+    rows = [
+        (
+            call.name,
+            str(call.number) if len(story.passes) > 1 else "",
+            call.ended,
+            str(call.attempts),
+            str(call.rejected or ""),
+            call.description,
+        )
+        for call in calls
+        if call.rank != WELL
+    ]
     # Also those without a row.
-    notable = sum(part.seen.total - part.seen.outcomes["ok"] for part in story.passes)
-    lines = table("Calls", columns, rows, most, notable)
-    seen = story.last
+    notable = sum(part.facts.total - part.facts.outcomes["ok"] for part in story.passes)
+    lines = table("Calls", columns, rows, notable)
+    facts = story.last
     rows = [
         (
             name,
-            *(f"{seen.calls[name, count]:,.{int(count == 'waited')}f}" for count in CALL_COUNTS),
-            bounded(seen.call_errors.get(name, ""), SHORT),
+            *(_number(facts.calls[name, count]) for count in CALL_COUNTS),
+            facts.call_errors.get(name, ""),
         )
-        for name in sorted({name for name, _ in seen.calls}, key=lambda name: -seen.calls[name, "attempts"])
+        for name in sorted({name for name, _ in facts.calls}, key=lambda name: -facts.calls[name, "attempts"])
     ]
     columns = ("function", "calls", "attempts", "rejected", "fallbacks", "failed", "waited, s", "last error")
-    lines += table("Calls inside tasks", columns, rows, most)
-    rows = [
-        (
-            f"{clock(move.at)} UTC",
-            move.subject,
-            f"{text_in(move.payload, 'before')} → {text_in(move.payload, 'after')}",
-            bounded(text_in(move.payload, "reason"), SHORT),
-        )
-        for move in story.moves
-    ]
-    lines += table("Circuit changes", ("at", "circuit", "state", "why"), rows, most)
-    rows = [
-        (f"{clock(event.at)} UTC", event.subject, bounded(text_in(event.payload, "reason"), SHORT))
-        for event in story.happenings
-        if event.name == "store.unavailable"
-    ]
-    total = sum(part.seen.counts["store.unavailable"] for part in story.passes)
-    lines += table("Unavailable stores", ("at", "store", "why"), rows, most, total)
-    lines += table("Dead letters", ("letter", "task", "error"), story.letters, most)
+    lines += table("Calls inside tasks", columns, rows)
+    rows = [_change_cells(event) for event in story.happenings if event.name.startswith(CHANGES)]
+    lines += table("Circuits and stores", ("at", "circuit or store", "change", "why"), rows)
+    lines += table("Dead letters", ("letter", "task", "error"), story.letters)
     if story.letters:
         lines += [f"Once the cause is fixed: {code(f'{REPLAY} {story.letters[0][0]}')}", ""]
-    return lines + _outputs(story, most)
+    return lines
 
 
-def _call_cells(call: CallRow) -> tuple[str, ...]:
-    waited = f"{call.waited:.1f}" if call.waited else ""
-    rejected = str(call.rejected or "")
-    return (call.name, str(call.number), call.ended, str(call.attempts), rejected, waited, call.what)
+def _number(value: float) -> str:
+    return f"{round(value, 1):,}" if round(value, 1) else ""
 
 
-def _outputs(story: Story, most: int) -> list[str]:
-    """The outputs of completed task runs, if the run ended badly."""
-    seen = story.last
-    if story.passes[-1].run_pass.end_type == "COMPLETED" or not seen.outputs:
-        return []
-    lines = ["## Completed task runs", "", "| task run | result |", "|---|---|"]
-    for name, output in [*seen.outputs.items()][:most]:
-        written = json.dumps(redact_data(output), ensure_ascii=False, default=str)
-        lines.append(f"| {code(name)} | {code(bounded(written, OUTPUT_LENGTH))} |")
-    more = max(len(seen.outputs) - most, 0) + seen.outputs_left_out
-    return [*lines, *(["", f"and {more:,} more."] if more else []), ""]
+def _change_cells(event: Happening) -> tuple[str, ...]:
+    before, after = text_in(event.payload, "before"), text_in(event.payload, "after")
+    change = f"{before} → {after}" if event.name.startswith(MOVES) else "unavailable"
+    return f"{clock(event.at)} UTC", event.subject, change, text_in(event.payload, "reason")

@@ -237,7 +237,7 @@ def note_state(task_run: TaskRun, state: State[Any]) -> None:
     run_id, name, key = str(task_run.id), task_run.name or "task run", task_run.dynamic_key
     noted, run = notes.task_run_came_to(str(current[0]), run_id, name, state_seen(state), current[1], key)
     if noted.keeps_outputs and state.is_completed():
-        noted.gave(run.label, state_data(state))
+        noted.add_output(run.label, state_data(state))
 
 
 def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
@@ -252,9 +252,9 @@ def note_happening(name: str, subject: str, payload: dict[str, Any]) -> UUID:
 def happening_of(event_id: str, at: float, name: str, subject: str, payload: Mapping[str, Any]) -> Happening:
     """An event with the part of its payload that a summary shows."""
     error: Any = payload.get("error")
-    given = {**cast("Mapping[str, Any]", error), **payload} if isinstance(error, Mapping) else payload
-    told = {key: _short(given[key]) for key in _PAYLOAD if given.get(key) is not None}
-    return Happening(event_id, at, name, subject, told)
+    fields = {**cast("Mapping[str, Any]", error), **payload} if isinstance(error, Mapping) else payload
+    noted = {key: _short(fields[key]) for key in _PAYLOAD if fields.get(key) is not None}
+    return Happening(event_id, at, name, subject, noted)
 
 
 def _short(value: Any) -> Any:

@@ -58,7 +58,7 @@ def test_the_totals_of_a_run_are_those_of_the_service(way, summary_of):
     assert script.calls == 9
     assert "6 calls inside (9 attempts, 2 failed)" in text
     assert "## Calls inside tasks" in text
-    assert "| `page` | 6 | 9 | 0 | 0 | 2 | " in text
+    assert "| `page` | 6 | 9 | 2 | " in text
     assert "wrong" in text
 
 
@@ -72,7 +72,7 @@ def test_rejected_calls_and_fallbacks_are_counted(summary_of):
         for _ in range(5):
             call()
 
-    assert "| `ask` | 5 | 2 | 3 | 5 | 0 | " in summary_of(work)
+    assert "| `ask` | 5 | 2 | 3 | 5 |" in summary_of(work)
 
 
 def test_a_quiet_run_has_no_summary(summary_of):

@@ -43,9 +43,9 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
         notes.note_event("f", event)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    seen = notes.facts_of(["f"])
+    seen = notes.last_notes("f")
     assert (seen.total, seen.retried, seen.retries) == (10_000, 2_500, 2_500)
-    assert seen.states == {"Completed": 8_750, "Failed": 1_250}
+    assert +seen.states == {"Completed": 8_750, "Failed": 1_250}
     assert seen.counts["retry.scheduled"] == 10_000
     assert len(seen.task_runs) == notes.MOST_REMARKABLE
     assert len(seen.events) == MOST_OF_A_KIND
@@ -60,19 +60,19 @@ def test_ten_thousand_runs_are_counted_and_a_few_kept():
 def test_what_goes_on_is_counted_by_its_last_state():
     came("f", "1", "Pending", "Running")
     came("f", "2", "Pending", "Running", "Completed")
-    seen = notes.facts_of(["f", "unknown"])
-    assert seen.states == {"Running": 1, "Completed": 1}
+    seen = notes.last_notes("f")
+    assert +seen.states == {"Running": 1, "Completed": 1}
     assert [*seen.task_runs] == ["1", "2"]
 
 
 def test_a_run_that_was_rolled_back_is_one_run():
     came("f", "1", "Running", "Completed", "RolledBack")
-    assert +notes.facts_of(["f"]).states == {"RolledBack": 1}
+    assert +notes.last_notes("f").states == {"RolledBack": 1}
 
 
 def test_states_of_one_run_are_bounded():
     came("f", "1", *["Retrying"] * 500, "Completed")
-    run = notes.facts_of(["f"]).task_runs["1"]
+    run = notes.last_notes("f").task_runs["1"]
     assert (len(run.states), run.starts) == (notes.MOST_STATES, 500)
     assert run.last.name == "Completed"
 
@@ -98,16 +98,15 @@ def test_rows_of_all_runs_together_are_bounded(monkeypatch):
 
 def test_what_is_forgotten_is_gone():
     came("f", "1", "Running")
-    notes.forget([("f", 1), ("never known", 1)])
+    notes.forget(["f", "never known"])
     assert notes.last_notes("f") is None
-    assert notes.outputs_of("f") == ({}, 0)
 
 
 def test_outputs_are_kept_by_name_and_bounded():
     noted = RunNotes(keeps_outputs=True)
     for number in range(notes.MOST_OUTPUTS + 5):
         state = StateSeen("COMPLETED", "Completed", number)
-        noted.gave(
+        noted.add_output(
             noted.came_to(str(number), f"same-{number:03}", "f", state, f"{number:03}-key").label, number
         )
     assert noted.outputs["same"] == 0
@@ -144,5 +143,5 @@ def test_a_value_that_is_cut_says_so():
 
 def test_a_run_that_was_retried_twice_is_one_that_was_retried():
     came("f", "1", "Running", "AwaitingRetry", "Retrying", "AwaitingRetry", "Retrying", "Completed")
-    seen = notes.facts_of(["f"])
+    seen = notes.last_notes("f")
     assert (seen.retried, seen.retries) == (1, 2)

@@ -70,7 +70,9 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
 
 
 def _count_rejections(task_run: TaskRun) -> int:
-    return notes.count_rejections(str(task_run.flow_run_id), str(task_run.id))
+    noted = notes.last_notes(str(task_run.flow_run_id))
+    run = None if noted is None else noted.task_runs.get(str(task_run.id))
+    return 0 if run is None else run.rejected
 
 
 def refused(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
