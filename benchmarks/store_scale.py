@@ -176,7 +176,7 @@ LETTERS: dict[str, tuple[float, Operation]] = {
         lambda url, _: _command(lambda: letters_commands.list_letters(how=Answering(url))),
     ),
     "letters: counted for the dashboard": (CONSTANT, lambda url, _: Fleet(store=url).read_letters()),
-    "letters: counted for the report of a day": (LINEAR, lambda url, _: reading._letters(None, _day(), [])),
+    "letters: counted for the report of a day": (LINEAR, lambda url, _: reading._letters(_day(), [])),
     "letters: purged, a thousandth": (LINEAR, lambda url, number: _purge(url, number)),
 }
 ONE_BATCH: dict[str, tuple[float, Operation]] = {

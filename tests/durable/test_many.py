@@ -156,14 +156,14 @@ def test_the_report_reads_the_letters_of_its_period(store: Any, monkeypatch: pyt
     bury(store, 25, timedelta(days=5))
     bury(store, 200, timedelta(days=9))
     counting, unknown = Counting(store, monkeypatch), list[str]()
-    made = reading._letters(None, Period(NOW - timedelta(days=6), NOW - timedelta(days=4)), unknown)
+    made = reading._letters(Period(NOW - timedelta(days=6), NOW - timedelta(days=4)), unknown)
     assert (made.created, made.replayed) == (25, 25)
     assert counting.read <= 70
     (said,) = unknown
     assert "lower bounds" in said
     monkeypatch.setattr(reading, "OLDER_READ", 300)
     unknown.clear()
-    assert reading._letters(None, Period(NOW - timedelta(days=6), NOW - timedelta(days=4)), unknown) == made
+    assert reading._letters(Period(NOW - timedelta(days=6), NOW - timedelta(days=4)), unknown) == made
     assert not unknown
 
 

@@ -128,7 +128,7 @@ def report_command(
     Args:
         since: How long ago, as in 24h or 7d, or a time as in 2026-11-20T18:00.
         until: The end of the period, in the same form; the default is now.
-        markdown: A file to write the report to as markdown with charts.
+        markdown: A file to write the report to as markdown.
         html: A file to write the report to as one page of HTML.
     """
     from prefect_resilience.operations.reports import rendering, report

@@ -47,7 +47,7 @@ class Period:
         """The first and the last microsecond, because the API includes both bounds."""
         return self.since.isoformat(), (self.until - timedelta(microseconds=1)).isoformat()
 
-    def ended(self) -> Filter:
+    def ends(self) -> Filter:
         """The filter for runs that ended in the period."""
         after, before = self.bounds
         return {"after_": after, "before_": before}

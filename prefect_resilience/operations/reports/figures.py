@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
@@ -35,7 +33,7 @@ class RunFigures(_Figures):
     (states Fallback and Degraded), `degraded` of them in state Degraded. replayed: the effect was already
     done. failed: failed for good, `timed_out` of them by their deadline. other: no attempt was needed, such
     as cached or skipped runs. retried: more than one attempt, made or rejected, with any outcome.
-    attempts_of_successes: attempts of successful runs, rejected ones included.
+    attempts_of_successes: attempts that successful runs made.
     """
 
     runs: int = 0
@@ -68,12 +66,6 @@ class RunFigures(_Figures):
 
     @computed_field
     @property
-    def recovery_rate(self) -> float | None:
-        """The share of the retried runs that succeeded without a fallback."""
-        return share(self.recovered, self.retried)
-
-    @computed_field
-    @property
     def attempts_until_success(self) -> float | None:
         """The mean number of attempts of successful runs."""
         return share(self.attempts_of_successes, self.succeeded)
@@ -85,43 +77,14 @@ class TaskFigures(RunFigures):
     task: str
 
 
-class Spread(_Figures):
-    """The distribution of durations in seconds; percentiles by nearest rank."""
-
-    count: int
-    mean: float
-    median: float
-    p95: float
-    longest: float
-
-
-class BadEnd(_Figures):
-    """One failure or crash of a flow run, and its recovery.
-
-    kind: "FAILED" or "CRASHED". state: the name of the state. again_at: when the run was scheduled again.
-    by: the message of that state. completed_at: when the run then completed; None if it did not, or failed
-    again. seconds: how long it was failed or crashed in the period.
-    """
-
-    flow_run_id: str
-    flow_run: str
-    kind: str
-    state: str
-    at: datetime
-    again_at: datetime | None = None
-    by: str | None = None
-    completed_at: datetime | None = None
-    seconds: float = 0.0
-
-
 class FlowFigures(_Figures):
     """Flow runs that ended in the period by their last state, and their failures before it.
 
     crashes, failures: crashes and failures of flow runs in the period, recovered or not; a crash that is
     reported twice counts once. recovered: flow runs that completed in the period after a failure or a
     crash; None: unknown. seconds_in_error: how long flow runs were failed or crashed in the period, until
-    they ran again or until its end. recovery_time: from the first failure or crash of a run to its
-    completion.
+    they ran again or until its end. recovery_time: the median of the seconds from the first failure or crash
+    of a run to its completion.
     """
 
     runs: int = 0
@@ -133,7 +96,7 @@ class FlowFigures(_Figures):
     failures: int | None = None
     recovered: int | None = None
     seconds_in_error: float | None = None
-    recovery_time: Spread | None = None
+    recovery_time: float | None = None
 
 
 class ErrorFigures(_Figures):
@@ -148,7 +111,7 @@ class CircuitFigures(_Figures):
     """One circuit: its openings, the seconds of the period in which it rejected calls, and its present state.
 
     An opening ends with the next state, or when a probe was allowed: from then on no call is rejected.
-    complete: False if changes of the circuit are missing; then both figures are lower bounds.
+    complete: False if earlier changes of the circuit are not known; then both figures are lower bounds.
     """
 
     name: str
@@ -163,8 +126,7 @@ class LetterFigures(_Figures):
 
     replays_succeeded: the call succeeded. replays_answered: a fallback was used. replays_started: a run of
     the letter's deployment was created, which is counted as a run. replays_not_made: no call was needed,
-    because the effect was already done or the result was cached. skipped: letters that a replay skipped,
-    such as those of a running flow run; None: unknown.
+    because the effect was already done or the result was cached.
     """
 
     created: int = 0
@@ -179,7 +141,6 @@ class LetterFigures(_Figures):
     replays_not_made: int = 0
     replays_failed: int = 0
     replays_in_doubt: int = 0
-    skipped: int | None = None
 
 
 class EffectFigures(_Figures):
@@ -193,23 +154,16 @@ class FleetReport(_Figures):
     """The figures of a fleet between `since` (inclusive) and `until`.
 
     errors, categories: failed attempts of resilient tasks by code and by category, the most frequent first,
-    without rejected attempts. failed_attempts: their number. timeouts: those of category timeout.
-    recovery_time: from the start of the first attempt to the success, for recovered task runs.
-    bad_ends: failures and crashes of flow runs that happened, or were recovered, in the period; the latest
-    first. batches: recoveries of batches by outcome.
+    without rejected attempts. failed_attempts: their number. batches: recoveries of batches by outcome.
     unknown: figures that are unknown, and why.
     """
 
     since: datetime
     until: datetime
-    made_at: datetime
     task_runs: RunFigures
     tasks: tuple[TaskFigures, ...] = ()
     flow_runs: FlowFigures = FlowFigures()
-    bad_ends: tuple[BadEnd, ...] | None = None
-    recovery_time: Spread | None = None
     failed_attempts: int | None = None
-    timeouts: int | None = None
     errors: tuple[ErrorFigures, ...] | None = None
     categories: dict[str, int] | None = None
     circuits: tuple[CircuitFigures, ...] | None = None
@@ -235,11 +189,12 @@ class Tally:
     """Counts by task."""
 
     by_task: dict[str, Counter[str]] = field(default_factory=dict[str, "Counter[str]"])
-    recoveries: list[float] = field(default_factory=list[float])
     elsewhere: Counter[str] = field(default_factory=Counter[str])
+    retried_successes: list[str] = field(default_factory=list[str])
+    """The ids of these runs."""
 
-    def add(self, task: str, kind: str, state: str, attempts: int, seconds: float | None = None) -> None:
-        """Add a run that has ended. `seconds`: from the start of its first attempt to its end."""
+    def add(self, task: str, kind: str, state: str, attempts: int, run_id: str = "") -> None:
+        """Add a run that has ended."""
         outcome = _outcome_of(kind, state, attempts)
         retried = int(attempts > 1)
         counts = self.by_task.setdefault(task, Counter())
@@ -247,16 +202,15 @@ class Tally:
         counts.update({"runs": 1, "attempts": calls, "retried": retried, outcome: 1})
         if outcome == "succeeded":
             counts.update(attempts_of_successes=attempts, recovered=retried)
-            if retried and seconds is not None:
-                self.recoveries.append(seconds)
+            self.retried_successes += [run_id] * retried
         elif state in DETAILS:
             counts[DETAILS[state]] += 1
 
-    def refuse(self, task: str, attempts: int) -> None:
+    def refuse(self, task: str, attempts: int, *, of_successes: int = 0) -> None:
         """Subtract rejected attempts, which the run counts of Prefect include."""
         # Runs with a custom name are counted under the name of their function.
         counts = self.by_task.get(task, self.elsewhere)
-        counts.update(refused=attempts, attempts=-attempts)
+        counts.update(refused=attempts, attempts=-attempts, attempts_of_successes=-of_successes)
 
     def tasks(self) -> tuple[TaskFigures, ...]:
         """Tasks with the most retried, failed and fallback runs first."""
@@ -307,27 +261,12 @@ def function_of(task_key: str) -> str:
     return name if name and len(digest) == 8 else task_key
 
 
-def spread_of(seconds: Sequence[float]) -> Spread | None:
-    """The distribution of durations; None if there are none."""
-    if not seconds:
-        return None
-    ordered = sorted(seconds)
-    p95 = ordered[math.ceil(0.95 * len(ordered)) - 1]
-    mean, median = statistics.fmean(ordered), statistics.median_low(ordered)
-    return Spread(count=len(ordered), mean=mean, median=median, p95=p95, longest=ordered[-1])
-
-
-def errors_of(by_code: dict[str, int], attempts: int) -> tuple[ErrorFigures, ...]:
+def errors_of(by_code: Counter[str], attempts: int) -> tuple[ErrorFigures, ...]:
     """Failed attempts by code, the most frequent first."""
     return tuple(
         ErrorFigures(code=code, attempts=number, rate=share(number, attempts))
-        for code, number in by_frequency(by_code).items()
+        for code, number in by_code.most_common()
     )
-
-
-def by_frequency(counts: Mapping[str, int]) -> dict[str, int]:
-    """The counts, the largest first."""
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 # -- dead letters

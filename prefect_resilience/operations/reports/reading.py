@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
@@ -21,31 +21,23 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Filter, Period, opened, ours
-from prefect_resilience.operations.reports.figures import (
-    CircuitFigures,
-    EffectFigures,
-    FleetReport,
-    LetterFigures,
-)
+from prefect_resilience.operations.reports.figures import EffectFigures, FleetReport, LetterFigures, Tally
 from prefect_resilience.operations.reports.flow_runs import flow_figures
-from prefect_resilience.operations.reports.openings import StateChange, circuits_of
-from prefect_resilience.operations.reports.task_runs import final_events, state_names, tally_of
+from prefect_resilience.operations.reports.openings import circuits_of
+from prefect_resilience.operations.reports.task_runs import IDS, chunks, final_events, state_names, tally_of
 from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import PREFIX
 
 T = TypeVar("T")
 When = datetime | timedelta | None
 
-DAY = timedelta(days=1)
 OLDER_READ = 10_000
 """Letters from before the period: one of them may have been replayed in it."""
-LAST_ID = timedelta(seconds=1)
 LATE = timedelta(seconds=30)
 PATIENCE = 4
 """How many seconds to wait for the events of runs that have just ended."""
-MOST_CHANGES = 5_000
-CIRCUITS = ("circuit.opened", "circuit.half-opened", "circuit.closed", "circuit.forced")
-EVENTS = "Failed and rejected attempts, effects in doubt and skipped dead letters"
+OPENED, REFUSED = "circuit.opened", "attempt.refused"
+EVENTS = "Failed and rejected attempts, and effects in doubt"
 
 
 def report(since: When = None, until: When = None) -> FleetReport:
@@ -60,39 +52,36 @@ def report(since: When = None, until: When = None) -> FleetReport:
     now = datetime.now(UTC)
     period = period_of(since, until, now)
     unknown: list[str] = []
-    with opened() as api, ThreadPoolExecutor(1) as beside:
-        names = state_names(api, period)
-        runs, known = sum(names.values()), _final_events(api, period, names, now)
+    with opened() as api, ThreadPoolExecutor(2) as beside:
         flows = beside.submit(flow_figures, api, period, unknown)
-        events = None if runs and not known else EventFigures(api, period)
-        tally = tally_of(api, period, names, known)
-        flow_runs, bad_ends = flows.result()
+        names = state_names(api, period)
+        runs, reported = sum(names.values()), _final_events(api, period, names, now)
+        counts = beside.submit(EventFigures, api, period) if reported or not runs else None
+        tally = tally_of(api, period, names, reported)
+        events = counts.result() if counts else None
+        if events is not None:
+            _refuse(api, period, tally, events)
+        flow_runs = flows.result()
     if events is None:
         unknown.append(
             f"{EVENTS}: the API has no events of this period; it keeps them for 7 days by default."
         )
-    elif known < runs:
+    elif reported < runs:
         unknown.append(
-            f"{EVENTS} are lower bounds: the API has events of {known} of {runs} task runs of this period."
+            f"{EVENTS} are lower bounds: the API has events of {reported} of {runs} task runs of this period."
         )
-    for task, number in events.rejected.items() if events else ():
-        tally.refuse(task, number)
     total = tally.total()
     return FleetReport(
         since=period.since,
         until=period.until,
-        made_at=now,
         task_runs=total,
         tasks=tally.tasks(),
         flow_runs=flow_runs,
-        bad_ends=bad_ends,
-        recovery_time=figures.spread_of(tally.recoveries),
         failed_attempts=events.codes.total() if events else None,
-        timeouts=events.categories["timeout"] if events else None,
         errors=figures.errors_of(events.codes, total.attempts) if events else None,
-        categories=figures.by_frequency(events.categories) if events else None,
-        circuits=_circuits(events, period, unknown),
-        dead_letters=_from_store("dead letters", lambda: _letters(events, period, unknown), unknown),
+        categories=dict(events.categories.most_common()) if events else None,
+        circuits=_from_store("circuits", lambda: _circuits(events, period, unknown), unknown),
+        dead_letters=_from_store("dead letters", lambda: _letters(period, unknown), unknown),
         effects=EffectFigures(replayed=total.replayed, in_doubt=events.in_doubt if events else None),
         batches=_from_store("recoveries of batches", lambda: _batches(period), unknown),
         budgets=_from_store("error budgets", lambda: tuple(get_budgets()), unknown),
@@ -100,15 +89,10 @@ def report(since: When = None, until: When = None) -> FleetReport:
     )
 
 
-async def areport(since: When = None, until: When = None) -> FleetReport:
-    """`report` from a coroutine; the event loop is not blocked."""
-    return await asyncio.to_thread(report, since, until)
-
-
 def period_of(since: When, until: When, now: datetime) -> Period:
     """The period of a report. It ends now at the latest."""
     end = min(_moment(until, now) or now, now)
-    start = _moment(since, now) or end - DAY
+    start = _moment(since, now) or end - timedelta(days=1)
     if start >= end:
         raise ConfigurationError(
             f"the report's period begins at {start.isoformat()} and ends at {end.isoformat()}: "
@@ -129,28 +113,36 @@ def _moment(when: When, now: datetime) -> datetime | None:
 
 
 class EventFigures:
-    """Counts of events. `rejected`: rejected attempts by task. skipped: letters that replays skipped."""
+    """Counts of events. `rejected`: rejected attempts by task. `openings`: by circuit."""
 
     def __init__(self, api: Api, period: Period) -> None:
-        def count(name: str) -> list[dict[str, Any]]:
-            return api.count_by("resource", _about(period, name))
-
         self.codes: Counter[str] = Counter()
         self.categories: Counter[str] = Counter()
-        self.rejected: Counter[str] = Counter()
-        for row in count("attempt.failed"):
+        for row in api.count_by("resource", _about(period, "attempt.failed")):
             category, _, code = row["value"].removeprefix(f"{PREFIX}.error.").partition(".")
             self.codes[code] += row["count"]
             self.categories[category] += row["count"]
-        for row in count("attempt.refused"):
-            self.rejected[row["label"]] += row["count"]
-        self.in_doubt: int = sum(row["count"] for row in count("effect.in-doubt"))
-        # A letter that is skipped several times counts once.
-        self.skipped: int = len(count("dead-letter.skipped"))
-        self.changes: dict[str, list[StateChange]] = {}
-        for event in api.events(_about(period, *CIRCUITS), MOST_CHANGES)[0]:
-            change = StateChange(*(event["payload"].get(name) for name in StateChange._fields))
-            self.changes.setdefault(event["resource"]["prefect.resource.name"], []).append(change)
+        self.rejected: Counter[str] = _by_name(api, _about(period, REFUSED))
+        self.openings: Counter[str] = _by_name(api, _about(period, OPENED))
+        self.in_doubt: int = _by_name(api, _about(period, "effect.in-doubt")).total()
+
+
+def _by_name(api: Api, about: Filter) -> Counter[str]:
+    """The number of events by the name of their resource."""
+    counts: Counter[str] = Counter()
+    for row in api.count_by("resource", about):
+        counts[row["label"]] += row["count"]
+    return counts
+
+
+def _refuse(api: Api, period: Period, tally: Tally, events: EventFigures) -> None:
+    """Take rejected attempts out of the tally."""
+    of_successes: Counter[str] = Counter()
+    for ids in chunks(tally.retried_successes, IDS) if events.rejected else ():
+        related = {"related": {"id": [f"prefect.task-run.{run_id}" for run_id in ids]}}
+        of_successes += _by_name(api, {**_about(period, REFUSED), **related})
+    for task, number in events.rejected.items():
+        tally.refuse(task, number, of_successes=of_successes[task])
 
 
 def _about(period: Period, *names: str) -> Filter:
@@ -161,25 +153,21 @@ def _about(period: Period, *names: str) -> Filter:
 def _final_events(api: Api, period: Period, names: dict[str, int], now: datetime) -> int:
     """The number of final events of runs in the period. Waits a little for the latest events."""
     for _ in range(PATIENCE if now - period.until < LATE else 0):
-        if (known := final_events(api, period, names)) >= sum(names.values()):
-            return known
+        if (number := final_events(api, period, names)) >= sum(names.values()):
+            return number
         time.sleep(1.0)
     return final_events(api, period, names)
 
 
 def _circuits(
     events: EventFigures | None, period: Period, unknown: list[str]
-) -> tuple[CircuitFigures, ...] | None:
-    """Figures from events and documents; None if there are neither."""
-    documents = _from_store("circuits", get_circuits, unknown)
-    if events is None and documents is None:
-        return None
-    changes = events.changes if events else {}
-    circuits = circuits_of(changes, documents, period.since.timestamp(), period.until.timestamp())
+) -> tuple[figures.CircuitFigures, ...]:
+    openings = events.openings if events else Counter[str]()
+    circuits = circuits_of(openings, get_circuits(), period.since.timestamp(), period.until.timestamp())
     if not all(circuit.complete for circuit in circuits):
         unknown.append(
-            "Some changes of circuits: they have no event, and the store keeps only the latest. The openings "
-            "and times of these circuits are lower bounds, marked `at least`."
+            "Some changes of circuits: the store keeps only the latest. The openings and times of these "
+            "circuits are lower bounds, marked `at least`."
         )
     return circuits
 
@@ -187,17 +175,17 @@ def _circuits(
 # -- from the store
 
 
-def _from_store(what: str, read: Callable[[], T], unknown: list[str]) -> T | None:
+def _from_store(name: str, read: Callable[[], T], unknown: list[str]) -> T | None:
     try:
         return read()
     except ResilienceError as error:
-        unknown.append(f"{what[0].upper()}{what[1:]}: the store is unavailable ({redact(str(error))}).")
+        unknown.append(f"{sentence_of(name)}: the store is unavailable ({redact(str(error))}).")
         return None
 
 
-def _letters(events: EventFigures | None, period: Period, unknown: list[str]) -> LetterFigures:
+def _letters(period: Period, unknown: list[str]) -> LetterFigures:
     # An id has the time in whole milliseconds; the figures look at the exact one.
-    before = first_id_at((period.until + LAST_ID).timestamp())
+    before = first_id_at((period.until + timedelta(seconds=1)).timestamp())
     newer = queue_of().letters(period.since, after=before)
     older = queue_of().letters(after=first_id_at(period.since.timestamp()))
     letters = figures.letters_of(chain(newer, islice(older, OLDER_READ)), period.since, period.until)
@@ -206,7 +194,7 @@ def _letters(events: EventFigures | None, period: Period, unknown: list[str]) ->
             f"Replays of older dead letters: the store has more than {OLDER_READ:,} letters from before the "
             "period, and only the newest of them were read. The numbers of replays are lower bounds."
         )
-    return letters.model_copy(update={"skipped": events.skipped if events else None})
+    return letters
 
 
 def _batches(period: Period) -> dict[str, int]:
@@ -215,4 +203,4 @@ def _batches(period: Period) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for _, document in scan_all(open_ledger().store, AUDITS):
         counts.update(entry.outcome for entry in entries_of(document.value) if since <= entry.at < until)
-    return figures.by_frequency(counts)
+    return dict(counts.most_common())

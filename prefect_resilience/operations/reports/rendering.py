@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pydantic import BaseModel
 
 from prefect_resilience.base.text import lasting, one_line, plural, utc_text
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.reports.figures import CircuitFigures, FleetReport, Spread
+from prefect_resilience.operations.reports.figures import CircuitFigures, FleetReport
 from prefect_resilience.telemetry.payloads import fitted_text
 
 TITLE = "Fleet report"
@@ -24,7 +23,6 @@ MOST_ROWS = 50
 LONGEST_NAME = 120
 
 TABLES = {
-    "Flow runs that failed or crashed": ("bad_ends", "flow_run,state,at,again_at,by,completed_at"),
     "Tasks": (
         "tasks",
         "task,runs,retried,retry_rate,recovered,refused,fallbacks,timed_out,failed,crashed",
@@ -39,14 +37,11 @@ TOTALS = ("task_runs", "effects", "flow_runs", "dead_letters")
 """The fields of which each figure is a row of the overview."""
 
 WORDS = {
-    "again_at": "ran again",
-    "at": "ended",
     "bad": "failed",
-    "by": "why it ran again",
-    "completed_at": "completed",
     "other": "without an attempt",
     "rate": "of all attempts",
     "refused": "rejected",
+    "recovery_time": "median time to recovery",
     "seconds_in_error": "time in error",
     "seconds_open": "time rejecting calls",
     "why": "burns",
@@ -99,7 +94,7 @@ def sections_of(report: FleetReport) -> list[Section]:
 
 
 def _overview(report: FleetReport) -> Iterator[Row]:
-    for field in ("failed_attempts", "timeouts", "recovery_time", "batches"):
+    for field in ("failed_attempts", "categories", "batches"):
         yield _words(field), _text(field, getattr(report, field), UNKNOWN)
     for total in TOTALS:
         figures = cast("BaseModel | None", getattr(report, total))
@@ -133,12 +128,10 @@ def _text(name: str, value: Any, missing: str = NOTHING) -> str:
         return text_of(value)
     if isinstance(value, datetime):
         return utc_text(value)
-    if isinstance(value, Spread):
-        return f"{lasting(value.median)} median, {lasting(value.p95)} p95, {lasting(value.longest)} longest"
     if isinstance(value, dict):
         counts = cast("dict[str, float]", value)
         return ", ".join(f"{_words(key)}: {_text('', number)}" for key, number in counts.items()) or "0"
-    if name.startswith("seconds"):
+    if name.startswith("seconds") or name == "recovery_time":
         return lasting(value)
     if name.endswith("rate") or name in ("objective", "remaining"):
         return f"{value:.1%}"
@@ -154,48 +147,21 @@ def text_of(text: str) -> str:
 
 # -- as markdown and HTML, by the templates beside this file
 
-BARS = 10
-CHARTS = (
-    ("Retry rate by task", "tasks", "task", "retry_rate", "#0072B2"),
-    ("Failed attempts by code", "errors", "code", "attempts", "#D55E00"),
-    ("Time that circuits rejected calls", "circuits", "name", "seconds_open", "#E69F00"),
-)
-"""Titles, fields of bars, of labels and of values, and colours of Okabe and Ito, for the colour-blind."""
-
 
 def markdown_of(report: FleetReport) -> str:
-    """Markdown with its charts as images."""
+    """The report as Markdown."""
     return _render("report.md", report)
 
 
 def html_of(report: FleetReport) -> str:
-    """One page with its charts in it."""
+    """The report as one page of HTML."""
     return _render("report.html", report)
 
 
 def _render(template: str, report: FleetReport) -> str:
     return _templates.get_template(template).render(
-        title=TITLE,
-        headline=headline(report),
-        report=report,
-        charts=list(_charts(report)),
-        sections=sections_of(report),
-        made_at=utc_text(report.made_at),
+        title=TITLE, headline=headline(report), report=report, sections=sections_of(report)
     )
-
-
-def _charts(report: FleetReport) -> Iterator[tuple[str, str]]:
-    """Titles and SVG documents: retries by task, errors by code, the time that circuits were open."""
-    for title, field, label, figure, colour in CHARTS:
-        items = ((getattr(item, label), getattr(item, figure) or 0) for item in getattr(report, field) or ())
-        bars = [
-            (text_of(name), value, _text(figure, value))
-            for name, value in sorted(items, key=lambda bar: -bar[1])[:BARS]
-            if value
-        ]
-        if bars:
-            chart = _templates.get_template("chart.svg")
-            yield title, chart.render(title=title, colour=colour, bars=bars, longest=bars[0][1])
 
 
 def _cell(text: str) -> str:
@@ -206,15 +172,11 @@ def _cell(text: str) -> str:
     return safe.replace("|", "&#124;")
 
 
-def _base64(text: str) -> str:
-    return base64.b64encode(text.encode()).decode()
-
-
 _templates = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("templates")),
-    autoescape=select_autoescape(("html", "svg")),
+    autoescape=select_autoescape(),
     trim_blocks=True,
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-_templates.filters.update(cell=_cell, base64=_base64)
+_templates.filters["cell"] = _cell

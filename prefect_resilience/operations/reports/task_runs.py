@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
@@ -34,8 +34,8 @@ NO_FLOW: Filter = {"subflow_runs": {"exists_": False}}
 """Excludes subflows, which the API also lists as task runs."""
 
 EVENT = "prefect.task-run."
-PLAIN, RUNNING, RETRYING = "Completed", "Running", "Retrying"
-"""The usual last state, and the states in which the first and each later attempt begins."""
+PLAIN, RETRYING = "Completed", "Retrying"
+"""The usual last state, and the one in which each attempt after the first begins."""
 
 RANDOM_PART = re.compile(r"-[0-9a-f]{3}$")
 
@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 def end_filter(period: Period) -> Filter:
     """The filter for task runs that ended in the period."""
-    return {"end_time": period.ended()}
+    return {"end_time": period.ends()}
 
 
 def state_names(api: Api, period: Period) -> dict[str, int]:
@@ -85,8 +85,7 @@ def tally_of(api: Api, period: Period, names: Mapping[str, int], events: int) ->
         completed |= rows
     every = not counted or len(completed) != names.get(PLAIN, 0)
     for row in _rows(api, period, None if every else [name for name in names if name != PLAIN]):
-        run = (_task(row), row["state_type"], row["state_name"] or "", row["run_count"])
-        tally.add(*run, _seconds_of(row))
+        tally.add(_task(row), row["state_type"], row["state_name"] or "", row["run_count"], row["id"])
     if not every:
         _add_completed(api, period, tally, {run_id: row["label"] for run_id, row in completed.items()})
     return tally
@@ -124,43 +123,26 @@ def _task(row: Row) -> str:
     return task_of(row["name"], row["task_key"], row["dynamic_key"])
 
 
-def _seconds_of(row: Row) -> float | None:
-    start, end = moment(row["start_time"]), moment(row["end_time"])
-    return (end - start).total_seconds() if start and end else None
-
-
-def moment(text: str | None) -> datetime | None:
-    return datetime.fromisoformat(text) if text else None
-
-
 # -- completed runs from events
 
 
-def _about(period: Period, *states: str, ids: Iterable[str] = ()) -> Filter:
-    filters: Filter = {"occurred": period.occurred(), "event": {"name": [EVENT + state for state in states]}}
-    return {**filters, "resource": {"id": [EVENT + run_id for run_id in ids]}} if ids else filters
+def _about(period: Period, *states: str) -> Filter:
+    return {"occurred": period.occurred(), "event": {"name": [EVENT + state for state in states]}}
 
 
-def _of_events(api: Api, period: Period, *states: str, ids: Iterable[str] = ()) -> dict[str, Row]:
-    """Events of task runs in these states by run: its name, their number, the first and the last time."""
-    rows = api.count_by("resource", _about(period, *states, ids=ids))
+def _of_events(api: Api, period: Period, state: str) -> dict[str, Row]:
+    """Events of task runs in this state by run: its name, and their number."""
+    rows = api.count_by("resource", _about(period, state))
     return {row["value"].removeprefix(EVENT): row for row in rows}
 
 
 def _add_completed(api: Api, period: Period, tally: Tally, names: Mapping[str, str]) -> None:
     """Add runs that completed in the period. `names`: their names by id."""
     # A run that ended in the period may have begun before it.
-    earlier = Period(period.since - BEFORE, period.until)
-    retries = _of_events(api, earlier, RETRYING)
-    retried = chunks(retries.keys() & names.keys(), IDS)
-    spans: dict[str, Row] = {}
-    for rows in api.each(lambda ids: _of_events(api, earlier, RUNNING, PLAIN, ids=ids), retried):
-        spans |= rows
+    retries = _of_events(api, Period(period.since - BEFORE, period.until), RETRYING)
     for run_id, task in _tasks(api, names).items():
-        attempts, seconds = 1, None
-        if run_id in spans:
-            attempts, seconds = 1 + retries[run_id]["count"], _seconds_of(spans[run_id])
-        tally.add(task, COMPLETED, PLAIN, attempts, seconds)
+        attempts = 1 + (retries[run_id]["count"] if run_id in retries else 0)
+        tally.add(task, COMPLETED, PLAIN, attempts, run_id)
 
 
 def _tasks(api: Api, names: Mapping[str, str]) -> dict[str, str]:
@@ -171,7 +153,7 @@ def _tasks(api: Api, names: Mapping[str, str]) -> dict[str, str]:
         groups.setdefault(task, []).append(run_id)
     samples = {
         row["id"]: _task(row)
-        for row in _by_id(api, (one for ids in groups.values() for one in ids[:SAMPLES]))
+        for row in _by_id(api, (run_id for ids in groups.values() for run_id in ids[:SAMPLES]))
     }
     ambiguous = {tasks[run_id] for run_id, task in samples.items() if task != tasks[run_id]}
     rest = (run_id for task in ambiguous for run_id in groups[task][SAMPLES:])

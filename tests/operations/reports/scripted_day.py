@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from prefect import flow, task
 
-from prefect_resilience import CircuitBreaker, Effect, Fallback, Retry, classify, resilient_task
+from prefect_resilience import CircuitBreaker, Effect, Fallback, Retry, classify, on, resilient_task
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 QUICK = Retry(attempts=3, backoff={"kind": "none"}, retry_on=(ConnectionError,))
@@ -67,6 +67,7 @@ def play(number: int, *, named: bool = True) -> Day:
         for act in script:
             act()
         _circuit(day)
+        _rejected_at_first(day)
 
     scripted_day()
     return day
@@ -147,3 +148,19 @@ def _circuit(day: Day) -> None:
     behind(return_state=True)
     day.ran("behind", attempts=0, refused=1, failed=1)
     day.openings += 1
+
+
+def _rejected_at_first(day: Day) -> None:
+    """A circuit that is open by hand rejects a call, and is closed before the retry."""
+    circuit = CircuitBreaker(f"{day.circuit}-by-hand")
+    retry = Retry(attempts=2, backoff={"kind": "none"}, retry_on=("circuit_open",))
+
+    @resilient_task(name="patient", retry=retry, circuit=circuit)
+    def patient() -> int:
+        return 1
+
+    circuit.force_open()
+    stop = on("retry.scheduled", lambda event: circuit.force_closed())
+    patient(return_state=True)
+    stop()
+    day.ran("patient", attempts=1, refused=1, succeeded=1)

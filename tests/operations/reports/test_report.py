@@ -47,10 +47,8 @@ def check(made: FleetReport, day: Day) -> None:
     assert {one.code: one.attempts for one in made.errors or ()} == dict(day.codes)
     assert made.categories == dict(day.categories)
     assert made.failed_attempts == sum(day.codes.values())
-    assert made.timeouts == day.categories["timeout"]
     assert made.effects.replayed == day.runs["replayed"]
     assert made.effects.in_doubt == 0
-    assert made.recovery_time is None or made.recovery_time.count == day.runs["recovered"]
     assert made.dead_letters is not None
     assert (made.dead_letters.created, made.dead_letters.waiting) == (day.letters, day.letters)
     circuits = {one.name: one for one in made.circuits or ()}
@@ -62,7 +60,6 @@ def check(made: FleetReport, day: Day) -> None:
         **{"runs": 1, "completed": 1, "failed": 0, "crashed": 0, "cancelled": 0},
         **nothing_bad,
     }
-    assert made.bad_ends == ()
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +180,7 @@ def test_what_the_package_runs_for_itself_is_in_no_figure(own_store):
     housekeeping(False, return_state=True)
     until(lambda: report(begin).flow_runs.runs == 1, 30.0)
     made = report(begin)
-    assert (made.flow_runs.failed, made.flow_runs.failures, len(made.bad_ends or ())) == (1, 1, 1)
+    assert (made.flow_runs.failed, made.flow_runs.failures) == (1, 1)
 
 
 def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
@@ -195,7 +192,6 @@ def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
     assert made.task_runs.runs == at_the_day.day.runs["runs"]
     for name in (
         "failed_attempts",
-        "timeouts",
         "errors",
         "categories",
         "circuits",
@@ -218,10 +214,7 @@ def test_every_rendering_has_the_numbers_and_no_secret(at_the_day):
         assert "ask model" in text
         assert SECRET not in text
         assert len(text) < 200_000
-    page = ElementTree.fromstring(
-        html_of(made).split("<body>")[1].join(["<body>", ""]).split("</html>")[0].replace("<hr>", "<hr/>")
-    )
-    assert len(page.findall(".//{http://www.w3.org/2000/svg}svg")) == 3
+    ElementTree.fromstring(html_of(made).split("<body>")[1].join(["<body>", ""]).split("</html>")[0])
     assert FleetReport.model_validate_json(made.model_dump_json()) == made
 
 
@@ -244,7 +237,7 @@ def test_the_flow_writes_an_artifact(at_the_day):
         wanted = {"artifacts": {"key": {"any_": ["fleet-report"]}}}
         (artifact,) = client.request("POST", "/artifacts/latest/filter", json=wanted).json()
     assert artifact["type"] == "markdown"
-    assert "data:image/svg+xml;base64," in artifact["data"]
+    assert "| retry rate |" in artifact["data"]
     assert SECRET not in json.dumps(artifact)
 
 
