@@ -11,7 +11,6 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, computed_field
 
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
-from prefect_resilience.durable.letters.report import RUN_CREATED
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.telemetry.model import cut_random_part
 
@@ -124,9 +123,9 @@ class CircuitFigures(_Figures):
 class LetterFigures(_Figures):
     """Dead letters that were created in the period, by present status, and replays that ended in it.
 
-    replays_succeeded: the call succeeded. replays_answered: a fallback was used. replays_started: a run of
-    the letter's deployment was created, which is counted as a run. replays_not_made: no call was needed,
-    because the effect was already done or the result was cached.
+    replays_succeeded: the call succeeded, a fallback answered it, or a run of the letter's deployment was
+    created, which is counted as a run. replays_not_made: no call was needed, because the effect was already
+    done or the result was cached.
     """
 
     created: int = 0
@@ -136,8 +135,6 @@ class LetterFigures(_Figures):
     replayed: int = 0
     settled: int = 0
     replays_succeeded: int = 0
-    replays_answered: int = 0
-    replays_started: int = 0
     replays_not_made: int = 0
     replays_failed: int = 0
     replays_in_doubt: int = 0
@@ -288,8 +285,4 @@ def _ending(replay: Replay) -> str:
     """The outcome of a replay. The `message` of a successful one is the name of its run's state."""
     if replay.outcome != "replayed":
         return replay.outcome
-    if replay.message.startswith(RUN_CREATED):
-        return "started"
-    if replay.message in (*UNMADE, REPLAYED):
-        return "not_made"
-    return "answered" if replay.message in SUBSTITUTES else "succeeded"
+    return "not_made" if replay.message in (*UNMADE, REPLAYED) else "succeeded"

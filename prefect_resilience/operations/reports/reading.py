@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,12 +18,11 @@ from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceE
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.fleet import get_circuits
-from prefect_resilience.operations.reports import figures
+from prefect_resilience.operations.reports import figures, task_runs
 from prefect_resilience.operations.reports.api import Api, Filter, Period, opened, ours
 from prefect_resilience.operations.reports.figures import EffectFigures, FleetReport, LetterFigures, Tally
 from prefect_resilience.operations.reports.flow_runs import flow_figures
 from prefect_resilience.operations.reports.openings import circuits_of
-from prefect_resilience.operations.reports.task_runs import IDS, chunks, final_events, state_names, tally_of
 from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import PREFIX
 
@@ -33,9 +31,6 @@ When = datetime | timedelta | None
 
 OLDER_READ = 10_000
 """Letters from before the period: one of them may have been replayed in it."""
-LATE = timedelta(seconds=30)
-PATIENCE = 4
-"""How many seconds to wait for the events of runs that have just ended."""
 OPENED, REFUSED = "circuit.opened", "attempt.refused"
 EVENTS = "Failed and rejected attempts, and effects in doubt"
 
@@ -54,10 +49,10 @@ def report(since: When = None, until: When = None) -> FleetReport:
     unknown: list[str] = []
     with opened() as api, ThreadPoolExecutor(2) as beside:
         flows = beside.submit(flow_figures, api, period, unknown)
-        names = state_names(api, period)
-        runs, reported = sum(names.values()), _final_events(api, period, names, now)
+        states = task_runs.states_of(api, period)
+        runs, reported = states.total(), task_runs.final_events(api, period, states)
         counts = beside.submit(EventFigures, api, period) if reported or not runs else None
-        tally = tally_of(api, period, names, reported)
+        tally = task_runs.tally_of(api, period, states, reported)
         events = counts.result() if counts else None
         if events is not None:
             _refuse(api, period, tally, events)
@@ -138,7 +133,7 @@ def _by_name(api: Api, about: Filter) -> Counter[str]:
 def _refuse(api: Api, period: Period, tally: Tally, events: EventFigures) -> None:
     """Take rejected attempts out of the tally."""
     of_successes: Counter[str] = Counter()
-    for ids in chunks(tally.retried_successes, IDS) if events.rejected else ():
+    for ids in task_runs.chunks(tally.retried_successes, task_runs.IDS) if events.rejected else ():
         related = {"related": {"id": [f"prefect.task-run.{run_id}" for run_id in ids]}}
         of_successes += _by_name(api, {**_about(period, REFUSED), **related})
     for task, number in events.rejected.items():
@@ -148,15 +143,6 @@ def _refuse(api: Api, period: Period, tally: Tally, events: EventFigures) -> Non
 def _about(period: Period, *names: str) -> Filter:
     # By full names, for which the server has an index.
     return {"occurred": period.occurred(), "event": {"name": ours(*names)}}
-
-
-def _final_events(api: Api, period: Period, names: dict[str, int], now: datetime) -> int:
-    """The number of final events of runs in the period. Waits a little for the latest events."""
-    for _ in range(PATIENCE if now - period.until < LATE else 0):
-        if (number := final_events(api, period, names)) >= sum(names.values()):
-            return number
-        time.sleep(1.0)
-    return final_events(api, period, names)
 
 
 def _circuits(

@@ -1,4 +1,4 @@
-"""The task runs of a period: each is read, or, if they are many, those that completed are known from events.
+"""The task runs of a period: each is read, or, if they are many, those that ended are known from events.
 
 In the server's one process, reading a run takes 400 microseconds, and counting its events takes 50. Events
 have the names of runs but not their tasks: some runs of each name are read, and all of an ambiguous name.
@@ -10,10 +10,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period
-from prefect_resilience.operations.reports.figures import COMPLETED, FINAL, Tally, task_of
+from prefect_resilience.operations.reports.figures import COMPLETED, CRASHED, FAILED, FINAL, Tally, task_of
 
 READ = 6_000
 """With at most this many runs, each run is read."""
@@ -21,7 +22,8 @@ READ = 6_000
 PARTS = 4
 """Parts of the period, of which some are read at the same time."""
 
-IDS = 1_000
+EVENTS, IDS = 5_000, 1_000
+"""About how many runs are counted in one request, and how many ids one may have."""
 SAMPLES = 3
 
 LOOK_BACK = timedelta(days=90)
@@ -34,12 +36,14 @@ NO_FLOW: Filter = {"subflow_runs": {"exists_": False}}
 """Excludes subflows, which the API also lists as task runs."""
 
 EVENT = "prefect.task-run."
-PLAIN, RETRYING = "Completed", "Retrying"
-"""The usual last state, and the one in which each attempt after the first begins."""
+RETRYING = "Retrying"
+"""The state in which each attempt after the first begins."""
 
 RANDOM_PART = re.compile(r"-[0-9a-f]{3}$")
 
 Row = dict[str, Any]
+States = Counter[tuple[str, str]]
+"""The number of task runs by the type and the name of their final state."""
 
 
 def end_filter(period: Period) -> Filter:
@@ -47,8 +51,8 @@ def end_filter(period: Period) -> Filter:
     return {"end_time": period.ends()}
 
 
-def state_names(api: Api, period: Period) -> dict[str, int]:
-    """The number of task runs that ended in the period, by the name of their final state."""
+def states_of(api: Api, period: Period) -> States:
+    """The final states of the task runs that ended in the period."""
     start, end = period.since - LOOK_BACK, period.until
     body = {
         "history_start": start.isoformat(),
@@ -56,38 +60,33 @@ def state_names(api: Api, period: Period) -> dict[str, int]:
         "history_interval_seconds": (end - start).total_seconds() + 1,
         "task_runs": {**end_filter(period), **NO_FLOW},
     }
-    counts: Counter[str] = Counter()
+    states: States = Counter()
     for interval in api.post("/task_runs/history", body):
         for state in interval["states"]:
-            if state["state_type"] in FINAL:
-                counts[state["state_name"]] += state["count_runs"]
-    return dict(counts)
+            states[state["state_type"], state["state_name"]] += state["count_runs"]
+    return Counter({state: number for state, number in states.items() if state[0] in FINAL})
 
 
-def final_events(api: Api, period: Period, names: Mapping[str, int]) -> int:
-    """The number of events of task runs that ended in the period in states of these names.
+def final_events(api: Api, period: Period, states: States) -> int:
+    """The number of events of task runs that ended in the period in these states.
 
     A recovery closes the task runs of a dead process as Crashed, which has no event: those are not missing.
     """
-    events = api.count_events(_about(period, *({*names, PLAIN} - {"Crashed"})))
-    return names.get("Crashed", 0) + events
+    events = api.count_events(_about(period, *({name for _, name in states} | {"Completed"}) - {"Crashed"}))
+    return states[CRASHED, "Crashed"] + events
 
 
-def tally_of(api: Api, period: Period, names: Mapping[str, int], events: int) -> Tally:
-    """The tally of every task run that ended in the period.
-
-    `names`: the `state_names` of the period, `events`: its `final_events`.
-    """
+def tally_of(api: Api, period: Period, states: States, events: int) -> Tally:
+    """The tally of every task run that ended in the period; `events` is the number of `final_events`."""
     tally = Tally()
-    counted = READ < sum(names.values()) <= events
-    completed: dict[str, Row] = {}
-    for rows in api.each(lambda part: _of_events(api, part, PLAIN), period.parts(PARTS)) if counted else ():
-        completed |= rows
-    every = not counted or len(completed) != names.get(PLAIN, 0)
-    for row in _rows(api, period, None if every else [name for name in names if name != PLAIN]):
-        tally.add(_task(row), row["state_type"], row["state_name"] or "", row["run_count"], row["id"])
-    if not every:
-        _add_completed(api, period, tally, {run_id: row["label"] for run_id, row in completed.items()})
+    counted = _count_runs(api, period, states) if READ < states.total() <= events else {}
+    names = [name for kind, name in states if (kind, name) not in counted] if counted else None
+    for row in _rows(api, period, names):
+        state = row["state_type"], row["state_name"] or ""
+        if state not in counted:
+            tally.add(_task(row), *state, row["run_count"], row["id"])
+    if counted:
+        _add_counted(api, period, tally, counted)
     return tally
 
 
@@ -123,26 +122,41 @@ def _task(row: Row) -> str:
     return task_of(row["name"], row["task_key"], row["dynamic_key"])
 
 
-# -- completed runs from events
+# -- runs from events
 
 
 def _about(period: Period, *states: str) -> Filter:
     return {"occurred": period.occurred(), "event": {"name": [EVENT + state for state in states]}}
 
 
-def _of_events(api: Api, period: Period, state: str) -> dict[str, Row]:
+def _of_events(api: Api, state: str, period: Period) -> dict[str, Row]:
     """Events of task runs in this state by run: its name, and their number."""
     rows = api.count_by("resource", _about(period, state))
     return {row["value"].removeprefix(EVENT): row for row in rows}
 
 
-def _add_completed(api: Api, period: Period, tally: Tally, names: Mapping[str, str]) -> None:
-    """Add runs that completed in the period. `names`: their names by id."""
+def _count_runs(api: Api, period: Period, states: States) -> dict[tuple[str, str], dict[str, str]]:
+    """The names of runs by id, for each state that all its runs have as an event, and no other run."""
+    counted: dict[tuple[str, str], dict[str, str]] = {}
+    for (kind, name), number in states.items():
+        parts = period.parts(1 + number // EVENTS) if kind in (COMPLETED, FAILED) else []
+        pages = api.each(partial(_of_events, api, name), parts)
+        runs = {run_id: str(row["label"]) for rows in pages for run_id, row in rows.items()}
+        if len(runs) == number:
+            counted[kind, name] = runs
+    return counted
+
+
+def _add_counted(
+    api: Api, period: Period, tally: Tally, counted: Mapping[tuple[str, str], Mapping[str, str]]
+) -> None:
     # A run that ended in the period may have begun before it.
-    retries = _of_events(api, Period(period.since - BEFORE, period.until), RETRYING)
-    for run_id, task in _tasks(api, names).items():
-        attempts = 1 + (retries[run_id]["count"] if run_id in retries else 0)
-        tally.add(task, COMPLETED, PLAIN, attempts, run_id)
+    retries = _of_events(api, RETRYING, Period(period.since - BEFORE, period.until))
+    tasks = _tasks(api, {run_id: name for runs in counted.values() for run_id, name in runs.items()})
+    for state, runs in counted.items():
+        for run_id in runs:
+            attempts = 1 + (retries[run_id]["count"] if run_id in retries else 0)
+            tally.add(tasks[run_id], *state, attempts, run_id)
 
 
 def _tasks(api: Api, names: Mapping[str, str]) -> dict[str, str]:

@@ -108,15 +108,14 @@ def test_and_where_the_server_counts(at_the_day, monkeypatch):
 
 def _in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_runs, "READ", 0)
-    monkeypatch.setattr(task_runs, "IDS", 5)
+    monkeypatch.setattr(task_runs, "EVENTS", 20)
     monkeypatch.setattr(task_runs, "PAGE", 7)
     monkeypatch.setattr(api, "PAGE", 7)
 
 
 def test_every_run_is_read_where_events_are_missing(at_the_day, monkeypatch):
     _in_small_parts(monkeypatch)
-    monkeypatch.setattr("prefect_resilience.operations.reports.reading.PATIENCE", 0)
-    monkeypatch.setattr("prefect_resilience.operations.reports.reading.final_events", lambda *_: 1)
+    monkeypatch.setattr(task_runs, "final_events", lambda *_: 1)
     made = report(at_the_day.day.since, at_the_day.until)
     assert "lower bounds" in " ".join(made.unknown)
     check(made.model_copy(update={"unknown": ()}), at_the_day.day)
@@ -184,8 +183,7 @@ def test_what_the_package_runs_for_itself_is_in_no_figure(own_store):
 
 
 def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
-    monkeypatch.setattr("prefect_resilience.operations.reports.reading.final_events", lambda *_: 0)
-    monkeypatch.setattr("prefect_resilience.operations.reports.reading.PATIENCE", 0)
+    monkeypatch.setattr(task_runs, "final_events", lambda *_: 0)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "sqlite:////proc/no/such/place.db")
     forget_circuits()
     made = report(at_the_day.day.since, at_the_day.until)
