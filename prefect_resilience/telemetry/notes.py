@@ -93,7 +93,7 @@ class RunNotes(PassFacts):
         if len(self.outputs) >= MOST_OUTPUTS:
             self.outputs_left_out += 1
         else:
-            self.outputs[label] = shown(value)
+            self.outputs[label] = show(value)
 
 
 class _Passes:
@@ -107,7 +107,7 @@ class _Passes:
 _passes = per_process(_Passes)
 
 
-def shown(value: Any) -> Any:
+def show(value: Any) -> Any:
     """A value as bounded JSON-like data without secrets. If it was cut, the result says so."""
     copy, cut = plain_or_cut(value, depth=_SHOWN_DEPTH, items=_SHOWN_ITEMS)
     payload = fitted({"content": copy}, _SHOWN_BYTES)

@@ -108,10 +108,8 @@ class Telling:
             with own_client() as client:  # it retries while the API is busy
                 story = self._look(client)
                 if self.badly or story.remarkable:
-                    text, line = (
-                        markdown(replace(story, missing=tuple(self.missing)), advice),
-                        headline(story),
-                    )
+                    text = markdown(replace(story, missing=tuple(self.missing)), advice)
+                    line = headline(story)
                     write_artifact(client, self.flow_run, self.flow.name, "run-summary", text, line)
         except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
             self.log.warning("The summary of this run could not be written: %s", redact(repr(failure)))

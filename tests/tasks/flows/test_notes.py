@@ -14,7 +14,7 @@ from prefect_resilience.tasks.summaries.markdown import markdown
 from prefect_resilience.tasks.summaries.story import PassSeen, Story
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.model import MOST_OF_A_KIND, Happening, StateSeen
-from prefect_resilience.telemetry.notes import RunNotes, shown
+from prefect_resilience.telemetry.notes import RunNotes, show
 
 
 @pytest.fixture(autouse=True)
@@ -131,14 +131,14 @@ def test_only_who_asks_keeps_outputs():
     )
 )
 def test_a_value_is_shown_within_bounds(value):
-    assert len(str(shown(value))) < 60_000
+    assert len(str(show(value))) < 60_000
 
 
 def test_a_value_that_is_cut_says_so():
-    assert shown("x" * 50_000) == {"truncated": True, "content": "x" * 3_999 + "… (50000 characters)"}
-    assert shown({"a": [1, 2]}) == {"a": [1, 2]}
-    assert shown([1] * 100) == {"truncated": True, "content": [1] * 60}
-    assert shown([{"password": "hunter2"}]) == [{"password": "***"}]
+    assert show("x" * 50_000) == {"truncated": True, "content": "x" * 3_999 + "… (50000 characters)"}
+    assert show({"a": [1, 2]}) == {"a": [1, 2]}
+    assert show([1] * 100) == {"truncated": True, "content": [1] * 60}
+    assert show([{"password": "hunter2"}]) == [{"password": "***"}]
 
 
 def test_a_run_that_was_retried_twice_is_one_that_was_retried():
