@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, PrivateAttr, Secret, SecretBytes, SecretStr
+from pydantic import BaseModel, ConfigDict, PrivateAttr, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.durable.effects.keys import canonical, digest, loose, typed
 
@@ -53,6 +53,11 @@ class Level(IntEnum):
 class Address(BaseModel):
     street: str
     tags: set[str] = set()
+
+
+class Open(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    street: str
 
 
 @dataclasses.dataclass
@@ -319,6 +324,11 @@ def test_loosely_a_number_is_its_text_and_a_model_its_fields(one, other):
 def test_what_has_no_value(encode, value, says):
     with pytest.raises((TypeError, ValueError), match=says):
         encode(value, hasher)
+
+
+def test_the_fields_beyond_a_model_s_own_count():
+    assert typed_text(Open(street="x", more=1)) != typed_text(Open(street="x", more=2))
+    assert loose_text(Open(street="x", more=1)) == loose_text({"street": "x", "more": "1"})
 
 
 def test_a_function_has_one_name_however_its_file_was_loaded(tmp_path):
