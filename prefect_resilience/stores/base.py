@@ -6,7 +6,7 @@ import json
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
@@ -74,6 +74,27 @@ def scan_all(store: Store, prefix: str, after: str | None = None) -> Iterator[tu
     while found := store.scan(prefix, after, PAGE):
         yield from found
         after = found[-1][0]
+
+
+MOST_CHANGES = 1_000
+"""So many changes of others may come before one's own; then the caller is to try again."""
+
+
+def change(store: Store, key: str, step: Callable[[Any], Any], lasts: float | None = None) -> Any:
+    """The value under `key` after `step`, which gets the current value or None, and may be called repeatedly.
+
+    A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
+    """
+    for _ in range(MOST_CHANGES):
+        document = store.load(key)
+        before = None if document is None else document.value
+        after = step(before)
+        if after is before:
+            return after
+        expires_at = None if lasts is None else store.now() + lasts
+        if store.swap(key, 0 if document is None else document.version, after, expires_at):
+            return after
+    raise StoreUnavailable(f"too many concurrent changes to the document {key!r}: try again")
 
 
 T = TypeVar("T")

@@ -17,14 +17,14 @@ from pydantic import BaseModel
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.strategies import RecoveryTrail, Strategy
 from prefect_resilience.durable.effects.aliases import remove_aliases
-from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, note_removed_effects
 from prefect_resilience.durable.sagas.report import saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.stores.base import Document, Store, scan_all
+from prefect_resilience.stores.base import Document, Store, change, scan_all
 
 AUDITS = "effects-audit/"
 KEPT = 100
@@ -186,12 +186,13 @@ class Audit:
         return AuditEntry(id=uuid4().hex, at=now, **kept, **more)
 
     def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        def from_known(known: dict[str, Any] | None) -> dict[str, Any] | None:
-            before = known or _new(self.batch_id)
-            after = step(before)
-            return known if after is before else after
+        empty = _new(self.batch_id)
 
-        return changed(self.ledger.store, self.place, from_known, AUDIT_SECONDS) or _new(self.batch_id)
+        def from_stored(stored: dict[str, Any] | None) -> dict[str, Any] | None:
+            after = step(stored or empty)
+            return stored if after is empty else after
+
+        return change(self.ledger.store, self.place, from_stored, AUDIT_SECONDS) or empty
 
 
 # -- the document
@@ -256,7 +257,7 @@ def _archived(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[st
 
 
 def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
-    changed(store, place, lambda _: {"archived_at": store.now(), **value}, ARCHIVE_SECONDS)
+    change(store, place, lambda _: {"archived_at": store.now(), **value}, ARCHIVE_SECONDS)
 
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:

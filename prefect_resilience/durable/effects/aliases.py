@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 from prefect_resilience.base.process import per_process
 from prefect_resilience.base.snapshots import is_fixed
-from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Asker, Pass, same_pass
 from prefect_resilience.durable.effects.recipes import Recipe
 from prefect_resilience.errors.exceptions import EffectKeyReused
-from prefect_resilience.stores.base import Store, scan_all
+from prefect_resilience.stores.base import Store, change, scan_all
 
 ALIASES = "effects-alias/"
 MOST_BATCHES = 1_000
@@ -122,7 +122,7 @@ def record_alias(store: Store, batch_id: str, alias: str, key: str, names: list[
         about = {"batch": batch_id, "alias": alias, "run": asker.run, "pass": passed}
         return {**about, "keys": keys, "names": sorted({*more})}
 
-    changed(store, place_of(batch_id, alias, ALIASES), step)
+    change(store, place_of(batch_id, alias, ALIASES), step)
 
 
 def key_of_alias(store: Store, batch_id: str, alias: str) -> str:

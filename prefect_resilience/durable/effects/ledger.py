@@ -35,11 +35,10 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.owner import Owner, OwnerSign, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.base import Document, Store, scan_all
+from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, scan_all
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
-MOST_TRIES = 1_000
 RECORD_FOR = 10.0
 """Seconds in which recording a result is retried before the caller gets StoreUnavailable."""
 
@@ -49,23 +48,6 @@ def place_of(batch_id: str, key: str = "", prefix: str = PREFIX) -> str:
     quoted = quote(batch_id, safe="", errors="surrogatepass")
     short = quoted if len(quoted) <= 600 else f"{quoted[:580]}~{digest(batch_id)}"
     return f"{prefix}{short}/{key}"
-
-
-def changed(store: Store, place: str, step: Callable[[Any], Any], lasts: float | None = None) -> Any:
-    """The value at `place` after `step`. `step` gets the current value or None, and may be called repeatedly.
-
-    A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
-    """
-    for _ in range(MOST_TRIES):
-        stored = store.load(place)
-        before = None if stored is None else stored.value
-        after = step(before)
-        if after is before:
-            return after
-        expires_at = None if lasts is None else store.now() + lasts
-        if store.swap(place, 0 if stored is None else stored.version, after, expires_at):
-            return after
-    raise StoreUnavailable(f"too many concurrent changes to the document {place!r}: try again")
 
 
 class LastSeen(NamedTuple):
@@ -92,7 +74,7 @@ class Ledger:
     @cached_property
     def _hash_key(self) -> bytes:
         new = {"key": secrets.token_hex(32)}
-        return bytes.fromhex(changed(self.store, HASH_KEY, lambda known: known or new)["key"])
+        return bytes.fromhex(change(self.store, HASH_KEY, lambda known: known or new)["key"])
 
     def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """The state of the effect; if it is replayed, the asking run is recorded."""
@@ -211,7 +193,7 @@ class Ledger:
         self._last = None
         again = seen is not None
         stored = self.store.load(place) if seen is None else seen.document
-        for _ in range(MOST_TRIES):
+        for _ in range(MOST_CHANGES):
             before = None if stored is None else stored.value
             step = event(self._sign_of(before))
             after, decision = decide(before, step, self.owner.now())

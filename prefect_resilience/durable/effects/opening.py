@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from prefect_resilience.base.process import per_process
-from prefect_resilience.durable.effects.ledger import Ledger, changed, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, Pass, same_pass
 from prefect_resilience.durable.effects.recipes import (
     CodeSource,
@@ -27,6 +27,7 @@ from prefect_resilience.durable.effects.recipes import (
     is_gone,
 )
 from prefect_resilience.errors.exceptions import NotRecorded
+from prefect_resilience.stores.base import change
 
 RecordedCall = tuple[str, tuple[str, ...], tuple[Any, ...]]
 """A task, its parameters, and the loose digests of their arguments."""
@@ -382,5 +383,5 @@ def change_batch(
     step: Callable[[dict[str, Any] | None], dict[str, Any] | None],
     lasts: float | None = None,
 ) -> dict[str, Any]:
-    """The batch's document after `step` (see `ledger.changed`)."""
-    return changed(ledger.store, batch_place(batch_id), step, lasts)
+    """The batch's document after `step` (see `stores.base.change`)."""
+    return change(ledger.store, batch_place(batch_id), step, lasts)

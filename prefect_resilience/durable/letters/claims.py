@@ -32,7 +32,7 @@ from prefect_resilience.durable.letters.model import (
 )
 from prefect_resilience.durable.letters.report import may_be_same
 from prefect_resilience.stores import Store
-from prefect_resilience.stores.base import scan_all
+from prefect_resilience.stores.base import change, scan_all
 
 SETTLED = "its call succeeded when its flow run was run again"
 
@@ -254,13 +254,15 @@ def of_call(
 
 
 def _take(store: Store, key: str, starts: Starts, in_replay: bool) -> bool:
-    while (document := store.load(key)) is not None:
-        places = _places(document.value)
-        if not may_be_same(places, starts, in_replay=in_replay):
-            return False
-        if store.swap(key, document.version, _value([*places, starts][-PASSES_KEPT:])):
-            return True
-    return False
+    is_taken = False
+
+    def add_place(value: Any) -> Any:
+        nonlocal is_taken
+        is_taken = value is not None and may_be_same(_places(value), starts, in_replay=in_replay)
+        return _value([*_places(value), starts][-PASSES_KEPT:]) if is_taken else value
+
+    change(store, key, add_place)
+    return is_taken
 
 
 def in_batch(store: Store, batch: str) -> set[str]:

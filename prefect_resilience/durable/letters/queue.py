@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.durable.effects.owner import is_gone, this_process
@@ -41,7 +42,7 @@ from prefect_resilience.durable.letters.model import (
 from prefect_resilience.durable.letters.report import is_elsewhere, run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
-from prefect_resilience.stores.base import scan_all
+from prefect_resilience.stores.base import change, scan_all
 from prefect_resilience.stores.opened import Which, scan_open
 
 PAGE = 500
@@ -105,18 +106,14 @@ class DeadLetterQueue:
                 return None
         raise StoreUnavailable(f"too many concurrent failures of the call of {new.name!r}: try again")
 
-    def _added(self, known: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
+    def _added(self, letter_id: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
         """The letter with this id after its call failed in another pass."""
-        while (changed := self._change(known, lambda old: report.failed(old, letter, self.now()))) is None:
-            # The process that began it has not written it yet, or died.
-            anew = self._dated(letter).model_copy(update={"id": known})
-            if self.store.swap(entry_key(known), 0, as_stored(anew)):
-                changed = anew
-                break
-        key = contents_key(known)
-        body = self.store.load(key)
-        self.store.swap(key, body.version if body else 0, contents.model_dump(mode="json"))
-        return changed.holding(contents)
+        # The process that began it may not have written it yet, or have died.
+        missing = self._dated(letter).model_copy(update={"id": letter_id})
+        after = self._change(letter_id, lambda old: report.failed(old, letter, self.now()), missing)
+        assert after is not None
+        change(self.store, contents_key(letter_id), lambda _: contents.model_dump(mode="json"))
+        return after.holding(contents)
 
     def _of_call(
         self, identity: str, starts: Starts, statuses: Collection[str], in_replay: bool = False
@@ -227,7 +224,7 @@ class DeadLetterQueue:
         """A stored letter in its current status."""
         now = now or self.now()
         contents = partial(self.contents, document.value["id"])
-        return claims.standing(_known(document, lambda: now, contents), now)
+        return claims.standing(_known(document.value, lambda: now, contents), now)
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -293,17 +290,23 @@ class DeadLetterQueue:
 
         return self._change(letter_id, known)
 
-    def _change(self, letter_id: str, change: Callable[[DeadLetter], DeadLetter | None]) -> DeadLetter | None:
-        """Replace the entry with the result of `change`; None if that is None or the letter is gone."""
-        key = entry_key(letter_id)
-        for _ in range(MOST_SWAPS):
-            document = self.store.load(key)
-            changed = None if document is None else change(_known(document, self.now))
-            if document is None or changed is None:
-                return None
-            if self.store.swap(key, document.version, as_stored(changed)):
-                return changed
-        raise StoreUnavailable(f"too many concurrent changes to dead letter {letter_id}: try again")
+    def _change(
+        self,
+        letter_id: str,
+        step: Callable[[DeadLetter], DeadLetter | None],
+        missing: DeadLetter | None = None,
+    ) -> DeadLetter | None:
+        """Replace the entry with the result of `step`; None if that is None. `missing`: the letter if there
+        is no entry."""
+        after: DeadLetter | None = None
+
+        def change_entry(value: Any) -> Any:
+            nonlocal after
+            after = missing if value is None else step(_known(value, self.now))
+            return value if after is None else as_stored(after)
+
+        change(self.store, entry_key(letter_id), change_entry)
+        return after
 
     # -- removing letters
 
@@ -362,10 +365,10 @@ class DeadLetterQueue:
 
 
 def _known(
-    document: Document, now: Callable[[], datetime], contents: Callable[[], Contents] | None = None
+    value: Any, now: Callable[[], datetime], contents: Callable[[], Contents] | None = None
 ) -> DeadLetter:
     """A stored letter. If its owner died on this machine, its claim expires at once."""
-    letter = from_stored(document.value, contents)
+    letter = from_stored(value, contents)
     gone = letter.claim is not None and is_gone(letter.claim.process)
     return claims.orphaned(letter, now()) if gone else letter
 

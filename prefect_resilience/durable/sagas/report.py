@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, changed, place_of
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.undo import to_undo, unsettled
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.stores.base import change
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,12 +264,12 @@ class SagaLog:
     def _changed(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
         decisions: list[T] = []
 
-        def changed_by_step(before: Any) -> Any:
+        def decide(before: Any) -> Any:
             after, decision = step(before, self.ledger.store.now())
             decisions.append(decision)
             return after
 
-        changed(self.ledger.store, place, changed_by_step)
+        change(self.ledger.store, place, decide)
         return decisions[-1]
 
 

@@ -13,7 +13,6 @@ from pydantic import JsonValue
 
 from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.durable.batches.edge.recovery import who
-from prefect_resilience.durable.effects.ledger import changed
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.reports.api import Period, ReportError, opened
@@ -21,6 +20,7 @@ from prefect_resilience.operations.tuning.reading import options_of
 from prefect_resilience.operations.tuning.record import value_at, with_value
 from prefect_resilience.operations.tuning.report import Reported, TuningAdvice, TuningReport
 from prefect_resilience.stores import Store, open_store
+from prefect_resilience.stores.base import change
 from prefect_resilience.tasks.edge.blocks.live import read_policy
 from prefect_resilience.tasks.edge.blocks.policy import SLUG
 
@@ -236,7 +236,7 @@ def with_entry(document: Any, entry: AppliedTuning) -> dict[str, Any]:
 
 
 def _keep(entry: AppliedTuning) -> None:
-    changed(_store(), PLACE, lambda document: with_entry(document, entry), 365 * 86_400.0)
+    change(_store(), PLACE, lambda document: with_entry(document, entry), 365 * 86_400.0)
 
 
 def _store() -> Store:

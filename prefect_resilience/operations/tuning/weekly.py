@@ -10,11 +10,11 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from prefect_resilience.base.edge.settings import current_settings
-from prefect_resilience.durable.effects.ledger import changed
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.tuning.report import LatestAdvice, TuningReport, headline_of, page_of
 from prefect_resilience.operations.tuning.tuning import tune as make_report
 from prefect_resilience.stores import open_store
+from prefect_resilience.stores.base import change
 
 PLACE = "tuning/latest"
 
@@ -42,7 +42,7 @@ def tune(days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None
 def keep_latest(report: TuningReport) -> None:
     """Replace the document that the dashboard shows. Raises StoreUnavailable."""
     latest = report.latest().model_dump(mode="json")
-    changed(open_store(current_settings().store_url), PLACE, lambda _: latest, 21 * 86_400.0)
+    change(open_store(current_settings().store_url), PLACE, lambda _: latest, 21 * 86_400.0)
 
 
 def latest_advice(store: str | None = None) -> LatestAdvice | None:

@@ -171,7 +171,7 @@ def test_a_lease_that_cannot_be_written_down(store, monkeypatch, caplog):
 
 
 def test_a_store_in_which_others_are_always_first(store, monkeypatch):
-    monkeypatch.setattr(ledger, "MOST_TRIES", 3)
+    monkeypatch.setattr(ledger, "MOST_CHANGES", 3)
     here = Ledger(store)
     here.owner.hold("c1")
     monkeypatch.setattr(store, "swap", lambda *args: 0)

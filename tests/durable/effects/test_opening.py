@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from prefect_resilience import StoreUnavailable
-from prefect_resilience.durable.effects import ledger as ledger_module
 from prefect_resilience.durable.effects import opening, owner
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
@@ -26,7 +25,7 @@ from prefect_resilience.durable.effects.opening import (
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.durable.effects.recipes import Continues, Suspect, source_of
 from prefect_resilience.errors.exceptions import NotRecorded
-from prefect_resilience.stores import MemoryStore, open_store
+from prefect_resilience.stores import MemoryStore, base, open_store
 
 FLOW = ("f", "bills")
 FIRST, SECOND, THIRD = (("f", 1),), (("f", 2),), (("f", 3),)
@@ -257,7 +256,7 @@ def test_only_so_many_batches_stay_open(ledger, monkeypatch):
 
 
 def test_a_document_that_never_holds_still(ledger, monkeypatch):
-    monkeypatch.setattr(ledger_module, "MOST_TRIES", 3)
+    monkeypatch.setattr(base, "MOST_CHANGES", 3)
     monkeypatch.setattr(ledger.store, "swap", lambda *args: 0)
     with pytest.raises(StoreUnavailable, match="too many concurrent changes"):
         opened(ledger)

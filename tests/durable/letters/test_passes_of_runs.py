@@ -181,7 +181,7 @@ def test_the_retry_button_in_another_process(broken: Receiver) -> None:
     first = sending(return_state=True)
     run_id = first.state_details.flow_run_id
     known.letters_before.cache_clear()
-    known.runs_around.cache_clear()
+    known._starts.clear()
     again(run_id, sending)
     (letter,) = dead_letters.list()
     assert (letter.status, story(letter)) == ("waiting", ["failed", "failed"])

@@ -25,6 +25,7 @@ from prefect.states import AwaitingRetry, Crashed, Pending
 from pydantic import BaseModel
 
 from prefect_resilience.durable.batches.edge.marks import PAGE, flow_run_of_name, pages, run_id_of
+from prefect_resilience.durable.batches.edge.tags import runs_above
 from prefect_resilience.durable.batches.edge.workers import is_stranded, retries_in_process, stranded_runs
 from prefect_resilience.durable.batches.strategies import ENDED_BADLY, RecoveryPolicy, RunEnd
 from prefect_resilience.durable.effects.model import EffectDocument
@@ -175,13 +176,7 @@ def _asking() -> Generator[SyncPrefectClient, None, None]:
 
 
 def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
-    """The outermost parent: a subflow run is attached to a task run of its parent."""
-    while run.parent_task_run_id is not None:
-        parent = client.read_task_run(run.parent_task_run_id).flow_run_id
-        if parent is None:
-            break
-        run = client.read_flow_run(parent)
-    return run
+    return [run, *runs_above(client, run)][-1]
 
 
 def _seen(run: FlowRun, *, stranded: bool = False) -> BatchRun:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, TaskRun, TaskRunResult
+from prefect.client.schemas.objects import FlowRun, State, TaskRun, TaskRunResult
 from prefect.context import FlowRunContext, TagsContext, TaskRunContext
 from prefect.exceptions import ObjectNotFound
 
@@ -28,6 +28,7 @@ from prefect_resilience.errors.secrets.redact import redact
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 TAG = "effects-batch:"
@@ -39,7 +40,7 @@ EXTERNAL_TAG = "external-effect"
 LABEL = "prefect-resilience.ledger"
 
 ARRIVAL_SECONDS = 10.0
-MOST_ROOTS = 10_000
+MOST_KNOWN = 10_000
 _batches: OrderedDict[UUID, str] = OrderedDict()
 """The batch of each flow run, and of each task run without a flow. It never changes."""
 
@@ -134,7 +135,7 @@ def current_batch() -> str:
             'this code runs in no flow run and no batch: name the batch, as in rollback("invoices-2026-11"), '
             'or call it inside `with batch("invoices-2026-11"):`'
         )
-    return _asked(partial(_of_flow_run, flow.flow_run))
+    return _batch_known(flow.flow_run.id, partial(batch_of_flow_run, flow.flow_run))
 
 
 def batch_of(task_run: TaskRun) -> str:
@@ -149,17 +150,15 @@ def batch_of(task_run: TaskRun) -> str:
         return named
     context = FlowRunContext.get()
     flow_run = context.flow_run if context is not None else None
-
     if flow_run is not None:
-        return _asked(partial(_of_flow_run, flow_run))
+        return _batch_known(flow_run.id, partial(batch_of_flow_run, flow_run))
     if (flow_run_id := task_run.flow_run_id) is not None:
-        return _asked(partial(_remembered, flow_run_id, partial(_above, flow_run_id)))
-    return _asked(partial(_remembered, task_run.id, lambda: str(_root_task_run(task_run))))
+        return _batch_known(flow_run_id, lambda: batch_of_flow_run(_read_flow_run(flow_run_id)))
+    return _batch_known(task_run.id, lambda: str(_root_task_run(task_run)))
 
 
-def batch_of_flow_run(flow_run: FlowRun) -> str:
-    """The batch of a flow run from the API: by its tags, those of the runs above it, else its root."""
-    return _found_above(flow_run)
+def _batch_known(run_id: UUID, find: Callable[[], str]) -> str:
+    return _ask(lambda: remember(_batches, run_id, find))
 
 
 def pass_of(task_run: TaskRun) -> Pass:
@@ -167,12 +166,9 @@ def pass_of(task_run: TaskRun) -> Pass:
     each with the number of its pass. Raises StoreUnavailable while the API is unavailable."""
     context = FlowRunContext.get()
     if context is not None and context.flow_run is not None:
-        flow_run = context.flow_run
-        above = _asked(partial(_passes_of, flow_run))
-        return (*above, *outer_tasks.get())
-    if task_run.flow_run_id is not None:
-        flow_run_id = task_run.flow_run_id
-        return (*_asked(partial(_passes_to, flow_run_id)), *outer_tasks.get())
+        return (*_ask(partial(_passes_of, context.flow_run)), *outer_tasks.get())
+    if (flow_run_id := task_run.flow_run_id) is not None:
+        return (*_ask(lambda: _passes_of(_read_flow_run(flow_run_id))), *outer_tasks.get())
     block = batch_block()
     return (
         *(() if block is None else ((block, 1),)),
@@ -189,8 +185,7 @@ def pass_here() -> Pass:
         around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
         return around if run in around else (*around, run)
     if flow_run is not None:
-        above = _asked(partial(_passes_of, flow_run))
-        return (*above, *outer_tasks.get())
+        return (*_ask(partial(_passes_of, flow_run)), *outer_tasks.get())
     block = batch_block()
     return () if block is None else ((block, 1),)
 
@@ -201,28 +196,41 @@ outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", def
 
 _passes: OrderedDict[tuple[UUID, int], Pass] = OrderedDict()
 """The passes above a flow run, by its id and run count. They do not change while the flow run goes on."""
+_numbers: OrderedDict[UUID, int] = OrderedDict()
+"""The number of the pass that a state of a flow run belongs to."""
 
 
-def _passes_above(flow_run: FlowRun) -> Pass:
-    if flow_run.parent_task_run_id is None:
-        return ()
-    key = (flow_run.id, _pass_number(flow_run))
-    if key not in _passes:
-        with get_client(sync_client=True) as client:
-            _passes[key] = _climbed(client, flow_run)
-        while len(_passes) > MOST_ROOTS:
-            _passes.popitem(last=False)
-    return _passes[key]
+def remember(known: OrderedDict[K, T], key: K, find: Callable[[], T]) -> T:
+    """The value of a key, found once; the oldest of more than MOST_KNOWN values goes."""
+    if key not in known:
+        known[key] = find()
+        while len(known) > MOST_KNOWN:
+            known.popitem(last=False)
+    return known[key]
 
 
-def _passes_to(flow_run_id: UUID) -> Pass:
-    with get_client(sync_client=True) as client:
-        flow_run = client.read_flow_run(flow_run_id)
-    return _passes_of(flow_run)
+def runs_above(client: SyncPrefectClient, flow_run: FlowRun) -> Iterator[FlowRun]:
+    """The flow runs that called a flow run, the nearest first. A subflow run has a task run in its parent."""
+    while flow_run.parent_task_run_id is not None:
+        parent = client.read_task_run(flow_run.parent_task_run_id).flow_run_id
+        if parent is None:
+            return
+        flow_run = client.read_flow_run(parent)
+        yield flow_run
 
 
 def _passes_of(flow_run: FlowRun) -> Pass:
-    return (*_passes_above(flow_run), (str(flow_run.id), _pass_number(flow_run)))
+    own = _pass_number(flow_run)
+    above: Pass = ()
+    if flow_run.parent_task_run_id is not None:
+        above = remember(_passes, (flow_run.id, own), partial(_passes_above, flow_run))
+    return (*above, (str(flow_run.id), own))
+
+
+def _passes_above(flow_run: FlowRun) -> Pass:
+    with get_client(sync_client=True) as client:
+        above = [(str(run.id), _pass_number(run)) for run in runs_above(client, flow_run)]
+    return tuple(reversed(above))
 
 
 def _pass_number(flow_run: FlowRun) -> int:
@@ -231,36 +239,22 @@ def _pass_number(flow_run: FlowRun) -> int:
     state, first = flow_run.state, flow_run.start_time
     if state is None or not state.is_running() or first is None or state.timestamp <= first:
         return flow_run.run_count
-    if state.id not in _numbers:
-        with get_client(sync_client=True) as client:
-            states = client.read_flow_run_states(flow_run.id)
-        read = [
-            RunState(one.type.value, one.name or "", one.timestamp.timestamp())
-            for one in states
-            if one.timestamp <= state.timestamp
-        ]
-        _numbers[state.id] = len(passes_of(read))
-        while len(_numbers) > MOST_ROOTS:
-            _numbers.popitem(last=False)
-    return max(flow_run.run_count, _numbers[state.id])
+    return max(flow_run.run_count, remember(_numbers, state.id, partial(_count_passes, flow_run, state)))
 
 
-_numbers: OrderedDict[UUID, int] = OrderedDict()
-"""The number of the pass that a state of a flow run belongs to."""
+def _count_passes(flow_run: FlowRun, until: State[Any]) -> int:
+    with get_client(sync_client=True) as client:
+        states = client.read_flow_run_states(flow_run.id)
+    return len(
+        passes_of(
+            RunState(state.type.value, state.name or "", state.timestamp.timestamp())
+            for state in states
+            if state.timestamp <= until.timestamp
+        )
+    )
 
 
-def _climbed(client: SyncPrefectClient, flow_run: FlowRun) -> Pass:
-    found: list[tuple[str, int]] = []
-    while flow_run.parent_task_run_id is not None:
-        parent = client.read_task_run(flow_run.parent_task_run_id).flow_run_id
-        if parent is None:
-            break
-        flow_run = client.read_flow_run(parent)
-        found.insert(0, (str(flow_run.id), _pass_number(flow_run)))
-    return tuple(found)
-
-
-def _asked(find: Callable[[], T]) -> T:
+def _ask(find: Callable[[], T]) -> T:
     try:
         return find()
     except Exception as error:
@@ -269,37 +263,20 @@ def _asked(find: Callable[[], T]) -> T:
         ) from error
 
 
-def _remembered(run_id: UUID, find: Callable[[], str]) -> str:
-    if run_id not in _batches:
-        _batches[run_id] = find()
-        while len(_batches) > MOST_ROOTS:
-            _batches.popitem(last=False)
-    return _batches[run_id]
-
-
-def _of_flow_run(flow_run: FlowRun) -> str:
-    return _remembered(flow_run.id, lambda: _found_above(flow_run))
-
-
-def _found_above(flow_run: FlowRun) -> str:
-    """The batch of the nearest tags, else the outermost run. A subflow run has a task run in its parent."""
+def batch_of_flow_run(flow_run: FlowRun) -> str:
+    """The batch of the nearest tags, of the flow run itself or of a run above it, else the outermost run."""
     named = named_in(flow_run.tags)
-    if named is not None or flow_run.parent_task_run_id is None:
-        return named or str(flow_run.id)
-    with get_client(sync_client=True) as client:
-        while named is None and flow_run.parent_task_run_id is not None:
-            parent = client.read_task_run(flow_run.parent_task_run_id).flow_run_id
-            if parent is None:
-                break
-            flow_run = client.read_flow_run(parent)
-            named = named_in(flow_run.tags)
+    if named is None and flow_run.parent_task_run_id is not None:
+        with get_client(sync_client=True) as client:
+            for flow_run in runs_above(client, flow_run):  # noqa: B020 - the last one counts
+                if (named := named_in(flow_run.tags)) is not None:
+                    break
     return named or str(flow_run.id)
 
 
-def _above(flow_run_id: UUID) -> str:
+def _read_flow_run(flow_run_id: UUID) -> FlowRun:
     with get_client(sync_client=True) as client:
-        flow_run = client.read_flow_run(flow_run_id)
-    return _found_above(flow_run)
+        return client.read_flow_run(flow_run_id)
 
 
 def _root_task_run(task_run: TaskRun) -> UUID:

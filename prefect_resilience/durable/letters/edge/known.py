@@ -6,6 +6,7 @@ twice. So a letter is left to an active flow run, and it is settled if its call 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -27,6 +28,7 @@ from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block
+from prefect_resilience.durable.batches.edge.tags import remember, runs_above
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
@@ -319,7 +321,7 @@ def starts_of(flow_run: FlowRun) -> Starts:
     if flow_run.parent_task_run_id is None:
         return (own,)
     try:
-        return runs_around(own, flow_run.parent_task_run_id)
+        return remember(_starts, own, lambda: (*_starts_above(flow_run), own))
     except Exception:  # noqa: BLE001 - any failure of the API; the letter is kept
         return (own,)
 
@@ -340,22 +342,14 @@ def _contexts() -> Iterator[FlowRun]:
         context = getattr(getattr(context, "_token", None), "old_value", None)
 
 
-@lru_cache(maxsize=2_000)
-def runs_around(subflow: tuple[str, int], task_run_id: UUID | None) -> Starts:
-    """The flow runs around a subflow run, from the API. They do not change during one start.
+_starts: OrderedDict[tuple[str, int], Starts] = OrderedDict()
+"""The flow runs around a start of a subflow run. They do not change during it."""
 
-    `task_run_id` is the task run that represents the subflow in its parent.
-    """
-    starts = [subflow]
+
+def _starts_above(flow_run: FlowRun) -> Starts:
     with get_client(sync_client=True) as client:
-        while task_run_id is not None:
-            parent = client.read_task_run(task_run_id).flow_run_id
-            if parent is None:
-                break
-            flow_run = client.read_flow_run(parent)
-            starts.insert(0, (str(flow_run.id), flow_run.run_count))
-            task_run_id = flow_run.parent_task_run_id
-    return tuple(starts)
+        above = [(str(run.id), run.run_count) for run in runs_above(client, flow_run)]
+    return tuple(reversed(above))
 
 
 def ended(queue: DeadLetterQueue, most: int) -> tuple[int, bool]:
