@@ -33,8 +33,6 @@ from pathlib import Path
 from statistics import linear_regression
 from typing import Any
 
-import redis
-
 from benchmarks import store_scale_fill as filling
 from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, open_store
@@ -44,7 +42,6 @@ from prefect_resilience.durable.batches.edge.snapshots import effects_seen, snap
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import open_batch
-from prefect_resilience.durable.letters.claims import ENTRY
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.operations.cli import batches as batches_commands
 from prefect_resilience.operations.cli import dead_letters as letters_commands
@@ -53,7 +50,6 @@ from prefect_resilience.operations.dashboard.reading import Fleet
 from prefect_resilience.operations.diagnosis.environment import leases
 from prefect_resilience.operations.reports import reading
 from prefect_resilience.operations.reports.api import Period
-from prefect_resilience.stores.opened import scan_open
 
 ROOT = Path(__file__).parents[1]
 CONSTANT = 0.2
@@ -131,10 +127,6 @@ def _hint(url: str) -> object:
     return hint_for(snapshot_with(ledger, BIG, effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
 
 
-def _doubts(url: str) -> None:
-    assert len(_queue(url).list("in_doubt", limit=20)) == filling.DOUBTS
-
-
 def _glance(url: str) -> None:
     counted = Fleet(store=url).read_batches()["summary"]["batches"]
     assert counted["effects"] == filling.DOUBTS
@@ -157,18 +149,8 @@ def _sweep(url: str) -> None:
         assert store.swap(f"new/{time.time_ns()}/{number}", 0, {}, store.now() + 60)
 
 
-def _index(url: str) -> None:
-    """As after an upgrade: a store in Redis has no index yet. In SQL it is there."""
-    if url.startswith("redis"):
-        with redis.Redis.from_url(url) as client:
-            client.delete("{prefect_resilience}:open")
-    next(scan_open(open_store(url), ENTRY, which="in_doubt"))
-
-
 LETTERS: dict[str, tuple[float, Operation]] = {
-    "letters: the first look for doubts after an upgrade": (LINEAR, lambda url, _: _index(url)),
     "letters: the newest 20": (CONSTANT, lambda url, _: _queue(url).list(limit=20)),
-    "letters: 20 in doubt": (CONSTANT, lambda url, _: _doubts(url)),
     "letters: one, by its id": (CONSTANT, lambda url, _: _queue(url).get(next(_queue(url).letters()).id)),
     "letters: those of a day": (LINEAR, lambda url, _: _queue(url).list(since=timedelta(days=1))),
     "letters: `dead-letters list`": (
@@ -308,7 +290,6 @@ def _world(scheme: str, server: Any, world: str, plan: Plan, log: Log) -> list[L
             if not full:
                 store = open_store(url)
                 filling.fill(store, rows(size))
-                next(scan_open(store, ENTRY, which="in_doubt"), None)  # Redis makes its index
                 store.close()
             log(f"{scheme} {world} {size:,}: filled in {time.perf_counter() - began:.0f} s")
             for name, line in lines.items():

@@ -14,10 +14,10 @@ import redis
 
 from benchmarks.dead_letters import fill as bury
 from prefect_resilience import open_store
-from prefect_resilience.durable.effects.ledger import Ledger, place_of
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import batch_place, new_batch
-from prefect_resilience.durable.letters.claims import entry_key
+from prefect_resilience.durable.letters.claims import ENTRY, entry_key
 from prefect_resilience.durable.letters.model import new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.stores import MemoryStore
@@ -44,7 +44,8 @@ def _sqlite(store: Any, rows: Iterable[Row]) -> None:
         connection.execute("PRAGMA synchronous=OFF")
         connection.execute("BEGIN")
         connection.executemany(
-            f"INSERT INTO {TABLE} (key, version, value, expires_at) VALUES (?, 1, ?, ?)", rows
+            f"INSERT INTO {TABLE} (key, version, value, expires_at, closed) VALUES (?, 1, ?, ?, ?)",
+            ((*row, None if _is_open(row) else 1) for row in rows),
         )
         connection.execute("COMMIT")
         # One transaction of a million rows leaves a log that no program of ours would have.
@@ -57,16 +58,18 @@ def _sqlite(store: Any, rows: Iterable[Row]) -> None:
 def _postgres(store: Any, rows: Iterable[Row]) -> None:
     store.load("any")  # the schema exists
     with psycopg.connect(store._dialect._conninfo, autocommit=True) as connection:
-        with connection.cursor().copy(f"COPY {TABLE} (key, version, value, expires_at) FROM STDIN") as copy:
-            for key, text, expires_at in rows:
-                copy.write_row((key, 1, text, expires_at))
+        columns = "key, version, value, expires_at, closed"
+        with connection.cursor().copy(f"COPY {TABLE} ({columns}) FROM STDIN") as copy:
+            for row in rows:
+                key, text, expires_at = row
+                copy.write_row((key, 1, text, expires_at, None if _is_open(row) else 1))
         connection.execute(f"VACUUM ANALYZE {TABLE}")
 
 
 def _redis(store: Any, rows: Iterable[Row]) -> None:
-    names, expiring, version, _ = store._shared
+    names, expiring, version, unclosed = store._shared
     with redis.Redis.from_url(store._address, socket_timeout=60) as client:
-        client.set(version, 1)  # as a version before the index leaves it
+        client.set(version, "1  ")  # every swap has kept the set of open documents
         iterator = iter(rows)
         while piece := [*islice(iterator, PIECE)]:
             with client.pipeline(transaction=False) as pipe:
@@ -74,11 +77,20 @@ def _redis(store: Any, rows: Iterable[Row]) -> None:
                     {store._name(key): f"1 {'-' if at is None else at} {text}" for key, text, at in piece}
                 )
                 pipe.zadd(names, {key: 0 for key, _, _ in piece})
+                if opened := {row[0]: 0 for row in piece if _is_open(row)}:
+                    pipe.zadd(unclosed, opened)
                 for key, _, at in piece:
                     if at is not None:
                         pipe.zadd(expiring, {key: at * 1000})
                         pipe.pexpireat(store._name(key), int(at * 1000))
                 pipe.execute()
+
+
+def _is_open(row: Row) -> bool:
+    key, text, _ = row
+    if key.startswith(PREFIX):
+        return '"state":"done"' not in text
+    return key.startswith(ENTRY) and not text.startswith('{"status":"replayed"')
 
 
 # -- letters

@@ -42,10 +42,10 @@ scales](store_scale.png)
 
 - **A page of letters, one letter, one batch, the claim of an effect**: independent of everything else in
   the store.
-- **What is open**: every store has a small index of open effects and letters, and one of letters in doubt. So
-  `dead-letters list --status in_doubt`, `batches list --open` without a Prefect API, and the doctor cost as
-  much as is open. A SQL store has partial indexes; Redis has a sorted set, which the script that changes a
-  document keeps.
+- **What is open**: every store lists open effects and letters without the others. So `batches list --open`
+  without a Prefect API, `dead-letters list --status waiting` and the doctor cost as much as is open. Letters
+  in doubt are found among those that are open. A SQL store has a partial index; Redis has a sorted set, which
+  the script that changes a document keeps.
 - **Screens**: the dashboard counts what is open, and stops at 10,000 letters or effects: then it shows
   "10,000+". `dead-letters list` stops after 10,000 letters and says "more than". `batches list` reads up to
   10,000 effects; of a larger ledger, it lists the open batches, and of a batch with more than 1,000 effects
@@ -63,19 +63,21 @@ scales](store_scale.png)
 
 ## Stores of an older version
 
-**Redis**: the index is made by the first process that asks for what is open: page by page, beside all other
-work. Above, that is the first look for doubts. While processes of an older version still write to the store,
-the index is not used: a swap that did not keep it leaves a trace, and then everything is read, as before.
-Once the last of them has stopped, the index is made within 10 minutes of the next question.
+What version 0.2 wrote counts as open until it is written again, and is passed over when it is listed. So what
+is open costs as much as is open and as 0.2 has left; `batches prune` and a purge of letters take that away.
 
-**SQL**: the indexes are made when a process opens a store of up to about 50,000 letters or effects. A larger
-store works without them, as before. Create them once, while nothing waits for it:
+**Redis**: once a process of version 0.2 has written to a store, all documents are read to find those that are
+open, as 0.2 does.
+
+**SQL**: the first process that opens the store adds a column, and an index if there are up to about 50,000
+letters or effects. A larger store works without the index, as before. Create it once, while nothing waits for
+it:
 
 ```text
 {statements}
 ```
 
-In SQLite, leave out `CONCURRENTLY`, and write `instr` instead of `strpos`.
+In SQLite, leave out `CONCURRENTLY`.
 """
 
 
@@ -85,13 +87,10 @@ def write(lines: list[Line], docs: Path) -> None:
 
 
 def _statements() -> str:
-    from prefect_resilience.stores.postgres import _CONTAINS
-    from prefect_resilience.stores.sql import creating_indexes
+    from prefect_resilience.stores.sql import CREATE_INDEX
 
-    made = (one.replace("INDEX IF NOT EXISTS", "INDEX CONCURRENTLY") for one in creating_indexes(_CONTAINS))
-    return "\n".join(
-        f"{one.replace(' WHERE ', chr(10) + '  WHERE ')};".replace(" OR ", "\n  OR ") for one in made
-    )
+    concurrently = CREATE_INDEX.replace("INDEX IF NOT EXISTS", "INDEX CONCURRENTLY")
+    return f"{concurrently.replace(' WHERE ', chr(10) + '  WHERE ')};"
 
 
 def _table(lines: list[Line]) -> str:

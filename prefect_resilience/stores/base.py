@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
@@ -42,10 +42,18 @@ class Store(Protocol):
         """The document under `key`, or None if it does not exist or has expired."""
         ...
 
-    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+    def swap(
+        self,
+        key: str,
+        expected_version: int,
+        value: Any,
+        expires_at: float | None = None,
+        open: bool = False,
+    ) -> int:
         """Write `value` if the key still has `expected_version` (0: does not exist), atomically.
 
-        Returns the new version, or 0 if the version differs and nothing was written.
+        Returns the new version, or 0 if the version differs and nothing was written. `open`: `scan_open`
+        lists the document until it is written without it. A store without `scan_open` need not take it.
         """
         ...
 
@@ -66,24 +74,55 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class OpenStore(Store, Protocol):
+    """A store that lists its open documents without reading the others."""
+
+    def scan_open(
+        self, prefix: str, after: str | None = None, limit: int = 100
+    ) -> list[tuple[str, Document]]:
+        """As `scan`, only what was swapped with `open`; perhaps with others, which a caller skips."""
+        ...
+
+
 PAGE = 500
 
 
-def scan_all(store: Store, prefix: str, after: str | None = None) -> Iterator[tuple[str, Document]]:
-    """Every live document with a key that starts with `prefix` and follows `after`, by key, in pages."""
-    while found := store.scan(prefix, after, PAGE):
-        yield from found
-        after = found[-1][0]
+def scan_all(
+    store: Store, prefix: str, after: str | None = None, *, only_open: bool = False
+) -> Iterator[tuple[str, Document]]:
+    """Every live document with a key that starts with `prefix` and follows `after`, by key, in pages.
+
+    `only_open`: those that are open, and perhaps others, which the caller skips.
+    """
+    scan = store.scan_open if only_open and isinstance(store, OpenStore) else store.scan
+    while page := scan(prefix, after, PAGE):
+        yield from page
+        after = page[-1][0]
+
+
+def write(store: Store, key: str, expected_version: int, value: Any, is_open: bool) -> int:
+    """`Store.swap` of a document that may be open, also in a store that does not know of this."""
+    if is_open and hasattr(store, "scan_open"):
+        return store.swap(key, expected_version, value, open=True)
+    return store.swap(key, expected_version, value)
 
 
 MOST_CHANGES = 1_000
 """So many changes of others may come before one's own; then the caller is to try again."""
 
 
-def change(store: Store, key: str, step: Callable[[Any], Any], lasts: float | None = None) -> Any:
+def change(
+    store: Store,
+    key: str,
+    step: Callable[[Any], Any],
+    lasts: float | None = None,
+    is_open: Callable[[Any], bool] | None = None,
+) -> Any:
     """The value under `key` after `step`, which gets the current value or None, and may be called repeatedly.
 
     A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
+    `is_open`: whether a value is to be listed among what is open; such values do not expire.
     """
     for _ in range(MOST_CHANGES):
         document = store.load(key)
@@ -91,8 +130,12 @@ def change(store: Store, key: str, step: Callable[[Any], Any], lasts: float | No
         after = step(before)
         if after is before:
             return after
-        expires_at = None if lasts is None else store.now() + lasts
-        if store.swap(key, 0 if document is None else document.version, after, expires_at):
+        version = 0 if document is None else document.version
+        if lasts is not None:
+            swapped = store.swap(key, version, after, store.now() + lasts)
+        else:
+            swapped = write(store, key, version, after, is_open is not None and is_open(after))
+        if swapped:
             return after
     raise StoreUnavailable(f"too many concurrent changes to the document {key!r}: try again")
 
@@ -100,10 +143,22 @@ def change(store: Store, key: str, step: Callable[[Any], Any], lasts: float | No
 T = TypeVar("T")
 
 
+class Swap(NamedTuple):
+    """What `Store.swap` is asked for, checked and encoded."""
+
+    key: str
+    expected_version: int
+    text: str
+    expires_at: float | None
+    open: bool
+    publish: bool
+
+
 class ConnectedStore(Generic[T]):
     """A store that keeps connections. It opens them at the first use, and opens new ones after an error.
 
-    `T` is the object that holds them: a pool or a client.
+    `T` is the object that holds them: a pool or a client. A store has `_swap`, `_delete` and `_scan`, which
+    get arguments that are checked.
     """
 
     def __init__(self, url: str) -> None:
@@ -112,6 +167,43 @@ class ConnectedStore(Generic[T]):
         self._held: T | None = None
         self._lock = threading.Lock()
         _stores.add(self)
+
+    def swap(
+        self,
+        key: str,
+        expected_version: int,
+        value: Any,
+        expires_at: float | None = None,
+        open: bool = False,
+        publish: bool = False,
+    ) -> int:
+        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
+        return self._swap(Swap(check_key(key), expected_version, encode(value), expires_at, open, publish))
+
+    def delete(self, key: str, expected_version: int) -> bool:
+        """Remove the document if it still has `expected_version`."""
+        return expected_version > 0 and self._delete(check_key(key), expected_version)
+
+    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
+        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
+        return self._scan(check_text(prefix), after, max(0, limit), False)
+
+    def scan_open(
+        self, prefix: str, after: str | None = None, limit: int = 100
+    ) -> list[tuple[str, Document]]:
+        """As `scan`, only documents that are open, or that an older version wrote."""
+        return self._scan(check_text(prefix), after, max(0, limit), True)
+
+    def _swap(self, asked: Swap) -> int:
+        raise NotImplementedError
+
+    def _delete(self, key: str, expected_version: int) -> bool:
+        raise NotImplementedError
+
+    def _scan(
+        self, prefix: str, after: str | None, limit: int, only_open: bool
+    ) -> list[tuple[str, Document]]:
+        raise NotImplementedError
 
     def _open(self) -> T:
         """New connections; may raise the driver's errors."""

@@ -5,11 +5,18 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from itertools import islice
-from typing import Any, cast
+from typing import NamedTuple, cast
 
-from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
+from prefect_resilience.stores.base import ConnectedStore, Document, Swap, check_key, decode
 
 PURGE_AT_ONCE = 50
+
+
+class _Row(NamedTuple):
+    text: str
+    version: int
+    expires_at: float | None
+    open: bool
 
 
 class MemoryStore(ConnectedStore[None]):
@@ -20,7 +27,7 @@ class MemoryStore(ConnectedStore[None]):
 
     def __init__(self, url: str = "memory://") -> None:
         super().__init__(url)
-        self._documents: dict[str, tuple[str, int, float | None]] = {}
+        self._documents: dict[str, _Row] = {}
         # The sorted keys, for scans; None after a key was added or removed.
         self._keys: list[str] | None = None
         # The greatest version of a removed document: a new document gets a greater one.
@@ -30,51 +37,46 @@ class MemoryStore(ConnectedStore[None]):
         """The live document under `key`, or None."""
         check_key(key)
         with self._lock:
-            found = self._live(key)
-        return None if found is None else _document(key, found)
+            row = self._live(key)
+        return None if row is None else _document(key, row)
 
-    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
-        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
-        check_key(key)
-        text = encode(value)
+    def _swap(self, asked: Swap) -> int:
         with self._lock:
-            found = self._live(key)
-            if (0 if found is None else found[1]) != expected_version:
+            row = self._live(asked.key)
+            if (0 if row is None else row.version) != asked.expected_version:
                 return 0
             self._purge()
-            version = expected_version + 1 if found else max(self._floor + 1, int(self.now() * 1e6))
-            if found is None:
+            version = asked.expected_version + 1 if row else max(self._floor + 1, int(self.now() * 1e6))
+            if row is None:
                 self._keys = None
-            self._documents[key] = (text, version, expires_at)
+            self._documents[asked.key] = _Row(asked.text, version, asked.expires_at, asked.open)
             return version
 
-    def delete(self, key: str, expected_version: int) -> bool:
-        """Remove the document if it still has `expected_version`."""
-        check_key(key)
+    def _delete(self, key: str, expected_version: int) -> bool:
         with self._lock:
-            found = self._live(key)
-            if found is None or found[1] != expected_version:
+            row = self._live(key)
+            if row is None or row.version != expected_version:
                 return False
             self._remove(key)
             return True
 
-    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
-        check_text(prefix)
+    def _scan(
+        self, prefix: str, after: str | None, limit: int, only_open: bool
+    ) -> list[tuple[str, Document]]:
         with self._lock:
             self._check_open()
             if self._keys is None:
                 self._keys = sorted(self._documents)
-            keys, found = self._keys, list[tuple[str, tuple[str, int, float | None]]]()
+            keys, rows = self._keys, list[tuple[str, _Row]]()
             goes_on = after is not None and after >= prefix
             start = bisect_right(keys, cast("str", after)) if goes_on else bisect_left(keys, prefix)
             for key in islice(keys, start, None):
-                if len(found) >= limit or not key.startswith(prefix):
+                if len(rows) >= limit or not key.startswith(prefix):
                     break
-                live = self._live(key)
-                if live is not None:
-                    found.append((key, live))
-        return [(key, _document(key, live)) for key, live in found]
+                row = self._live(key)
+                if row is not None and (row.open or not only_open):
+                    rows.append((key, row))
+        return [(key, _document(key, row)) for key, row in rows]
 
     def now(self) -> float:
         """Seconds since the epoch by the host's clock."""
@@ -85,29 +87,25 @@ class MemoryStore(ConnectedStore[None]):
         self.closed = True
         self._documents, self._keys = {}, None
 
-    def _live(self, key: str) -> tuple[str, int, float | None] | None:
+    def _live(self, key: str) -> _Row | None:
         self._check_open()
-        found = self._documents.get(key)
-        if found is None:
-            return None
-        if found[2] is not None and found[2] <= self.now():
+        row = self._documents.get(key)
+        if row is not None and row.expires_at is not None and row.expires_at <= self.now():
             self._remove(key)
             return None
-        return found
+        return row
 
     def _purge(self) -> None:
         """Drop expired documents among the PURGE_AT_ONCE oldest ones."""
         now = self.now()
-        looked_at = [*zip(range(PURGE_AT_ONCE), self._documents.items(), strict=False)]
-        for _, (key, (_, _, expires_at)) in looked_at:
-            if expires_at is not None and expires_at <= now:
+        for key, row in [*islice(self._documents.items(), PURGE_AT_ONCE)]:
+            if row.expires_at is not None and row.expires_at <= now:
                 self._remove(key)
 
     def _remove(self, key: str) -> None:
-        self._floor = max(self._floor, self._documents.pop(key)[1])
+        self._floor = max(self._floor, self._documents.pop(key).version)
         self._keys = None
 
 
-def _document(key: str, found: tuple[str, int, float | None]) -> Document:
-    text, version, expires_at = found
-    return Document(decode(text, key), version, expires_at)
+def _document(key: str, row: _Row) -> Document:
+    return Document(decode(row.text, key), row.version, row.expires_at)

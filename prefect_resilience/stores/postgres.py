@@ -13,6 +13,7 @@ server crash unless `synchronous_commit` is off.
 from __future__ import annotations
 
 import math
+import re
 import select
 import threading
 import time
@@ -26,10 +27,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.stores.base import Swap
 from prefect_resilience.stores.postgres_news import PUBLISH, PostgresWatch
 from prefect_resilience.stores.sql import (
-    EXPIRES,
-    INDEXES,
+    CREATE_INDEX,
+    OPEN,
     PURGE_AT_ONCE,
     REMOVED,
     SMALL,
@@ -37,8 +39,10 @@ from prefect_resilience.stores.sql import (
     Connection,
     Dialect,
     SqlStore,
+    Statements,
     alive,
-    creating_indexes,
+    creating_table,
+    writing,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
 
@@ -132,63 +136,54 @@ def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
 
 
 VERSIONS = "prefect_resilience_versions"
-_CONTAINS = "strpos(value, {})"
-# An index that was not finished is not valid.
-_FOUND = (
-    "SELECT to_regclass(%s) IS NOT NULL AND to_regclass(%s) IS NOT NULL,"
-    " (SELECT count(*) FROM pg_index WHERE indexrelid IN (to_regclass(%s), to_regclass(%s)) AND indisvalid),"
-    " pg_relation_size(to_regclass(%s))"
-)
 LOCK = 0x70726573
-"""The number of the advisory lock that a process holds while it creates the schema."""
+"""The number of the advisory lock that a process holds while it creates or changes the schema."""
+
+# An index that was not finished is not valid.
+_SCHEMA = (
+    "SELECT to_regclass(%(table)s) IS NOT NULL AND to_regclass(%(versions)s) IS NOT NULL,"
+    " EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(%(table)s) AND attname = 'closed'),"
+    " EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(%(index)s) AND indisvalid)"
+    f" OR pg_relation_size(to_regclass(%(table)s)) > {SMALL}"
+)
+_ADD_COLUMN = f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS closed BIGINT"
+# Starts at the current time, so that versions also grow when an empty database replaces this one.
+_CREATE_VERSIONS = (
+    f"DO $$ BEGIN EXECUTE 'CREATE SEQUENCE IF NOT EXISTS {VERSIONS} AS BIGINT START WITH '"
+    " || CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS BIGINT); END $$"
+)
 
 
 def ensure_schema(connection: psycopg.Connection[Any]) -> bool:
     """Create the schema if it is missing; safe against other processes. May raise the driver's errors.
 
-    Returns whether there are indexes of open documents. A small table without them gets them.
+    Returns whether the table has the column of open documents. An older table gets it, and its index if it
+    is small, unless another process is at it, or this user may not.
     """
-    exists, indexed, size = _found(connection)
+    exists, migrated, indexed = _schema(connection)
     if not exists:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
-            if not _found(connection)[0]:
-                for statement in (*_statements(connection), *creating_indexes(_CONTAINS)):
+            if not _schema(connection)[0]:
+                for statement in (_CREATE_VERSIONS, *creating_table("C"), _ADD_COLUMN, CREATE_INDEX):
                     connection.execute(statement.encode())
-        return _found(connection)[1]
-    return indexed or (size <= SMALL and _got_index(connection))
+    elif not (migrated and indexed):
+        with suppress(psycopg.Error), connection.transaction():
+            row = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK]).fetchone()
+            if row is not None and row[0]:
+                connection.execute(_ADD_COLUMN.encode())
+                if not indexed:
+                    connection.execute(CREATE_INDEX.encode())
+    return _schema(connection)[1]
 
 
-def _found(connection: psycopg.Connection[Any]) -> tuple[bool, bool, int]:
-    """Whether the table and the indexes exist, and the table's size in bytes."""
-    row = connection.execute(_FOUND, [TABLE, VERSIONS, *INDEXES.values(), TABLE]).fetchone()
+def _schema(connection: psycopg.Connection[Any]) -> tuple[bool, bool, bool]:
+    """Whether the table, the column of open documents and its index exist; the index of a large table counts
+    as there."""
+    names = {"table": TABLE, "versions": VERSIONS, "index": OPEN}
+    row = connection.execute(_SCHEMA.encode(), names).fetchone()
     assert row is not None
-    return bool(row[0]), row[1] == len(INDEXES), row[2] or 0
-
-
-def _got_index(connection: psycopg.Connection[Any]) -> bool:
-    """Make the indexes, unless another process is at it, or this user may not."""
-    with suppress(psycopg.Error), connection.transaction():
-        row = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK]).fetchone()
-        if row is not None and row[0]:
-            for statement in creating_indexes(_CONTAINS):
-                connection.execute(statement.encode())
-            return True
-    return False
-
-
-def _statements(connection: psycopg.Connection[Any]) -> list[str]:
-    # Starts at the current time, so that versions also grow when an empty database replaces this one.
-    row = connection.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint").fetchone()
-    start = row[0] if row else 1
-    return [
-        f"CREATE SEQUENCE IF NOT EXISTS {VERSIONS} AS BIGINT START WITH {start}",
-        # Keys are ordered by code point, independent of the database's locale.
-        f'CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT COLLATE "C" PRIMARY KEY, version BIGINT NOT NULL,'
-        " value TEXT NOT NULL, expires_at DOUBLE PRECISION)",
-        # Partial: rows without an expiry need no index entry.
-        f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
-    ]
+    return row[0], row[1], row[2]
 
 
 ANSWER_SECONDS = 3.0
@@ -205,25 +200,32 @@ GRACE = 600
 _CLOCK = "CAST(EXTRACT(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 _UNCHANGING = "CAST(EXTRACT(epoch FROM now()) AS DOUBLE PRECISION)"
 _NEXT = f"nextval('{VERSIONS}')"
-_UNCHANGED = f"key = %(key)s AND version = %(expected)s AND {alive(_CLOCK)} RETURNING version"
+# Never earlier than now, so that GRACE begins when the row is written. The version is drawn while the row is
+# locked; `closed` comes after it.
+_COLUMNS = {
+    "version": _NEXT,
+    "value": ":text",
+    "expires_at": "CASE WHEN CAST(:expiry AS DOUBLE PRECISION) IS NOT NULL"
+    f" THEN greatest(CAST(:expiry AS DOUBLE PRECISION), {_CLOCK}) END",
+    "closed": f"CASE WHEN NOT :open THEN currval('{VERSIONS}') END",
+}
+_OLD_COLUMNS = {name: value for name, value in _COLUMNS.items() if name != "closed"}
 
 
-def _writing(expires_at: str) -> tuple[str, str]:
-    """The statements that create and change a document. The version is drawn while the row is locked."""
-    changes = f"SET version = {_NEXT}, value = %(text)s, expires_at = {expires_at}"
-    create = (
-        f"INSERT INTO {TABLE} (key, version, value, expires_at)"
-        f" VALUES (%(key)s, {_NEXT}, %(text)s, {expires_at})"
-        f" ON CONFLICT (key) DO UPDATE {changes} WHERE NOT {alive(_CLOCK)} RETURNING {TABLE}.version"
-    )
-    return create, f"UPDATE {TABLE} {changes} WHERE {_UNCHANGED}"
+def _statements(columns: dict[str, str]) -> Statements:
+    """The statements with psycopg's parameters, which return the new version."""
+    statements = writing(columns, _CLOCK, "TRUE", "TRUE")
+    return Statements(*(f"{_parameters(text)} RETURNING {TABLE}.version" for text in statements))
 
 
-_CREATE, _CHANGE = _writing("NULL")
-# Never earlier than now, so that GRACE begins when the row is written.
-_CREATE_EXPIRING, _CHANGE_EXPIRING = _writing(f"greatest(CAST(%(expiry)s AS DOUBLE PRECISION), {_CLOCK})")
-_REMOVE = (
-    f"UPDATE {TABLE} SET version = {_NEXT}, value = '{REMOVED}', expires_at = {_CLOCK} WHERE {_UNCHANGED}"
+def _parameters(text: str) -> str:
+    return re.sub(r"(?<!:):(\w+)", r"%(\1)s", text)
+
+
+_WRITE, _WRITE_OLD = map(_statements, (_COLUMNS, _OLD_COLUMNS))
+_REMOVE = _parameters(
+    f"UPDATE {TABLE} SET version = {_NEXT}, value = '{REMOVED}', expires_at = {_CLOCK}"
+    f" WHERE key = :key AND version = :expected AND {alive(_CLOCK)} RETURNING version"
 )
 # Skips locked rows instead of waiting for them.
 _PURGE = (
@@ -250,7 +252,6 @@ class PostgresDialect(Dialect):
     one_writer = False
     parameter = "%({})s"
     clock = _CLOCK
-    contains = _CONTAINS
 
     def __init__(self, conninfo: str, seconds: float) -> None:
         self.patience = seconds
@@ -272,23 +273,15 @@ class PostgresDialect(Dialect):
         connection.used_at = now
         return True
 
-    def swap(
-        self,
-        connection: Connection,
-        key: str,
-        expected_version: int,
-        text: str,
-        expires_at: float | None,
-        publish: bool,
-    ) -> int:
+    def swap(self, connection: Connection, asked: Swap) -> int:
         """One statement: an insert (also over a removed document), or an update of one version."""
-        written = {"key": key, "text": text, "expiry": expires_at, "expected": expected_version}
-        if expected_version == 0:
+        if asked.expected_version == 0:
             self.tidy(connection)
-            statement = _CREATE if expires_at is None else _CREATE_EXPIRING
-        else:
-            statement = _CHANGE if expires_at is None else _CHANGE_EXPIRING
-        row = connection.execute(statement + PUBLISH if publish else statement, written).fetchone()
+        statements = _WRITE if self.migrated else _WRITE_OLD
+        statement = statements.change if asked.expected_version else statements.create
+        values = {"key": asked.key, "text": asked.text, "expiry": asked.expires_at, "open": asked.open}
+        values["expected"] = asked.expected_version
+        row = connection.execute(statement + PUBLISH if asked.publish else statement, values).fetchone()
         return 0 if row is None else row[0]
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
@@ -320,7 +313,7 @@ class PostgresDialect(Dialect):
             if found is not None and found[0] == connection.info.backend_pid:
                 # There is no pooler in between, so the server keeps prepared statements of this connection.
                 connection.prepare_threshold = PREPARE_AFTER
-            self.indexed: bool = ensure_schema(connection)
+            self.migrated: bool = ensure_schema(connection)
         except BaseException:
             connection.close()
             raise

@@ -1,9 +1,9 @@
 """A store in Redis (6.2 or later), shared by a fleet, through redis-py.
 
 A document is one string, changed by a small Lua script and expired by Redis itself. One sorted set holds the
-names in order, so that a scan reads pages and never the whole keyspace; another has those of open documents
-(redis_open.py). The URL's `?prefix=` is the common
-part of this store's keys ("prefect_resilience"); all keys are in one slot of a cluster.
+names in order, so that a scan reads pages and never the whole keyspace; another has those of open documents.
+The URL's `?prefix=` is the common part of this store's keys ("prefect_resilience"); all keys are in one slot
+of a cluster.
 
 The server's configuration decides how durable a swap is. With `appendonly yes` a crash loses up to a second
 of swaps, and none with `appendfsync always`; without it, everything since the last snapshot. A failover loses
@@ -22,17 +22,16 @@ import re
 import socket
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 import redis
 from redis.backoff import NoBackoff
+from redis.commands.core import Script
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import ConnectedStore, Document, check_key, check_text, decode, encode
-from prefect_resilience.stores.opened import Which, indexes_of
-from prefect_resilience.stores.redis_open import REMOVE, START_IF_EMPTY, NotComplete, OpenNames, script
+from prefect_resilience.stores.base import ConnectedStore, Document, Swap, check_key, check_text, decode
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
 
@@ -41,7 +40,11 @@ from prefect_resilience.stores.watching import News
 # Keys: 1 the document ("version expires_at json"), 2 the set of all names in order, 3 the names that
 # expire, by time, 4 the greatest version ever given, 5 the names of open documents. Each script writes the
 # document last, so that an error in between (memory, a read-only replica) leaves the document unchanged. Only
-# a document that is no longer open leaves its index after that.
+# a document that is no longer open leaves its set after that.
+#
+# A process with an older version does not keep the set of open documents. So two spaces follow the greatest
+# version while every swap has kept it (Lua's `tonumber` ignores them). A swap of version 0.2 writes the
+# number alone, and from then on all documents of the store are read to find those that are open.
 
 _IS_EXPECTED = """
 local held = redis.call('GETRANGE', KEYS[1], 0, 19)
@@ -52,25 +55,26 @@ if version ~= ARGV[2] then return '0' end
 # Lua counts in doubles, which are exact up to 2^53: microseconds until the year 2255.
 SWAP = (
     _IS_EXPECTED
-    + START_IF_EMPTY
-    + REMOVE
     + """
 local name, expires_at, text, ends = ARGV[1], ARGV[3], ARGV[4], ARGV[5]
+local greatest = redis.call('GET', KEYS[4])
+if not greatest then greatest = redis.call('EXISTS', KEYS[2]) == 0 and '0  ' or '0' end
+local kept = string.match(greatest, ' *$')
 local time = redis.call('TIME')
 local micros = time[1] * 1000000 + time[2]
 local new = string.format('%.0f', math.max(micros, tonumber(greatest) + 1))
-redis.call('SET', KEYS[4], new .. kept)
+redis.call('SET', KEYS[4], new .. (kept == '  ' and kept or ''))
 
 local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf',
     string.format('(%.0f', math.floor(micros / 1000)), 'LIMIT', 0, 50)
 if #ended > 0 then
     redis.call('ZREM', KEYS[2], unpack(ended))
     redis.call('ZREM', KEYS[3], unpack(ended))
-    forget(ended)
+    redis.call('ZREM', KEYS[5], unpack(ended))
 end
 
 redis.call('ZADD', KEYS[2], 0, name)
-for which in string.gmatch(ARGV[7], '%S+') do redis.call('ZADD', KEYS[5], 0, which .. ' ' .. name) end
+if ARGV[7] == '1' then redis.call('ZADD', KEYS[5], 0, name) end
 if ends == '' then
     redis.call('ZREM', KEYS[3], name)
     redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
@@ -79,7 +83,7 @@ else
     redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
     redis.call('PEXPIREAT', KEYS[1], ends)
 end
-for which in string.gmatch(ARGV[8], '%S+') do redis.call('ZREM', KEYS[5], which .. ' ' .. name) end
+if ARGV[7] ~= '1' then redis.call('ZREM', KEYS[5], name) end
 if ARGV[6] ~= '' then
     -- Protected: a user without the right to publish still writes
     redis.pcall('PUBLISH', ARGV[6] .. name, name .. '\\0' .. new .. ' ' .. expires_at .. ' ' .. text)
@@ -90,15 +94,25 @@ return new
 
 DELETE = (
     _IS_EXPECTED
-    + REMOVE
     + """
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
+for place = 2, 5 do if place ~= 4 then redis.call('ZREM', KEYS[place], ARGV[1]) end end
 redis.call('DEL', KEYS[1])
-forget({ARGV[1]})
 return '1'
 """
 )
+
+# Keys: 1 the greatest version, 2 the names of open documents.
+PAGE_OF_OPEN = """
+local greatest = redis.call('GET', KEYS[1])
+if not greatest or string.match(greatest, ' *$') ~= '  ' then return false end
+return redis.call('ZRANGEBYLEX', KEYS[2], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])
+"""
+
+
+@cache
+def script(text: str) -> Any:
+    """A script of Lua, to be called with keys, arguments and a client. Its digest is computed once."""
+    return cast("Any", Script)(None, text.encode())
 
 
 ANSWER_SECONDS = 3.0
@@ -118,7 +132,6 @@ KEEPALIVE = {
 """In seconds, and a number of probes: a dead connection of a watch is found within 10 s."""
 
 T = TypeVar("T")
-Page = tuple[list[bytes], list[bytes | None]]
 
 
 def open_redis(parsed: StoreUrl) -> RedisStore:
@@ -142,8 +155,7 @@ class RedisStore(ConnectedStore[Any]):
         # Each key has a channel. A channel belongs to all databases of the server.
         number = cast("Any", redis).connection.parse_url(address).get("db", 0)
         self._channels = f"{self._space}:news:{number}:"
-        self._shared = [f"{self._space}:{name}" for name in ("names", "expiring", "version", "open")]
-        self._open_names = OpenNames(self._ask, self._shared[3], self._shared[2], self._name)
+        self._shared = [f"{self._space}:{name}" for name in ("names", "expiring", "version", "unclosed")]
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
@@ -151,59 +163,28 @@ class RedisStore(ConnectedStore[Any]):
         held = self._ask(lambda client: client.get(name))
         return None if held is None else _document(held, key)
 
-    def swap(
-        self,
-        key: str,
-        expected_version: int,
-        value: Any,
-        expires_at: float | None = None,
-        publish: bool = False,
-    ) -> int:
-        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
-        name = self._name(check_key(key))
-        text = encode(value)
-        channels = self._channels if publish else ""
-        arguments = [key, str(expected_version), *_expiry(expires_at, text), channels, *_indexes(key, text)]
-        return int(self._run(SWAP, name, arguments))
+    def _swap(self, asked: Swap) -> int:
+        expiry = _expiry(asked.expires_at, asked.text)
+        channels = self._channels if asked.publish else ""
+        arguments = [asked.key, str(asked.expected_version), *expiry, channels, "1" if asked.open else ""]
+        return int(self._run(SWAP, self._name(asked.key), arguments))
 
-    def delete(self, key: str, expected_version: int) -> bool:
-        """Remove the document if it still has `expected_version`."""
-        name = self._name(check_key(key))
-        return expected_version != 0 and self._run(DELETE, name, [key, str(expected_version)]) == b"1"
-
-    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
-        return self._scan(self._page, "", prefix, after, limit)
-
-    def scan_open(
-        self, prefix: str, after: str | None = None, limit: int = 100, which: Which = "open"
-    ) -> list[tuple[str, Document]]:
-        """As `scan`, without documents that are not open. Without its index, the same as `scan`.
-
-        The index of a store of an older version is made first, from all effects and letters.
-        """
-        for made in (False, True):
-            with suppress(NotComplete):
-                page = partial(self._open_names.page, which=which)
-                return self._scan(page, f"{which} ", prefix, after, limit)
-            if made or not self._open_names.build(self._page):
-                break
-        return self.scan(prefix, after, limit)
+    def _delete(self, key: str, expected_version: int) -> bool:
+        return self._run(DELETE, self._name(key), [key, str(expected_version)]) == b"1"
 
     def _scan(
-        self, page: Callable[..., Page], head: str, prefix: str, after: str | None, limit: int
+        self, prefix: str, after: str | None, limit: int, only_open: bool
     ) -> list[tuple[str, Document]]:
-        """From a set with names that begin with `head`. `page` reads it."""
-        start = (head + check_text(prefix)).encode()
-        beyond = None if after is None else (head + check_text(after)).encode()
+        start = prefix.encode()
+        beyond = None if after is None else check_text(after).encode()
         low = b"[" + start if beyond is None or beyond < start else b"(" + beyond
         # UTF-8 never contains the byte 255, so this bound is after all names that begin with the prefix.
         high = b"[" + start + b"\xff"
         found: list[tuple[str, Document]] = []
         size = min(PAGE, limit)
         while len(found) < limit:
-            names, held = self._ask(partial(page, low=low, high=high, size=size))
-            keys = (name.decode()[len(head) :] for name in names)
+            names, held = self._ask(partial(self._page, only_open, low, high, size))
+            keys = (name.decode() for name in names)
             found += [(key, _document(text, key)) for key, text in zip(keys, held, strict=True) if text]
             if len(names) < size:
                 break
@@ -211,7 +192,7 @@ class RedisStore(ConnectedStore[Any]):
             # Names of expired documents are in the way until a swap removes them: more at once.
             size = min(MOST_NAMES, 2 * size) if None in held else min(PAGE, limit - len(found))
         self._check_open()
-        return found[: max(0, limit)]
+        return found[:limit]
 
     def now(self) -> float:
         """Seconds since the epoch by the server's clock."""
@@ -232,9 +213,15 @@ class RedisStore(ConnectedStore[Any]):
         if (client := self._let_go()) is not None:
             client.connection_pool.disconnect()
 
-    def _page(self, client: Any, low: bytes, high: bytes, size: int) -> Page:
+    def _page(
+        self, only_open: bool, low: bytes, high: bytes, size: int, client: Any
+    ) -> tuple[list[bytes], list[bytes | None]]:
         """Up to `size` names in order, and their documents; None for an expired one."""
-        names = client.zrangebylex(self._shared[0], low, high, 0, size)
+        names: list[bytes] | None = None
+        if only_open:
+            names = script(PAGE_OF_OPEN)(self._shared[2:], [low, high, size], client)
+        if names is None:
+            names = cast("list[bytes]", client.zrangebylex(self._shared[0], low, high, 0, size))
         return names, client.mget([self._name(name.decode()) for name in names]) if names else []
 
     def _name(self, key: str) -> str:
@@ -363,14 +350,6 @@ def _expiry(expires_at: float | None, text: str) -> list[str]:
     milliseconds = expires_at * 1000
     ends = str(max(1, math.floor(milliseconds))) if milliseconds < LAST_MILLISECOND else ""
     return [repr(float(expires_at)), text, ends]
-
-
-def _indexes(key: str, text: str) -> list[str]:
-    """The script's arguments: the indexes that have the document from now on, and those that do not."""
-    indexes = indexes_of(key, text)
-    if not indexes:
-        return ["", ""]
-    return [" ".join([which for which, has in indexes.items() if has is wanted]) for wanted in (True, False)]
 
 
 def _document(held: bytes, key: str) -> Document:

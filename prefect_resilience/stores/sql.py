@@ -11,19 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from prefect_resilience.stores.base import (
     ConnectedStore,
     Document,
+    Swap,
     before_nul,
     check_key,
     check_text,
     decode,
-    encode,
     prefix_end,
 )
-from prefect_resilience.stores.opened import OPEN_DOCUMENTS, Which
 from prefect_resilience.stores.watching import News, Watch
 
 KEPT = 5
@@ -97,9 +96,9 @@ T = TypeVar("T")
 
 TABLE = "prefect_resilience_documents"
 EXPIRES = f"ix_{TABLE}_expires_at"
-INDEXES: dict[Which, str] = {which: f"ix_{TABLE}_{which}" for which in OPEN_DOCUMENTS}
+OPEN = f"ix_{TABLE}_unclosed"
 SMALL = 2**26
-"""Bytes of an existing table that gets the indexes of open documents when a process connects: about a second.
+"""Bytes of an existing table that gets the index of open documents when a process connects: about a second.
 A larger one gets it from a person (docs/howto/scale.md), and is read without it until then."""
 REMOVED = ""
 """A row's value when its document was deleted; JSON is never empty."""
@@ -126,21 +125,41 @@ def alive(clock: str) -> str:
     return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
 
 
-def is_open(contains: str, which: Which) -> str:
-    """The SQL condition that a row is such a document. `contains` is a form, such as `instr(value, {})`."""
+IS_OPEN = "coalesce(closed, 0) <> version"
+"""A process writes `closed`, the version of a document that is not open. One with an older version does not:
+what it writes is open until it is written again."""
 
-    def has(text: str) -> str:
-        return f"{contains.format(repr(text))} > 0"
-
-    return f"({' OR '.join(f'({one.condition(has)})' for one in OPEN_DOCUMENTS[which])})"
+CREATE_INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {IS_OPEN}"
 
 
-def creating_indexes(contains: str) -> list[str]:
-    """The statements that create the indexes of open documents."""
-    return [
-        f"CREATE INDEX IF NOT EXISTS {name} ON {TABLE} (key) WHERE {is_open(contains, which)}"
-        for which, name in INDEXES.items()
-    ]
+def creating_table(collation: str) -> tuple[str, str]:
+    """The statements that create the table as version 0.2 knows it. Keys are ordered by code point."""
+    return (
+        f'CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT COLLATE "{collation}" NOT NULL PRIMARY KEY,'
+        " version BIGINT NOT NULL, value TEXT NOT NULL, expires_at DOUBLE PRECISION)",
+        # Partial: rows without an expiry need no index entry.
+        f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
+    )
+
+
+class Statements(NamedTuple):
+    """The statements that create and change a document, with the parameters :key, :text, :expected and those
+    in the values of its columns."""
+
+    create: str
+    change: str
+
+
+def writing(columns: dict[str, str], clock: str, create_if: str, replace_if: str) -> Statements:
+    """The statements that give a document these values. A row whose document has ended is written over."""
+    changes = ", ".join(f"{name} = {value}" for name, value in columns.items())
+    create = (
+        f"INSERT INTO {TABLE} (key, {', '.join(columns)}) SELECT :key, {', '.join(columns.values())}"
+        f" WHERE {create_if} ON CONFLICT (key) DO UPDATE SET {changes}"
+        f" WHERE NOT {alive(clock)} AND {replace_if}"
+    )
+    change = f"UPDATE {TABLE} SET {changes} WHERE key = :key AND version = :expected AND {alive(clock)}"
+    return Statements(create, change)
 
 
 class Dialect:
@@ -148,8 +167,8 @@ class Dialect:
 
     `errors` are the driver's exceptions. `one_writer`: the threads of a process write one after the other.
     `parameter` is the driver's notation of a parameter, `clock` the SQL expression for the database's clock.
-    `patience` is the time to wait for a connection, in seconds. `contains` is the form for `is_open`,
-    `indexed` whether the indexes of open documents exist, and `use_index` how a query names one.
+    `patience` is the time to wait for a connection, in seconds. `migrated`: whether the table has the column
+    that shows what is open.
     """
 
     errors: tuple[type[Exception], ...]
@@ -157,9 +176,7 @@ class Dialect:
     parameter: str
     clock: str
     patience: float
-    contains: str
-    indexed: bool = False
-    use_index: str = ""
+    migrated: bool = False
     _purge_at = -math.inf
 
     def begin(self) -> None:
@@ -194,15 +211,7 @@ class Dialect:
         if now >= self._purge_at and self.purge(connection) < PURGE_AT_ONCE:
             self._purge_at = now + PURGE_PAUSE
 
-    def swap(
-        self,
-        connection: Connection,
-        key: str,
-        expected_version: int,
-        text: str,
-        expires_at: float | None,
-        publish: bool,
-    ) -> int:
+    def swap(self, connection: Connection, asked: Swap) -> int:
         """`WatchedStore.swap`, committed. After an error the connection is closed, which rolls back."""
         raise NotImplementedError
 
@@ -232,57 +241,35 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         # Also the keys of ended documents, so that a statement takes a bounded time however many there are.
         columns = f"SELECT key, version, CASE WHEN {lives} THEN value END AS value, expires_at FROM {TABLE}"
         self._select = f"{columns} WHERE key "
-        self._select_open: dict[Which, str] = {}
-        for which, name in INDEXES.items():
-            condition = is_open(dialect.contains, which)
-            self._select_open[which] = f"{columns}{dialect.use_index.format(name)} WHERE {condition} AND key "
+        self._select_open = f"{columns} WHERE {IS_OPEN} AND key "
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
         rows = self._using(_rows, self._load, {"wanted": check_key(key)})
         return _document(rows[0]) if rows else None
 
-    def swap(
-        self,
-        key: str,
-        expected_version: int,
-        value: Any,
-        expires_at: float | None = None,
-        publish: bool = False,
-    ) -> int:
-        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
-        check_key(key)
-        text = encode(value)
-        if not 0 <= expected_version <= GREATEST_VERSION:
+    def _swap(self, asked: Swap) -> int:
+        if not 0 <= asked.expected_version <= GREATEST_VERSION:
             return 0
-        return self._changing(self._dialect.swap, key, expected_version, text, expires_at, publish)
+        return self._changing(self._dialect.swap, asked)
 
-    def delete(self, key: str, expected_version: int) -> bool:
-        """Remove the document if it still has `expected_version`."""
-        check_key(key)
-        if not 0 < expected_version <= GREATEST_VERSION:
+    def _delete(self, key: str, expected_version: int) -> bool:
+        if expected_version > GREATEST_VERSION:
             return False
         return self._changing(self._dialect.delete, key, expected_version)
 
-    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
-        return self._scan(self._select, prefix, after, limit)
-
-    def scan_open(
-        self, prefix: str, after: str | None = None, limit: int = 100, which: Which = "open"
+    def _scan(
+        self, prefix: str, after: str | None, limit: int, only_open: bool
     ) -> list[tuple[str, Document]]:
-        """As `scan`, without documents that are not open. Without its index, the same as `scan`."""
-        self._using(_nothing)  # whoever connects sees whether there is an index
-        select = self._select_open[which] if self._dialect.indexed else self._select
-        return self._scan(select, prefix, after, limit)
-
-    def _scan(self, select: str, prefix: str, after: str | None, limit: int) -> list[tuple[str, Document]]:
-        if "\0" in check_text(prefix):
+        if only_open:
+            self._using(_nothing)  # whoever connects sees whether there is the column
+        select = self._select_open if only_open and self._dialect.migrated else self._select
+        if "\0" in prefix:
             return []
         beyond = None if after is None else before_nul(check_text(after))
         # One lower bound only: with two, SQLite starts at the first and reads all keys up to the other.
         goes_on = beyond is not None and beyond >= prefix
-        bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": max(0, limit)}
+        bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": limit}
         end = prefix_end(prefix)
         rest = f" ORDER BY key LIMIT {self._parameter('most')}"
         if end is not None:

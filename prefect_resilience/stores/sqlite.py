@@ -9,12 +9,12 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import Any
 
-from prefect_resilience.stores.base import Document, decode, prefix_end
+from prefect_resilience.stores.base import Document, Swap, decode, prefix_end
 from prefect_resilience.stores.sql import (
+    CREATE_INDEX,
     EXPIRES,
-    INDEXES,
+    OPEN,
     PURGE_AT_ONCE,
     SMALL,
     TABLE,
@@ -23,7 +23,8 @@ from prefect_resilience.stores.sql import (
     Dialect,
     SqlStore,
     alive,
-    creating_indexes,
+    creating_table,
+    writing,
 )
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
@@ -35,30 +36,21 @@ COUNTERS = "prefect_resilience_counters"
 FLOOR = "version_floor"
 
 SCHEMA = (
-    f'CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT COLLATE "BINARY" NOT NULL PRIMARY KEY,'
-    " version BIGINT NOT NULL, value TEXT NOT NULL, expires_at DOUBLE)",
-    # Partial: rows without an expiry need no index entry.
-    f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
+    *creating_table("BINARY"),
     f"CREATE TABLE IF NOT EXISTS {COUNTERS} (name VARCHAR(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL)",
 )
 
-_CONTAINS = "instr(value, {})"
-
 # A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
-_CREATE = (
-    f"INSERT INTO {TABLE} (key, version, value, expires_at) SELECT :key, :next, :text, :expiry"
-    f" WHERE :next > coalesce((SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'), 0)"
-    " ON CONFLICT (key) DO UPDATE SET version = :next, value = :text, expires_at = :expiry"
-    f" WHERE NOT {alive(_CLOCK)} AND {TABLE}.version < :next"
-)
-_CHANGE = (
-    f"UPDATE {TABLE} SET version = :next, value = :text, expires_at = :expiry"
-    f" WHERE key = :key AND version = :expected AND {alive(_CLOCK)}"
+_FIND_FLOOR = f"SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'"
+_COLUMNS = {"version": ":next", "value": ":text", "expires_at": ":expiry", "closed": ":closed"}
+_OLD_COLUMNS = {name: value for name, value in _COLUMNS.items() if name != "closed"}
+_WRITE, _WRITE_OLD = (
+    writing(columns, _CLOCK, f":next > coalesce(({_FIND_FLOOR}), 0)", f"{TABLE}.version < :next")
+    for columns in (_COLUMNS, _OLD_COLUMNS)
 )
 _FIND = f"SELECT version, {alive(_CLOCK)} FROM {TABLE} WHERE key = ?"
 _ROW = f"SELECT key, version, value, expires_at FROM {TABLE} WHERE key = ? AND {alive(_CLOCK)}"
-_FIND_FLOOR = f"SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'"
 _FIND_EXPIRED = f"SELECT key, version FROM {TABLE} WHERE expires_at <= {_CLOCK} LIMIT {PURGE_AT_ONCE}"
 _RAISE_FLOOR = (
     f"INSERT INTO {COUNTERS} (name, value) VALUES ('{FLOOR}', ?)"
@@ -83,8 +75,6 @@ class SqliteDialect(Dialect):
     one_writer = True
     parameter = ":{}"
     clock = _CLOCK
-    contains = _CONTAINS
-    use_index = " INDEXED BY {}"
 
     def __init__(self, path: str, patience: float) -> None:
         self.patience = patience
@@ -115,37 +105,34 @@ class SqliteDialect(Dialect):
         """Whether the file was deleted or replaced: writes through the old connections would be lost."""
         return self._identity() != self._file
 
-    def now(self, ask: Callable[[str], Any]) -> float:
+    def now(self, ask: Callable[[str], object]) -> float:
         """The host's clock: every process that can open this file in WAL mode runs on this host."""
         return time.time()
 
-    def swap(
-        self,
-        connection: Connection,
-        key: str,
-        expected_version: int,
-        text: str,
-        expires_at: float | None,
-        publish: bool,
-    ) -> int:
+    def swap(self, connection: Connection, asked: Swap) -> int:
         """Usually one statement: it changes a row only if the version matches."""
         self.tidy(connection)
-        written = {"key": key, "text": text, "expiry": expires_at}
-        if expected_version:
-            version = expected_version + 1
-            changes = {**written, "expected": expected_version, "next": version}
-            return version if connection.execute(_CHANGE, changes).rowcount == 1 else 0
+        if asked.expected_version:
+            return self._write(connection, asked, asked.expected_version + 1)
         version = int(time.time() * 1e6)
-        if connection.execute(_CREATE, {**written, "next": version}).rowcount == 1:
+        if self._write(connection, asked, version):
             return version
         # The document exists, or the clock was set back to before the version of a removed document.
         connection.execute("BEGIN IMMEDIATE")
-        found, lives = connection.execute(_FIND, (key,)).fetchone() or (0, False)
+        highest, lives = connection.execute(_FIND, (asked.key,)).fetchone() or (0, False)
         if not lives:
-            version = max(found, _highest_removed(connection), version) + 1
-            connection.execute(_CREATE, {**written, "next": version})
+            version = max(highest, _highest_removed(connection), version) + 1
+            self._write(connection, asked, version)
         connection.execute("COMMIT")
         return 0 if lives else version
+
+    def _write(self, connection: Connection, asked: Swap, version: int) -> int:
+        """Create or change a document; its new version, or 0."""
+        values = {"key": asked.key, "text": asked.text, "expiry": asked.expires_at, "next": version}
+        values |= {"expected": asked.expected_version, "closed": None if asked.open else version}
+        statements = _WRITE if self.migrated else _WRITE_OLD
+        statement = statements.change if asked.expected_version else statements.create
+        return version if connection.execute(statement, values).rowcount == 1 else 0
 
     def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
         """Check the version and remove the document under the file's write lock."""
@@ -190,7 +177,7 @@ class SqliteDialect(Dialect):
                     for statement in SCHEMA:
                         connection.execute(statement)
                     connection.execute("COMMIT")
-                self.indexed: bool = _has(connection, *INDEXES.values()) or _got_index(connection)
+                self.migrated: bool = _has(connection, OPEN) or _migrate(connection)
                 return
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.
@@ -207,16 +194,28 @@ def _has(connection: Connection, *names: str) -> bool:
     return connection.execute(found, names).fetchone()[0] == len(names)
 
 
-def _got_index(connection: Connection) -> bool:
-    """Make the indexes of open documents, unless the file is large or may not be written."""
+def _migrate(connection: Connection) -> bool:
+    """Add the column and the index of open documents, if the file may be written. A large one stays without
+    the index. Returns whether there is the column."""
     pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    if pages * size > SMALL:
-        return False
-    with suppress(sqlite3.OperationalError):
-        for statement in creating_indexes(_CONTAINS):
-            connection.execute(statement)
+    is_large = pages * size > SMALL
+    if is_large and _has_column(connection):
         return True
-    return False
+    with suppress(sqlite3.OperationalError):
+        connection.execute("BEGIN IMMEDIATE")
+        if not _has_column(connection):
+            connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN closed BIGINT")
+        if not is_large:
+            connection.execute(CREATE_INDEX)
+        connection.execute("COMMIT")
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+    return _has_column(connection)
+
+
+def _has_column(connection: Connection) -> bool:
+    names = connection.execute("SELECT name FROM pragma_table_info(?)", (TABLE,)).fetchall()
+    return ("closed",) in names
 
 
 def _highest_removed(connection: Connection) -> int:

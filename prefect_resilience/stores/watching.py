@@ -53,6 +53,7 @@ class WatchedStore(Store, Protocol):
         expected_version: int,
         value: Any,
         expires_at: float | None = None,
+        open: bool = False,
         publish: bool = False,
     ) -> int:
         """As `Store.swap`; with `publish`, every watch of a prefix of `key` gets News if this call writes."""

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import Document, Store
+from prefect_resilience.stores.base import Document, OpenStore, Store
 
 MakeStore = Callable[[], Store]
 
@@ -230,6 +230,17 @@ class StoreContract:
         assert store.scan(f"{key}/", after=f"{key}/e") == []
         assert [d.value for _, d in store.scan(f"{key}/", after="")] == ["a", "c", "e"]
         assert store.scan(f"{key}/", after=f"{key}~") == []
+
+    def test_what_is_open_is_listed_alone(self, store: Store, key: str) -> None:
+        if not isinstance(store, OpenStore):
+            return
+        versions = [store.swap(f"{key}/{name}", 0, name, open=name in "ace") for name in "abcde"]
+        assert [d.value for _, d in store.scan_open(f"{key}/", limit=2)] == ["a", "c"]
+        assert [d.value for _, d in store.scan_open(f"{key}/", f"{key}/a")] == ["c", "e"]
+        assert store.swap(f"{key}/a", versions[0], "a")
+        assert store.swap(f"{key}/b", versions[1], "b", open=True)
+        assert store.delete(f"{key}/c", versions[2])
+        assert [d.value for _, d in store.scan_open(f"{key}/")] == ["b", "e"]
 
     @pytest.mark.parametrize(
         "special", ["%", "_", "\\", "'", '"', "*", "?", "[a]", "ß", "𝄞", "e\u0301", "\uffff"]

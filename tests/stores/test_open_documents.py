@@ -1,6 +1,6 @@
-"""The index of open documents: complete, small, made by itself in an old store, and not needed.
+"""Open documents: their writers name them, and every store lists them without the others.
 
-test_open_in_redis.py has that of Redis with processes of an older version.
+A process of version 0.2 names none: what it writes counts as open until it is written again.
 """
 
 from __future__ import annotations
@@ -12,214 +12,236 @@ from typing import Any, get_args
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import redis
 
-from prefect_resilience.durable.effects.ledger import PREFIX
+from prefect_resilience.durable.effects.ledger import PREFIX, is_open
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.letters.claims import ENTRY
 from prefect_resilience.durable.letters.model import STATUSES
 from prefect_resilience.durable.letters.queue import OPEN as OPEN_LETTERS
+from prefect_resilience.durable.letters.queue import _is_open
 from prefect_resilience.stores import MemoryStore, open_store, postgres, sqlite
-from prefect_resilience.stores.base import encode
-from prefect_resilience.stores.opened import OPEN_DOCUMENTS, IndexedStore, scan_open
-from prefect_resilience.stores.sql import INDEXES, TABLE, creating_indexes
+from prefect_resilience.stores.base import Document, change, encode, scan_all, write
+from prefect_resilience.stores.sql import CREATE_INDEX, OPEN, TABLE
 
-ENDED = ("done", "compensated")
+OLD = Path(__file__).parent / "migration"
+OLD_COLUMNS = "version BIGINT NOT NULL, value TEXT NOT NULL, expires_at DOUBLE PRECISION"
+
+KINDS = ["sqlite", "postgres", "redis"]
 
 
-Open = Callable[[], Any]
+def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/store.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+
+
+@pytest.fixture(params=["memory", *KINDS])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    is_memory = request.param == "memory"
+    store: Any = MemoryStore() if is_memory else open_store(url_of(request.param, request, tmp_path))
+    yield store
+    store.close()
+
+
+class OldProcess:
+    """Writes documents with the statements of version 0.2, which name their columns."""
+
+    def __init__(self, url: str) -> None:
+        self.kind = url.partition(":")[0]
+        if self.kind == "redis":
+            self.client: Any = redis.Redis.from_url(url.partition("?")[0])
+            self.space = f"{{{url.partition('prefix=')[2]}}}"
+            self.script = self.client.register_script((OLD / "redis_swap_0_1.lua").read_text())
+        elif self.kind == "sqlite":
+            self.client = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        else:
+            self.client = psycopg.connect(url, autocommit=True)
+
+    def swap(self, key: str, expected: int, value: Any) -> int:
+        text = encode(value)
+        if self.kind == "redis":
+            keys = [f"{self.space}:{name}" for name in (f"document:{key}", "names", "expiring", "version")]
+            return int(self.script(keys, [key, str(expected), "-", text, "", ""]))
+        sign = "?" if self.kind == "sqlite" else "%s"
+        if expected:
+            statement = f"UPDATE {TABLE} SET version = {sign}, value = {sign} WHERE key = {sign}"
+            self.client.execute(statement, (expected + 1, text, key))
+        else:
+            statement = f"INSERT INTO {TABLE} (key, version, value, expires_at) VALUES"
+            self.client.execute(f"{statement} ({sign}, {sign}, {sign}, NULL)", (key, 1, text))
+        return expected + 1
+
+    def make_table(self) -> None:
+        if self.kind != "redis":
+            collation = "BINARY" if self.kind == "sqlite" else "C"
+            key = f'key TEXT COLLATE "{collation}" NOT NULL PRIMARY KEY'
+            self.client.execute(f"CREATE TABLE {TABLE} ({key}, {OLD_COLUMNS})")
+
+
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    is_sqlite = request.param == "sqlite"
-    return f"sqlite:///{tmp_path}/store.db" if is_sqlite else request.getfixturevalue("postgres_url")
+    return url_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
-def opened(sql_url: str) -> Iterator[Open]:
-    yield from opening(sql_url)
+def old() -> Iterator[Callable[[str], OldProcess]]:
+    processes: list[OldProcess] = []
+
+    def start(url: str) -> OldProcess:
+        processes.append(OldProcess(url))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.client.close()
 
 
-@pytest.fixture(params=["sqlite", "postgres", "redis"])
-def indexed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    is_sqlite = request.param == "sqlite"
-    yield from opening(
-        f"sqlite:///{tmp_path}/store.db" if is_sqlite else request.getfixturevalue(f"{request.param}_url")
-    )
+def open_keys(store: Any, prefix: str = "") -> list[str]:
+    return [key for key, _ in scan_all(store, prefix, only_open=True)]
 
 
-def opening(url: str) -> Iterator[Open]:
-    stores: list[Any] = []
-
-    def make() -> Any:
-        stores.append(open_store(url))
-        return stores[-1]
-
-    yield make
-    for store in stores:
-        store.close()
+def test_what_is_open_among_effects_and_letters() -> None:
+    ended = [state for state in get_args(EffectState) if not is_open({"state": state})]
+    assert sorted(ended) == ["compensated", "done"]
+    assert [status for status in STATUSES if _is_open({"status": status})] == [
+        status for status in STATUSES if status in OPEN_LETTERS
+    ]
+    assert _is_open({})  # the default is not stored
 
 
-def drop_index(store: Any) -> None:
-    """The store as a version before the index left it."""
-    for index in INDEXES.values():
-        store._using(lambda connection, index=index: connection.execute(f"DROP INDEX {index}"))
-    store.close()
+def test_what_is_open_is_listed_until_it_is_written_otherwise(store: Any) -> None:
+    keys = [f"{ENTRY}{number}" for number in range(6)]
+    versions = [write(store, key, 0, {}, number % 2 == 0) for number, key in enumerate(keys)]
+    assert open_keys(store, ENTRY) == keys[::2]
+    assert open_keys(store, PREFIX) == []
+    change(store, keys[0], lambda value: {**value, "status": "settled"}, is_open=_is_open)
+    change(store, keys[1], lambda value: {**value, "id": "x"}, is_open=_is_open)
+    assert open_keys(store, ENTRY) == [keys[1], keys[2], keys[4]]
+    assert store.delete(keys[2], versions[2])
+    assert store.swap(keys[4], versions[4], {}, store.now() - 1) > 0
+    assert open_keys(store, ENTRY) == [keys[1]]
+    assert write(store, keys[2], 0, {}, False)
+    assert open_keys(store) == [keys[1]]
 
 
-def fill(store: Any) -> set[str]:
-    """Effects and letters in every state; the keys of those that are open."""
-    found = set[str]()
-    for number, state in enumerate(get_args(EffectState)):
-        key = f"{PREFIX}batch/{number}"
-        store.swap(key, 0, {"batch": "batch", "state": state, "result": None})
-        found |= set() if state in ENDED else {key}
-    for number, status in enumerate(STATUSES):
-        key = f"{ENTRY}{number}"
-        store.swap(key, 0, {"id": "x"} if status == "waiting" else {"status": status, "id": "x"})
-        found |= {key} if status in OPEN_LETTERS else set()
-    for key in ("effects-batch/x", "dead-letter-contents:x", "effects", "circuit/x"):
-        store.swap(key, 0, {"state": "intended"})
-    return found
-
-
-def open_keys(store: Any) -> set[str]:
-    return {key for prefix in (PREFIX, ENTRY) for key, _ in scan_open(store, prefix)}
-
-
-def test_the_index_knows_every_state_of_the_ledger_and_of_letters() -> None:
-    effects, letters = OPEN_DOCUMENTS["open"]
-    (doubtful,) = OPEN_DOCUMENTS["in_doubt"]
-    states = [state for state in get_args(EffectState) if state not in ENDED]
-    assert (effects.prefix, letters.prefix, doubtful.prefix) == (PREFIX, ENTRY, ENTRY)
-    assert sorted(effects.any_of) == sorted(encode({"state": state})[1:-1] for state in states)
-    settled = [encode({"status": one})[1:-1] for one in STATUSES if one not in OPEN_LETTERS]
-    assert sorted(letters.none_of) == sorted(settled)
-    doubts = OPEN_LETTERS - {"waiting"}
-    assert sorted(doubtful.any_of) == sorted(encode({"status": one})[1:-1] for one in doubts)
-
-
-def test_what_is_open_is_found(indexed: Open) -> None:
-    store = indexed()
-    wanted = fill(store)
-    assert isinstance(store, IndexedStore)
-    assert open_keys(store) == wanted
-    doubts = [found.value["status"] for _, found in scan_open(store, ENTRY, which="in_doubt")]
-    assert sorted(doubts) == ["in_doubt", "replaying"]
-    for key in wanted:  # all of it is settled
-        name = "state" if key.startswith(PREFIX) else "status"
-        ended = "done" if name == "state" else "replayed"
-        found = store.load(key)
-        assert store.swap(key, found.version, {**found.value, name: ended})
-    assert open_keys(store) == set()
-
-
-def test_pages_of_what_is_open(indexed: Open) -> None:
-    store = indexed()
+def test_pages_of_what_is_open(store: Any) -> None:
     for number in range(30):
-        store.swap(f"{ENTRY}{number:02}", 0, {"status": "settled"} if number % 3 else {})
+        write(store, f"{ENTRY}{number:02}", 0, {}, number % 3 == 0)
     first = store.scan_open(ENTRY, None, 4)
     assert [key for key, _ in first] == [f"{ENTRY}{number:02}" for number in (0, 3, 6, 9)]
     assert store.scan_open(ENTRY, first[-1][0], 4)[0][0] == f"{ENTRY}12"
     assert store.scan_open(ENTRY, limit=0) == []
-    version = store.load(f"{ENTRY}00").version
-    assert store.delete(f"{ENTRY}00", version)
-    assert store.scan_open(ENTRY, None, 1)[0][0] == f"{ENTRY}03"
 
 
-texts = st.sampled_from(['"state":"intended"', '"status":"replayed"', '\\"status\\":\\"settled\\"', "plain"])
-
-
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    text=texts, nested=st.dictionaries(texts, texts, max_size=2), state=st.sampled_from(["intended", "done"])
-)
-def test_no_text_in_a_document_hides_what_is_open(
-    tmp_path: Path, text: str, nested: dict[str, str], state: str
-) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/{abs(hash((text, str(nested), state)))}.db")
-    store.swap(f"{PREFIX}b/1", 0, {"note": text, "result": nested, "state": state})
-    store.swap(f"{ENTRY}1", 0, {"message": text, "left": nested})
-    found = open_keys(store)
-    assert f"{ENTRY}1" in found
-    assert (f"{PREFIX}b/1" in found) is (state == "intended")
+def test_a_store_of_an_older_version_goes_on(url: str, old: Callable[[str], OldProcess]) -> None:
+    process = old(url)
+    process.make_table()
+    for number in range(4):
+        process.swap(f"{ENTRY}{number}", 0, {"status": "replayed"} if number % 2 else {})
+    store: Any = open_store(url)
+    assert set(open_keys(store, ENTRY)) >= {f"{ENTRY}0", f"{ENTRY}2"}
+    write(store, f"{ENTRY}4", 0, {}, True)
+    closed = write(store, f"{ENTRY}5", 0, {"status": "settled"}, False)
+    assert set(open_keys(store, ENTRY)) >= {f"{ENTRY}0", f"{ENTRY}2", f"{ENTRY}4"}
+    # Both go on with what the other wrote.
+    process.swap(f"{ENTRY}5", closed, {})
+    assert f"{ENTRY}5" in open_keys(store, ENTRY)
+    found = store.load(f"{ENTRY}0")
+    assert write(store, f"{ENTRY}0", found.version, {"status": "settled"}, False)
+    assert {f"{ENTRY}2", f"{ENTRY}4", f"{ENTRY}5"} <= set(open_keys(store, ENTRY))
+    if process.kind != "redis":  # there, everything is read from then on
+        assert f"{ENTRY}0" not in open_keys(store, ENTRY)
     store.close()
 
 
-def test_an_old_store_gets_the_index_when_a_process_opens_it(opened: Open) -> None:
-    store = opened()
-    wanted = fill(store)
-    drop_index(store)
-    later = opened()
-    assert open_keys(later) == wanted
-    assert later._dialect.indexed
-
-
-def test_a_large_old_store_is_read_without_the_index(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = opened()
-    wanted = fill(store)
-    drop_index(store)
+def test_a_large_old_table_gets_its_index_from_a_person(
+    sql_url: str, old: Callable[[str], OldProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = old(sql_url)
+    process.make_table()
+    process.swap(f"{ENTRY}0", 0, {})
     for module in (sqlite, postgres):
         monkeypatch.setattr(module, "SMALL", 0)
-    later = opened()
-    assert open_keys(later) > wanted
-    assert not later._dialect.indexed
-    # A person creates them.
-    for statement in creating_indexes(later._dialect.contains):
-        later._using(lambda connection, statement=statement: connection.execute(statement))
-    later.close()
-    assert open_keys(opened()) == wanted
+    monkeypatch.setattr(postgres, "_SCHEMA", postgres._SCHEMA.replace(str(2**26), "0"))
+    store: Any = open_store(sql_url)
+    write(store, f"{ENTRY}1", 0, {}, False)
+    write(store, f"{ENTRY}2", 0, {}, True)
+    assert open_keys(store, ENTRY) == [f"{ENTRY}0", f"{ENTRY}2"]
+    process.client.execute(CREATE_INDEX)
+    assert open_keys(store, ENTRY) == [f"{ENTRY}0", f"{ENTRY}2"]
+    store.close()
 
 
-def test_the_index_is_named_by_the_plan(opened: Open) -> None:
-    store = opened()
+def test_the_plan_names_the_index(sql_url: str) -> None:
+    store: Any = open_store(sql_url)
     for number in range(3_000):
-        store.swap(f"{ENTRY}{number:06}", 0, {"status": "replayed"} if number % 1000 else {})
-    is_sqlite = store.url.startswith("sqlite")
-    explain = "EXPLAIN QUERY PLAN " if is_sqlite else "EXPLAIN "
+        write(store, f"{ENTRY}{number:06}", 0, {}, number % 1000 == 0)
+    explain = "EXPLAIN QUERY PLAN " if sql_url.startswith("sqlite") else "EXPLAIN "
 
     def plan(connection: Any) -> str:
+        query = f"{store._select_open}> '{ENTRY}' AND key < 'dead-letter;' ORDER BY key LIMIT 20"
+        before = str(connection.execute(explain + query).fetchall())
         connection.execute(f"ANALYZE {TABLE}")
-        query = (
-            f"{explain}{store._select_open['open']}> '{ENTRY}' AND key < 'dead-letter;' ORDER BY key LIMIT 20"
-        )
-        return str(connection.execute(query).fetchall())
+        return before + str(connection.execute(explain + query).fetchall())
 
-    assert INDEXES["open"] in store._using(plan)
+    assert store._using(plan).count(OPEN) == 2
+    store.close()
 
 
-def test_another_store_is_scanned() -> None:
-    store = MemoryStore()
-    wanted = fill(store)
-    assert open_keys(store) > wanted
-
-
-def test_a_locked_old_file_is_read_without_the_index(tmp_path: Path) -> None:
-    store = open_store(f"sqlite:///{tmp_path}/store.db")
-    wanted = fill(store)
-    drop_index(store)
-    with sqlite3.connect(tmp_path / "store.db", isolation_level=None) as other:
-        other.execute("BEGIN IMMEDIATE")
-        waiting: Any = open_store(f"sqlite:///{tmp_path}/store.db?timeout=0.1")
-        assert open_keys(waiting) > wanted
-        other.execute("COMMIT")
-        waiting.close()
-    later: Any = open_store(f"sqlite:///{tmp_path}/store.db")
-    assert open_keys(later) == wanted
+@pytest.mark.parametrize("trouble", ["locked", "another process is at it"])
+def test_a_table_that_cannot_be_changed_now_is_used_as_it_is(
+    trouble: str, request: pytest.FixtureRequest, tmp_path: Path, old: Callable[[str], OldProcess]
+) -> None:
+    url = url_of("sqlite" if trouble == "locked" else "postgres", request, tmp_path)
+    process = old(url)
+    process.make_table()
+    process.swap(f"{ENTRY}0", 0, {"status": "settled"})
+    if trouble == "locked":
+        for statement in sqlite.SCHEMA:  # all that 0.2 knows
+            process.client.execute(statement)
+        process.client.execute("PRAGMA journal_mode=WAL")
+        process.client.execute("BEGIN IMMEDIATE")
+        store: Any = open_store(f"{url}?timeout=0.1")
+    else:
+        process.client.execute(f"CREATE SEQUENCE {postgres.VERSIONS} START WITH 100")
+        process.client.execute("SELECT pg_advisory_lock(%s)", [postgres.LOCK])
+        store = open_store(url)
+    assert open_keys(store, ENTRY) == [f"{ENTRY}0"]
+    if trouble == "locked":
+        process.client.execute("COMMIT")
+    assert write(store, f"{ENTRY}1", 0, {}, True)
+    assert open_keys(store, ENTRY) == [f"{ENTRY}0", f"{ENTRY}1"]
+    store.close()
+    process.client.close()
+    later: Any = open_store(url)
+    version = later.load(f"{ENTRY}0").version
+    assert write(later, f"{ENTRY}0", version, {"status": "settled"}, False)
+    assert open_keys(later, ENTRY) == [f"{ENTRY}1"]
+    assert later._dialect.migrated
     later.close()
 
 
-def test_an_index_that_another_process_makes_is_not_waited_for(postgres_url: str) -> None:
-    store: Any = open_store(postgres_url)
-    wanted = fill(store)
-    drop_index(store)
-    with psycopg.connect(postgres_url) as other:
-        other.execute("SELECT pg_advisory_xact_lock(%s)", [postgres.LOCK])
-        waiting: Any = open_store(postgres_url)
-        assert open_keys(waiting) > wanted
-        waiting.close()
-    later: Any = open_store(postgres_url)
-    assert open_keys(later) == wanted
-    later.close()
+class StoreOf02:
+    """A store that a user wrote against 0.2: it knows of no open documents."""
+
+    def __init__(self) -> None:
+        self._store = MemoryStore()
+        self.url = "user://x"
+        for name in ("load", "delete", "scan", "now", "close"):
+            setattr(self, name, getattr(self._store, name))
+
+    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+        return self._store.swap(key, expected_version, value, expires_at)
+
+
+def test_a_store_that_a_user_wrote_against_0_2_is_scanned() -> None:
+    store: Any = StoreOf02()
+    assert write(store, f"{ENTRY}1", 0, {}, True)
+    change(store, f"{ENTRY}2", lambda _: {"status": "settled"}, is_open=_is_open)
+    assert open_keys(store, ENTRY) == [f"{ENTRY}1", f"{ENTRY}2"]
+    found = store.load(f"{ENTRY}1")
+    assert isinstance(found, Document)

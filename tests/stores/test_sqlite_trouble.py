@@ -137,7 +137,10 @@ def test_expired_rows_are_removed_in_passing_some_at_a_time(
     store.swap("first", 0, 1)
     with sqlite3.connect(path) as connection:
         rows = [(f"old/{n}", n + 1, "1", past) for n in range(120)]
-        connection.executemany("INSERT INTO prefect_resilience_documents VALUES (?, ?, ?, ?)", rows)
+        connection.executemany(
+            "INSERT INTO prefect_resilience_documents (key, version, value, expires_at) VALUES (?, ?, ?, ?)",
+            rows,
+        )
 
     def remaining() -> int:
         with sqlite3.connect(path) as connection:

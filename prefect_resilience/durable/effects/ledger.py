@@ -35,7 +35,7 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.owner import Owner, OwnerSign, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, scan_all
+from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, scan_all, write
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
@@ -199,7 +199,8 @@ class Ledger:
             after, decision = decide(before, step, self.owner.now())
             if after is not None and after is not before:
                 try:
-                    version = self.store.swap(place, 0 if stored is None else stored.version, after)
+                    number = 0 if stored is None else stored.version
+                    version = write(self.store, place, number, after, is_open(after))
                 except StoreUnavailable:
                     # A read-only store still shows what is done.
                     if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):
@@ -214,6 +215,11 @@ class Ledger:
             again = False
             stored = self.store.load(place)
         raise StoreUnavailable(f"too many concurrent changes to the effect {place!r}: try again")
+
+
+def is_open(document: dict[str, Any]) -> bool:
+    """Whether a document of the ledger is an effect that still needs its owner or a person."""
+    return document.get("state") in ("intended", "unknown", "failed", "compensating")
 
 
 def _claim_in(document: EffectDocument) -> dict[str, Any] | None:

@@ -42,8 +42,7 @@ from prefect_resilience.durable.letters.model import (
 from prefect_resilience.durable.letters.report import is_elsewhere, run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
-from prefect_resilience.stores.base import change, scan_all
-from prefect_resilience.stores.opened import Which, scan_open
+from prefect_resilience.stores.base import change, scan_all, write
 
 PAGE = 500
 """Letters that `purge` archives with one sync to the disk."""
@@ -83,7 +82,7 @@ class DeadLetterQueue:
         self.store.swap(contents_key(known), 0, contents.model_dump(mode="json"))
         if letter.identity:
             claims.note(self.store, new)
-        if self.store.swap(entry_key(known), 0, as_stored(new)) or letter.id:
+        if write(self.store, entry_key(known), 0, as_stored(new), new.status in OPEN) or letter.id:
             return new.holding(contents)
         return self._added(known, letter, contents)  # another pass was faster
 
@@ -147,18 +146,17 @@ class DeadLetterQueue:
     # -- reading letters
 
     def letters(
-        self, newer_than: datetime | None = None, *, after: str | None = None, only: Which | None = None
+        self, newer_than: datetime | None = None, *, after: str | None = None, only_open: bool = False
     ) -> Iterator[DeadLetter]:
         """Every letter in its current status, the newest first.
 
-        `after`: only those older than the letter of this id. `only`: those that are open, or in doubt and
-        replaying; it may return others, too.
+        `after`: only those older than the letter of this id. `only_open`: those with a status in OPEN, and
+        perhaps others.
         """
         now = self.now()
         end = entry_key(first_id_at(newer_than.timestamp())) if newer_than else None
         start = None if after is None else entry_key(after)
-        documents = scan_open(self.store, ENTRY, start, only) if only else scan_all(self.store, ENTRY, start)
-        for key, document in documents:
+        for key, document in scan_all(self.store, ENTRY, start, only_open=only_open):
             if end is not None and key > end:
                 return
             yield self._read(document, now)
@@ -174,13 +172,10 @@ class DeadLetterQueue:
         wanted = check_statuses(status)
         if after is not None and not is_id(after):
             raise ConfigurationError(f"after={after!r} must be the id of a dead letter")
-        only: Which | None = None
-        if wanted is not None and wanted <= OPEN:
-            only = "open" if "waiting" in wanted else "in_doubt"
-        found = self.letters(self.moment(since), after=after, only=only)
-        for one in found:
-            if (wanted is None or one.status in wanted) and (task is None or is_of(one, task)):
-                yield one
+        only_open = wanted is not None and wanted <= OPEN
+        for letter in self.letters(self.moment(since), after=after, only_open=only_open):
+            if (wanted is None or letter.status in wanted) and (task is None or is_of(letter, task)):
+                yield letter
 
     def list(
         self,
@@ -305,7 +300,7 @@ class DeadLetterQueue:
             after = missing if value is None else step(_known(value, self.now))
             return value if after is None else as_stored(after)
 
-        change(self.store, entry_key(letter_id), change_entry)
+        change(self.store, entry_key(letter_id), change_entry, is_open=_is_open)
         return after
 
     # -- removing letters
@@ -371,6 +366,11 @@ def _known(
     letter = from_stored(value, contents)
     gone = letter.claim is not None and is_gone(letter.claim.process)
     return claims.orphaned(letter, now()) if gone else letter
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a stored letter needs a replay or a person. One that waits has no status: the default."""
+    return value.get("status", "waiting") in OPEN
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, place_of
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, is_open, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.undo import to_undo, unsettled
@@ -269,7 +269,7 @@ class SagaLog:
             decisions.append(decision)
             return after
 
-        change(self.ledger.store, place, decide)
+        change(self.ledger.store, place, decide, is_open=is_open)
         return decisions[-1]
 
 

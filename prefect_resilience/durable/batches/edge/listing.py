@@ -17,7 +17,6 @@ from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
 from prefect_resilience.stores.base import Document, Store, scan_all
-from prefect_resilience.stores.opened import scan_open
 
 T = TypeVar("T")
 
@@ -105,7 +104,7 @@ _ENDED = ("done", "compensated")
 
 
 def _opened(ledger: Ledger) -> Iterator[tuple[str, Document]]:
-    return scan_open(ledger.store, PREFIX)
+    return scan_all(ledger.store, PREFIX, only_open=True)
 
 
 def _unsettled(effects: Iterable[EffectDocument]) -> Iterator[EffectDocument]:
