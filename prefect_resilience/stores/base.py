@@ -217,7 +217,7 @@ class ConnectedStore(Generic[T]):
         if self.closed:
             raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
 
-    def _connected(self) -> T:
+    def _connect(self) -> T:
         self._check_open()
         held = self._held
         if held is None or self._is_stale():

@@ -233,7 +233,7 @@ class RedisStore(ConnectedStore[Any]):
     def _ask(self, question: Callable[[Any], T]) -> T:
         """The answer to `question`. Errors of the connection and the server become StoreUnavailable."""
         try:
-            return question(self._connected())
+            return question(self._connect())
         except (redis.RedisError, OSError, UnicodeDecodeError) as error:
             # The state of the connections is unknown, so the next operation opens new ones. Connections
             # that other threads use stay open for them.
@@ -277,7 +277,7 @@ class RedisWatch:
         self._subscription = self._client.pubsub()
         try:
             self._subscription.psubscribe(self._pattern)
-            self._confirmed(1)
+            self._confirm(1)
         except BaseException:
             self.close()
             raise
@@ -309,12 +309,12 @@ class RedisWatch:
                 self._subscription.unsubscribe(*gone)
             if self._followed is None:
                 self._subscription.punsubscribe(self._pattern)
-            self._confirmed(len(come) + len(gone) + (self._followed is None))
+            self._confirm(len(come) + len(gone) + (self._followed is None))
         except (redis.RedisError, OSError, ValueError) as error:
             raise self._store.unavailable(error) from error
         self._followed = wanted
 
-    def _confirmed(self, number: int) -> None:
+    def _confirm(self, number: int) -> None:
         """Wait for Redis' confirmations: what is published from then on arrives here."""
         while number:
             message = self._subscription.get_message(timeout=self._seconds)

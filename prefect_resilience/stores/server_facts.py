@@ -57,7 +57,7 @@ def redis_facts(parsed: StoreUrl) -> RedisFacts:
         parsed.path, socket_timeout=seconds, socket_connect_timeout=seconds, decode_responses=True
     )
 
-    def asked(question: Callable[..., dict[str, Any]], *names: str) -> dict[str, Any]:
+    def ask(question: Callable[..., dict[str, Any]], *names: str) -> dict[str, Any]:
         answers: dict[str, Any] = {}
         for name in names:
             with suppress(redis.ResponseError):  # forbidden or unknown at this service
@@ -69,9 +69,9 @@ def redis_facts(parsed: StoreUrl) -> RedisFacts:
 
     try:
         with client:
-            config = asked(client.config_get, "maxmemory-policy", "appendonly", "appendfsync", "save")
-            info = asked(client.info, "server", "memory", "persistence", "replication")
-            info |= asked(now, "now")
+            config = ask(client.config_get, "maxmemory-policy", "appendonly", "appendfsync", "save")
+            info = ask(client.info, "server", "memory", "persistence", "replication")
+            info |= ask(now, "now")
     except (redis.RedisError, OSError) as error:
         raise StoreUnavailable(redact(f"the store {parsed.canonical} could not answer: {error}")) from error
     return read_redis(config, info)
@@ -88,12 +88,12 @@ def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
         appendonly=None if appendonly is None else bool(appendonly),
         appendfsync=config.get("appendfsync"),
         snapshots=bool(config["save"].strip()) if "save" in config else None,
-        saved=_saved(info),
+        saved=_has_snapshot(info),
         role=info.get("role"),
     )
 
 
-def _saved(info: dict[str, Any]) -> bool | None:
+def _has_snapshot(info: dict[str, Any]) -> bool | None:
     """Whether there was a snapshot. Before the first one, Redis reports its start time as the snapshot's."""
     if not all(name in info for name in ("rdb_last_save_time", "now", "uptime_in_seconds")):
         return None

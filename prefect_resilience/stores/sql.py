@@ -56,7 +56,7 @@ class ConnectionPool:
         if not self._places.acquire(timeout=self._patience):
             raise TimeoutError(f"all {MOST} connections were in use for {self._patience:g} s")
         try:
-            connection = self._kept() or self._connect()
+            connection = self._take_idle() or self._connect()
             try:
                 yield connection
             except BaseException:
@@ -74,7 +74,7 @@ class ConnectionPool:
         self._closed = True
         self._close_idle()
 
-    def _kept(self) -> Connection | None:
+    def _take_idle(self) -> Connection | None:
         # `append` and `pop` are atomic: exactly one thread gets each connection.
         try:
             connection = self._idle.pop()
@@ -190,7 +190,7 @@ class Dialect:
         """Whether a connection that was not used for a while is still open."""
         return True
 
-    def opened(self, pool: ConnectionPool) -> None:
+    def prepare(self, pool: ConnectionPool) -> None:
         """Called before a new pool is used; may raise the driver's errors."""
 
     def stale(self) -> bool:
@@ -296,7 +296,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         check_text(prefix)
         self._dialect.begin()
         try:
-            with self._connected().connection():
+            with self._connect().connection():
                 pass  # the schema exists
             return Translated(self._dialect.watch(prefix), self)
         except (OSError, *self._dialect.errors) as error:
@@ -320,7 +320,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         """The result of `work` with a connection of its own. Driver errors become StoreUnavailable."""
         self._dialect.begin()
         try:
-            with self._connected().connection() as connection:
+            with self._connect().connection() as connection:
                 return work(connection, *arguments)
         except (OSError, *self._dialect.errors) as error:
             # The state of the connections is unknown, so the next operation opens new ones.
@@ -331,7 +331,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         if self._held is not None:
             self._held.close()
         pool = ConnectionPool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
-        self._dialect.opened(pool)
+        self._dialect.prepare(pool)
         return pool
 
     def _is_stale(self) -> bool:

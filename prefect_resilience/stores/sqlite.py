@@ -89,13 +89,13 @@ class SqliteDialect(Dialect):
         try:
             connection.execute("PRAGMA synchronous=FULL")
             connection.create_function("prefect_resilience_now", 0, lambda: time.time())
-            self._prepare(connection)
+            self._make_schema(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def opened(self, pool: ConnectionPool) -> None:
+    def prepare(self, pool: ConnectionPool) -> None:
         """Create the folder and the file if they are missing, and remember the file's identity."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         with pool.connection():
@@ -165,7 +165,7 @@ class SqliteDialect(Dialect):
             return None
         return found.st_dev, found.st_ino
 
-    def _prepare(self, connection: Connection) -> None:
+    def _make_schema(self, connection: Connection) -> None:
         """Turn on the write-ahead log and create the schema; safe against other processes."""
         deadline = time.monotonic() + self.patience
         while True:

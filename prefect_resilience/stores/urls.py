@@ -93,14 +93,14 @@ class StoreUrl:
 def parse_url(url: str) -> StoreUrl:
     """Parse `url`. Raises ConfigurationError, in one sentence, when it is not the URL of a store."""
     if not isinstance(url, str) or "://" not in url:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigurationError(f"{_shown(url)} is not the URL of a store: {FORMS}")
+        raise ConfigurationError(f"{_show(url)} is not the URL of a store: {FORMS}")
     read = _READERS.get(url.partition("://")[0])
     if read is None:
-        raise ConfigurationError(f"no store has URLs such as {_shown(url)}: {FORMS}")
+        raise ConfigurationError(f"no store has URLs such as {_show(url)}: {FORMS}")
     try:
         return read(url)
     except ValueError as error:
-        raise ConfigurationError(f"the URL {_shown(url)} is invalid: {error}; {FORMS}") from None
+        raise ConfigurationError(f"the URL {_show(url)} is invalid: {error}; {FORMS}") from None
 
 
 def _memory(url: str) -> StoreUrl:
@@ -160,7 +160,7 @@ _READERS: dict[str, Callable[[str], StoreUrl]] = {
 }
 
 
-def _shown(url: object) -> str:
+def _show(url: object) -> str:
     """`url` for a message, without its password, in any place of the URL."""
     shown = re.sub(r"://.*@", "://***@", repr(url))
     return redact(re.sub(r"(?i)(password=)[^&]*", r"\1***", shown))

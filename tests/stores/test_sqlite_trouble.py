@@ -27,7 +27,7 @@ def test_it_waits_for_the_disk_and_keeps_a_write_ahead_log(store: Store, path: P
     store.swap("key", 0, 1)
     with sqlite3.connect(path) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    with store._connected().connection() as ours:  # type: ignore[attr-defined]
+    with store._connect().connection() as ours:  # type: ignore[attr-defined]
         assert ours.execute("PRAGMA synchronous").fetchone() == (2,)
 
 
@@ -118,7 +118,7 @@ def test_a_folder_in_place_of_the_file_is_unavailable(store: Store, path: Path) 
 def test_a_full_disk_is_unavailable(store: Store, path: Path) -> None:
     version = store.swap("key", 0, 1)
     # SQLite's own bound on the number of pages fails as a full disk does.
-    with store._connected().connection() as connection:  # type: ignore[attr-defined]
+    with store._connect().connection() as connection:  # type: ignore[attr-defined]
         pages = connection.execute("PRAGMA page_count").fetchone()[0]
         connection.execute(f"PRAGMA max_page_count={pages}")
     with pytest.raises(StoreUnavailable, match="full"):

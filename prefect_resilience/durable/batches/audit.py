@@ -104,7 +104,7 @@ class Audit:
         entry = self.entry(by, asked, reason, **more)
         owner = self.ledger.owner.hold(entry.id)
         try:
-            taken = self._change(lambda document: self._claimed(document, entry, owner))
+            taken = self._change(lambda document: self._claim_or_refuse(document, entry, owner))
         except BaseException:
             self.ledger.owner.give_up(entry.id)
             raise
@@ -118,13 +118,13 @@ class Audit:
         claim = document["claim"]
         return claim is not None and self.ledger.owner.lives(claim["owner"], claim["name"])
 
-    def _claimed(self, document: dict[str, Any], entry: AuditEntry, owner: str) -> dict[str, Any]:
+    def _claim_or_refuse(self, document: dict[str, Any], entry: AuditEntry, owner: str) -> dict[str, Any]:
         claim = document["claim"]
         if self.is_claimed(document):
             who = f"{claim['by']} is recovering it"
             return _with(document, entry.model_copy(update={"outcome": "refused", "why": who}))
         if claim is not None:
-            document = _marked(document, claim["name"], outcome="cut_off")
+            document = _mark(document, claim["name"], outcome="cut_off")
         return _with({**document, "claim": {"owner": owner, "name": entry.id, "by": entry.by}}, entry)
 
     def begin_restart(self, entry: AuditEntry) -> bool:
@@ -139,7 +139,7 @@ class Audit:
                 return document
             automatic = entry.asked == "auto"
             return {
-                **_marked(document, entry.id, **entry.model_dump(exclude={"id"})),
+                **_mark(document, entry.id, **entry.model_dump(exclude={"id"})),
                 "automatic": document["automatic"] + 1 if automatic else 0,
                 "automatic_at": self.ledger.store.now() if automatic else None,
                 "abandoned_at": None,
@@ -158,7 +158,7 @@ class Audit:
             self.ledger.owner.drop(entry.id)
 
     def _finish(self, entry: AuditEntry) -> None:
-        self._change(lambda document: _finished(document, entry, self.ledger.store.now()))
+        self._change(lambda document: _end(document, entry, self.ledger.store.now()))
 
     def ended(self, state: str) -> None:
         """Record the state of the run that was last rescheduled."""
@@ -167,18 +167,16 @@ class Audit:
             for entry in reversed(document["entries"]):
                 if entry["outcome"] == "rescheduled":
                     known = entry["ended"] == state
-                    return document if known else _marked(document, entry["id"], ended=state)
+                    return document if known else _mark(document, entry["id"], ended=state)
             return document
 
         self._change(step)
 
-    def note(self, entry: AuditEntry) -> None:
-        """Record something that needs no claim."""
-        self._change(lambda document: _with(document, entry))
-
-    def settled(self, entry: AuditEntry) -> None:
-        """Record what a person did; resets the count of automatic recoveries."""
-        self._change(lambda document: {**_with(document, entry), "automatic": 0, "automatic_at": None})
+    def note(self, entry: AuditEntry) -> AuditEntry:
+        """Record something that needs no claim. What is settled resets the count of automatic recoveries."""
+        reset = {"automatic": 0, "automatic_at": None} if entry.outcome == "settled" else {}
+        self._change(lambda document: {**_with(document, entry), **reset})
+        return entry
 
     def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         now = self.ledger.store.now()
@@ -223,7 +221,7 @@ def _with(document: dict[str, Any], entry: AuditEntry) -> dict[str, Any]:
     return {**document, "entries": entries, "total": document["total"] + 1}
 
 
-def _marked(document: dict[str, Any], entry_id: str, **changes: Any) -> dict[str, Any]:
+def _mark(document: dict[str, Any], entry_id: str, **changes: Any) -> dict[str, Any]:
     entries = [{**entry, **changes} if entry["id"] == entry_id else entry for entry in document["entries"]]
     return {**document, "entries": entries}
 
@@ -232,8 +230,8 @@ def _holds(document: dict[str, Any], entry: AuditEntry) -> bool:
     return document["claim"] is not None and document["claim"]["name"] == entry.id
 
 
-def _finished(document: dict[str, Any], entry: AuditEntry, now: float) -> dict[str, Any]:
-    after = _marked(document, entry.id, **entry.model_dump(mode="json", exclude={"id"}))
+def _end(document: dict[str, Any], entry: AuditEntry, now: float) -> dict[str, Any]:
+    after = _mark(document, entry.id, **entry.model_dump(mode="json", exclude={"id"}))
     if _holds(after, entry):
         after["claim"] = None
     if entry.outcome == "abandoned":
@@ -246,7 +244,7 @@ SAGA_ARCHIVES = "effects-saga-archive/"
 ARCHIVE_SECONDS = 365 * 86_400.0
 
 
-def _archived(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
+def _archive(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
     """Archive every effect of a batch. Returns the effects and their places. A later copy replaces an earlier
     one of the same call."""
     found = list(scan_all(ledger.store, place_of(batch_id)))
@@ -289,7 +287,7 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
     `forget_doubts`. It may be killed and repeated.
     """
     removed, counted, doubts = 0, 0, list[str]()
-    copies = _archived(ledger, batch_id, why, by)
+    copies = _archive(ledger, batch_id, why, by)
     for place, document in copies:
         if _may_go(ledger, document.value, forget_doubts):
             # An effect that has changed since is in use again, and stays.
@@ -310,7 +308,7 @@ def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bo
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     """Archive the effects, savepoints and rollbacks of a batch, then remove them; the number of effects."""
-    found = _archived(ledger, batch_id, why, by)
+    found = _archive(ledger, batch_id, why, by)
     removed = sum(ledger.store.delete(place, document.version) for place, document in found)
     remove_aliases(ledger.store, batch_id)
     # While the archive exists, a later run of the batch is refused: its records are not in the ledger.

@@ -226,7 +226,7 @@ def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
         return Start("unknown", at=states[-1].at if states else None)
     asked = scheduled[-1]
     if recovered := _RECOVERED.match(asked.message):
-        return _recovered(asked, recovered, audit)
+        return _start_of_recovery(asked, recovered, audit)
     message = asked.message
     if message.startswith("Retry from the UI"):
         return Start("retry button", at=asked.at)
@@ -241,7 +241,7 @@ def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
     return Start("unknown", "", message, asked.at)
 
 
-def _recovered(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]) -> Start:
+def _start_of_recovery(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]) -> Start:
     by, why = told.groups()
     entry = _entry_of(state, by, audit)
     if entry is None:

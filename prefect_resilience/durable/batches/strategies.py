@@ -140,7 +140,7 @@ def recovery_hint(
     if ended is not None and ended.state not in ENDED_BADLY | {"COMPLETED"}:
         return None
     if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
-        return _with_keys("abandon", _abandoned(trail.abandoned_at), effects, waiting=waiting)
+        return _with_keys("abandon", _why_abandoned(trail.abandoned_at), effects, waiting=waiting)
     if waiting:
         keys = named_some([*map(repr, waiting)])
         why = f"the outcome of {keys} is unknown, and there is no verify to ask: settle it"
@@ -206,7 +206,7 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
 
 
-def _abandoned(at: float) -> str:
+def _why_abandoned(at: float) -> str:
     when = datetime.fromtimestamp(at, UTC)
     return (
         f"it was abandoned at {when:%Y-%m-%d %H:%M} UTC: it is recovered only with a named "

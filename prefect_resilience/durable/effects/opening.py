@@ -300,7 +300,7 @@ def _opened(
     count: BatchCount, passed: Pass, flow: tuple[str | None, str | None], marks: BatchMarks | None
 ) -> OpenBatch:
     ledger, batch_id = count.ledger, count.batch_id
-    document = _batch_document(ledger, batch_id)
+    document = batch_document(ledger, batch_id)
     begins = marks is not None and marks.begins
     # In the first pass, another process of the same pass created the document: the mark need not be read.
     unread = marks is None or (begins and document is not None)
@@ -308,11 +308,11 @@ def _opened(
     effects: list[EffectDocument] = []
     if document is None and token is not None:
         # Another process may have opened the batch and left the mark since the ledger was read.
-        document = _batch_document(ledger, batch_id)
+        document = batch_document(ledger, batch_id)
     why = lost(document, token)
     completed = {} if marks is None or begins or why is not None else marks.completed()
     if document is None and completed:
-        document = _batch_document(ledger, batch_id)
+        document = batch_document(ledger, batch_id)
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
@@ -334,7 +334,7 @@ def _opened(
     return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
 
 
-def _batch_document(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
+def batch_document(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
     stored = ledger.store.load(batch_place(batch_id))
     return None if stored is None else stored.value
 

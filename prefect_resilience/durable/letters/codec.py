@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import Any, Literal, cast
 
 import pydantic
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from prefect_resilience.durable.letters.kinds import (
     SCALARS,
@@ -135,7 +135,7 @@ class _Encoder:
         try:
             if name is not None and hides(name, value):
                 return self._leave_out(path, "secret", value)
-            return self._known(value, path)
+            return self._encode(value, path)
         except _TooLarge:
             raise
         except Exception:  # noqa: BLE001 - reading a user's object may raise anything
@@ -144,7 +144,7 @@ class _Encoder:
         finally:
             self._around.pop()
 
-    def _known(self, value: Any, path: str) -> Any:
+    def _encode(self, value: Any, path: str) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if callable(read(cast("object", type(value)), "get_secret_value")):  # a SecretStr or the like
@@ -315,7 +315,7 @@ class Reader:
 
     def _special(self, kind: str, encoded: dict[str, Any], path: str) -> Any:
         if kind == LEFT_OUT:
-            return self._left_out(encoded, path)
+            return self._read_left_out(encoded, path)
         if "class" in encoded and kind in ("enum", "model", "dataclass", "namedtuple"):
             return self._instance(kind, encoded, path)
         value = encoded.get("value")
@@ -331,10 +331,10 @@ class Reader:
             return self.load_block(str(value))
         raise DeadLetterError(f"unknown kind of value {kind!r}: a newer version wrote the letter")
 
-    def _left_out(self, encoded: Mapping[str, Any], path: str) -> Any:
+    def _read_left_out(self, encoded: Mapping[str, Any], path: str) -> Any:
         mark = LeftOut.model_validate({**encoded, "path": path})
         if path in self.values:
-            return wrapped(self.values[path], mark.type)
+            return of_text(self.values[path], mark.type)
         self.missing.append(mark)
         return mark
 
@@ -370,18 +370,14 @@ class Reader:
         return made
 
 
-def wrapped(value: Any, type_name: str) -> Any:
+def of_text(value: Any, type_name: str) -> Any:
     """The text given for a value that was left out, converted to that value's type."""
-    made = _OF_TEXT.get(type_name)
-    return made(value) if made is not None and isinstance(value, str) else value
+    kind = _OF_TEXT.get(type_name)
+    return value if kind is None or not isinstance(value, str) else TypeAdapter(kind).validate_python(value)
 
 
-_OF_TEXT: dict[str, Callable[[str], Any]] = {
-    "pydantic.types.SecretStr": pydantic.SecretStr,
-    "pydantic.types.SecretBytes": lambda text: pydantic.SecretBytes(text.encode()),
-    "pydantic.types.Secret": pydantic.Secret,
-    "bytes": str.encode,
-    "int": int,
-    "float": float,
-    "decimal.Decimal": Decimal,
+_OF_TEXT: dict[str, Any] = {
+    **{f"pydantic.types.{kind.__name__}": kind for kind in (pydantic.SecretStr, pydantic.SecretBytes)},
+    "pydantic.types.Secret": pydantic.Secret[Any],
+    **{"bytes": bytes, "int": int, "float": float, "decimal.Decimal": Decimal},
 }

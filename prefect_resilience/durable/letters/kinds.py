@@ -70,7 +70,7 @@ def _moments(cls: type[datetime] | type[time]) -> Scalar:
     return Scalar((cls,), write, read)
 
 
-def _named(*types: type[Any]) -> Scalar:
+def _by_name(*types: type[Any]) -> Scalar:
     """The name of the first matching class of these, and the value as text for its constructor."""
     by_name = {cls.__name__: cls for cls in types}
 
@@ -103,8 +103,8 @@ SCALARS: dict[str, Scalar] = {
     "zone": Scalar((ZoneInfo,), lambda zone: zone.key, ZoneInfo),
     "uuid": Scalar((UUID,), str, UUID),
     "decimal": Scalar((Decimal,), str, Decimal),
-    "path": _named(pathlib.Path, pathlib.PureWindowsPath, pathlib.PurePosixPath),
-    "address": _named(
+    "path": _by_name(pathlib.Path, pathlib.PureWindowsPath, pathlib.PurePosixPath),
+    "address": _by_name(
         ipaddress.IPv4Interface,  # is an address as well
         ipaddress.IPv6Interface,
         ipaddress.IPv4Address,

@@ -74,19 +74,19 @@ class DeadLetterQueue:
         A task run has one letter, also if it is run twice, and so has a call of a batch: if another pass left
         it, that letter is updated instead. `in_replay`: also a letter of another run.
         """
-        new = letter if letter.id else self._dated(letter)
+        new = letter if letter.id else self._with_date(letter)
         known = claims.of_run(self.store, claims.run_of(letter)) or self._of_earlier_pass(new, in_replay)
         known = claims.begin_run(self.store, letter, known or new.id)
         if known != new.id:
-            return self._added(known, letter, contents)
+            return self._add_failure(known, letter, contents)
         self.store.swap(contents_key(known), 0, contents.model_dump(mode="json"))
         if letter.identity:
             claims.note(self.store, new)
         if write(self.store, entry_key(known), 0, as_stored(new), new.status in OPEN) or letter.id:
             return new.holding(contents)
-        return self._added(known, letter, contents)  # another pass was faster
+        return self._add_failure(known, letter, contents)  # another pass was faster
 
-    def _dated(self, letter: DeadLetter) -> DeadLetter:
+    def _with_date(self, letter: DeadLetter) -> DeadLetter:
         now = self.now()  # in whole microseconds, so that the id and the time agree
         dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
         return with_id(letter, now).model_copy(update={"passes": dated})
@@ -105,10 +105,10 @@ class DeadLetterQueue:
                 return None
         raise StoreUnavailable(f"too many concurrent failures of the call of {new.name!r}: try again")
 
-    def _added(self, letter_id: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
+    def _add_failure(self, letter_id: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
         """The letter with this id after its call failed in another pass."""
         # The process that began it may not have written it yet, or have died.
-        missing = self._dated(letter).model_copy(update={"id": letter_id})
+        missing = self._with_date(letter).model_copy(update={"id": letter_id})
         after = self._change(letter_id, lambda old: report.failed(old, letter, self.now()), missing)
         assert after is not None
         change(self.store, contents_key(letter_id), lambda _: contents.model_dump(mode="json"))
@@ -219,7 +219,7 @@ class DeadLetterQueue:
         """A stored letter in its current status."""
         now = now or self.now()
         contents = partial(self.contents, document.value["id"])
-        return claims.standing(_known(document.value, lambda: now, contents), now)
+        return claims.standing(_read_entry(document.value, lambda: now, contents), now)
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -268,12 +268,12 @@ class DeadLetterQueue:
     def failed_again(self, letter_id: str, run_id: str, message: str) -> DeadLetter | None:
         """Record that a flow run that replayed a letter failed: the letter waits again."""
 
-        def reopened(letter: DeadLetter) -> DeadLetter | None:
+        def reopen(letter: DeadLetter) -> DeadLetter | None:
             if letter.status not in ("replayed", "replaying"):
                 return None
             return claims.ended(letter, "failed", self.now(), f"flow run {run_id}: {message}", run_id)
 
-        return self._change(letter_id, reopened)
+        return self._change(letter_id, reopen)
 
     def resolve(self, letter_id: str, outcome: Outcome, message: str) -> DeadLetter | None:
         """Record the known outcome of a replay that was cut off; None if the letter is not in doubt."""
@@ -297,7 +297,7 @@ class DeadLetterQueue:
 
         def change_entry(value: Any) -> Any:
             nonlocal after
-            after = missing if value is None else step(_known(value, self.now))
+            after = missing if value is None else step(_read_entry(value, self.now))
             return value if after is None else as_stored(after)
 
         change(self.store, entry_key(letter_id), change_entry, is_open=_is_open)
@@ -359,7 +359,7 @@ class DeadLetterQueue:
         return True
 
 
-def _known(
+def _read_entry(
     value: Any, now: Callable[[], datetime], contents: Callable[[], Contents] | None = None
 ) -> DeadLetter:
     """A stored letter. If its owner died on this machine, its claim expires at once."""

@@ -171,7 +171,7 @@ class SagaLog:
         ended = self._end_of(to)
         owner = self.ledger.owner.hold(claim)
         try:
-            decision = self._changed(
+            decision = self._change(
                 self.place,
                 lambda saga, now: undo.begin(
                     saga, self.batch_id, claim, owner, self._busy(saga), to, now, ended
@@ -204,10 +204,10 @@ class SagaLog:
         return undo.ended_at(document for document, _ in effects)
 
     def end(self, claim: str, report: RollbackReport) -> None:
-        def ended(saga: Any, now: float) -> tuple[Any, None]:
+        def end_rollback(saga: Any, now: float) -> tuple[Any, None]:
             return undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}), None
 
-        self._changed(self.place, ended)
+        self._change(self.place, end_rollback)
         self.ledger.owner.drop(claim)
 
     def give_up(self, claim: str) -> None:
@@ -215,7 +215,7 @@ class SagaLog:
         self.ledger.owner.give_up(claim)
 
     def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:
-        return self._changed(
+        return self._change(
             self.place, lambda saga, now: undo.mark(saga, self.batch_id, name, self._busy(saga), now)
         )
 
@@ -238,30 +238,30 @@ class SagaLog:
         """Fence the effect for this rollback; None if it has changed since it was listed."""
         owner = self.ledger.owner.hold(claim)
 
-        def fenced(found: Any, now: float) -> tuple[Any, EffectDocument | None]:
+        def fence_effect(found: Any, now: float) -> tuple[Any, EffectDocument | None]:
             if not _same(found, effect):
                 return found, None
             after = undo.fenced(found, claim, owner)
             return after, after
 
-        return self._changed(place_of(self.batch_id, effect["key"]), fenced)
+        return self._change(place_of(self.batch_id, effect["key"]), fence_effect)
 
     def decide(
         self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
     ) -> bool:
         """Record the outcome of a fenced effect, or a person's answer; False if it has changed meanwhile."""
 
-        def decided(found: Any, now: float) -> tuple[Any, bool]:
+        def decide_effect(found: Any, now: float) -> tuple[Any, bool]:
             ours = _same(found, effect)
             return (change(found, now) if ours else found), ours
 
-        return self._changed(place_of(self.batch_id, effect["key"]), decided)
+        return self._change(place_of(self.batch_id, effect["key"]), decide_effect)
 
     def _busy(self, saga: Any) -> bool:
         rollback = None if saga is None else saga["rollback"]
         return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
 
-    def _changed(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
+    def _change(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
         decisions: list[T] = []
 
         def decide(before: Any) -> Any:

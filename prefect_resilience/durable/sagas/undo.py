@@ -34,22 +34,22 @@ def fenced(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
 
 
 def undone(document: EffectDocument, now: float) -> EffectDocument:
-    return {**_released(document, now, None), "state": "compensated"}
+    return {**_release(document, now, None), "state": "compensated"}
 
 
 def still_done(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
     """The effect after a compensation that certainly took no effect."""
-    return {**_released(document, now, error), "state": "done"}
+    return {**_release(document, now, error), "state": "done"}
 
 
 def doubted(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
     """The effect after a compensation with an unknown outcome: a person must settle it."""
-    return _released(document, now, error)
+    return _release(document, now, error)
 
 
 def kept(document: EffectDocument, now: float, by: str) -> EffectDocument:
     """A person gives up the compensation: the effect stays done, and no rollback compensates it."""
-    released = _released(document, now, document["compensation"].get("error"))
+    released = _release(document, now, document["compensation"].get("error"))
     held = {**released["compensation"], "given_up": by}
     return {**released, "state": "done", "compensation": held, "verified_by": by}
 
@@ -65,7 +65,7 @@ def can_be_undone(document: EffectDocument) -> bool:
     return held is not None and not held.get("given_up")
 
 
-def _released(document: EffectDocument, now: float, error: dict[str, Any] | None) -> EffectDocument:
+def _release(document: EffectDocument, now: float, error: dict[str, Any] | None) -> EffectDocument:
     return {
         **document,
         "compensation": {**document["compensation"], "owner": None, "error": error, "at": now},
@@ -107,7 +107,7 @@ def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
 
 
 def _last_first(documents: Iterable[EffectDocument]) -> tuple[EffectDocument, ...]:
-    return tuple(sorted(documents, key=_completed, reverse=True))
+    return tuple(sorted(documents, key=_completion, reverse=True))
 
 
 def unsettled(documents: Iterable[EffectDocument], since: float | None) -> list[EffectDocument]:
@@ -120,10 +120,10 @@ def unsettled(documents: Iterable[EffectDocument], since: float | None) -> list[
 
 
 def _is_after(document: EffectDocument, since: float | None) -> bool:
-    return since is None or _completed(document)[0] > since
+    return since is None or _completion(document)[0] > since
 
 
-def _completed(document: EffectDocument) -> tuple[float, float, str]:
+def _completion(document: EffectDocument) -> tuple[float, float, str]:
     settled = document["settled_at"]
     at = document["intended_at"] if settled is None else settled
     return at, document["intended_at"], document["key"]
@@ -187,7 +187,7 @@ def begin(
 
 def ended_at(documents: Iterable[EffectDocument]) -> float | None:
     """When the last effect of a batch was completed; None if it has none."""
-    return max((_completed(one)[0] for one in documents), default=None)
+    return max((_completion(one)[0] for one in documents), default=None)
 
 
 def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> SagaDocument | None:

@@ -31,7 +31,7 @@ from prefect_resilience.durable.letters.codec import (
     LeftOut,
     Reader,
     encode_parameters,
-    wrapped,
+    of_text,
 )
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.errors.secrets.redact import register_secret
@@ -356,8 +356,8 @@ def test_what_was_left_out_is_given_back_in_its_place() -> None:
     reader = Reader(values=values)
     reader.parameters(encode_parameters(parameters).parameters)
     assert [one.path for one in reader.missing] == ["raw_password", "held"]
-    assert wrapped("x", "pydantic.types.Secret") == Secret("x")
-    assert wrapped(5, "pydantic.types.SecretStr") == 5
+    assert of_text("x", "pydantic.types.Secret") == Secret("x")
+    assert of_text(5, "pydantic.types.SecretStr") == 5
 
 
 # -- what cannot be kept

@@ -117,18 +117,9 @@ _UNFINISHED_TASK_RUNS = {
 }
 
 
-def flow_runs_with_unfinished(client: SyncPrefectClient, ended_before: datetime, limit: int) -> list[FlowRun]:
-    """Flow runs that ended before then with unfinished task runs. Reads at most `limit` task runs."""
-    ended = {
-        "state": {"type": {"any_": sorted(FINAL_TYPES)}},
-        "end_time": {"before_": ended_before.isoformat()},
-    }
-    found = _found(client, "/task_runs/filter", {"flow_runs": ended, **_UNFINISHED_TASK_RUNS}, limit)
-    ids = dict.fromkeys(one["flow_run_id"] for one in found if one["flow_run_id"])
-    return [client.read_flow_run(UUID(one)) for one in ids]
-
-
-def _found(client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int) -> Iterator[dict[str, Any]]:
+def _search(
+    client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int
+) -> Iterator[dict[str, Any]]:
     """The results of a filter of the API, at most `most`."""
 
     def read(**part: int) -> list[dict[str, Any]]:
@@ -145,11 +136,11 @@ def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
 def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
     """The task runs of a flow run without a final state, at most MOST_OF_A_RUN."""
     body = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}, **_UNFINISHED_TASK_RUNS}
-    found = _found(client, "/task_runs/filter", body, MOST_OF_A_RUN)
-    return [_unfinished(TaskRun.model_validate(one)) for one in found]
+    found = _search(client, "/task_runs/filter", body, MOST_OF_A_RUN)
+    return [_as_unfinished(TaskRun.model_validate(one)) for one in found]
 
 
-def _unfinished(run: TaskRun) -> UnfinishedRun:
+def _as_unfinished(run: TaskRun) -> UnfinishedRun:
     state = run.state
     made = run.expected_start_time or run.created
     if state is None:  # the API does not know its state yet
@@ -212,10 +203,16 @@ def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> di
     done: dict[UUID, Closed] = {}
     with get_client(sync_client=True) as client:
         before = datetime.now(UTC) - older_than
-        for run in flow_runs_with_unfinished(client, before, limit):
-            came_to = close_left_behind(client, run, settles=settles, dry_run=dry_run)
-            if came_to != Closed():
-                done[run.id] = came_to
+        ended = {
+            "state": {"type": {"any_": sorted(FINAL_TYPES)}},
+            "end_time": {"before_": before.isoformat()},
+        }
+        task_runs = _search(client, "/task_runs/filter", {"flow_runs": ended, **_UNFINISHED_TASK_RUNS}, limit)
+        for run_id in dict.fromkeys(run["flow_run_id"] for run in task_runs if run["flow_run_id"]):
+            run = client.read_flow_run(UUID(run_id))
+            closed = close_left_behind(client, run, settles=settles, dry_run=dry_run)
+            if closed != Closed():
+                done[run.id] = closed
     return done
 
 
@@ -244,7 +241,7 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
     Runs that never sent one are left out: heartbeats may be switched off. Raises errors of the API.
     """
     running = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}, "sort": "START_TIME_ASC"}
-    found = _found(client, "/flow_runs/filter", running, sys.maxsize)
+    found = _search(client, "/flow_runs/filter", running, sys.maxsize)
     runs = [FlowRun.model_validate(one) for one in found]
     pages = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
     silent = [one for page in pages for one in _silent_of(client, page, silent_for)]

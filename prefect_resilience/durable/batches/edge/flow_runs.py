@@ -100,7 +100,7 @@ def find_run(batch_id: str, effects: Iterable[EffectDocument], *, by_name: bool 
         return None
     with _asking() as client, suppress(ObjectNotFound):
         root = _root(client, client.read_flow_run(run_id))
-        return _seen(root, stranded=is_stranded(client, root))
+        return _batch_run(root, stranded=is_stranded(client, root))
     return None
 
 
@@ -112,7 +112,7 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
         for start in range(0, len(wanted), PAGE):
             some = FlowRunFilter.model_validate({"id": {"any_": wanted[start : start + PAGE]}})
             for run in client.read_flow_runs(flow_run_filter=some, limit=PAGE):
-                found[str(run.id)] = _seen(run)
+                found[str(run.id)] = _batch_run(run)
     return found
 
 
@@ -128,7 +128,7 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
         read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
         stranded = islice(stranded_runs(client, since=since), most)
         found = [(run, True) for run in stranded] + [(run, False) for run in pages(read, most)]
-        return [_seen(run, stranded=is_lost) for run, is_lost in found if OWN_TAG not in run.tags][:most]
+        return [_batch_run(run, stranded=is_lost) for run, is_lost in found if OWN_TAG not in run.tags][:most]
 
 
 def asks_for_recovery(batch_id: str) -> bool:
@@ -179,7 +179,7 @@ def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
     return [run, *runs_above(client, run)][-1]
 
 
-def _seen(run: FlowRun, *, stranded: bool = False) -> BatchRun:
+def _batch_run(run: FlowRun, *, stranded: bool = False) -> BatchRun:
     state = run.state or Pending(timestamp=_EPOCH)
     kind = "CRASHED" if stranded else state.type.value
     error = _error_on(run) or classify(state) if kind in ("FAILED", "CRASHED", "CANCELLED") else None

@@ -131,19 +131,6 @@ class Batches:
     left_out: bool = False
 
 
-def first_batches(
-    batches: Iterable[BatchSummary],
-    limit: int | None,
-    *,
-    only_open: bool = False,
-    counts: BatchCounts | None = None,
-) -> Batches:
-    """The first `limit` of some batches, and the counts of all."""
-    counts = counts or BatchCounts()
-    wanted = (one for one in batches if one.open or not only_open)
-    return Batches(in_order(counts.counting(wanted), limit), counts, {})
-
-
 def find_batches(
     store: Store | str | None = None,
     since: datetime | None = None,
@@ -159,29 +146,27 @@ def find_batches(
     listed, as `glance` sees them. Raises StoreUnavailable.
     """
     ledger = open_ledger(store)
-    found = Batches([], BatchCounts(), {})
+    listed = Batches([], BatchCounts(), {})
     if since is not None:
         try:
             runs = runs_that_ended_badly(since, MOST_RUNS + 1)
-            known = {str(run.id): run for run in runs[:MOST_RUNS]}
-            found = replace(found, runs=known, more=len(runs) > MOST_RUNS)
+            by_id = {str(run.id): run for run in runs[:MOST_RUNS]}
+            listed = replace(listed, runs=by_id, more=len(runs) > MOST_RUNS)
         except ApiUnavailable as error:
-            found = replace(found, trouble=str(error))
-    first = _first(ledger, found.runs, limit, only_open, None if every else EFFECTS_READ)
-    return replace(found, batches=first.batches, counts=first.counts, left_out=first.left_out)
+            listed = replace(listed, trouble=str(error))
 
+    def first(batches: Iterable[BatchSummary], counts: BatchCounts, left_out: bool = False) -> Batches:
+        with_runs = _with_runs(ledger, batches, listed.runs)
+        wanted = (batch for batch in with_runs if batch.open or not only_open)
+        ordered = in_order(counts.counting(wanted), limit)
+        return replace(listed, batches=ordered, counts=counts, left_out=left_out)
 
-def _first(
-    ledger: Ledger, runs: Mapping[str, BatchRun], limit: int | None, only_open: bool, most: int | None
-) -> Batches:
-    if runs or not only_open:
+    if listed.runs or not only_open:
         with suppress(LargeLedger):
-            batches = _with_runs(ledger, each_batch(ledger, most), runs)
-            return first_batches(batches, limit, only_open=only_open)
+            return first(each_batch(ledger, None if every else EFFECTS_READ), BatchCounts())
     counts = BatchCounts()
-    opened = open_batches(ledger) if most is None else glance(ledger, counts)
-    first = first_batches(_with_runs(ledger, opened, runs), limit, only_open=only_open, counts=counts)
-    return replace(first, left_out=not only_open)
+    opened = open_batches(ledger) if every else glance(ledger, counts)
+    return first(opened, counts, left_out=not only_open)
 
 
 def _with_runs(
@@ -254,15 +239,8 @@ def pruning(
         if not dry_run:
             audit = Audit(ledger, one.batch_id)
             removed = remove(ledger, one.batch_id, why="it is old", by=person)
-            audit.note(
-                audit.entry(
-                    person,
-                    "prune",
-                    outcome="pruned",
-                    why=f"{removed} effects were archived",
-                    acting_run=acting_run(),
-                )
-            )
+            why = f"{removed} effects were archived"
+            audit.note(audit.entry(person, "prune", outcome="pruned", why=why, acting_run=acting_run()))
         yield one
     if not dry_run:
         for batch_id in _old_without_effects(ledger, before):
@@ -329,9 +307,7 @@ def reopen(
     change_batch(ledger, batch_id, lambda document: reopen_document(document, batch_id, known, now))
     audit = Audit(ledger, batch_id)
     why = f"only the {known} effects in the ledger count from now on"
-    entry = audit.entry(
-        said(by) or who(), "reopen", reason, outcome="settled", why=why, acting_run=acting_run()
-    )
-    audit.settled(entry)
+    about = {"outcome": "settled", "why": why, "acting_run": acting_run()}
+    entry = audit.note(audit.entry(said(by) or who(), "reopen", reason, **about))
     emit("batch.reopened", "batch", batch_id, {"effects": known, "by": entry.by, "reason": entry.reason})
     return batch_status(batch_id, store=ledger.store)

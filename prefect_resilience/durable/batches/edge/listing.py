@@ -49,7 +49,7 @@ def list_batches(
     """
     ledger = open_ledger(store)
     if archived:
-        return _archived_batches(ledger)[:limit]
+        return _batches_in_archive(ledger)[:limit]
     return in_order(open_batches(ledger) if only_open else each_batch(ledger), limit)
 
 
@@ -64,7 +64,7 @@ def each_batch(ledger: Ledger, most: int | None = None) -> Iterator[BatchSummary
 
 def open_batches(ledger: Ledger) -> Iterator[BatchSummary]:
     """The batches that are open by their effects."""
-    for batch_id, _ in _by_batch(_unsettled(document.value for _, document in _opened(ledger))):
+    for batch_id, _ in _by_batch(_without_ended(document.value for _, document in _open_documents(ledger))):
         summary = batch_of(ledger, batch_id)
         if summary is not None and summary.open:
             yield summary
@@ -81,11 +81,11 @@ def glance(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
     `counts.more`: there may be more of them. Of a large batch, effects that ended are not all counted: it is
     `uncounted`.
     """
-    documents = (document.value for _, document in _opened(ledger))
+    documents = (document.value for _, document in _open_documents(ledger))
     read = [*islice(documents, EFFECTS_READ)]
     counts.more = next(documents, None) is not None
     left = EFFECTS_READ
-    for batch_id, opened in _by_batch(_unsettled(read)):
+    for batch_id, opened in _by_batch(_without_ended(read)):
         if left <= 0:
             counts.more = True
             return
@@ -103,11 +103,11 @@ def glance(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
 _ENDED = ("done", "compensated")
 
 
-def _opened(ledger: Ledger) -> Iterator[tuple[str, Document]]:
+def _open_documents(ledger: Ledger) -> Iterator[tuple[str, Document]]:
     return scan_all(ledger.store, PREFIX, only_open=True)
 
 
-def _unsettled(effects: Iterable[EffectDocument]) -> Iterator[EffectDocument]:
+def _without_ended(effects: Iterable[EffectDocument]) -> Iterator[EffectDocument]:
     """A store without the index returns all effects: those that have ended need no second look."""
     return (one for one in effects if one["state"] not in _ENDED)
 
@@ -176,7 +176,7 @@ def _by_batch(effects: Iterable[EffectDocument]) -> Iterator[tuple[str, Iterator
         yield batch_id, (one for one in found if "compensates" not in one)
 
 
-def _archived_batches(ledger: Ledger) -> list[BatchSummary]:
+def _batches_in_archive(ledger: Ledger) -> list[BatchSummary]:
     abandoned = abandonments(ledger)
     listed: list[BatchSummary] = []
     copies = (found.value for _, found in scan_all(ledger.store, ARCHIVES))
@@ -215,7 +215,7 @@ def _summary(
     newest: EffectDocument | None = None
     first_at, last_at = float("inf"), float("-inf")
     for document, busy in found:
-        states[_counted(document, busy)] += 1
+        states[_state_to_count(document, busy)] += 1
         first_at = min(first_at, document["first_at"])
         last_at = max(last_at, document["settled_at"] or document["intended_at"])
         if newest is None or document["intended_at"] > newest["intended_at"]:
@@ -233,7 +233,7 @@ def _summary(
     )
 
 
-def _counted(document: EffectDocument, busy: bool) -> EffectState:
+def _state_to_count(document: EffectDocument, busy: bool) -> EffectState:
     state = state_of(document, busy)
     if state == "compensating":
         return "intended" if busy else "unknown"

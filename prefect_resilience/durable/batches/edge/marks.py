@@ -20,7 +20,7 @@ from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.batches.edge.tags import EXTERNAL_TAG, LABEL, TAG, named_in
-from prefect_resilience.durable.effects.opening import batch_place, is_counted, lost, missing
+from prefect_resilience.durable.effects.opening import batch_document, is_counted, lost, missing
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 
@@ -90,11 +90,12 @@ class PrefectMarks:
 
     def completed(self) -> dict[str, float]:
         with _asking("the task runs of the batch") as client:
-            return {str(run.id): _ended_at(run) for run in self._runs(client)}
+            runs = [*self._runs(client)]
+        return {str(run.id): 0.0 if run.end_time is None else run.end_time.timestamp() for run in runs}
 
     def missing_from(self, ledger: Ledger) -> str | None:
         """Why the ledger does not have all records that Prefect has of the batch; None: it has them."""
-        if (why := lost(document := document_of(ledger, self.batch_id), self.token())) is not None:
+        if (why := lost(document := batch_document(ledger, self.batch_id), self.token())) is not None:
             return why
         effects: list[Any] = [
             {name: one.get(name) or () for name in ("runs", "counted")}
@@ -114,7 +115,7 @@ class PrefectMarks:
                 "tags": {"all_": [EXTERNAL_TAG]},
                 "flow_run_id": {"any_": _flow_runs(client, self.root)},
             }
-            return {name for run in _found(client, wanted) if (name := named_in(run.tags)) is not None}
+            return {name for run in _search(client, wanted) if (name := named_in(run.tags)) is not None}
 
     def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
         """Task runs whose function returned; replays, fallbacks and cached results have other state names."""
@@ -122,7 +123,7 @@ class PrefectMarks:
         asked: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
         if self._own:
             asked["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
-        for run in _found(client, asked):
+        for run in _search(client, asked):
             # A batch with a name may be spread over several stores.
             elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
             if not elsewhere and (named_in(run.tags) or self.batch_id) == self.batch_id:
@@ -131,22 +132,13 @@ class PrefectMarks:
 
 def flow_run_of_name(client: SyncPrefectClient, batch_id: str) -> UUID | None:
     """A flow run that began external effects in the batch of this name."""
-    found = _found(client, {"tags": {"all_": [EXTERNAL_TAG, TAG + batch_id]}})
+    found = _search(client, {"tags": {"all_": [EXTERNAL_TAG, TAG + batch_id]}})
     return next((run.flow_run_id for run in found if run.flow_run_id is not None), None)
 
 
-def _found(client: SyncPrefectClient, wanted: dict[str, Any]) -> Iterator[TaskRun]:
+def _search(client: SyncPrefectClient, wanted: dict[str, Any]) -> Iterator[TaskRun]:
     chosen = TaskRunFilter.model_validate(wanted)
     return pages(partial(client.read_task_runs, task_run_filter=chosen))
-
-
-def document_of(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
-    found = ledger.store.load(batch_place(batch_id))
-    return None if found is None else found.value
-
-
-def _ended_at(run: TaskRun) -> float:
-    return 0.0 if run.end_time is None else run.end_time.timestamp()
 
 
 def _flow_runs(client: SyncPrefectClient, root: UUID | None) -> list[UUID]:

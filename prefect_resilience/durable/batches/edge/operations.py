@@ -58,7 +58,7 @@ def recover_batch(
         policy=policy,
         progress=get_run_logger().info,
     )
-    _told(report)
+    _log(report)
     return report.model_dump(mode="json")
 
 
@@ -75,7 +75,7 @@ def abandon_batch(
         forget_doubts: Remove effects in doubt too; a later run of the batch may then repeat them.
     """
     report = recovery.abandon(batch_id, reason=reason, dry_run=dry_run, forget_doubts=forget_doubts)
-    _told(report)
+    _log(report)
     return report.model_dump(mode="json")
 
 
@@ -165,5 +165,5 @@ def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_
     return len(found)
 
 
-def _told(report: recovery.RecoveryReport) -> None:
+def _log(report: recovery.RecoveryReport) -> None:
     get_run_logger().info("Batch %r: %s: %s", report.batch_id, report.action, report.why)

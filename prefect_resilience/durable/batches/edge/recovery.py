@@ -99,7 +99,7 @@ def recover(
     store. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid arguments, such as an
     unknown batch; then nothing is written.
     """
-    asked = RecoveryRequest(_known(strategy), to, force, policy=policy)
+    asked = RecoveryRequest(_check_strategy(strategy), to, force, policy=policy)
     return _recover(batch_id, asked, reason, dry_run, by, store, progress)
 
 
@@ -153,7 +153,7 @@ def _recover(
     if entry is None:
         return _final(decided(seen, None, "refused", CLAIMED), audit.entries())
     try:
-        seen, waited = _settled(ledger, seen.batch_id, asked, progress or logger.info)
+        seen, waited = _wait_until_settled(ledger, seen.batch_id, asked, progress or logger.info)
         report, state_id = _carry_out(ledger, audit, entry, seen, asked)
         if waited:
             why = f"{report.why}; waited {waited:.0f} s until its worker had released it"
@@ -197,7 +197,7 @@ def _carry_out(
     return report, None
 
 
-def _settled(
+def _wait_until_settled(
     ledger: Ledger, batch_id: str, asked: RecoveryRequest, say: Callable[[str], None]
 ) -> tuple[BatchSnapshot, float]:
     """The state of the batch, after waiting until its worker has released the run and no effect seems to be
@@ -217,13 +217,13 @@ def _settled(
             time.sleep(left)
             waited += left + wait_for_worker(run, say)[1]
         age, seen = age + waited, look(ledger, batch_id) if waited else seen
-    while seen.busy and age < OWNER_SETTLES and not asked.force and _ended_badly(seen):
+    while seen.busy and age < OWNER_SETTLES and not asked.force and _has_ended_badly(seen):
         time.sleep(BUSY_PAUSE)
         age, seen = age + BUSY_PAUSE, look(ledger, batch_id)
     return seen, waited
 
 
-def _ended_badly(seen: BatchSnapshot) -> bool:
+def _has_ended_badly(seen: BatchSnapshot) -> bool:
     return seen.run is not None and seen.run.ended_badly
 
 
@@ -240,7 +240,7 @@ def _final(report: RecoveryReport, audit: tuple[AuditEntry, ...], *, dry_run: bo
     return report.model_copy(update={"why": redact(report.why), "audit": audit, "dry_run": dry_run})
 
 
-def _known(strategy: str) -> str:
+def _check_strategy(strategy: str) -> str:
     if strategy not in ASKED:
         raise ConfigurationError(f"unknown strategy {strategy!r}{nearest(str(strategy), ASKED)}")
     return strategy

@@ -93,11 +93,8 @@ def settle(
         _end_doubt(log, effect, given, person, force)
     audit = Audit(ledger, batch_id)
     why = said(f"{key!r} {ANSWERS[answer]}") or ""
-    audit.settled(
-        audit.entry(
-            person, "settle", reason, outcome="settled", why=why, force=force, acting_run=acting_run()
-        )
-    )
+    about = {"outcome": "settled", "why": why, "force": force, "acting_run": acting_run()}
+    audit.note(audit.entry(person, "settle", reason, **about))
     told = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
     emit("effect.settled", "effect", key, {**told, "by": person, "reason": said(reason)})
     return next(one for one in batch_status(batch_id, store=ledger.store).effects if one.key == key)
@@ -120,7 +117,7 @@ def _end_doubt(
     """Record whether the effect took place."""
     stands, by = _standing(log, effect, force), PERSON + person
     if isinstance(stands, AlreadyDone) and isinstance(answer, Done):
-        more = _said_again(effect, answer, by)
+        more = _changes_of_repeat(effect, answer, by)
         if more is None:
             raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
         _change(log, effect, lambda found, now: {**found, **more})
@@ -152,7 +149,7 @@ def _change(
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
 
 
-def _said_again(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any] | None:
+def _changes_of_repeat(effect: EffectDocument, answer: Done, by: str) -> dict[str, Any] | None:
     """The changes for a "done" about an effect that is done already; None: nothing to change."""
     if not str(effect.get("verified_by") or "").startswith(PERSON):
         # A person confirms that it is done, so a pass of changed code without this effect may continue.

@@ -17,12 +17,12 @@ from prefect_resilience.durable.batches.decisions import (
 )
 from prefect_resilience.durable.batches.edge.closing import last_beat
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, BatchRun, find_run
-from prefect_resilience.durable.batches.edge.marks import PrefectMarks, document_of, run_id_of
+from prefect_resilience.durable.batches.edge.marks import PrefectMarks, run_id_of
 from prefect_resilience.durable.batches.edge.tags import store_name
 from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, SeenEffect
 from prefect_resilience.durable.effects.ledger import Ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
-from prefect_resilience.durable.effects.opening import lost
+from prefect_resilience.durable.effects.opening import batch_document, lost
 from prefect_resilience.durable.effects.owner import PREFIX as OWNERS
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded
 from prefect_resilience.errors.secrets.redact import redact
@@ -35,7 +35,7 @@ def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSna
     the ledger has the batch's records."""
     found = effects_seen(ledger, batch_id)
     newest = () if found.newest is None else (found.newest,)
-    by_name = document_of(ledger, batch_id) is None
+    by_name = batch_document(ledger, batch_id) is None
     listed, run = run is not None, run or find_run(batch_id, newest, by_name=by_name)
     if run is not None and not newest and run_id_of(batch_id) and str(run.id) != batch_id:
         # A subflow run: its effects belong to its root.
@@ -75,7 +75,7 @@ def _not_recorded(ledger: Ledger, seen: BatchSnapshot, run: BatchRun, listed: bo
 
     own = marks(seen.batch_id)
     token = own.token_in(run.labels)
-    why, name = lost(document_of(ledger, seen.batch_id), token), seen.batch_id
+    why, name = lost(batch_document(ledger, seen.batch_id), token), seen.batch_id
     if why is None and not listed and seen.archived is None:
         inside = own.named_inside() - {seen.batch_id} if seen.named_after_run else ()
         found = ((marks(name).missing_from(ledger), name) for name in (seen.batch_id, *sorted(inside)))
@@ -131,7 +131,7 @@ def effects_seen(ledger: Ledger, batch_id: str) -> _EffectsSeen:
         undoes, place = "compensates" in document, (document["first_at"], document["key"])
         # Compensations count only if they are in doubt.
         if not undoes or state_of(document, alive) == "unknown":
-            effects.append((*place, _counted(document, alive)))
+            effects.append((*place, _effect_seen(document, alive)))
         if alive:
             held: Any = document["compensation"] if document["state"] == "compensating" else document
             busy.append((*place, held["owner"]))
@@ -172,7 +172,7 @@ def snapshot_with(ledger: Ledger, batch_id: str, found: _EffectsSeen, run: Batch
     )
 
 
-def _counted(document: EffectDocument, alive: bool) -> SeenEffect:
+def _effect_seen(document: EffectDocument, alive: bool) -> SeenEffect:
     undo: dict[str, Any] = document.get("compensation") or {}
     return SeenEffect(
         key=document["key"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -182,18 +183,17 @@ def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | 
     """
     ledger = open_ledger(store)
     if archived:
-        return _archived_status(ledger, check_batch_id(batch_id))
+        return _status_in_archive(ledger, check_batch_id(batch_id))
     # A batch may have a million effects: their documents are ten times as large as what is kept of them.
-    same = _Same()
     found = [
-        (document["first_at"], document["key"], _status(document, busy, same))
+        (document["first_at"], document["key"], _status(document, busy))
         for document, busy in ledger.each_effect(check_batch_id(batch_id))
     ]
     found.sort(key=itemgetter(0, 1))
     return BatchStatus(batch_id, tuple(status for _, _, status in found), ledger)
 
 
-def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
+def _status_in_archive(ledger: Ledger, batch_id: str) -> BatchStatus:
     kept = archived_effects(ledger, batch_id)
     saga = archived_saga(ledger, batch_id)
     if not kept and saga is None:
@@ -203,8 +203,7 @@ def _archived_status(ledger: Ledger, batch_id: str) -> BatchStatus:
     rollback = None if saga is None else saga["saga"]["last"]
     archived = Archived(last["archived_at"], last["by"], last["why"], marks, rollback)
     effects = sorted(newest_copies(kept), key=lambda one: (one["first_at"], one["key"]))
-    same = _Same()
-    return BatchStatus(batch_id, tuple(_status(one, False, same) for one in effects), ledger, archived)
+    return BatchStatus(batch_id, tuple(_status(one, False) for one in effects), ledger, archived)
 
 
 def newest_copies(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
@@ -218,21 +217,17 @@ _AS_RECORDED = (
 )
 
 
-class _Same(dict[Any, Any]):
-    """Returns the first of equal strings, so that a million effects of a task have its name once."""
-
-    def __missing__(self, value: Any) -> Any:
-        return self.setdefault(value, value)
-
-
-def _status(document: EffectDocument, busy: bool, same: _Same) -> EffectStatus:
+def _status(document: EffectDocument, busy: bool) -> EffectStatus:
     undo: dict[str, Any] = document.get("compensation") or {}
     error: dict[str, Any] | None = document["error"] or undo.get("error")
     recorded: dict[str, Any] = {name: document.get(name) for name in _AS_RECORDED}
-    recorded |= {name: same[recorded[name]] for name in ("kind", "task", "flow_run_id")}
+    # So that a million effects of a task have its name once.
+    recorded |= {
+        name: recorded[name] and sys.intern(recorded[name]) for name in ("kind", "task", "flow_run_id")
+    }
     return EffectStatus(
         **recorded,
-        state=same[state_of(document, busy)],
+        state=state_of(document, busy),
         result=shown(document["result"]),
         error=None if error is None else f"{error['code']}: {error['message']}",
         generation=document.get("generation", 1),

@@ -56,21 +56,21 @@ def left_to_its_run(
     try:
         runs = _runs(letter)
         since = report.completed_since(letter, runs) if letter.status == "waiting" else []
-        done = next((run for run in since if _made(letter, run)), None)
+        done = next((run for run in since if _is_made_by(letter, run)), None)
     except Exception as error:  # noqa: BLE001 - any failure of the API
         unknown = "the Prefect API is unavailable, so it is unknown whether its flow run is active"
-        return None if despite_run else _skipped(letter, f"{unknown}: {error!r}", "api_unavailable")
+        return None if despite_run else _skip(letter, f"{unknown}: {error!r}", "api_unavailable")
     if done is not None:
-        return _settled(queue, letter, done, dry_run)
+        return _settle(queue, letter, done, dry_run)
     if despite_run:
         return None
     if (why := report.going_on(runs) or _recovery(queue, letter)) is not None:
-        return _skipped(letter, why, "run_goes_on")
+        return _skip(letter, why, "run_goes_on")
     ended = [*report.completed_since(letter, runs), *report.cut_off_since(letter, runs)]
-    return _skipped(letter, report.unclear(ended[0]), "unclear") if ended else None
+    return _skip(letter, report.unclear(ended[0]), "unclear") if ended else None
 
 
-def _skipped(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
+def _skip(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
     return outcome_of(letter, "skipped", redact(why), reason=reason)
 
 
@@ -85,7 +85,7 @@ def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
     return None
 
 
-def _settled(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: bool) -> LetterOutcome:
+def _settle(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: bool) -> LetterOutcome:
     """Settle the letter: the call succeeded without a replay."""
     if not dry_run:
         after = queue.made_by_run(letter.id, report.later_pass(letter, run, queue.now()))
@@ -109,7 +109,7 @@ def _runs(letter: DeadLetter) -> list[RunSeen]:
     if not ids:
         return []
     with get_client(sync_client=True) as client:
-        return [_seen(run) for run in _read_runs(client, ids)]
+        return [_as_run(run) for run in _read_runs(client, ids)]
 
 
 def _read_runs(client: SyncPrefectClient, ids: Iterable[UUID]) -> list[FlowRun]:
@@ -117,21 +117,21 @@ def _read_runs(client: SyncPrefectClient, ids: Iterable[UUID]) -> list[FlowRun]:
     return client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)
 
 
-def _seen(run: FlowRun) -> RunSeen:
+def _as_run(run: FlowRun) -> RunSeen:
     state = run.state
     kind = "PENDING" if state is None else state.type.value
     name = "without a state" if state is None else state.name or kind.title()
     return RunSeen(str(run.id), run.name, kind, name, run.run_count)
 
 
-def _made(letter: DeadLetter, run: RunSeen) -> bool:
+def _is_made_by(letter: DeadLetter, run: RunSeen) -> bool:
     """Whether the call was certainly made in the later pass of one of its flow runs, which has completed."""
     own, latest = letter.flow_run_id, report.known_starts(letter)
     with get_client(sync_client=True) as client:
         if letter.kind == "flow":
             itself = run.id == own or run.id in letter.replay_runs
             again = _same_subflow(client, own, latest)
-            return itself or any(_seen(one).type == "COMPLETED" for one in again)
+            return itself or any(_as_run(one).type == "COMPLETED" for one in again)
         if own is None:
             return False
         before = _calls(client, [UUID(own)], lambda count: count == letter.run_count)

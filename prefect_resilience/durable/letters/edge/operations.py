@@ -226,7 +226,7 @@ def replay_dead_letters(
     values = {**{path: _secret(name) for path, name in (secrets or {}).items()}, **handed.values}
     queue = queue_of(handed.store)
 
-    def told(done: int, total: int, outcome: LetterOutcome) -> None:
+    def tell(done: int, total: int, outcome: LetterOutcome) -> None:
         log.info("%s/%s %s of %s: %s", done, total, outcome.result, outcome.name, outcome.message)
         if handed.progress is not None:
             handed.progress(done, total, outcome)
@@ -238,7 +238,7 @@ def replay_dead_letters(
         chosen = choose(queue, letters, None, task, since)
         chosen = [one for one in chosen if categories is None or one.category in categories][:limit]
         despite_run = force and letters is not None and len(letters) == 1
-    how = Replaying(queue, rate, force, values, lease, told, despite_run)
+    how = Replaying(queue, rate, force, values, lease, tell, despite_run)
     report = replay_letters(how, chosen, dry_run=dry_run)
     log.info("%s", report.summary())
     handed.report = report

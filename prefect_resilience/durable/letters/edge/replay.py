@@ -158,7 +158,7 @@ class _PreparedCall:
 
 def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     """The expected outcome of a replay. Nothing is changed or called. May raise DeadLetterError."""
-    call = _checked(how, letter, dry_run=True)
+    call = _check(how, letter, dry_run=True)
     if isinstance(call, LetterOutcome):
         return call
     if letter.status == "in_doubt" and not (how.force or call.protected):
@@ -174,14 +174,14 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     )
 
 
-def _checked(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> LetterOutcome | _PreparedCall:
+def _check(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> LetterOutcome | _PreparedCall:
     """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
     if letter.status not in OPEN:
         return _not_free(how, letter)
     left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=dry_run)
     if left is not None and left.reason != "unclear":
         return left
-    call = _prepared(how, letter)
+    call = _prepare(how, letter)
     if left is not None and not call.effect:
         return left
     local = letter.deployment_id is None and (call.effect or letter.kind == "flow")
@@ -195,7 +195,7 @@ def _not_free(how: Replaying, letter: DeadLetter, why: str | None = None) -> Let
     return outcome_of(letter, "skipped", why, reason="settled" if letter.status == "settled" else None)
 
 
-def _prepared(how: Replaying, letter: DeadLetter) -> _PreparedCall:
+def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
     """Find the task or flow, and read the parameters. Raises DeadLetterError if something is missing."""
     deployed = letter.deployment_id is not None
     subject = None if deployed else how.finder.subject(letter.source, letter.key)
@@ -243,7 +243,7 @@ def load_block(name: str) -> Any:
 def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     """Claim a letter and make its call. May raise DeadLetterError."""
     letter = how.queue.get(listed.id)  # it may have been listed long ago
-    call = _checked(how, letter)
+    call = _check(how, letter)
     if isinstance(call, LetterOutcome):
         return call
     if letter.status == "in_doubt" and (known := known_end(how.queue, letter)) is not None:
@@ -267,7 +267,7 @@ def _replay_claimed(
     """Make the call while a thread renews the claim, and record the outcome."""
     _keep_to(how)
     try:
-        with _held(how, letter.id, token):
+        with _hold(how, letter.id, token):
             # Its flow run may have been started again since the first check.
             left = None if how.despite_run else left_to_its_run(how.queue, letter, despite_run=False)
             if left is not None and not (left.reason == "unclear" and call.effect):
@@ -304,7 +304,7 @@ def _keep_to(how: Replaying) -> None:
 
 
 @contextmanager
-def _held(how: Replaying, letter_id: str, token: str) -> Generator[None, None, None]:
+def _hold(how: Replaying, letter_id: str, token: str) -> Generator[None, None, None]:
     """Renew a claim while the call runs."""
     over = threading.Event()
 
@@ -333,10 +333,10 @@ def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome
             if letter.kind == "task":
                 state = _run_task(call, run_id)
             else:
-                state = _finished(run_flow(call.subject, parameters=call.parameters, return_type="state"))
+                state = _finish(run_flow(call.subject, parameters=call.parameters, return_type="state"))
     finally:
         _replaying.reset(token)
-    return _judged(letter, state, run_id)
+    return _outcome_of_run(letter, state, run_id)
 
 
 def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | None:
@@ -349,7 +349,7 @@ def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | 
             return_type="result" if task.isgenerator else "state",
         )
         if not task.isgenerator:
-            return _finished(made)
+            return _finish(made)
     try:  # a generator's task run ends when all of it has been read
         if task.isasync:
             run_coro_as_sync(_read_to_end(made))
@@ -365,11 +365,13 @@ async def _read_to_end(stream: Any) -> None:
         pass
 
 
-def _finished(made: Any) -> State[Any] | None:
+def _finish(made: Any) -> State[Any] | None:
     return run_coro_as_sync(made) if hasattr(made, "__await__") else made
 
 
-def _judged(letter: DeadLetter, ended: State[Any] | BaseException | None, run_id: str) -> LetterOutcome:
+def _outcome_of_run(
+    letter: DeadLetter, ended: State[Any] | BaseException | None, run_id: str
+) -> LetterOutcome:
     if isinstance(ended, State):
         details = ended.state_details
         run_id = str((details.task_run_id if letter.kind == "task" else details.flow_run_id) or run_id)

@@ -69,7 +69,7 @@ class Compensating:
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the other effects must still be undone
-            return (yield from self._failed(effect, key, error))
+            return (yield from self._record_failure(effect, key, error))
         yield Blocking(self.log.decide, (effect, undo.undone))
         return CompensationOutcome("compensated")
 
@@ -89,7 +89,7 @@ class Compensating:
         except Exception as error:  # noqa: BLE001 - the outcome then stays unknown
             return f"{why}; verify failed: {_brief(error)}"
         if isinstance(answer, Done):
-            answer = Done(_packed(answer.result), answer.external_id)
+            answer = Done(_pack(answer.result), answer.external_id)
         elif not isinstance(answer, NotDone):
             return f"{why}; verify cannot tell"
         place = self.log.place_of(effect)
@@ -118,7 +118,7 @@ class Compensating:
             _effect_for(effect, None), function, self.asynchronous, source, here, watchable=False
         )
         make = partial(self._command, function, tuple(args), kwargs)
-        outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classified))
+        outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classify))
         return outcome.value if isinstance(outcome, Replayed) else outcome
 
     def _command(
@@ -131,7 +131,9 @@ class Compensating:
             return Invoke(function, args, kwargs)
         return Invoke(_run_to_its_end, (function, args, kwargs))
 
-    def _failed(self, effect: EffectDocument, key: str, error: Exception) -> Steps[CompensationOutcome]:
+    def _record_failure(
+        self, effect: EffectDocument, key: str, error: Exception
+    ) -> Steps[CompensationOutcome]:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
             yield Blocking(self.log.decide, (effect, undo.undone))
@@ -159,7 +161,7 @@ def _effect_for(effect: EffectDocument, own: Effect | None) -> Effect:
     )
 
 
-def _classified(error: BaseException) -> ErrorInfo | None:
+def _classify(error: BaseException) -> ErrorInfo | None:
     return classify(error) if isinstance(error, Exception) else None
 
 
@@ -168,7 +170,7 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {bounded(lines[0], 200)}" if lines else type(error).__name__
 
 
-def _packed(value: Any) -> dict[str, Any]:
+def _pack(value: Any) -> dict[str, Any]:
     """The result that `verify` returned, packed for the compensation."""
     packed = pack_told(value) or {"as": "lost", "why": "verify returned it to a rollback, and it is not JSON"}
     return with_result(packed, value)

@@ -173,11 +173,11 @@ class _Rollback:
         log = SagaLog(ledger, self.batch_id)
         until, begun = monotonic() + self.max_wait, False
         try:
-            since = yield from self._begun(log, until)
+            since = yield from self._begin(log, until)
             begun = True
             compensating = Compensating(log, self.asynchronous)
-            yield from self._settled(compensating, since, until)
-            yield from self._undone(compensating, since)
+            yield from self._settle(compensating, since, until)
+            yield from self._undo(compensating, since)
             report = RollbackReport(
                 self.batch_id, self.to, **{how: tuple(found) for how, found in self.found.items()}
             )
@@ -189,7 +189,7 @@ class _Rollback:
         _tell_of(report)
         return report
 
-    def _begun(self, log: SagaLog, until: float) -> Steps[float | None]:
+    def _begin(self, log: SagaLog, until: float) -> Steps[float | None]:
         pause, began = SHORTEST_PAUSE, monotonic()
         while True:
             decision: Any = yield Blocking(log.begin, (self.claim, self.to))
@@ -202,7 +202,7 @@ class _Rollback:
             yield from slept(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
-    def _settled(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
+    def _settle(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
         """Wait for effects in progress, and ask about those in doubt."""
         log = compensating.log
         pause, asked = SHORTEST_PAUSE, dict[str, str]()
@@ -226,7 +226,7 @@ class _Rollback:
             if why:
                 self._note(effect, CompensationOutcome("in_doubt", why))
 
-    def _undone(self, compensating: Compensating, since: float | None) -> Steps[None]:
+    def _undo(self, compensating: Compensating, since: float | None) -> Steps[None]:
         log = compensating.log
         listed = yield Blocking(log.effects)
         todo = undo.to_undo([document for document, _ in listed], since)
