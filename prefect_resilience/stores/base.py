@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 from prefect_resilience.base.process import in_forked_child
@@ -95,7 +97,7 @@ def scan_all(
 
     `only_open`: those that are open, and perhaps others, which the caller skips.
     """
-    scan = store.scan_open if only_open and isinstance(store, OpenStore) else store.scan
+    scan = getattr(store, "scan_open" if only_open and _lists_open(type(store)) else "scan")
     while page := scan(prefix, after, PAGE):
         yield from page
         after = page[-1][0]
@@ -103,9 +105,15 @@ def scan_all(
 
 def write(store: Store, key: str, expected_version: int, value: Any, is_open: bool) -> int:
     """`Store.swap` of a document that may be open, also in a store that does not know of this."""
-    if is_open and hasattr(store, "scan_open"):
+    if is_open and _lists_open(type(store)):
         return store.swap(key, expected_version, value, open=True)
     return store.swap(key, expected_version, value)
+
+
+@cache
+def _lists_open(kind: type[Store]) -> bool:
+    """Whether a store lists what is open. One that was written against 0.2 does not, nor takes `open`."""
+    return hasattr(kind, "scan_open") and "open" in inspect.signature(kind.swap).parameters
 
 
 MOST_CHANGES = 1_000

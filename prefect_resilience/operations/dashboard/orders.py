@@ -141,7 +141,7 @@ class Desk:
         chosen: dict[str, Any] = {"letters": order.letter} if order.letter else {"task": order.task}
         if order.error is not None:
             group = ("waiting", order.task, order.error)
-            letters = queue_of(self.store).letters(only="open")
+            letters = queue_of(self.store).letters(only_open=True)
             members = [one.id for one in letters if (one.status, one.name, error_kind(one)) == group]
             chosen = {"letters": members}
         report = dead_letters.replay(**chosen, progress=progress, store=self.store)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from itertools import islice
 from typing import Any
 
 import anyio
@@ -53,13 +51,8 @@ class Fleet:
 
     def read_letters(self) -> Parts:
         queue = queue_of(self.store)
-        found, summary = letter_rows.page_rows(queue.letters(only="open"))
-        if summary["more"]:
-            # The few in doubt have an index of their own.
-            doubts = queue.letters(only="in_doubt")
-            states = Counter(letter.status for letter in islice(doubts, letter_rows.COUNTED))
-            summary |= {"in_doubt": states["in_doubt"], "replaying": states["replaying"]}
-            summary["more_doubts"] = next(doubts, None) is not None
+        found, summary = letter_rows.page_rows(queue.letters(only_open=True))
+        summary["more_doubts"] = summary["more"]
         summary["done"], summary["more_done"] = ended(queue, ENDED_COUNTED)
         return {"letters": found, "summary": {"letters": summary}}
 
