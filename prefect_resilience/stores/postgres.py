@@ -161,17 +161,22 @@ def ensure_schema(connection: psycopg.Connection[Any]) -> bool:
     is small, unless another process is at it, or this user may not.
     """
     exists, migrated, indexed = _schema(connection)
+    if exists and migrated and indexed:
+        return True
     if not exists:
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
             if not _schema(connection)[0]:
                 for statement in (_CREATE_VERSIONS, *creating_table("C"), _ADD_COLUMN, CREATE_INDEX):
                     connection.execute(statement.encode())
-    elif not (migrated and indexed):
+    else:
         with suppress(psycopg.Error), connection.transaction():
+            # What waits for the table's lock holds up those that come after it.
+            connection.execute("SET LOCAL lock_timeout = '200ms'")
             row = connection.execute("SELECT pg_try_advisory_xact_lock(%s)", [LOCK]).fetchone()
             if row is not None and row[0]:
-                connection.execute(_ADD_COLUMN.encode())
+                if not migrated:
+                    connection.execute(_ADD_COLUMN.encode())
                 if not indexed:
                     connection.execute(CREATE_INDEX.encode())
     return _schema(connection)[1]
