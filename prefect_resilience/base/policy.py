@@ -38,10 +38,11 @@ class Policy(BaseModel):
         if not isinstance(data, Mapping):
             return data
         written: Mapping[str, Any] = data  # pyright: ignore[reportUnknownVariableType]
-        names = {name: name for name in written if name in cls.model_fields}
-        for name in written:
+        fields = cls.model_fields
+        names = {name: name for name in written if name in fields}
+        for name in written.keys() - names.keys():
             ours = snake_case(str(name))
-            if ours != name and ours in cls.model_fields:
+            if ours != name and ours in fields:
                 if ours in names.values():
                     raise ValueError(f"{cls.__name__} has both {ours!r} and {name!r}: write one of them")
                 names[name] = ours
@@ -58,6 +59,9 @@ class Policy(BaseModel):
             super().__init__(**self._named(args, values))
         except ValidationError as error:
             raise ConfigurationError(sentence(type(self), error)) from None
+
+    # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
     @classmethod
     def _named(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ Number = Annotated[float, Strict()]
 NodeId = Annotated[Text, AfterValidator(fields.node_id)]
 NodeType = Annotated[Text, AfterValidator(fields.not_blank)]
 Names = Annotated[
-    tuple[Text, ...], BeforeValidator(fields.several), WithJsonSchema(fields.NAMES_SCHEMA, mode="validation")
+    tuple[Text, ...], BeforeValidator(fields.names), WithJsonSchema(fields.NAMES_SCHEMA, mode="validation")
 ]
 RetryPolicy = Annotated[Retry, BeforeValidator(fields.retry_policy), fields.RetrySchema()]
 
@@ -180,7 +180,7 @@ class Node(PlanPart):
         default=(), description="The nodes to run if it failed or the condition does not hold."
     )
     handles_error: Names = Field(default=(), description="The nodes with errors that this node handles.")
-    transitions: Annotated[tuple[PlanTransition, ...], BeforeValidator(fields.listed)] = Field(
+    transitions: Annotated[tuple[PlanTransition, ...], BeforeValidator(fields.items)] = Field(
         default=(), description="Routes to other nodes; the first one that holds is taken."
     )
     retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to retry.")
@@ -260,7 +260,7 @@ class PlanHead(PlanPart):
 class Plan(PlanHead):
     """A flow as data. A plan with mistakes is rejected with a `PlanError` that lists all of them."""
 
-    tasks: Annotated[tuple[Node, ...], BeforeValidator(fields.listed)] = Field(
+    tasks: Annotated[tuple[Node, ...], BeforeValidator(fields.items)] = Field(
         min_length=1, description="The nodes."
     )
 

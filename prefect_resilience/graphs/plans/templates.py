@@ -301,12 +301,11 @@ def texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         if "{" in value and MARKS.search(value):
             yield place, value
-    elif isinstance(value, Mapping):
-        for key, part in cast("Mapping[Any, Any]", value).items():
-            yield from texts(part, inside(place, key))
-    elif isinstance(value, list | tuple):
-        for number, part in enumerate(cast("list[Any]", value)):
-            yield from texts(part, f"{place}[{number}]")
+    elif isinstance(value, dict | Mapping | list | tuple):
+        parts: Any = cast("Any", value)
+        for key, part in parts.items() if isinstance(value, dict | Mapping) else enumerate(parts):
+            if isinstance(part, str | dict | list | tuple | Mapping):
+                yield from texts(part, inside(place, key))
 
 
 def references(value: Any, *, names: Collection[str] = ITEM_NAMES) -> set[str]:

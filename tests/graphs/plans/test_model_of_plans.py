@@ -131,7 +131,7 @@ def test_parts_tell_all_their_mistakes() -> None:
     assert [str(mistake) for mistake in told.value.mistakes] == [
         "id: 'a b' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'a_b'",
         "type: is empty: write a name",
-        "retry_policy.max_retries: write the number of retries, a whole number of at least 0, not -1",
+        "retry_policy.max_retries: write a whole number of at least 0, not -1",
         "retry_policy.max_retrys: unknown field; did you mean 'max_retries'?",
         "cache: write true, false, or an object with ttl and key, not 3",
     ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, cast
 
 import yaml
@@ -23,7 +23,7 @@ DEEPEST = 100
 """Levels of objects and lists in a plan, the plan itself included."""
 
 MOST_VALUES = 100_000
-"""Values in one node or one field of a plan, each entry of a list or of an object counted."""
+"""Values in one node or in the other fields of a plan, each entry of a list or of an object counted."""
 
 MOST_PARTS = 2_000_000
 """Commas and opening brackets of a JSON text. This bounds the memory of its data to about 150 MB."""
@@ -37,16 +37,13 @@ MOST_DIGITS = 1_500
 
 TOO_DEEP = f"is nested more than {DEEPEST} levels deep: reduce the nesting"
 TOO_MANY = f"has more than {MOST_VALUES:,} values: refer to large data instead of writing it in the plan"
+HALF_LETTER = "a lone surrogate (half a character): write valid Unicode"
 
 
-class WrittenTwice:
-    """Replaces the value of a key that its object has more than once."""
+class WrittenTwice(str):
+    """Replaces the value of a key that its object has more than once; its text is the mistake."""
 
-    def __init__(self, key: str) -> None:
-        self._key = key
-
-    def __str__(self) -> str:
-        return f"{quoted(self._key)} is written more than once: write it once"
+    __slots__ = ()
 
 
 def refuse(place: str, says: str, source: str | None = None) -> NoReturn:
@@ -70,11 +67,13 @@ def load_json(text: str, source: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        seen: set[str] = set()
-        made.update((key, WrittenTwice(key)) for key, _ in pairs if key in seen or seen.add(key))
-    return made
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        for name in data:
+            if names.count(name) > 1:
+                data[name] = WrittenTwice(f"{quoted(name)} is written more than once: write it once")
+    return data
 
 
 def _whole(literal: str) -> int:
@@ -84,193 +83,170 @@ def _whole(literal: str) -> int:
 def load_yaml(text: str, source: str) -> Any:
     """The data of a YAML text. Raises PlanError with the place of the first mistake."""
     if len(text) > LONGEST_YAML:
-        refuse(
-            source, f"{len(text):,} characters of YAML are more than the allowed {LONGEST_YAML:,}: use JSON"
-        )
-    loader = cast("Any", getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    reading = YamlReading(cast("Any", yaml).parse(text, Loader=loader), source)
+        says = f"{len(text):,} characters of YAML are more than the allowed {LONGEST_YAML:,}: use JSON"
+        refuse(source, says)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return reading.document()
+        return _YamlReader(cast("Any", yaml).parse(text, Loader=loader)).document()
     except yaml.MarkedYAMLError as error:
         says = shortened(str(error.problem or error.context or "cannot be read"), 200)
+        if not isinstance(error, _WrongYaml):
+            says = f"is not valid YAML: {says}"
         mark = error.problem_mark or error.context_mark
-        lines = text.splitlines()[mark.line : mark.line + 1] if mark else []
-        tab = "; indent with spaces, not tabs" if lines and "\t" in lines[0] else ""
-        reading.refuse(mark, f"is not valid YAML: {says}{tab}")
+        if mark and "\t" in "".join(text.splitlines()[mark.line : mark.line + 1]):
+            says = f"{says}; indent with spaces, not tabs"
+        refuse(f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source, says, source)
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         refuse(source, f"is not valid YAML: {shortened(str(error).splitlines()[0], 200)}")
 
 
-_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_NO_NUMBER = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_OLD_NUMBER = re.compile(
-    r"[-+]?(?:0[0-7_]+|0b[01_]+|0x[0-9a-fA-F_]+|0o[0-7]+|[0-9][0-9_]*(?::[0-5]?[0-9])+|[0-9]+(?:_[0-9]+)+)"
-)
-_OLD_BOOLEAN = re.compile("yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF")
+class _WrongYaml(yaml.MarkedYAMLError):
+    """YAML that is valid, and no plan."""
+
+    def __init__(self, mark: Any, says: str) -> None:
+        super().__init__(problem=says, problem_mark=mark)
+
+
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
+    **{".inf": math.inf, "-.inf": -math.inf, ".nan": math.nan},
 }
+_WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_OLD = re.compile(
+    r"(?i:yes|no|on|off)|[-+]?(?:0[0-9_]+|0[box][0-9a-fA-F_]+|[0-9_]+(?::[0-9]+)+|[0-9]+(?:_[0-9]+)+)"
+)
 
 
-class YamlReading:
-    """Builds the data of one YAML document from the parser's events."""
+class _YamlReader:
+    """Builds the data of one YAML document from the parser's events: Loaders crash on deep nesting."""
 
-    def __init__(self, events: Iterator[Any], source: str) -> None:
+    def __init__(self, events: Iterator[Any]) -> None:
         self._events = events
-        self._source = source
-        self._anchors: dict[str, tuple[Any, int] | None] = {}
+        self._anchors: dict[str, tuple[Any, int]] = {}
         self._count = 0
 
-    def refuse(self, mark: Any, says: str) -> NoReturn:
-        place = f"{self._source}, line {mark.line + 1}, column {mark.column + 1}" if mark else self._source
-        refuse(place, says, self._source)
-
     def document(self) -> Any:
-        found: list[Any] = []
+        values: list[Any] = []
         for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent) and found:
-                self.refuse(event.start_mark, "a second document begins here: write one plan per file")
+            if isinstance(event, yaml.DocumentStartEvent) and values:
+                says = "a second document begins here: write one plan per file"
+                raise _WrongYaml(event.start_mark, says)
             if isinstance(event, yaml.NodeEvent):
-                found.append(self._value(event, 0))
-        return found[0] if found else None
+                values.append(self._value(event, 0))
+        return values[0] if values else None
 
     def _value(self, event: Any, level: int) -> Any:
         """The value that begins with an event."""
-        mark, anchor = event.start_mark, event.anchor
+        mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
-            known = self._anchors.get(anchor)
-            if known is None:
-                says = "is inside its own anchor" if anchor in self._anchors else "has no anchor above it"
-                self.refuse(mark, f"the alias *{shortened(anchor)} {says}")
-            self._count_in(known[1], mark)
-            return known[0]
+            if event.anchor not in self._anchors:
+                raise _WrongYaml(
+                    mark, f"the alias *{shortened(event.anchor)} has no anchor that ends above it"
+                )
+            value, size = self._anchors[event.anchor]
+            self._add(size, mark)
+            return value
         if event.tag is not None:
-            self.refuse(mark, f"the tag {quoted(event.tag)} is not supported: write plain data")
+            raise _WrongYaml(mark, f"the tag {quoted(event.tag)} is not supported: write plain data")
         before = self._count
-        self._count_in(1, mark)
-        if anchor:
-            self._anchors[anchor] = None
+        self._add(1, mark)
         if isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event.value, mark) if event.implicit[0] else event.value
+            value = _scalar(event.value, mark) if event.implicit[0] else event.value
         elif level >= DEEPEST:
-            self.refuse(mark, TOO_DEEP)
+            raise _WrongYaml(mark, TOO_DEEP)
         elif isinstance(event, yaml.SequenceStartEvent):
-            value = [self._value(inner, level + 1) for inner in self._until(yaml.SequenceEndEvent)]
+            value = [self._value(part, level + 1) for part in self._parts()]
         else:
             value = self._mapping(level + 1)
-        if anchor:
-            self._anchors[anchor] = value, self._count - before
+        if event.anchor:
+            self._anchors[event.anchor] = value, self._count - before
         return value
 
-    def _until(self, end: type[Any]) -> Iterator[Any]:
+    def _parts(self) -> Iterator[Any]:
         for event in self._events:
-            if isinstance(event, end):
+            if isinstance(event, yaml.CollectionEndEvent):
                 return
             yield event
 
     def _mapping(self, level: int) -> dict[str, Any]:
-        own: list[tuple[str, Any]] = []
-        merged: dict[str, Any] = {}
-        for event in self._until(yaml.MappingEndEvent):
+        pairs: list[tuple[str, Any]] = []
+        merged: list[Any] = []
+        for event in self._parts():
             key = self._value(event, level)
             if not isinstance(key, str):
-                self.refuse(
-                    event.start_mark, f"{quoted(key)} is not a key: write a string, in quotes if necessary"
-                )
-            after = next(self._events)
-            value = self._value(after, level)
-            if key != "<<" or not getattr(event, "implicit", (False,))[0]:
-                own.append((key, value))
-                continue
-            parts = cast("list[Any]", value) if isinstance(value, list) else [value]
-            for part in parts:
-                if not isinstance(part, dict):
-                    self.refuse(after.start_mark, "'<<' takes an object or a list of objects")
-                merged = {**part, **merged}
-        return merged | _object(own)
+                says = f"{quoted(key)} is not a key: write a string, in quotes if necessary"
+                raise _WrongYaml(event.start_mark, says)
+            start = next(self._events)
+            value = self._value(start, level)
+            if key == "<<" and event.implicit[0]:
+                merged += value if isinstance(value, list) else [value]
+                if not all(isinstance(part, dict) for part in merged):
+                    raise _WrongYaml(start.start_mark, "'<<' takes an object or a list of objects")
+            else:
+                pairs.append((key, value))
+        data = _object(pairs)
+        for part in merged:
+            data = {**part, **data}
+        return data
 
-    def _count_in(self, size: int, mark: Any) -> None:
+    def _add(self, size: int, mark: Any) -> None:
         self._count += size
         if self._count > MOST_YAML_VALUES:
-            self.refuse(mark, f"has more than {MOST_YAML_VALUES:,} values, including those of its aliases")
-
-    def _scalar(self, text: str, mark: Any) -> Any:
-        if text in _WORDS:
-            return _WORDS[text]
-        if _OLD_BOOLEAN.fullmatch(text):
-            self.refuse(mark, f"{text} may be a boolean or a word: write true, false or '{text}'")
-        if _OLD_NUMBER.fullmatch(text):
-            self.refuse(
-                mark,
-                f"{shortened(text)} has different meanings in different versions of YAML: write it in quotes",
-            )
-        if _NO_NUMBER.fullmatch(text):
-            return float(text.replace(".", ""))
-        if not _NUMBER.fullmatch(text):
-            return text
-        return _whole(text) if text.lstrip("+-").isdecimal() else float(text)
+            says = f"has more than {MOST_YAML_VALUES:,} values, including those of its aliases"
+            raise _WrongYaml(mark, says)
 
 
-def wrong_data(value: Any, depth: int = 0) -> Iterator[tuple[Place, str]]:
-    """The parts of a value that JSON cannot write, each with its place. Too deep levels are skipped."""
-    if not isinstance(value, _HOLDS):
-        says = _wrong_scalar(value)
-        if says:
-            yield (), says
-        return
-    waiting: list[tuple[Place, Any, int]] = [((), value, depth)]
-    left = MOST_VALUES
+def _scalar(text: str, mark: Any) -> Any:
+    if text in _WORDS:
+        return _WORDS[text]
+    if _OLD.fullmatch(text):
+        says = "has different meanings in different versions of YAML: write it in quotes, or true or false"
+        raise _WrongYaml(mark, f"{shortened(text)} {says}")
+    if _WHOLE.fullmatch(text):
+        return _whole(text)
+    return float(text) if _NUMBER.fullmatch(text) else text
+
+
+def wrong_data(value: Mapping[Any, Any], level: int) -> Iterator[tuple[Place, str]]:
+    """The parts of an object that JSON cannot write, each with its place. Too deep levels are skipped."""
+    waiting: list[tuple[Place, Any, int]] = [((), value, level)]
+    room = MOST_VALUES
     while waiting:
-        place, found, level = waiting.pop()
+        place, data, level = waiting.pop()
+        room -= len(data)
+        if room < 0:
+            yield place, TOO_MANY
+            return
         if level >= DEEPEST:
             yield place, TOO_DEEP
             continue
-        left -= len(found)
-        if left < 0:
-            yield place, TOO_MANY
-            return
-        keyed = isinstance(found, Mapping)
-        parts: Iterable[tuple[Any, Any]] = (
-            cast("Mapping[Any, Any]", found).items() if keyed else enumerate(cast("list[Any]", found))
-        )
-        inside: list[tuple[Place, Any, int]] = []
+        keyed = isinstance(data, dict | Mapping)
+        inner: list[tuple[Place, Any, int]] = []
+        parts: Any = cast("Any", data).items() if keyed else enumerate(data)
         for key, part in parts:
-            if keyed and (not isinstance(key, str) or not key.isascii()) and (says := _wrong_key(key)):
-                yield place, says
+            if keyed and not isinstance(key, str):
+                yield place, f"{quoted(key)} is not a key: write a string"
+            elif keyed and not (key.isascii() or can_be_written(key)):
+                yield place, f"has a key with {HALF_LETTER}"
             elif isinstance(part, _HOLDS):
-                inside.append(((*place, key), cast("Any", part), level + 1))
-            elif (type(part) is not str or not part.isascii()) and (says := _wrong_scalar(part)):
+                inner.append(((*place, key), cast("Any", part), level + 1))
+            elif says := _wrong_scalar(part):
                 yield (*place, key), says
-        waiting.extend(reversed(inside))
+        waiting += reversed(inner)
 
 
 _HOLDS = (dict, list, tuple, Mapping)
 
 
-def _wrong_key(key: Any) -> str:
-    if not isinstance(key, str):
-        return f"{quoted(key)} is not a key: write a string"
-    return (
-        ""
-        if can_be_written(key)
-        else "has a key with a lone surrogate (half a character): write valid Unicode"
-    )
-
-
 def _wrong_scalar(value: Any) -> str:
     """The mistake in a value that is not a container, "" if there is none."""
-    if value is None:
-        return ""
-    if isinstance(value, WrittenTwice):
-        return str(value)
+    if value is None or isinstance(value, WrittenTwice):
+        return str(value or "")
     if isinstance(value, str):
-        return (
-            ""
-            if can_be_written(value)
-            else "contains a lone surrogate (half a character): write valid Unicode"
-        )
+        return "" if value.isascii() or can_be_written(value) else f"contains {HALF_LETTER}"
     if isinstance(value, float):
         return "" if math.isfinite(value) else f"write a finite number, not {value}"
     if isinstance(value, int):

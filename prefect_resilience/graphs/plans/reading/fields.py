@@ -12,10 +12,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refusal, told
+from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refusal, sentences_of
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
 
 LONGEST_ID = 100
@@ -34,23 +33,23 @@ class RetrySchema:
     def __get_pydantic_json_schema__(
         self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        made = handler(core_schema)
-        schema = handler.resolve_ref_schema(made)
-        number = {"type": "number", "minimum": 0}
-        schema["properties"] |= {
-            "max_retries": {"type": "integer", "minimum": 0, "title": "Max Retries"},
-            "max_attempts": {"type": "integer", "minimum": 1, "title": "Max Attempts"},
-            "retryable_errors": {"type": "array", "items": {"type": "string"}, "title": "Retryable Errors"},
-            **{name: number | {"title": name.replace("_", " ").title()} for name in BACKOFF_SPELLINGS},
-        }
-        backoff = schema["properties"].get("backoff", {})
-        if "anyOf" not in backoff:
-            schema["properties"]["backoff"] = {"anyOf": [backoff, {"type": "string"}], "title": "Backoff"}
+        retry = handler(core_schema)
+        fields = handler.resolve_ref_schema(retry)["properties"]
         attempts = {"type": "integer", "minimum": 1}
-        rules = schema["properties"]["by_category"]
-        if "anyOf" not in rules["additionalProperties"]:
-            rules["additionalProperties"] = {"anyOf": [rules["additionalProperties"], attempts]}
-        return {"anyOf": [made, attempts]}
+        fields |= {
+            "max_retries": {"type": "integer", "minimum": 0, "title": "Max Retries"},
+            "max_attempts": attempts | {"title": "Max Attempts"},
+            "retryable_errors": {"type": "array", "items": {"type": "string"}, "title": "Retryable Errors"},
+        }
+        for name in BACKOFF_SPELLINGS:
+            fields[name] = {"type": "number", "minimum": 0, "title": name.replace("_", " ").title()}
+        for place, key, other in (
+            (fields, "backoff", {"type": "string"}),
+            (fields["by_category"], "additionalProperties", attempts),
+        ):
+            if "anyOf" not in place[key]:
+                place[key] = {"anyOf": [place[key], other]}
+        return {"anyOf": [retry, attempts]}
 
 
 def node_id(value: str) -> str:
@@ -67,9 +66,8 @@ def node_id(value: str) -> str:
     if normal != value:
         raise ValueError(f"{value!a} has look-alike characters: write {normal!a}")
     if value in RESERVED_IDS:
-        raise ValueError(
-            f"{value!r} has a special meaning in templates: write another id, such as '{value}_1'"
-        )
+        says = f"{value!r} has a special meaning in templates: write another id, such as '{value}_1'"
+        raise ValueError(says)
     return value
 
 
@@ -79,7 +77,7 @@ def not_blank(value: str) -> str:
     return value
 
 
-def several(value: Any) -> Any:
+def names(value: Any) -> Any:
     """A list of names; a single name needs no list."""
     if isinstance(value, str):
         return (value,)
@@ -88,7 +86,7 @@ def several(value: Any) -> Any:
     return tuple(cast("list[Any]", value))
 
 
-def listed(value: Any) -> Any:
+def items(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         raise ValueError(f"write a list, not {quoted(value)}")
     return tuple(cast("list[Any]", value))
@@ -96,88 +94,46 @@ def listed(value: Any) -> Any:
 
 def over(value: Any) -> Any:
     """The items of a fan-out."""
-    if isinstance(value, tuple):
-        return list(cast("tuple[Any, ...]", value))
-    if isinstance(value, list) or (isinstance(value, str) and read_template(value).is_one_value):
-        return cast("Any", value)
-    raise ValueError(
-        f"write a list, or a template that gives one, such as {{{{load.output.items}}}}, not {quoted(value)}"
-    )
+    if isinstance(value, list | tuple):
+        return list(cast("list[Any]", value))
+    if isinstance(value, str) and read_template(value).is_one_value:
+        return value
+    form = "{{load.output.items}}"
+    raise ValueError(f"write a list, or a template that gives one, such as {form}, not {quoted(value)}")
 
 
 def retry_policy(value: Any) -> Any:
     """A retry policy. Raises all its mistakes at once, each with its place."""
     if value is None or isinstance(value, Retry):
         return value
-    found: list[tuple[Place, str]] = []
-    made = _retry(value, (), found)
-    if found:
-        raise refusal("Retry", found)
-    return made
-
-
-def _retry(value: Any, place: Place, found: list[tuple[Place, str]]) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
     if not isinstance(value, Mapping):
-        found.append((place, f'write an object such as {{"max_retries": 3}}, not {quoted(value)}'))
-        return value
-    written = {str(key): part for key, part in cast("Mapping[Any, Any]", value).items()}
-    before = len(found)
-    for theirs in {"max_retries", "maxRetries"} & written.keys():
-        retries = written[theirs]
-        if isinstance(retries, bool) or not isinstance(retries, int) or retries < 0:
-            says = f"write the number of retries, a whole number of at least 0, not {quoted(retries)}"
-            found.append(((*place, theirs), says))
-    _flat_delays(written, place, found)
-    inside = written.get("backoff")
-    if isinstance(inside, Mapping):
-        _backoff(cast("Mapping[Any, Any]", inside), (*place, "backoff"), found)
-    rules = written.get("by_category")
-    if isinstance(rules, Mapping):
-        for name, rule in cast("Mapping[Any, Any]", rules).items():
-            _retry(rule, (*place, "by_category", str(name)), found)
-    wrong = {part[len(place)] for part, _ in found[before:] if len(part) > len(place)}
-    return _placed(Retry, {key: part for key, part in written.items() if key not in wrong}, place, found)
-
-
-def _backoff(written: Mapping[Any, Any], place: Place, found: list[tuple[Place, str]]) -> None:
-    kind = written.get("kind", "exponential")
-    if isinstance(kind, str):
-        _placed(Backoff, written, place, found)
-    else:
-        found.append(((*place, "kind"), f"write a string, not {quoted(kind)}"))
-
-
-def _flat_delays(written: Mapping[str, Any], place: Place, found: list[tuple[Place, str]]) -> None:
-    """Check the options of the backoff that are written at the level of the retry policy."""
-    for theirs, number in written.items():
-        if CAMEL_CASE.get(theirs, theirs) not in BACKOFF_SPELLINGS:
+        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {quoted(value)}')
+    written = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
+    wrong: list[tuple[Place, str]] = []
+    for name, number in list(written.items()):
+        known = CAMEL_CASE.get(name, name)
+        kinds = int if known == "max_retries" else int | float
+        if known != "max_retries" and known not in BACKOFF_SPELLINGS:
             continue
-        ours, unit = BACKOFF_SPELLINGS[CAMEL_CASE.get(theirs, theirs)]
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            found.append(((*place, theirs), f"write a number, not {quoted(number)}"))
-        else:
-            wrong: list[tuple[Place, str]] = []
-            bounded = {ours: min(number, 1e300) * unit}
-            _placed(Backoff, bounded | ({"maximum": 1e8} if ours == "initial" else {}), (), wrong)
-            found += [
-                ((*place, theirs), says.replace(quoted(bounded[ours]), quoted(number)))
-                for _, says in wrong[:1]
-            ]
+        if isinstance(number, bool) or not isinstance(number, kinds) or not 0 <= number < 1e12:
+            kind = "a whole number" if known == "max_retries" else "a number"
+            wrong.append(((name,), f"write {kind} of at least 0, not {quoted(number)}"))
+            del written[name]
+    return checked(Retry, written, wrong)
 
 
-def _placed(
-    model: type[BaseModel], written: Mapping[Any, Any], place: Place, found: list[tuple[Place, str]]
-) -> Any:
-    """A policy with all its mistakes added to `found`; its own __init__ would raise only the first."""
-    made = model.__new__(model)
-    fields = {str(key): part for key, part in written.items()}
+def checked(model: type[BaseModel], written: Mapping[str, Any], wrong: list[tuple[Place, str]]) -> Any:
+    """The policy. Raises all its mistakes, and those in `wrong`."""
+    policy = None
     try:
-        BaseModel.__init__(made, **fields)
+        policy = model.model_validate(written)
     except ValidationError as error:
-        found += [((*place, *inside), says) for inside, says in told(error, model, fields)]
-    return made
+        wrong = [*wrong, *sentences_of(error, model, written)]
+    if wrong:
+        raise refusal(model.__name__, wrong)
+    return policy
 
 
 def circuit(value: Any) -> Any:
@@ -192,22 +148,13 @@ def circuit(value: Any) -> Any:
     name = written.get("name")
     if not isinstance(name, str) or not name.strip():
         raise ValueError('has no name: write {"name": "llm", ...}')
-    wrong: list[tuple[Place, str]] = []
-    _placed(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
-    if wrong:
-        raise refusal("CircuitPolicy", wrong)
+    checked(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, [])
     return written
 
 
 def effect(value: Any) -> Any:
     """A kind of effect, or an object with one."""
-    if value is None:
-        return value
-    kind: Any = value
-    if isinstance(value, Mapping):
-        value = dict(cast("Mapping[str, Any]", value))
-        kind = value.get("kind")
-    if kind not in EFFECTS:
-        near = nearest(kind, EFFECTS) if isinstance(kind, str) else f"; write one of {', '.join(EFFECTS)}"
-        raise ValueError(f"{quoted(kind)} is not a kind of effect{near}")
-    return value
+    kind: Any = cast("Mapping[str, Any]", value).get("kind") if isinstance(value, Mapping) else value
+    if value is not None and kind not in EFFECTS:
+        raise ValueError(f"{quoted(kind)} is not a kind of effect{nearest(str(kind), EFFECTS)}")
+    return cast("Any", value)

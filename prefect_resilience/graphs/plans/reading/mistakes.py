@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
+from itertools import islice
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
@@ -87,50 +88,30 @@ def quoted(value: object, length: int = 60) -> str:
 
 
 LONGEST = 100
-FEW = 500
+MOST_COMPARED = 500
 MOST_LISTED = 12
 COMPARISONS = 8_000
-"""Names that one `Names` compares with difflib in total; afterwards it only normalises the spelling."""
-
-
-def suggestion(wrong: Any, right: Sequence[str]) -> str:
-    """The end of a sentence: `; did you mean 'x'?`, or the right names if they are few."""
-    return Names(right).suggestion(wrong)
+"""Names that one `Names` compares in total; afterwards it suggests none."""
 
 
 class Names:
-    """Right names, to suggest one in place of a wrong one."""
+    """Right names, to suggest one in place of a wrong one. Only the first 500 are compared."""
 
     def __init__(self, right: Iterable[str]) -> None:
-        self._right = [name for name in right if len(name) <= LONGEST]
+        names = islice(right, MOST_COMPARED)
+        self._right = {name.casefold(): name for name in names if len(name) <= LONGEST}
         self._left = COMPARISONS
-        self._plain: dict[str, str] = {}
 
     def suggestion(self, wrong: Any) -> str:
-        """`; did you mean 'x'?`, or the right names if they are few."""
-        near = self.nearest(wrong) if isinstance(wrong, str) else None
-        if near is not None:
-            return f"; did you mean {quoted(near)}?"
+        """`; did you mean 'x'?`, or the right names if they are few, as the end of a sentence."""
+        if isinstance(wrong, str) and 0 < len(wrong) <= LONGEST and self._left >= len(self._right):
+            self._left -= len(self._right)
+            near = closest(wrong.casefold(), [*self._right])
+            if near is not None:
+                return f"; did you mean {quoted(self._right[near])}?"
         if 0 < len(self._right) <= MOST_LISTED:
-            return f"; write one of {', '.join(shortened(name) for name in sorted(self._right))}"
+            return f"; write one of {', '.join(shortened(name) for name in sorted(self._right.values()))}"
         return ""
-
-    def nearest(self, wrong: str) -> str | None:
-        """The most similar right name, None if none is similar. Only the first 500 are compared."""
-        if not wrong or len(wrong) > LONGEST:
-            return None
-        self._plain = self._plain or {_spelling(name): name for name in reversed(self._right)}
-        spelled = self._plain.get(_spelling(wrong))
-        few = self._right[:FEW]
-        if spelled is not None or self._left < len(few):
-            return spelled
-        self._left -= len(few)
-        return closest(wrong, few)
-
-
-def _spelling(name: str) -> str:
-    """A name without capitals, spaces, - and _."""
-    return re.sub(r"[\s_-]+", "", name.casefold()) or name
 
 
 Place = tuple[str | int, ...]
@@ -158,12 +139,10 @@ _WRITE = {
     "model_attributes_type": "an object",
     "list_type": "a list",
     "tuple_type": "a list",
-}
-_BOUNDS = {
-    "greater_than": ("gt", "above"),
-    "greater_than_equal": ("ge", "of at least"),
-    "less_than": ("lt", "below"),
-    "less_than_equal": ("le", "of at most"),
+    "greater_than": "a number above {gt:g}",
+    "greater_than_equal": "a number of at least {ge:g}",
+    "less_than": "a number below {lt:g}",
+    "less_than_equal": "a number of at most {le:g}",
 }
 
 
@@ -184,22 +163,18 @@ def inside(place: str, key: Any) -> str:
 
 def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
     """Every mistake of a model. `raw` is its data, `start` its place."""
-    return [Mistake(place_text(place, start), says) for place, says in told(error, model, raw)]
+    return [Mistake(place_text(place, start), says) for place, says in sentences_of(error, model, raw)]
 
 
-def told(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple[Place, str]]:
+def sentences_of(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple[Place, str]]:
     """Every mistake of a model: the place in the model, and a sentence."""
-    found: dict[tuple[Place, str], None] = {}
+    mistakes: dict[tuple[Place, str], None] = {}
     names: dict[type[BaseModel], Names] = {}
-    for one in error.errors(include_url=False):
-        place = _place(one, raw)
-        if one["type"] == "extra_forbidden":
-            at = _model_at(place, model)
-            known = names.get(at) or names.setdefault(at, Names(_known(at)))
-            found[place, f"unknown field{known.suggestion(str(place[-1]))}"] = None
-        else:
-            found[place, _sentence(one, model, place)] = None
-    return list(found)
+    for detail in error.errors(include_url=False):
+        place = _place(detail, raw)
+        part = next((PARTS[name] for name in reversed(place[:-1]) if name in PARTS), model)
+        mistakes[place, _sentence(detail, part, place, names)] = None
+    return list(mistakes)
 
 
 def refusal(title: str, mistakes: Iterable[tuple[Place, str]]) -> ValidationError:
@@ -222,17 +197,19 @@ def _loc(place: str) -> Place:
 
 def _place(error: ErrorDetails, raw: Any) -> Place:
     """The place of a mistake, with the field names that the author used."""
-    place = tuple(part for part in error["loc"] if part != "[key]")
-    at: Any = raw
-    made: list[str | int] = []
-    for part in place:
-        if isinstance(at, Mapping) and part not in at:
-            others = _OTHER_NAMES.get(str(part), ())
-            fields = cast("Mapping[Any, Any]", at)
-            part = next((other for other in others if other in fields), part)
-        made.append(part)
-        at = _inside(at, part)
-    return tuple(made)
+    place: list[str | int] = []
+    for part in error["loc"]:
+        if part == "[key]":
+            continue
+        if isinstance(raw, Mapping) and part not in raw:
+            fields = cast("Mapping[Any, Any]", raw)
+            part = next((name for name in _OTHER_NAMES.get(str(part), ()) if name in fields), part)
+        place.append(part)
+        try:
+            raw = cast("Any", raw)[part]
+        except (LookupError, TypeError):
+            raw = None
+    return tuple(place)
 
 
 _OTHER_NAMES = {
@@ -244,38 +221,30 @@ _OTHER_NAMES = {
 }
 
 
-def _inside(value: Any, part: str | int) -> Any:
-    try:
-        return value[part]
-    except (LookupError, TypeError):
-        return None
-
-
-def _sentence(error: ErrorDetails, model: type[BaseModel], place: Place) -> str:
-    kind, given = error["type"], error["input"]
+def _sentence(
+    error: ErrorDetails, model: type[BaseModel], place: Place, names: dict[type[BaseModel], Names]
+) -> str:
+    kind, value = error["type"], error["input"]
     context = error.get("ctx", {})
-    if kind in ("plan", "condition"):
-        return error["msg"]
-    if kind == "value_error":
-        return str(context.get("error", error["msg"]))
-    if kind == "missing":
-        return f"is missing{_meant(_model_at(place, model), str(place[-1]))}"
-    if kind in _WRITE:
-        return f"write {_WRITE[kind]}, not {quoted(given)}"
-    if kind in _BOUNDS:
-        limit, word = _BOUNDS[kind]
-        return f"write a number {word} {context[limit]:g}, not {quoted(given)}"
-    if kind in ("literal_error", "enum"):
-        options = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"unknown value {quoted(given)}{suggestion(given, options)}"
-    says = error["msg"]
-    return shortened(says[:1].lower() + says[1:], 300)
-
-
-def _meant(model: type[BaseModel], field: str) -> str:
-    known = model.model_fields.get(field)
-    meaning = (known.description or "").rstrip(".") if known else ""
-    return f": {meaning[:1].lower()}{meaning[1:]}" if meaning else ""
+    match kind:
+        case "plan" | "condition":
+            return error["msg"]
+        case "value_error":
+            return str(context.get("error", error["msg"]))
+        case "extra_forbidden":
+            right = names.setdefault(model, Names(_field_names(model)))
+            return f"unknown field{right.suggestion(str(place[-1]))}"
+        case "missing":
+            field = model.model_fields.get(str(place[-1]))
+            meaning = (field.description or "").rstrip(".") if field else ""
+            return f"is missing: {meaning[:1].lower()}{meaning[1:]}" if meaning else "is missing"
+        case "literal_error" | "enum":
+            options = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+            return f"unknown value {quoted(value)}{Names(options).suggestion(value)}"
+        case _ if kind in _WRITE:
+            return f"write {_WRITE[kind].format(**context)}, not {quoted(value)}"
+        case _:
+            return shortened(error["msg"][:1].lower() + error["msg"][1:], 300)
 
 
 PARTS: dict[str, type[BaseModel]] = {
@@ -287,23 +256,14 @@ PARTS: dict[str, type[BaseModel]] = {
 }
 """The model of each field, by the field's name. `model.py` adds the models of a plan."""
 
-RETRY_SPELLINGS = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE)
-
-
-def _model_at(place: Place, model: type[BaseModel]) -> type[BaseModel]:
-    """The model that has the last part of a place as a field."""
-    for part in reversed(place[:-1]):
-        if isinstance(part, str) and part in PARTS:
-            return PARTS[part]
-    return model
+_MORE_NAMES: dict[type[BaseModel], tuple[str, ...]] = {
+    Retry: ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE),
+    CircuitPolicy: ("name",),
+}
 
 
 @cache
-def _known(model: type[BaseModel]) -> tuple[str, ...]:
+def _field_names(model: type[BaseModel]) -> tuple[str, ...]:
     """The accepted names of a model's fields."""
-    names = [field.alias if field.alias else name for name, field in model.model_fields.items()]
-    if model.__name__ == "Retry":
-        names.extend(RETRY_SPELLINGS)
-    if model.__name__ == "CircuitPolicy":
-        names.append("name")
-    return tuple(sorted(names))
+    names = [field.alias or name for name, field in model.model_fields.items()]
+    return tuple(sorted([*names, *_MORE_NAMES.get(model, ())]))
