@@ -81,14 +81,14 @@ class Action:
         line = f" (line {code.co_firstlineno})" if code else ""
         return f"{self.function.__module__}:{_qualname(self.function)}{line}"
 
-    def converted(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def convert(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The inputs converted to the annotations: JSON becomes a model, a date, an enum.
 
         Raises ValueError, in one sentence, for a value that does not fit.
         """
         parameters = self.parameters
         return {
-            name: parameters[name].converted(value) if name in parameters else value
+            name: parameters[name].convert(value) if name in parameters else value
             for name, value in given.items()
         }
 
@@ -133,7 +133,7 @@ class Actions:
                 made.add(name, target)
             return made
         for module in [given] if isinstance(given, str) else given:
-            _imported(module)
+            _import_module(module)
         return REGISTERED
 
     def add(self, name: str, target: Callable[..., Any]) -> None:
@@ -247,7 +247,7 @@ def _qualname(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", None) or type(function).__name__
 
 
-def _imported(module: object) -> None:
+def _import_module(module: object) -> None:
     if not isinstance(module, str):
         raise ConfigurationError(
             f"actions={module!r} is neither a mapping of names to functions nor the name of a module"

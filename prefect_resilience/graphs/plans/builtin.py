@@ -18,7 +18,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quoted
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quote
 from prefect_resilience.graphs.plans.reading.reading import is_text
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
@@ -97,7 +97,7 @@ def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake
         most = len(of) if of else None
         if isinstance(need, bool) or not isinstance(need, int) or need < 1 or (most and need > most):
             upto = f"from 1 to {most}" if most else "of at least 1"
-            made.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quoted(need)}"))
+            made.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quote(need)}"))
     if isinstance(key, str) and not has_template(key):
         try:
             check_path(key)
@@ -116,7 +116,7 @@ def _of_voters(of: Sequence[Any], given: Any, node: Node, place: str, actions: A
     for number, name in enumerate(of):
         here = f"{place}.input.of[{number}]"
         if not isinstance(name, str) or has_template(name):
-            made.append(Mistake(here, f"write the name of an action, not {quoted(name)}"))
+            made.append(Mistake(here, f"write the name of an action, not {quote(name)}"))
         elif actions.get(name) is None:
             made.append(Mistake(here, f"unknown action {name!r}{nearest(name, actions.names())}"))
         elif not isinstance(given, str):
@@ -170,7 +170,7 @@ def current_nest() -> Nest | None:
     return _nest.get()
 
 
-def nested(nest: Nest) -> AbstractContextManager[None]:
+def nesting(nest: Nest) -> AbstractContextManager[None]:
     """Plans that run in this block are nested in `nest`."""
     return setting(_nest, nest)
 
@@ -188,10 +188,10 @@ def run_subplan(plan: str | dict[str, Any], inputs: dict[str, Any] | None = None
     nest = _nest.get()
     if nest is None:
         raise ConfigurationError("the action 'plan' works only in a plan: elsewhere call run_plan(...)")
-    return nest.run(located(plan, nest.files), inputs).outputs
+    return nest.run(locate(plan, nest.files), inputs).outputs
 
 
-def located(plan: Any, files: tuple[Path, ...]) -> Any:
+def locate(plan: Any, files: tuple[Path, ...]) -> Any:
     """A plan's file as an absolute path; any other value unchanged.
 
     Raises ConfigurationError for a file that contains itself.

@@ -105,11 +105,11 @@ class Order:
                 far.append((first, then))
         far.sort(key=lambda pair: self._place[pair[0]])
         for part in (far[at : at + MOST_ASKED] for at in range(0, len(far), MOST_ASKED)):
-            reached = self._reached(part)
+            reached = self._reachable(part)
             failed.update(pair for pair in part if pair not in reached)
         return failed
 
-    def _reached(self, asked: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+    def _reachable(self, asked: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
         """The pairs in which the first node reaches the other. Each first node is one bit of a mask."""
         bit: dict[int, int] = {}
         for first, _ in asked:

@@ -51,7 +51,7 @@ def read_added(
         entry, wrong = read_node(written, f"inject[{n}]")
         entries.append(entry)
         mistakes += wrong
-    known = [_known(node) for node in nodes.values()]
+    known = [_entry_of(node) for node in nodes.values()]
     whole = [_after(entry, {by}, ended) if entry.whole else entry for entry in entries]
     mistakes += [mistake for _, mistake in Meaning([*known, *whole], plan.bounds).mistakes()]
     for entry in entries:
@@ -62,7 +62,7 @@ def read_added(
     return [entry.node for entry in entries]
 
 
-def _known(node: Node) -> Entry:
+def _entry_of(node: Node) -> Entry:
     """A node of the plan that was checked before: only its id is needed."""
     return Entry(node.id, "the plan", Node.model_construct(id=node.id, type=node.type), True)
 

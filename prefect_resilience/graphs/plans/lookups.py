@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from prefect_resilience.base.plain import plain_or_cut, unfolded
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.graphs.plans.reading.mistakes import Names, quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import Names, quote, shorten
 
 TEXT_LIMIT = 1_000_000
 """Characters that one rendered text may have."""
@@ -125,12 +125,12 @@ class Rendering:
             base: Any = {"state": view.state, "inputs": view.inputs, **view.names}[path.root]
             if path.root == "state" and first in ERRORS and not base.get(first):
                 return Absent()
-            return _walked(base, path, 0)
+            return _walk(base, path, 0)
         ended = view.nodes.get(path.root)
         if ended is None or first not in NODE_FIELDS or (first == "output" and ended.status != "succeeded"):
             return Absent()
         base = getattr(ended, str(first))
-        return Absent() if base is None and first == "error" else _walked(base, path, 1)
+        return Absent() if base is None and first == "error" else _walk(base, path, 1)
 
     def plain(self, value: Any) -> Any:
         """A value as plain data. Each object is converted once."""
@@ -151,13 +151,13 @@ RENDERING: ContextVar[Rendering] = ContextVar("prefect_resilience_rendering")
 _NOTHING = object()
 
 
-def _walked(base: Any, path: TemplatePath, start: int) -> Any:
+def _walk(base: Any, path: TemplatePath, start: int) -> Any:
     for at in range(start, len(path.steps)):
-        base = stepped(base, path.steps[at], path._replace(steps=path.steps[:at]))
+        base = step_into(base, path.steps[at], path._replace(steps=path.steps[:at]))
     return base
 
 
-def stepped(base: Any, key: str | int, path: TemplatePath | None = None) -> Any:
+def step_into(base: Any, key: str | int, path: TemplatePath | None = None) -> Any:
     """A field of a model or mapping, or an item of a list; data only, never an attribute of an object."""
     if isinstance(base, Absent):
         return base
@@ -173,7 +173,7 @@ def stepped(base: Any, key: str | int, path: TemplatePath | None = None) -> Any:
         index = int(key) if isinstance(key, int) or (key.isdecimal() and len(key) < 10) else len(items)
         value = items[index] if -len(items) <= index < len(items) else _NOTHING
     if value is _NOTHING:
-        return Absent(lambda: f"{shortened(str(path or 'its value'), 200)} {_lacks(level, key)}")
+        return Absent(lambda: f"{shorten(str(path or 'its value'), 200)} {_lacks(level, key)}")
     return value
 
 
@@ -181,9 +181,9 @@ def _lacks(level: Any, key: str | int) -> str:
     if isinstance(level, dict):
         names = Names(str(name) for name in cast("dict[Any, Any]", level))
         near = names.suggestion(str(key)) if len(RENDERING.get().warnings) < MOST_SUGGESTIONS else ""
-        return f"has no {quoted(key)}{near}"
-    kind = f"a list of {len(cast('list[Any]', level))}" if isinstance(level, list) else quoted(level)
-    return f"is {'a string' if isinstance(level, str) else kind}, and has no {quoted(key)}"
+        return f"has no {quote(key)}{near}"
+    kind = f"a list of {len(cast('list[Any]', level))}" if isinstance(level, list) else quote(level)
+    return f"is {'a string' if isinstance(level, str) else kind}, and has no {quote(key)}"
 
 
 def within(text: str) -> str:
@@ -193,7 +193,7 @@ def within(text: str) -> str:
     return text
 
 
-def joined_text(values: Any, between: Any = "") -> str:
+def join_text(values: Any, between: Any = "") -> str:
     """A list of plain data as one text."""
     if not isinstance(values, list | Absent):
         raise TemplateError(f"join needs a list, not a {type(values).__name__}")

@@ -30,7 +30,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
     PlanError,
     as_validation_error,
     mistakes_of,
-    quoted,
+    quote,
 )
 from prefect_resilience.guards.retries.policy import Retry
 
@@ -135,7 +135,7 @@ def _cache(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return Cache.model_validate(value)
-    raise ValueError(f"write true, false, or an object with ttl and key, not {quoted(value)}")
+    raise ValueError(f"write true, false, or an object with ttl and key, not {quote(value)}")
 
 
 class Execution(PlanPart):

@@ -43,15 +43,15 @@ class Trail(NamedTuple):
         return next(iter(self.open.values()), None)
 
 
-def joined(trails: Iterable[Trail | None]) -> Trail | None:
+def join_trails(trails: Iterable[Trail | None]) -> Trail | None:
     """The trail of a node with several incoming paths; None if nothing failed on them."""
     told = [trail for trail in trails if trail is not None]
     if len(told) < 2:
         return told[0] if told else None
-    healed = _merged([trail.healed for trail in told])
+    healed = _merge([trail.healed for trail in told])
     return Trail(
-        _without(healed, _merged([trail.open for trail in told])),
-        _without(healed, _merged([trail.unhealed for trail in told])),
+        _without(healed, _merge([trail.open for trail in told])),
+        _without(healed, _merge([trail.unhealed for trail in told])),
         healed,
     )
 
@@ -60,7 +60,7 @@ def after_success(trail: Trail | None) -> Trail | None:
     """The trail after a node that succeeded: all failures are healed."""
     if trail is None or not (trail.open or trail.unhealed):
         return trail
-    return Trail({}, {}, _merged([trail.unhealed, trail.healed]))
+    return Trail({}, {}, _merge([trail.unhealed, trail.healed]))
 
 
 def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None) -> Trail:
@@ -68,10 +68,10 @@ def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None)
     errors = {} if error is None else {node_id: error}
     if trail is None:
         return Trail(errors, {node_id: None}, {})
-    return Trail(errors, _merged([{node_id: None}, trail.unhealed]), trail.healed)
+    return Trail(errors, _merge([{node_id: None}, trail.unhealed]), trail.healed)
 
 
-def _merged(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
+def _merge(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
     """All mappings merged in this order, up to `MOST`; the first mapping itself if nothing is added."""
     first = kinds[0]
     found = dict(first)
@@ -146,7 +146,7 @@ class NodeState:
         target.routers = _with(target.routers, self)
         target.routers_left += self.status < Status.SUCCEEDED
 
-    def routed_from(self, router: NodeState) -> None:
+    def add_router(self, router: NodeState) -> None:
         self.routed_by = _with(self.routed_by, router)
 
 
@@ -271,14 +271,14 @@ def _check_order(
 def not_led_to(state: NodeState) -> str:
     """The reason why no router chose a conditional node."""
     said = [_why_not(router) for router in state.routers[:MOST_NAMES]]
-    return f"no node routed to it: {listed(said, len(state.routers))}"
+    return f"no node routed to it: {name_some(said, len(state.routers))}"
 
 
 def _why_not(router: NodeState) -> str:
     stands = _in_words(router)
     if not router.routed_to:
         return stands
-    others = listed(router.routed_to[:MOST_NAMES], len(router.routed_to))
+    others = name_some(router.routed_to[:MOST_NAMES], len(router.routed_to))
     return f"{stands} and routed to {others}"
 
 
@@ -286,8 +286,8 @@ def not_met(state: NodeState) -> str:
     """The reason why the trigger rule of a node does not hold. Every dependency has settled."""
     lacking = state.deps
     if state.rule == "all_success":
-        lacking = [dep for dep in lacking if not met(dep, state)]
-    said = listed([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
+        lacking = [dep for dep in lacking if not is_met(dep, state)]
+    said = name_some([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
     match state.rule:
         case "all_success":
             return f"not all of its dependencies succeeded: {said}"
@@ -297,7 +297,7 @@ def not_met(state: NodeState) -> str:
             return f"none of its dependencies produced a value: {said}"
 
 
-def met(dep: NodeState, state: NodeState) -> bool:
+def is_met(dep: NodeState, state: NodeState) -> bool:
     """Whether a settled dependency is met: it has a value, or the node handles its failure."""
     return dep.status is Status.SUCCEEDED or state.id in dep.routed_to
 
@@ -315,6 +315,6 @@ _WORDS = {
 }
 
 
-def listed(said: Sequence[str], total: int) -> str:
+def name_some(said: Sequence[str], total: int) -> str:
     """The first of `total` names or sentences, and how many more there are."""
     return ", ".join(said) + (f" and {total - len(said)} more" if total > len(said) else "")

@@ -77,16 +77,16 @@ class Parameter:
 
     def _refuses_object(self, value: Any) -> str:
         try:
-            self._converted(value)
+            self._convert(value)
         except ValueError as error:
             return str(error)
         return ""
 
-    def converted(self, value: Any) -> Any:
+    def convert(self, value: Any) -> Any:
         """The value converted to the annotation; JSON types are unchanged. Raises ValueError."""
-        return value if self.is_json else self._converted(value)
+        return value if self.is_json else self._convert(value)
 
-    def _converted(self, value: Any) -> Any:
+    def _convert(self, value: Any) -> Any:
         if self.adapter is None:
             return value
         try:
@@ -106,13 +106,13 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
     """The parameters of a function that can be given by name, in their order."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {
-        name: Parameter(name, _evaluated(parameter.annotation, function), parameter.default)
+        name: Parameter(name, _evaluate(parameter.annotation, function), parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind in named
     }
 
 
-def _evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+def _evaluate(annotation: Any, function: Callable[..., Any]) -> Any:
     """A string annotation evaluated; unchanged if its names cannot be resolved."""
     if not isinstance(annotation, str):
         return annotation

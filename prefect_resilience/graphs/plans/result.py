@@ -210,7 +210,7 @@ def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
     left = ALL_RESULTS
     told: dict[str, Any] = {}
     for name, output in outputs.items():
-        told[name], size = _told(output, min(EACH_RESULT, left))
+        told[name], size = _shorten_output(output, min(EACH_RESULT, left))
         left -= size + len(name)
         if left <= 0:
             if len(told) < len(outputs):
@@ -219,7 +219,7 @@ def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
     return told
 
 
-def _told(output: Any, most: int) -> tuple[Any, int]:
+def _shorten_output(output: Any, most: int) -> tuple[Any, int]:
     """One output within `most` characters of JSON, and its length."""
     copy, cut = plain_or_cut(output, depth=40, items=EACH_RESULT)
     value = redact_data(copy)

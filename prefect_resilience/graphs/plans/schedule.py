@@ -28,7 +28,7 @@ from prefect_resilience.graphs.plans.node_states import (
     after_failure,
     after_success,
     check_addition,
-    joined,
+    join_trails,
     link,
     not_led_to,
     not_met,
@@ -96,12 +96,12 @@ class Schedule:
         state.routed_to = ended.routed_to
         self._running -= 1
         if ended.produced:
-            self._settled(state, Status.SUCCEEDED)
+            self._mark_settled(state, Status.SUCCEEDED)
             state.trail = after_success(state.trail)
         else:
-            self._settled(state, Status.FAILED)
+            self._mark_settled(state, Status.FAILED)
             state.trail = after_failure(state.trail, state.id, ended.error)
-        return self._advance(_told(state))
+        return self._advance(_update_followers(state))
 
     def add(self, nodes: Sequence[Node], *, by: str, before: Iterable[str] = ()) -> ScheduleStep:
         """Add nodes while the plan runs, on behalf of `by`. They run before the waiting nodes `before`.
@@ -132,7 +132,7 @@ class Schedule:
         skips: list[Skip] = []
         for state in self._states.values():
             if state.status is Status.WAITING:
-                self._settled(state, Status.SKIPPED)
+                self._mark_settled(state, Status.SKIPPED)
                 skips.append(Skip(state.id, reason))
         return ScheduleStep(skipped=tuple(skips))
 
@@ -170,9 +170,9 @@ class Schedule:
                 continue
             _look_back(state)
             if reason:
-                self._settled(state, Status.SKIPPED)
+                self._mark_settled(state, Status.SKIPPED)
                 skips.append(Skip(state.id, reason))
-                told.extend(_told(state))
+                told.extend(_update_followers(state))
             else:
                 state.status = Status.RUNNING
                 self._running += 1
@@ -182,7 +182,7 @@ class Schedule:
             raise ConfigurationError(f"node {waiting!r} waits for itself: the plan has a cycle")
         return ScheduleStep(tuple(ready), tuple(skips))
 
-    def _settled(self, state: NodeState, status: Status) -> None:
+    def _mark_settled(self, state: NodeState, status: Status) -> None:
         state.status = status
         self._open -= 1
 
@@ -195,7 +195,7 @@ _IS = {
 }
 
 
-def _told(state: NodeState) -> list[NodeState]:
+def _update_followers(state: NodeState) -> list[NodeState]:
     """Update the nodes that wait for a settled node and return them. All are updated before any decision."""
     produced = state.status is Status.SUCCEEDED
     led_to = frozenset(state.routed_to)
@@ -208,7 +208,7 @@ def _told(state: NodeState) -> list[NodeState]:
     for target in state.targets:
         target.routers_left -= 1
         if target.id in led_to:
-            target.routed_from(state)
+            target.add_router(state)
     return [*state.followers, *state.targets]
 
 
@@ -238,5 +238,5 @@ def _look_back(state: NodeState) -> None:
         ways = state.routed_by
     else:
         ways = [*state.routed_by, *state.deps]
-    state.trail = joined(way.trail for way in ways)
+    state.trail = join_trails(way.trail for way in ways)
     state.last_error = state.trail.error if state.trail else None

@@ -42,11 +42,11 @@ from prefect_resilience.graphs.plans.lookups import (
     TemplatePath,
     TemplateView,
     as_json,
-    joined_text,
-    stepped,
+    join_text,
+    step_into,
     within,
 )
-from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quote, shorten
 
 LONGEST_TEMPLATE = 100_000
 LONGEST_CACHED = 2_000
@@ -76,7 +76,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(argument, bool) or not isinstance(argument, str | int) or "__" in str(argument):
             raise TemplateError("the brackets must contain a name or a whole number")
-        return stepped(obj, argument)
+        return step_into(obj, argument)
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return self.getitem(obj, attribute)
@@ -91,7 +91,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 SANDBOX = _Sandbox(keep_trailing_newline=True, cache_size=0, autoescape=False, optimized=False)
 SANDBOX.globals.clear()
-_OWN: dict[str, Any] = {"join": joined_text, "tojson": as_json, "without_absent": _without_absent}
+_OWN: dict[str, Any] = {"join": join_text, "tojson": as_json, "without_absent": _without_absent}
 SANDBOX.filters = cast("Any", {name: JINJA_FILTERS[name] for name in FILTERS} | _OWN)
 SANDBOX.tests = cast("Any", {name: JINJA_TESTS[name] for name in TESTS})
 
@@ -121,25 +121,25 @@ class Template:
         result = nodes.Assign(nodes.Name("result", "store", lineno=1), self.tree, lineno=1)
         return TemplateExpression(SANDBOX.from_string(nodes.Template([result], lineno=1)), False)
 
-    def filled(self, rendering: Rendering) -> Any:
+    def fill(self, rendering: Rendering) -> Any:
         """The text with its values; the value itself if it is exactly one `{{...}}`. Raises TemplateError."""
         if self.mistakes:
             raise TemplateError(self.mistakes[0])
         if self.tree is None:
             values = [rendering.value(part) if isinstance(part, tuple) else part for part in self.parts]
         else:
-            values = self._computed([rendering.plain(rendering.value(path)) for path in self.paths])
+            values = self._compute([rendering.plain(rendering.value(path)) for path in self.paths])
         if self.is_one_value:
             return values[0].use() if isinstance(values[0], Absent) else values[0]
-        return joined_text([rendering.plain(value) for value in values])
+        return join_text([rendering.plain(value) for value in values])
 
-    def _computed(self, values: list[Any]) -> list[Any]:
+    def _compute(self, values: list[Any]) -> list[Any]:
         try:
             return cast("Any", self._compiled({f"p{number}": value for number, value in enumerate(values)}))
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001 - operators raise many kinds of errors
-            says = f"{quoted(self.text)} cannot be evaluated: {shortened(str(error), 200)}"
+            says = f"{quote(self.text)} cannot be evaluated: {shorten(str(error), 200)}"
             raise TemplateError(says) from None
 
 
@@ -161,11 +161,11 @@ def _read(text: str) -> Template:
     try:
         return _of_paths(text) or reader.template(text)
     except TemplateSyntaxError as error:
-        says = shortened(str(error.message), 160).replace("end of print statement", "}}")
+        says = shorten(str(error.message), 160).replace("end of print statement", "}}")
         says = f"these braces are not a valid template: {says[:1].lower()}{says[1:]}"
         return Template(text, mistakes=(f'{says}; to write literal braces: {{{{ "{{{{" }}}}',))
     except (RecursionError, ValueError, OverflowError):
-        return Template(text, mistakes=(f"{quoted(text)} cannot be read: it is nested too deep or too long",))
+        return Template(text, mistakes=(f"{quote(text)} cannot be read: it is nested too deep or too long",))
 
 
 def _of_paths(text: str) -> Template | None:
@@ -267,7 +267,7 @@ class _Reader(NodeTransformer):
         if base == ("nodes", (), False) and isinstance(key, str):
             return TemplatePath(key, node=True)
         if isinstance(key, str) and "__" in key:
-            self.refuse(f"{shortened(key)!r}: names with '__' are not allowed in a template")
+            self.refuse(f"{shorten(key)!r}: names with '__' are not allowed in a template")
         return base and base._replace(steps=(*base.steps, key))
 
 
@@ -329,12 +329,12 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
         if path.root in ITEM_NAMES:
             return f"{path.root!r} exists only in the input of a node with 'map'"
     if path.root not in nodes:
-        return f"unknown node {quoted(path.root)}{suggest.suggestion(path.root)}"
+        return f"unknown node {quote(path.root)}{suggest.suggestion(path.root)}"
     if not path.steps:
         return f"write {path}.output, or another of {', '.join(NODE_FIELDS)}"
     if path.steps[0] not in NODE_FIELDS:
         near = Names(NODE_FIELDS).suggestion(str(path.steps[0]))
-        return f"a node has no field {quoted(path.steps[0])}{near}"
+        return f"a node has no field {quote(path.steps[0])}{near}"
     return ""
 
 
@@ -352,20 +352,20 @@ def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
     """
     rendering = Rendering(view)
     with setting(RENDERING, rendering):
-        return Rendered(_filled(value, place, rendering), tuple(rendering.warnings))
+        return Rendered(_fill(value, place, rendering), tuple(rendering.warnings))
 
 
-def _filled(value: Any, place: str, rendering: Rendering) -> Any:
+def _fill(value: Any, place: str, rendering: Rendering) -> Any:
     if isinstance(value, Mapping):
         fields = cast("Mapping[Any, Any]", value)
-        return {key: _filled(part, inside(place, key), rendering) for key, part in fields.items()}
+        return {key: _fill(part, inside(place, key), rendering) for key, part in fields.items()}
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        return [_filled(part, f"{place}[{n}]", rendering) for n, part in enumerate(items)]
+        return [_fill(part, f"{place}[{n}]", rendering) for n, part in enumerate(items)]
     if not isinstance(value, str) or not MARKS.search(value):
         return value
     rendering.place = place
     try:
-        return read_template(value).filled(rendering)
+        return read_template(value).fill(rendering)
     except TemplateError as error:
         raise TemplateError(f"{place}: {error}") from None

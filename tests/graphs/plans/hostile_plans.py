@@ -135,7 +135,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "5,000 levels of YAML blocks": lambda: "".join(" " * n + "a:\n" for n in range(5000)),
     "5,000 conditions": lambda: deep_condition(5000),
     "200 conditions": lambda: deep_condition(200),
-    "5,000 levels of data": lambda: nested(5000),
+    "5,000 levels of data": lambda: nesting(5000),
     "data inside itself": lambda: inside_itself(),
     "a billion laughs": laughs,
     "laughs in a row": merged_laughs,
@@ -191,7 +191,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
 }
 
 
-def nested(levels: int) -> dict[str, Any]:
+def nesting(levels: int) -> dict[str, Any]:
     made: Any = 1
     for _ in range(levels):
         made = [made]

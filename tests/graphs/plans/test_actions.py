@@ -290,7 +290,7 @@ def test_an_annotation_that_cannot_be_checked_takes_anything() -> None:
 
     actions = Actions.of({"search": uses})
     assert said(actions, input={"session": 1, "later": 2, "text": 3}) == []
-    assert actions.get("search").converted({"session": 1, "later": 2}) == {"session": 1, "later": 2}
+    assert actions.get("search").convert({"session": 1, "later": 2}) == {"session": 1, "later": 2}
 
 
 # -- inputs as the annotations want them
@@ -300,7 +300,7 @@ def convert(annotation: Any, value: Any) -> Any:
     def takes(x: Any) -> None: ...
 
     takes.__annotations__["x"] = annotation
-    return parameters_of(takes)["x"].converted(value)
+    return parameters_of(takes)["x"].convert(value)
 
 
 def test_json_becomes_what_the_annotation_says() -> None:

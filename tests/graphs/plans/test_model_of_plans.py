@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from prefect_resilience import ConfigurationError, Retry
 from prefect_resilience.graphs.plans.graph import Order, edges_of
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, PlanTransition
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quote, shorten
 from tests.graphs.plans.mutants_of_plans import RICH
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
@@ -202,8 +202,8 @@ def test_nodes_in_circles_have_no_order() -> None:
     ],
 )
 def test_values_as_mistakes_show_them(value: Any, shown: str) -> None:
-    assert quoted(value) == shown
+    assert quote(value) == shown
 
 
 def test_shown_text_is_bounded_and_printable() -> None:
-    assert shortened("a\ud800\n" + "b" * 100, 10) == "a\\ud800\\nbbbbbb…"
+    assert shorten("a\ud800\n" + "b" * 100, 10) == "a\\ud800\\nbbbbbb…"

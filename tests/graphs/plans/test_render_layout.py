@@ -7,7 +7,7 @@ from itertools import combinations, pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.graphs.plans.pictures.layout import WIDEST_ROW, Layout, Line, layered
+from prefect_resilience.graphs.plans.pictures.layout import WIDEST_ROW, Layout, Line, lay_out
 
 Sizes = dict[str, tuple[float, float]]
 
@@ -43,7 +43,7 @@ def apart(one: tuple[float, float, float, float], other: tuple[float, float, flo
 @settings(max_examples=80, deadline=None)
 def test_boxes_and_labels_do_not_overlap_and_arrows_point_down(drawing: tuple[Sizes, list[Line]]) -> None:
     sizes, lines = drawing
-    layout = layered(sizes, lines)
+    layout = lay_out(sizes, lines)
     areas = {name: area(layout, sizes, name) for name in sizes}
     for line, way in zip(lines, layout.ways, strict=True):
         assert way.points[0][1] == areas[line.source][3]
@@ -63,19 +63,19 @@ def test_boxes_and_labels_do_not_overlap_and_arrows_point_down(drawing: tuple[Si
 
 
 def test_nothing_to_draw() -> None:
-    assert layered({}, []) == Layout(0.0, 0.0, {}, [])
+    assert lay_out({}, []) == Layout(0.0, 0.0, {}, [])
 
 
 def test_a_chain_is_straight() -> None:
     sizes = dict.fromkeys("abc", (90.0, 40.0))
-    layout = layered(sizes, [Line("a", "b"), Line("b", "c")])
+    layout = lay_out(sizes, [Line("a", "b"), Line("b", "c")])
     assert {x for x, _ in layout.boxes.values()} == {-45.0}
     assert len({x for way in layout.ways for x, _ in way.points}) == 1
 
 
 def test_a_box_is_near_what_leads_to_it() -> None:
     sizes = dict.fromkeys("abcdef", (90.0, 40.0))
-    layout = layered(sizes, [Line("a", "f"), Line("b", "e"), Line("c", "d")])
+    layout = lay_out(sizes, [Line("a", "f"), Line("b", "e"), Line("c", "d")])
     order = {name: x for name, (x, _) in layout.boxes.items()}
     assert (order["a"] < order["b"]) == (order["f"] < order["e"])
     assert (order["b"] < order["c"]) == (order["e"] < order["d"])
@@ -83,5 +83,5 @@ def test_a_box_is_near_what_leads_to_it() -> None:
 
 def test_a_wide_layer_goes_into_several_rows() -> None:
     sizes = {f"n{i}": (90.0, 40.0) for i in range(3 * WIDEST_ROW)}
-    layout = layered(sizes, [Line("n0", name) for name in list(sizes)[1:]])
+    layout = lay_out(sizes, [Line("n0", name) for name in list(sizes)[1:]])
     assert len({y for _, y in layout.boxes.values()}) == 1 + 3

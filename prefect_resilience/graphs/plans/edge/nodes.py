@@ -76,7 +76,7 @@ class TaskFactory:
         return found if action is None else [*found, *self._wrong_options(node, action, place)]
 
     def _wrong_options(self, node: Node, action: Action, place: str) -> list[Mistake]:
-        if wrong := _said(lambda: self._check_circuit(node, action)):
+        if wrong := _error_text(lambda: self._check_circuit(node, action)):
             return [Mistake(f"{place}.circuit", wrong)]
         key = _key(node, "")
         if key not in self._checked:
@@ -88,10 +88,12 @@ class TaskFactory:
         """The field, and the error of Prefect or of the action's options."""
         # Without its circuit: another node may define the circuit that this one names.
         bare = node.model_copy(update={"circuit": None, "effect": None})
-        wrong = _said(lambda: self._make(bare, node.id))
+        wrong = _error_text(lambda: self._make(bare, node.id))
         if wrong or node.effect is None:
             return "", wrong
-        return ".effect", _said(lambda: self._make(bare.model_copy(update={"effect": node.effect}), node.id))
+        return ".effect", _error_text(
+            lambda: self._make(bare.model_copy(update={"effect": node.effect}), node.id)
+        )
 
     def _check_circuit(self, node: Node, action: Action) -> None:
         written = node.circuit
@@ -118,7 +120,7 @@ class TaskFactory:
             made = self._made[key] = self._make(node, name)
         return made
 
-    def named(self, node: Node, name: str, cache_key: str | None = None) -> AnyTask:
+    def task_for(self, node: Node, name: str, cache_key: str | None = None) -> AnyTask:
         """A copy of the node's task with the run name `name`."""
         made = copy(self._task(node, name))
         made.name = name
@@ -162,7 +164,7 @@ class TaskFactory:
         if written is None:
             return None
         if isinstance(written, str):
-            known = self._circuits.get(written) or _declared(written)
+            known = self._circuits.get(written) or _breaker_of(written)
             return self._circuits.setdefault(written, known or CircuitBreaker(written))
         fields = dict(written)
         name = fields.pop("name", None)
@@ -175,7 +177,7 @@ class TaskFactory:
         return self._circuits.setdefault(name, made)
 
 
-def _declared(name: str) -> CircuitBreaker | None:
+def _breaker_of(name: str) -> CircuitBreaker | None:
     """A breaker with the policy that the code declared for this name."""
     known = declared(name, None)
     return None if known is None else CircuitBreaker.from_policy(name, known.policy)
@@ -194,7 +196,7 @@ def _key(node: Node, name: str) -> tuple[str, ...]:
     return node.type, "" if node.effect is None else name, options
 
 
-def _said(make: Callable[[], object]) -> str:
+def _error_text(make: Callable[[], object]) -> str:
     """The error message of `make`, "" if it raises none."""
     try:
         make()

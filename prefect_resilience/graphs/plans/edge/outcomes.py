@@ -75,7 +75,7 @@ def _count_rejections(task_run: TaskRun) -> int:
     return 0 if run is None else run.rejected
 
 
-def refused(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
+def refusal_outcome(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
     """The outcome of a node that could not begin, or that has an invalid output."""
     info = ErrorInfo.of(ErrorCategory.INVALID, exception, message=message)
     return NodeOutcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
@@ -135,17 +135,17 @@ MOST_INPUTS = 100
 MESSAGE = 2_000
 
 
-def failed_after_all(task_run: TaskRun, message: str) -> None:
+def fail_after_all(task_run: TaskRun, message: str) -> None:
     """Set a completed task run to Failed, because its output is invalid."""
     before = task_run.state
-    state = Failed(message=_shown(message))
+    state = Failed(message=_message(message))
     state.state_details = StateDetails(task_run_id=task_run.id, flow_run_id=task_run.flow_run_id)
     task_run.state, task_run.state_id = state, state.id
     task_run.state_type, task_run.state_name = state.type, state.name
     emit_task_run_state_change_event(task_run, before, state)
 
 
-def recorded(
+def record_run(
     node: Node,
     state: State,
     after: Sequence[UUID],
@@ -156,7 +156,7 @@ def recorded(
 ) -> TaskRun:
     """Record a node, or a branch called `name`, that ended in this state without an engine."""
     run_id = uuid4()
-    state.message = _shown(state.message or "")
+    state.message = _message(state.message or "")
     state.state_details = StateDetails(task_run_id=run_id, flow_run_id=flow_run_id)
     inputs = [TaskRunResult(id=one) for one in after[:MOST_INPUTS]]
     times: dict[str, Any] = {
@@ -185,5 +185,5 @@ def recorded(
     return run
 
 
-def _shown(message: str) -> str:
+def _message(message: str) -> str:
     return bounded(redact(message), MESSAGE)

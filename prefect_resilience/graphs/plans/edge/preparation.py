@@ -16,8 +16,8 @@ from prefect_resilience.graphs.plans.edge.nodes import AnyTask, TaskFactory
 from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
 from prefect_resilience.graphs.plans.lookups import TemplateView
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
-from prefect_resilience.graphs.plans.node_states import listed
-from prefect_resilience.graphs.plans.reading.mistakes import quoted
+from prefect_resilience.graphs.plans.node_states import name_some
+from prefect_resilience.graphs.plans.reading.mistakes import quote
 from prefect_resilience.graphs.plans.result import NodeResult, partial_results
 from prefect_resilience.graphs.plans.routes import with_errors
 from prefect_resilience.graphs.plans.templates import render
@@ -61,9 +61,9 @@ class Preparation:
 
     def items(self, node: Node, seen: ErrorContext | None) -> Sequence[Any]:
         """The items of a fan-out."""
-        items = self._rendered(node, cast(FanOut, node.map).over, self._view(seen, {}), "map.over")
+        items = self._render(node, cast(FanOut, node.map).over, self._view(seen, {}), "map.over")
         if not isinstance(items, list | tuple):
-            raise ValueError(f"map.over must be a list, not {quoted(items)}")
+            raise ValueError(f"map.over must be a list, not {quote(items)}")
         return cast("Sequence[Any]", items)
 
     def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> TemplateView:
@@ -73,18 +73,18 @@ class Preparation:
         self, node: Node, name: str, view: TemplateView, seen: ErrorContext | None, index: int | None
     ) -> Job:
         action = self._factory.action(node)
-        given = dict(self._rendered(node, node.templated, view, "input"))
+        given = dict(self._render(node, node.templated, view, "input"))
         given = {name: given.get(name, written) for name, written in node.input.items()}
         if node.map is not None and node.map.item in action.parameters:
             given.setdefault(node.map.item, view.names[node.map.item])
-        parameters = action.converted(given)
+        parameters = action.convert(given)
         if ERROR in action.parameters:
             parameters.setdefault(ERROR, seen)
         key = node.cache.key if isinstance(node.cache, Cache) else None
-        rendered = None if key is None else str(self._rendered(node, key, view, "cache.key"))
-        return Job(node, self._factory.named(node, name, rendered), parameters, index)
+        rendered = None if key is None else str(self._render(node, key, view, "cache.key"))
+        return Job(node, self._factory.task_for(node, name, rendered), parameters, index)
 
-    def _rendered(self, node: Node, value: Any, view: TemplateView, place: str) -> Any:
+    def _render(self, node: Node, value: Any, view: TemplateView, place: str) -> Any:
         rendered = render(value, view, place=place)
         for warning in rendered.warnings:
             self._logger.warning("Node %r: %s", node.id, redact(warning))
@@ -124,7 +124,7 @@ class Branches:
             self._running += 1
         return started
 
-    def ended(self, index: int, outcome: NodeOutcome) -> None:
+    def end(self, index: int, outcome: NodeOutcome) -> None:
         self.outcomes[index] = outcome
         self._running -= 1
 
@@ -160,7 +160,7 @@ class Branches:
         info = ErrorInfo.of(
             ErrorCategory.SUBTASK,
             first.code if first else None,
-            message=f"{len(failed)} of {len(self.items)} branches failed: {listed(said, len(failed))}",
+            message=f"{len(failed)} of {len(self.items)} branches failed: {name_some(said, len(failed))}",
             kind=first.kind if first else ErrorCategory.SUBTASK.kind,
             retryable=first.retryable if first else False,
             reason=FailureReason.SUBTASK_FAILURE,

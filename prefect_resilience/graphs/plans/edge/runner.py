@@ -30,7 +30,7 @@ from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome,
 from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
 from prefect_resilience.graphs.plans.inject import Inject, read_added
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.node_states import listed
+from prefect_resilience.graphs.plans.node_states import name_some
 from prefect_resilience.graphs.plans.result import (
     NodeResult,
     PlanResult,
@@ -95,7 +95,7 @@ class Run:
                 else:
                     self._take(future)
                 self._advance()
-        return self._finished()
+        return self._final_result()
 
     def _know(self, nodes: Sequence[Node]) -> None:
         for node in nodes:
@@ -117,8 +117,8 @@ class Run:
 
     def _skip(self, skip: Skip) -> None:
         node = self.nodes[skip.node]
-        run = self._recorded(node, Completed(name="Skipped", message=skip.reason))
-        self._ended_as(node.id, run.id)
+        run = self._record(node, Completed(name="Skipped", message=skip.reason))
+        self._remember_run(node.id, run.id)
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
         self._latest = node.id
 
@@ -153,8 +153,10 @@ class Run:
                         self._preparation.branch(node, name, index, branches.items[index], seen)
                     )
                 except ValueError as error:
-                    self._recorded(node, Failed(message=str(error)), name=name)
-                    branches.ended(index, outcomes.refused(str(error), name, _now(), type(error).__name__))
+                    self._record(node, Failed(message=str(error)), name=name)
+                    branches.end(
+                        index, outcomes.refusal_outcome(str(error), name, _now(), type(error).__name__)
+                    )
         if branches.over:
             self._join(branches)
 
@@ -169,8 +171,8 @@ class Run:
                 )
         except Exception as error:  # noqa: BLE001 - task runners raise many kinds of errors
             name = job.task.name
-            run = self._recorded(node, Failed(message=str(error)), name=name)
-            outcome = outcomes.refused(str(error), name, _now(), type(error).__name__)
+            run = self._record(node, Failed(message=str(error)), name=name)
+            outcome = outcomes.refusal_outcome(str(error), name, _now(), type(error).__name__)
             self._end(job, replace(outcome, task_run_id=run.id))
             return
         self._running[future.task_run_id] = job
@@ -183,8 +185,8 @@ class Run:
     def _after(self, node: Node) -> list[UUID]:
         return [self.arrows[name].task_run_id for name in self._upstream(node) if name in self.arrows]
 
-    def _recorded(self, node: Node, state: State, **known: Any) -> TaskRun:
-        return outcomes.recorded(node, state, self._after(node), self.flow_run_id, **known)
+    def _record(self, node: Node, state: State, **known: Any) -> TaskRun:
+        return outcomes.record_run(node, state, self._after(node), self.flow_run_id, **known)
 
     def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
         """The next task run that ends; None if the plan times out first."""
@@ -205,7 +207,7 @@ class Run:
             self._settle(job.node, outcome)
             return
         branches = self._branches[job.node.id]
-        branches.ended(job.index, outcome)
+        branches.end(job.index, outcome)
         self._start_branches(branches)
 
     def _join(self, branches: Branches) -> None:
@@ -216,13 +218,15 @@ class Run:
         failed = outcome.error
         message = failed.message if failed else f"{len(branches.items)} branches"
         state = Failed(message=message) if failed else Completed(message=message)
-        run = self._recorded(node, state, began=branches.began)
+        run = self._record(node, state, began=branches.began)
         self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
 
     def _refuse(self, node: Node, message: str, exception: str) -> None:
         """Settle a node that cannot begin as failed."""
-        run = self._recorded(node, Failed(message=message))
-        self._settle(node, replace(outcomes.refused(message, node.id, _now(), exception), task_run_id=run.id))
+        run = self._record(node, Failed(message=message))
+        self._settle(
+            node, replace(outcomes.refusal_outcome(message, node.id, _now(), exception), task_run_id=run.id)
+        )
 
     def _settle(self, node: Node, outcome: NodeOutcome) -> None:
         """A node has ended: choose its routes and find the nodes that may run now."""
@@ -239,7 +243,7 @@ class Run:
             now=_now(),
         )
         if routing.error is not None and outcome.error is None and outcome.task_run is not None:
-            outcomes.failed_after_all(outcome.task_run, routing.error.message)
+            outcomes.fail_after_all(outcome.task_run, routing.error.message)
         self._keep(node, outcome, routing)
         self._latest = node.id
         if routing.to or (routing.why and not routing.error):
@@ -262,7 +266,7 @@ class Run:
             task_run_id=None if run_id is None else str(run_id),
         )
         if run_id is not None:
-            self._ended_as(node.id, run_id)
+            self._remember_run(node.id, run_id)
         if error is None:
             self.outputs[node.id] = outcome.value
         else:
@@ -270,7 +274,7 @@ class Run:
         for name in routing.to:
             self.routed_by.setdefault(name, []).append(node.id)
 
-    def _ended_as(self, node_id: str, run_id: UUID) -> None:
+    def _remember_run(self, node_id: str, run_id: UUID) -> None:
         """Remember a node's task run, for the arrows to later nodes."""
         self.arrows[node_id] = EndedRun(run_id, self.flow_run_id)
 
@@ -278,20 +282,20 @@ class Run:
         """Add the nodes that an action returned. The node fails if they cannot be added."""
         level = self.injected.get(node.id, 0) + 1
         try:
-            added = self._added(node, inject, level)
+            added = self._read_added(node, inject, level)
             self._steps.append(self.schedule.add(added, by=node.id, before=inject.before))
         except ValueError as error:
             if outcome.task_run is not None:
-                outcomes.failed_after_all(outcome.task_run, str(error))
-            refusal = outcomes.refused(str(error), node.id, _now(), type(error).__name__)
+                outcomes.fail_after_all(outcome.task_run, str(error))
+            refusal = outcomes.refusal_outcome(str(error), node.id, _now(), type(error).__name__)
             return replace(outcome, value=None, error=refusal.error)
         self._know(added)
         self.injected.update((one.id, level) for one in added)
-        names = listed([one.id for one in added[:10]], len(added))
+        names = name_some([one.id for one in added[:10]], len(added))
         self.logger.info("Node %r added %d nodes: %s", node.id, len(added), names)
         return replace(outcome, value=inject.output)
 
-    def _added(self, node: Node, inject: Inject, level: int) -> list[Node]:
+    def _read_added(self, node: Node, inject: Inject, level: int) -> list[Node]:
         """The nodes of an `Inject`. Raises ValueError if they are invalid or too many."""
         bounds = self.plan.bounds
         if level > bounds.depth:
@@ -330,7 +334,7 @@ class Run:
                 self._skip(Skip(job.node.id, reason))
                 self._steps.append(self.schedule.settle(job.node.id, Ended(False)))
 
-    def _finished(self) -> PlanResult:
+    def _final_result(self) -> PlanResult:
         results = {name: self._final(name) for name in self.nodes}
         good = self.overdue is None and all(result.status != "failed" for result in results.values())
         result = PlanResult(

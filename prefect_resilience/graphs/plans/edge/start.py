@@ -19,15 +19,15 @@ from prefect_resilience.graphs.plans.builtin import (
     asking,
     common_part,
     current_nest,
-    located,
-    nested,
+    locate,
+    nesting,
 )
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
 from prefect_resilience.graphs.plans.edge.runner import Run
 from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
-from prefect_resilience.graphs.plans.reading.reading import is_text, read_plan, written_data
+from prefect_resilience.graphs.plans.reading.reading import data_of, is_text, read_plan
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
@@ -48,7 +48,7 @@ def _ask(
         found = actions.get(name)
         if found is None:
             raise ConfigurationError(f"quorum: unknown action {name!r}{nearest(name, actions.names())}")
-        voters.append(_Voter(found, found.converted(given)))
+        voters.append(_Voter(found, found.convert(given)))
     if not 1 <= need <= len(of):
         raise ConfigurationError(f"quorum: need={need} must be from 1 to {len(of)}, the number of actions")
     return Quorum(tuple(voters), need, common_part(key)).ask(TargetCall(named={"error": error}))
@@ -89,7 +89,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     """
     actions = Actions.of(given)
     around = current_nest()
-    source = located(source, around.files if around else ())
+    source = locate(source, around.files if around else ())
     factory = TaskFactory(actions)
     plan = read_plan(source, actions=factory, inputs=inputs or {})
 
@@ -102,7 +102,11 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
     title = title_of(plan, source)
-    with nested(nest), asking(partial(_ask, actions)), progress_shown(f"{artifact_key(title)}-progress", run):
+    with (
+        nesting(nest),
+        asking(partial(_ask, actions)),
+        progress_shown(f"{artifact_key(title)}-progress", run),
+    ):
         try:
             result = run.run()
         except PlanFailed as failure:
@@ -127,17 +131,17 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
     if written is None or (isinstance(written, str) and has_template(written)):
         return []
     try:
-        source = located(written, nest.files)
+        source = locate(written, nest.files)
         plan = read_plan(source, actions=TaskFactory(actions))
         inner = _nest(plan, source, nest, nest.run)
-        return [_placed(place, one, source) for one in mistakes_inside(plan, actions, inner)]
+        return [_in_outer_plan(place, one, source) for one in mistakes_inside(plan, actions, inner)]
     except PlanError as error:
-        return [_placed(place, one, written) for one in error.mistakes]
+        return [_in_outer_plan(place, one, written) for one in error.mistakes]
     except ConfigurationError as error:
         return [Mistake(place, str(error))]
 
 
-def _placed(place: str, mistake: Mistake, source: Any) -> Mistake:
+def _in_outer_plan(place: str, mistake: Mistake, source: Any) -> Mistake:
     """A mistake of an inner plan, with its place in the outer plan or the name of the inner file."""
     if isinstance(source, str | Path):
         return Mistake(place, f"{Path(source).name}: {mistake}")
@@ -160,7 +164,7 @@ def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
 
 def title_of(plan: Any, source: Any = None) -> str:
     """The title of a plan: its name, its intent, its file, or "plan"."""
-    written = _written(plan) if isinstance(plan, str | Path) else plan
+    written = _data_of(plan) if isinstance(plan, str | Path) else plan
     known = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if isinstance(plan, Plan):
         known = {"name": plan.name, "intent": plan.intent}
@@ -173,9 +177,9 @@ def title_of(plan: Any, source: Any = None) -> str:
     return "plan"
 
 
-def _written(source: str | Path) -> Any:
+def _data_of(source: str | Path) -> Any:
     """The data of a plan's file or text; None if it cannot be read, which the run itself reports."""
     try:
-        return written_data(source)
+        return data_of(source)
     except PlanError:
         return None

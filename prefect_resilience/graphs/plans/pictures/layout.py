@@ -57,7 +57,7 @@ class Place(NamedTuple):
     bottom: float
 
 
-def layered(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> Layout:
+def lay_out(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> Layout:
     """Lay out boxes of these sizes and these arrows, which must have no cycle."""
     rows = _rows(sizes, lines)
     courses = _courses(rows, lines)

@@ -174,16 +174,16 @@ def _ending(end: NodeResult | None) -> list[str]:
     if end is None:
         return []
     if end.status == "skipped":
-        return _wrapped(f"skipped: {end.reason}" if end.reason else "skipped")
+        return _wrap(f"skipped: {end.reason}" if end.reason else "skipped")
     marks = [
         end.status if end.status != "succeeded" else "",
         f"{end.attempts} attempts" if end.attempts > 1 else "",
         "" if end.duration is None else lasting(end.duration),
     ]
-    return [" · ".join(filter(None, marks)), *_wrapped(end.error.summary() if end.error else "")]
+    return [" · ".join(filter(None, marks)), *_wrap(end.error.summary() if end.error else "")]
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     """A text on at most three lines."""
     return wrap(one_line(text, 3 * _LINE), _LINE, max_lines=3, placeholder="…", break_on_hyphens=False)
 

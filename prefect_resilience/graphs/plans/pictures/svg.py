@@ -10,7 +10,7 @@ from unicodedata import east_asian_width
 
 from prefect_resilience.base.text import FONT, element, number, rect, words
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.pictures.layout import Line, Way, layered
+from prefect_resilience.graphs.plans.pictures.layout import Line, Way, lay_out
 from prefect_resilience.graphs.plans.pictures.picture import LOOKS, Arrow, Box, Picture, picture_of
 from prefect_resilience.graphs.plans.result import PlanResult
 
@@ -36,7 +36,7 @@ def draw(picture: Picture) -> str:
     """The SVG document."""
     sizes = {box.id: _box_size(box) for box in picture.boxes}
     lines = [Line(arrow.source, arrow.target, _label_size(arrow)) for arrow in picture.arrows]
-    layout = layered(sizes, lines)
+    layout = lay_out(sizes, lines)
     header = [(text, 16.0) for text in (picture.title,) if text]
     header += [(text, 12.0) for text in (picture.verdict, picture.note) if text]
     legend = _legend(picture)
@@ -47,7 +47,7 @@ def draw(picture: Picture) -> str:
     parts = [rect(0.5, 0.5, width - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9")]
     for row, (text, size) in enumerate(header):
         parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, size, INK, bold=not row))
-    parts.append(_moved(width / 2, top))
+    parts.append(_group_at(width / 2, top))
     drawn = sorted(zip(picture.arrows, layout.ways, strict=True), key=lambda pair: bool(pair[0].taken))
     for arrow, way in drawn:
         parts += _arrow(arrow, way)
@@ -56,14 +56,14 @@ def draw(picture: Picture) -> str:
     for arrow, way in drawn:
         parts += _label(arrow, *way.label)
     for row, (meaning, sample) in enumerate(legend.items()):
-        parts += ["</g>", _moved(_MARGIN, bottom + 20 * row), sample, words(meaning, 32, 4, _LINE, SMALL)]
+        parts += ["</g>", _group_at(_MARGIN, bottom + 20 * row), sample, words(meaning, 32, 4, _LINE, SMALL)]
     about = " - ".join(text for text in (picture.title or "plan", picture.verdict) if text)
     size = f'{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size} role="img" font-family="{FONT}">'
     return "\n".join([start, element("title", about), *parts, "</g>", "</svg>"])
 
 
-def _moved(x: float, y: float) -> str:
+def _group_at(x: float, y: float) -> str:
     return f'<g transform="translate({number(x)} {number(y)})">'
 
 

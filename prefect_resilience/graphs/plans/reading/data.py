@@ -17,7 +17,7 @@ import yaml
 
 from prefect_resilience.base.plain import can_be_written
 from prefect_resilience.base.text import without_comments
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quoted, shortened
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quote, shorten
 
 DEEPEST = 100
 """Levels of objects and lists in a plan, the plan itself included."""
@@ -58,7 +58,7 @@ def load_json(text: str, source: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object, parse_int=_whole)
     except json.JSONDecodeError as error:
-        near = shortened(text[error.pos : error.pos + 20].split("\n")[0].strip())
+        near = shorten(text[error.pos : error.pos + 20].split("\n")[0].strip())
         near = f", at {near!r}" if near else ", at the end" if error.pos >= len(text) - 1 else ""
         place = f"{source}, line {error.lineno}, column {error.colno}"
         refuse(place, f"is not valid JSON: {error.msg[:1].lower()}{error.msg[1:]}{near}", source)
@@ -72,7 +72,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         for name in data:
             if names.count(name) > 1:
-                data[name] = WrittenTwice(f"{quoted(name)} is written more than once: write it once")
+                data[name] = WrittenTwice(f"{quote(name)} is written more than once: write it once")
     return data
 
 
@@ -89,7 +89,7 @@ def load_yaml(text: str, source: str) -> Any:
     try:
         return _YamlReader(cast("Any", yaml).parse(text, Loader=loader)).document()
     except yaml.MarkedYAMLError as error:
-        says = shortened(str(error.problem or error.context or "cannot be read"), 200)
+        says = shorten(str(error.problem or error.context or "cannot be read"), 200)
         if not isinstance(error, _WrongYaml):
             says = f"is not valid YAML: {says}"
         mark = error.problem_mark or error.context_mark
@@ -97,7 +97,7 @@ def load_yaml(text: str, source: str) -> Any:
             says = f"{says}; indent with spaces, not tabs"
         refuse(f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source, says, source)
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        refuse(source, f"is not valid YAML: {shortened(str(error).splitlines()[0], 200)}")
+        refuse(source, f"is not valid YAML: {shorten(str(error).splitlines()[0], 200)}")
 
 
 class _WrongYaml(yaml.MarkedYAMLError):
@@ -143,14 +143,12 @@ class _YamlReader:
         mark = event.start_mark
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise _WrongYaml(
-                    mark, f"the alias *{shortened(event.anchor)} has no anchor that ends above it"
-                )
+                raise _WrongYaml(mark, f"the alias *{shorten(event.anchor)} has no anchor that ends above it")
             value, size = self._anchors[event.anchor]
             self._add(size, mark)
             return value
         if event.tag is not None:
-            raise _WrongYaml(mark, f"the tag {quoted(event.tag)} is not supported: write plain data")
+            raise _WrongYaml(mark, f"the tag {quote(event.tag)} is not supported: write plain data")
         before = self._count
         self._add(1, mark)
         if isinstance(event, yaml.ScalarEvent):
@@ -177,7 +175,7 @@ class _YamlReader:
         for event in self._parts():
             key = self._value(event, level)
             if not isinstance(key, str):
-                says = f"{quoted(key)} is not a key: write a string, in quotes if necessary"
+                says = f"{quote(key)} is not a key: write a string, in quotes if necessary"
                 raise _WrongYaml(event.start_mark, says)
             start = next(self._events)
             value = self._value(start, level)
@@ -204,7 +202,7 @@ def _scalar(text: str, mark: Any) -> Any:
         return _WORDS[text]
     if _OLD.fullmatch(text):
         says = "has different meanings in different versions of YAML: write it in quotes, or true or false"
-        raise _WrongYaml(mark, f"{shortened(text)} {says}")
+        raise _WrongYaml(mark, f"{shorten(text)} {says}")
     if _WHOLE.fullmatch(text):
         return _whole(text)
     return float(text) if _NUMBER.fullmatch(text) else text
@@ -228,7 +226,7 @@ def wrong_data(value: Mapping[Any, Any], level: int) -> Iterator[tuple[Place, st
         parts: Any = cast("Any", data).items() if keyed else enumerate(data)
         for key, part in parts:
             if keyed and not isinstance(key, str):
-                yield place, f"{quoted(key)} is not a key: write a string"
+                yield place, f"{quote(key)} is not a key: write a string"
             elif keyed and not (key.isascii() or can_be_written(key)):
                 yield place, f"has a key with {HALF_LETTER}"
             elif isinstance(part, _HOLDS):
@@ -251,4 +249,4 @@ def _wrong_scalar(value: Any) -> str:
         return "" if math.isfinite(value) else f"write a finite number, not {value}"
     if isinstance(value, int):
         return "is a number with too many digits: write it as a string" if value.bit_length() > 4096 else ""
-    return f"write a JSON value, not {shortened(quoted(value))}"
+    return f"write a JSON value, not {shorten(quote(value))}"

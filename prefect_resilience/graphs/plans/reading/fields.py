@@ -12,7 +12,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import Place, quoted, refusal, sentences_of
+from prefect_resilience.graphs.plans.reading.mistakes import Place, quote, refusal, sentences_of
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
@@ -55,12 +55,12 @@ class RetrySchema:
 def node_id(value: str) -> str:
     """A node's id."""
     if len(value) > LONGEST_ID:
-        raise ValueError(f"{quoted(value)} is too long: an id has at most {LONGEST_ID} characters")
+        raise ValueError(f"{quote(value)} is too long: an id has at most {LONGEST_ID} characters")
     if not ID.fullmatch(value):
         mended = re.sub(r"[^\w-]+", "_", value.strip()).strip("-_")
         write = f"; write {mended!r}" if mended and ID.fullmatch(mended) else ""
         raise ValueError(
-            f"{quoted(value)} is not a valid id: use letters, digits, _ and -, but do not begin with -{write}"
+            f"{quote(value)} is not a valid id: use letters, digits, _ and -, but do not begin with -{write}"
         )
     normal = unicodedata.normalize("NFKC", value)
     if normal != value:
@@ -82,13 +82,13 @@ def names(value: Any) -> Any:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, list | tuple):
-        raise ValueError(f"write a node's id or a list of them, not {quoted(value)}")
+        raise ValueError(f"write a node's id or a list of them, not {quote(value)}")
     return tuple(cast("list[Any]", value))
 
 
 def items(value: Any) -> Any:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"write a list, not {quoted(value)}")
+        raise ValueError(f"write a list, not {quote(value)}")
     return tuple(cast("list[Any]", value))
 
 
@@ -99,7 +99,7 @@ def over(value: Any) -> Any:
     if isinstance(value, str) and read_template(value).is_one_value:
         return value
     form = "{{load.output.items}}"
-    raise ValueError(f"write a list, or a template that gives one, such as {form}, not {quoted(value)}")
+    raise ValueError(f"write a list, or a template that gives one, such as {form}, not {quote(value)}")
 
 
 def retry_policy(value: Any) -> Any:
@@ -109,7 +109,7 @@ def retry_policy(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
     if not isinstance(value, Mapping):
-        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {quoted(value)}')
+        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {quote(value)}')
     written = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
     wrong: list[tuple[Place, str]] = []
     for name, number in list(written.items()):
@@ -119,12 +119,12 @@ def retry_policy(value: Any) -> Any:
             continue
         if isinstance(number, bool) or not isinstance(number, kinds) or not 0 <= number < 1e12:
             kind = "a whole number" if known == "max_retries" else "a number"
-            wrong.append(((name,), f"write {kind} of at least 0, not {quoted(number)}"))
+            wrong.append(((name,), f"write {kind} of at least 0, not {quote(number)}"))
             del written[name]
-    return checked(Retry, written, wrong)
+    return check_policy(Retry, written, wrong)
 
 
-def checked(model: type[BaseModel], written: Mapping[str, Any], wrong: list[tuple[Place, str]]) -> Any:
+def check_policy(model: type[BaseModel], written: Mapping[str, Any], wrong: list[tuple[Place, str]]) -> Any:
     """The policy. Raises all its mistakes, and those in `wrong`."""
     policy = None
     try:
@@ -143,12 +143,12 @@ def circuit(value: Any) -> Any:
     if isinstance(value, str):
         return not_blank(value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"write a circuit's name, or an object with its name, not {quoted(value)}")
+        raise ValueError(f"write a circuit's name, or an object with its name, not {quote(value)}")
     written: dict[str, Any] = dict(cast("Mapping[str, Any]", value))
     name = written.get("name")
     if not isinstance(name, str) or not name.strip():
         raise ValueError('has no name: write {"name": "llm", ...}')
-    checked(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, [])
+    check_policy(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, [])
     return written
 
 
@@ -156,5 +156,5 @@ def effect(value: Any) -> Any:
     """A kind of effect, or an object with one."""
     kind: Any = cast("Mapping[str, Any]", value).get("kind") if isinstance(value, Mapping) else value
     if value is not None and kind not in EFFECTS:
-        raise ValueError(f"{quoted(kind)} is not a kind of effect{nearest(str(kind), EFFECTS)}")
+        raise ValueError(f"{quote(kind)} is not a kind of effect{nearest(str(kind), EFFECTS)}")
     return cast("Any", value)

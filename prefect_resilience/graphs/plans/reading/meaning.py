@@ -10,7 +10,7 @@ from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
 from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quote
 from prefect_resilience.graphs.plans.templates import is_node, path_mistake, read_template, texts
 
 UNREAD = "\0"
@@ -67,12 +67,12 @@ class Meaning:
 
     def mistakes(self) -> Numbered:
         """Every mistake, with the number of its node."""
-        yield from self._counted()
+        yield from self._count_branches()
         for n, entry in enumerate(self.entries):
             yield from ((n, Mistake(f"{entry.place}.{place}", says)) for place, says in self._of(n, entry))
         yield from self._in_order()
 
-    def _counted(self) -> Numbered:
+    def _count_branches(self) -> Numbered:
         nodes, branches = len(self.entries), sum(_branches(entry.node) for entry in self.entries)
         if nodes + branches > self.bounds.nodes:
             most = f"the {self.bounds.nodes:,} that bounds.nodes allows"
@@ -84,11 +84,11 @@ class Meaning:
         if first is not None and first != n:
             yield (
                 "id",
-                f"{quoted(entry.id)} is already the id of {self.entries[first].place}: write another id",
+                f"{quote(entry.id)} is already the id of {self.entries[first].place}: write another id",
             )
         for edge in edges_of(entry.node):
             yield from self._of_edge(entry, edge)
-        yield from _written_twice(entry.node)
+        yield from _doubles(entry.node)
         yield from self._of_fan_out(entry.node)
         yield from self._of_templates(n, entry.node)
         yield from self._of_conditions(n, entry.node)
@@ -98,10 +98,10 @@ class Meaning:
         if other != UNREAD and other not in self.at:
             yield entry.place_of(edge), self._unknown(other)
         elif other == entry.id:
-            yield entry.place_of(edge), _ITSELF[edge.kind].format(quoted(other))
+            yield entry.place_of(edge), _ITSELF[edge.kind].format(quote(other))
 
     def _unknown(self, name: str) -> str:
-        return f"unknown node {quoted(name)}{self.names.suggestion(name)}"
+        return f"unknown node {quote(name)}{self.names.suggestion(name)}"
 
     def _of_fan_out(self, node: Node) -> Iterator[tuple[str, str]]:
         if node.map is None:
@@ -111,7 +111,7 @@ class Meaning:
             says = f"{count:,} items are more than the {self.bounds.fan_out:,} that bounds.fan_out allows"
             yield "map.over", says
         if not re.fullmatch(r"[^\W\d]\w*", item) or len(item) > 100:
-            yield "map.as", f"{quoted(item)} is not a valid name: use letters, digits and _, as in 'document'"
+            yield "map.as", f"{quote(item)} is not a valid name: use letters, digits and _, as in 'document'"
         elif item != "item" and item in RESERVED_IDS:
             yield "map.as", f"{item!r} has a special meaning in templates: write another name"
         elif item in self.at:
@@ -163,18 +163,18 @@ class Meaning:
     def _circle(self, cycle: Sequence[int]) -> str:
         ids = [self.entries[n].id for n in (*cycle, cycle[0])]
         shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
-        return f"{quoted(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
+        return f"{quote(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
 
     def _too_early(self, order: Order) -> Numbered:
         asked = [(use.used, use.user) for use in self.uses if use.used != use.user]
         early = order.not_before(asked)
-        after = _reversed_before(order, early)
+        after = _opposite_pairs(order, early)
         told: set[Use] = set()
         for use in self.uses:
             if use in told:
                 continue
             told.add(use)
-            used, user = (quoted(self.entries[n].id) for n in (use.used, use.user))
+            used, user = (quote(self.entries[n].id) for n in (use.used, use.user))
             if use.used == use.user:
                 if not use.itself:
                     says = f"{user} uses its own output, which does not exist before it has run"
@@ -188,7 +188,7 @@ class Meaning:
                 yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
 
 
-def _reversed_before(order: Order, early: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
+def _opposite_pairs(order: Order, early: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
     """The pairs that are in the opposite order."""
     some = [(then, first) for first, then in list(early)[:1000]]
     return {(first, then) for then, first in set(some) - order.not_before(some)}
@@ -209,7 +209,7 @@ def _branches(node: Node) -> int:
     return len(cast("list[Any]", over)) if isinstance(over, list) else 0
 
 
-def _written_twice(node: Node) -> Iterator[tuple[str, str]]:
+def _doubles(node: Node) -> Iterator[tuple[str, str]]:
     for name in ("retry_policy", "timeout_ms"):
         if node.execution and getattr(node, name) is not None and getattr(node.execution, name) is not None:
             yield f"execution.{name}", f"{name} is written here and in the node itself: write one of them"
@@ -248,7 +248,7 @@ def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered
     for n, entry in enumerate(entries):
         for place, name in _inputs_of(entry.node):
             if name not in known:
-                says = f"unknown input {quoted(name)}{names.suggestion(name)}; pass it, or declare it in"
+                says = f"unknown input {quote(name)}{names.suggestion(name)}; pass it, or declare it in"
                 yield n, Mistake(f"{entry.place}.{place}", f"{says} the plan's inputs")
 
 

@@ -46,21 +46,21 @@ class PlanError(ConfigurationError):
     def __init__(self, mistakes: Iterable[Mistake], source: str = "the plan") -> None:
         self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
         self.source = source
-        super().__init__(_listed(self.mistakes, source))
+        super().__init__(_list_mistakes(self.mistakes, source))
 
 
-def _listed(mistakes: tuple[Mistake, ...], source: str) -> str:
+def _list_mistakes(mistakes: tuple[Mistake, ...], source: str) -> str:
     count = len(mistakes)
     several = "1 mistake" if count == 1 else f"{count:,} mistakes"
     if count >= MOST_MISTAKES:
         several = f"at least {several}"
-    lines = [shortened(str(mistake), SHOWN_LENGTH) for mistake in mistakes[:SHOWN]]
+    lines = [shorten(str(mistake), SHOWN_LENGTH) for mistake in mistakes[:SHOWN]]
     if count > SHOWN:
         lines.append(f"and {count - SHOWN:,} more")
     return "\n".join([f"{source} has {several}:", *lines])
 
 
-def shortened(text: str, length: int = 80) -> str:
+def shorten(text: str, length: int = 80) -> str:
     """The text, cut to `length`; characters that cannot be printed or encoded are escaped."""
     if len(text) > length:
         text = text[: length - 1] + "…"
@@ -69,10 +69,10 @@ def shortened(text: str, length: int = 80) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def quoted(value: object, length: int = 60) -> str:
+def quote(value: object, length: int = 60) -> str:
     """A value for a message: short, and cheap to make even for a large value."""
     if isinstance(value, str):
-        short = shortened(value, length)
+        short = shorten(value, length)
         return repr(value) if short == value else f"'{short}'"
     if isinstance(value, dict):
         return "an object"
@@ -108,9 +108,9 @@ class Names:
             self._left -= len(self._right)
             near = closest(wrong.casefold(), [*self._right])
             if near is not None:
-                return f"; did you mean {quoted(self._right[near])}?"
+                return f"; did you mean {quote(self._right[near])}?"
         if 0 < len(self._right) <= MOST_LISTED:
-            return f"; write one of {', '.join(shortened(name) for name in sorted(self._right.values()))}"
+            return f"; write one of {', '.join(shorten(name) for name in sorted(self._right.values()))}"
         return ""
 
 
@@ -158,7 +158,7 @@ def inside(place: str, key: Any) -> str:
         return f"{place}[{key}]"
     if isinstance(key, str) and re.fullmatch(r"[\w-]+", key):
         return f"{place}.{key}" if place else key
-    return f"{place}[{quoted(key, 40)}]"
+    return f"{place}[{quote(key, 40)}]"
 
 
 def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
@@ -240,11 +240,11 @@ def _sentence(
             return f"is missing: {meaning[:1].lower()}{meaning[1:]}" if meaning else "is missing"
         case "literal_error" | "enum":
             options = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-            return f"unknown value {quoted(value)}{Names(options).suggestion(value)}"
+            return f"unknown value {quote(value)}{Names(options).suggestion(value)}"
         case _ if kind in _WRITE:
-            return f"write {_WRITE[kind].format(**context)}, not {quoted(value)}"
+            return f"write {_WRITE[kind].format(**context)}, not {quote(value)}"
         case _:
-            return shortened(error["msg"][:1].lower() + error["msg"][1:], 300)
+            return shorten(error["msg"][:1].lower() + error["msg"][1:], 300)
 
 
 PARTS: dict[str, type[BaseModel]] = {

@@ -12,8 +12,8 @@ from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import without_comments
 from prefect_resilience.graphs.plans.model import Asked, CheckedActions, Plan
 from prefect_resilience.graphs.plans.reading.data import load_json, load_yaml, refuse
-from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quoted, shortened
-from prefect_resilience.graphs.plans.reading.validate import built
+from prefect_resilience.graphs.plans.reading.mistakes import PlanError, quote, shorten
+from prefect_resilience.graphs.plans.reading.validate import build_plan
 
 LARGEST_FILE = 32_000_000
 """Bytes of a plan's file, and characters of its text."""
@@ -42,14 +42,14 @@ def read_plan(
             raise PlanError(wrong)
         return source
     if isinstance(source, Mapping):
-        return built(source, asked)
+        return build_plan(source, asked)
     if isinstance(source, Path) or (isinstance(cast("Any", source), str) and not is_text(source)):
         return from_file(source, asked, base)
     if isinstance(cast("Any", source), str):
         return from_text(source, asked)
     refuse(
         "the plan",
-        f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quoted(source)}",
+        f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quote(source)}",
     )
     return None
 
@@ -62,15 +62,15 @@ def is_text(source: str) -> bool:
 
 def from_text(text: str, asked: Asked | None = None, source: str = "the plan") -> Plan:
     """The plan in a text: JSON if it begins with `{`, `[` or a comment, else YAML. Raises PlanError."""
-    return built(_data_of_text(text, source), asked or Asked(), source)
+    return build_plan(_data_of_text(text, source), asked or Asked(), source)
 
 
 def from_file(path: str | Path, asked: Asked | None = None, base: str | Path | None = None) -> Plan:
     """The plan in a `.json`, `.yaml` or `.yml` file. Raises PlanError."""
-    return built(_data_of_file(path, base), asked or Asked(), _called(path))
+    return build_plan(_data_of_file(path, base), asked or Asked(), _source_name(path))
 
 
-def written_data(source: str | Path) -> Any:
+def data_of(source: str | Path) -> Any:
     """The data of a text or a file, unchecked. Raises PlanError if it cannot be read."""
     if isinstance(source, str) and is_text(source):
         return _data_of_text(source, "the plan")
@@ -89,7 +89,7 @@ def _data_of_text(text: str, source: str) -> Any:
 
 
 def _data_of_file(path: str | Path, base: str | Path | None = None) -> Any:
-    place, source = Path(base or "", path), _called(path)
+    place, source = Path(base or "", path), _source_name(path)
     if place.suffix.lower() not in SUFFIXES:
         refuse(source, f"is not a plan file: its name must end in {', '.join(SUFFIXES)}")
     text = _text_of(place, source)
@@ -99,8 +99,8 @@ def _data_of_file(path: str | Path, base: str | Path | None = None) -> Any:
     return load(text, source)
 
 
-def _called(path: str | Path) -> str:
-    return shortened(str(path), 200) or "the plan"
+def _source_name(path: str | Path) -> str:
+    return shorten(str(path), 200) or "the plan"
 
 
 def _text_of(path: Path, source: str) -> str:
@@ -117,11 +117,11 @@ def _text_of(path: Path, source: str) -> str:
     except PlanError:
         raise
     except FileNotFoundError:
-        place = shortened(str(path.parent.absolute()), 200)
+        place = shorten(str(path.parent.absolute()), 200)
         refuse(source, f"there is no such file in {place}{nearest_file(path, SUFFIXES)}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
-        refuse(source, f"cannot be read: {shortened(str(why), 200)}")
+        refuse(source, f"cannot be read: {shorten(str(why), 200)}")
     try:
         return written.decode("utf-8-sig")
     except UnicodeDecodeError as error:

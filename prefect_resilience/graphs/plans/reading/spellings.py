@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from prefect_resilience.graphs.plans.model import QUORUM
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quoted
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quote
 
 SOURCE = "from_node_id"
 _OTHERS = frozenset({"implementation", "quorum", "retries", "transitions"})
@@ -83,7 +83,7 @@ class Spellings:
         own = None if own == QUORUM else own
         fields: dict[str, Any] = {"type": QUORUM, "input": {"of": []}}
         if not isinstance(quorum, dict) or not quorum or not quorum.keys() <= {"of", "times", "need", "key"}:
-            says = f"write an object such as {_QUORUM_FORM}, not {quoted(cast('Any', quorum))}"
+            says = f"write an object such as {_QUORUM_FORM}, not {quote(cast('Any', quorum))}"
             self._refuse(f"{place}.quorum", says)
             return fields
         words = {**cast("dict[str, Any]", quorum)}
@@ -92,7 +92,7 @@ class Spellings:
             says = "write 'of' with the actions to call, or a type and 'times', but not both"
             self._refuse(f"{place}.quorum", says)
         elif times is not None and (type(times) is not int or not 1 <= times <= MOST_ASKED):
-            says = f"write how many times to call {quoted(own)}, from 1 to {MOST_ASKED}, not {quoted(times)}"
+            says = f"write how many times to call {quote(own)}, from 1 to {MOST_ASKED}, not {quote(times)}"
             self._refuse(f"{place}.quorum.times", says)
         else:
             of = words.get("of", [own] * (times or 0))
@@ -109,7 +109,7 @@ class Spellings:
         rest = dict(cast("Mapping[Any, Any]", way))
         source = rest.pop(SOURCE)
         if source != node_id:
-            says = f"{quoted(source)} is another node: write the transition there, or leave this out"
+            says = f"{quote(source)} is another node: write the transition there, or leave this out"
             self._refuse(f"{place}.{SOURCE}", says)
         return rest
 
@@ -117,7 +117,7 @@ class Spellings:
         """Move each transition of the plan into its source node."""
         if not isinstance(ways, list | tuple):
             if ways is not None:
-                self._refuse("transitions", f"write a list, not {quoted(ways)}")
+                self._refuse("transitions", f"write a list, not {quote(ways)}")
             return
         ids: list[Any] = [
             cast("Any", node).get("id") if isinstance(node, dict) else getattr(node, "id", None)
@@ -127,7 +127,7 @@ class Spellings:
         for number, way in enumerate(cast("list[Any]", ways)):
             place = f"transitions[{number}]"
             if not isinstance(way, Mapping):
-                self._refuse(place, f"write an object, not {quoted(way)}")
+                self._refuse(place, f"write an object, not {quote(way)}")
                 continue
             rest = dict(cast("Mapping[Any, Any]", way))
             source = rest.pop(SOURCE, None)
@@ -135,7 +135,7 @@ class Spellings:
                 self._refuse(f"{place}.{SOURCE}", "is missing: the id of the node that the transition leaves")
             elif source not in numbers:
                 near = Names(numbers).suggestion(source)
-                self._refuse(f"{place}.{SOURCE}", f"unknown node {quoted(source)}{near}")
+                self._refuse(f"{place}.{SOURCE}", f"unknown node {quote(source)}{near}")
             elif not isinstance(nodes[numbers[source]], dict):
                 self._refuse(f"{place}.{SOURCE}", "write this transition in the node's own transitions")
             else:

@@ -19,7 +19,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
     PlanError,
     mistakes_of,
     place_text,
-    quoted,
+    quote,
 )
 from prefect_resilience.graphs.plans.reading.spellings import Spellings
 
@@ -29,7 +29,7 @@ ROUTES = ("depends_on", "on_success", "on_failure", "handles_error")
 def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
     """The values of a plan's fields, with its nodes read. They are valid only if `asked` has no mistakes."""
     if not isinstance(data, Mapping):
-        says = f"a plan is an object with its nodes in 'tasks', not {quoted(data)}"
+        says = f"a plan is an object with its nodes in 'tasks', not {quote(data)}"
         asked.mistakes.append(Mistake("", says))
         return {}
     spelled = Spellings(cast("Mapping[Any, Any]", data))
@@ -54,14 +54,14 @@ def _wrong_list(is_written: bool, tasks: Any, bounds: Bounds) -> str:
     if isinstance(tasks, WrittenTwice):
         return str(tasks)
     if not isinstance(tasks, list | tuple):
-        return f"write a list of nodes, not {quoted(tasks)}"
+        return f"write a list of nodes, not {quote(tasks)}"
     count = len(cast("list[Any]", tasks))
     if count > bounds.nodes:
         return f"{count:,} nodes are more than the {bounds.nodes:,} that bounds.nodes allows"
     return "" if count else "is empty: write at least one node"
 
 
-def built(data: Any, asked: Asked, source: str = "the plan") -> Plan:
+def build_plan(data: Any, asked: Asked, source: str = "the plan") -> Plan:
     """The plan of this data. Raises `PlanError` with every mistake."""
     try:
         return Plan.model_validate(data, context=asked)
@@ -82,7 +82,7 @@ def _wrong_fields(values: dict[str, Any]) -> Iterator[Mistake]:
     """The mistakes of the plan's own fields. Valid fields are replaced in `values` by their parsed form."""
     data = {name: value for name, value in values.items() if not isinstance(value, Bounds)}
     wrong = list(wrong_data(data, 0))
-    yield from _placed(wrong, "")
+    yield from _at_places(wrong, "")
     bad = {place[0] for place, _ in wrong if place}
     for name in bad:
         del values[str(name)]
@@ -129,14 +129,14 @@ def _of_run(
 def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
     """A node, as far as it can be read, and its own mistakes."""
     if isinstance(raw, Node):
-        mistakes = _placed(wrong_data(raw.input, 2), f"{place}.input")
+        mistakes = _at_places(wrong_data(raw.input, 2), f"{place}.input")
         return Entry(raw.id, place, raw, not mistakes), mistakes
     if not isinstance(raw, Mapping):
-        says = f"write a node, an object with id and type, not {quoted(raw)}"
+        says = f"write a node, an object with id and type, not {quote(raw)}"
         return Entry("", place, NOTHING, False), [Mistake(place, says)]
     written = cast("Mapping[Any, Any]", raw)
     wrong = list(wrong_data(written, 2))
-    mistakes = _placed(wrong, place)
+    mistakes = _at_places(wrong, place)
     bad = {part[0] for part, _ in wrong if part}
     fields = {key: part for key, part in written.items() if key not in bad and isinstance(key, str)}
     try:
@@ -145,13 +145,13 @@ def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
         # A field that was left out because of another mistake must not be reported as missing.
         reported = {f"{place}.{name}" for name in bad}
         mistakes += [more for more in mistakes_of(error, Node, fields, place) if more.place not in reported]
-        node = _salvaged(fields, [detail["loc"] for detail in error.errors(include_url=False)])
+        node = _salvage(fields, [detail["loc"] for detail in error.errors(include_url=False)])
     single = frozenset(key for key in ROUTES if isinstance(written.get(key), str))
     name: Any = written.get("id")
     return Entry(name if isinstance(name, str) else "", place, node, not mistakes, single), mistakes
 
 
-def _placed(wrong: Iterable[tuple[Place, str]], start: str) -> list[Mistake]:
+def _at_places(wrong: Iterable[tuple[Place, str]], start: str) -> list[Mistake]:
     return [Mistake(place_text(place, start), says) for place, says in wrong]
 
 
@@ -159,7 +159,7 @@ NOTHING = Node(id="_", type="_")
 """A placeholder for a node that could not be read."""
 
 
-def _salvaged(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
+def _salvage(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
     """The node without its unreadable fields, so that the others are checked too."""
     bad = {place[0] for place in wrong}
     kept = {key: part for key, part in fields.items() if key not in bad and key in Node.model_fields}
