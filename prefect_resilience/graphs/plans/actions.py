@@ -128,32 +128,32 @@ class Actions:
         if isinstance(given, Actions):
             return given
         if isinstance(given, Mapping):
-            made = cls(parent=REGISTERED)
+            own = cls(parent=REGISTERED)
             for name, target in cast("Mapping[str, Callable[..., Any]]", given).items():
-                made.add(name, target)
-            return made
+                own.add(name, target)
+            return own
         for module in [given] if isinstance(given, str) else given:
             _import_module(module)
         return REGISTERED
 
     def add(self, name: str, target: Callable[..., Any]) -> None:
         """Register `target`. Raises ConfigurationError if the name is taken, or an input has no name."""
-        made = Action(name, target)
-        _check(made)
-        known = self._known.get(name) or (BUILT_IN[name] if name == SUBPLAN else None)
-        if known is not None and not _same(known, made):
+        action = Action(name, target)
+        _check(action)
+        earlier = self._known.get(name) or (BUILT_IN[name] if name == SUBPLAN else None)
+        if earlier is not None and not _same(earlier, action):
             raise ConfigurationError(
-                f"the action {name!r} is registered twice: as {known.place} and as {made.place}; "
+                f"the action {name!r} is registered twice: as {earlier.place} and as {action.place}; "
                 "give one of them another name"
             )
-        self._known[name] = made
+        self._known[name] = action
 
     def get(self, name: str) -> Action | None:
         """The action of that name, or None."""
-        found = self._known.get(name)
-        if found is None and self._parent is not None:
-            found = self._parent.get(name)
-        return found or BUILT_IN.get(name)
+        action = self._known.get(name)
+        if action is None and self._parent is not None:
+            action = self._parent.get(name)
+        return action or BUILT_IN.get(name)
 
     def names(self) -> list[str]:
         """Every valid `type` of a node, sorted."""
@@ -162,24 +162,24 @@ class Actions:
 
     def specs(self) -> list[ActionSpec]:
         """The description of every action, sorted by name."""
-        found = (self.get(name) for name in self.names())
-        return [one.spec() for one in found if one is not None]
+        actions = (self.get(name) for name in self.names())
+        return [action.spec() for action in actions if action is not None]
 
     def mistakes(self, node: Node, place: str) -> list[Mistake]:
         """The mistakes in a node's type and input, each with its place: `tasks[3].input.query`."""
-        found = self.get(node.type)
-        if found is None:
+        action = self.get(node.type)
+        if action is None:
             return [Mistake(f"{place}.type", self._unknown(node.type))]
         offered = {*node.input, node.map.item} if node.map else {*node.input}
         return [
-            *_not_taken(found, node, place),
-            *_missing(found, offered, place),
-            *_misfits(found, node, place),
-            *(mistakes_of_voting(node, place, self) if found.target in (run_quorum, run_vote) else ()),
+            *_not_taken(action, node, place),
+            *_missing(action, offered, place),
+            *_misfits(action, node, place),
+            *(mistakes_of_voting(node, place, self) if action.target in (run_quorum, run_vote) else ()),
         ]
 
     def _unknown(self, name: str) -> str:
-        own = [known for known in self.names() if known not in BUILT_IN]
+        own = [action for action in self.names() if action not in BUILT_IN]
         if not own:
             return (
                 f"unknown action {name!r}, because none is registered: write @action({name!r}) above a "
@@ -275,10 +275,10 @@ def _not_taken(found: Action, node: Node, place: str) -> list[Mistake]:
 
 
 def _no_such(found: Action, name: str) -> str:
-    known = [known for known in found.parameters if known != ERROR]
-    if not known:
+    names = [option for option in found.parameters if option != ERROR]
+    if not names:
         return f"{name!r} is not an input of {found.name!r}, which has no inputs"
-    return f"{name!r} is not an input of {found.name!r}{nearest(name, known)}"
+    return f"{name!r} is not an input of {found.name!r}{nearest(name, names)}"
 
 
 def _missing(found: Action, offered: set[str], place: str) -> list[Mistake]:
@@ -291,9 +291,9 @@ def _missing(found: Action, offered: set[str], place: str) -> list[Mistake]:
 
 def _misfits(found: Action, node: Node, place: str) -> list[Mistake]:
     """Literal inputs that do not fit the annotation of their parameter."""
-    made: list[Mistake] = []
+    mistakes: list[Mistake] = []
     for name, value in node.input.items():
         parameter = found.parameters.get(name)
         if parameter is not None and not has_template(value) and (why := parameter.refuses(value)):
-            made.append(Mistake(f"{place}.input.{name}", why))
-    return made
+            mistakes.append(Mistake(f"{place}.input.{name}", why))
+    return mistakes

@@ -88,44 +88,46 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
 
 def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake]:
     """The mistakes in the literal input of a `quorum` or a `vote`."""
-    given = node.input
-    made: list[Mistake] = []
-    voters: Any = given.get("of" if node.type == QUORUM else "answers")
+    inputs = node.input
+    mistakes: list[Mistake] = []
+    voters: Any = inputs.get("of" if node.type == QUORUM else "answers")
     of = cast("list[Any]", voters) if isinstance(voters, list | tuple) else None
-    need, key = given.get("need"), given.get("key")
+    need, key = inputs.get("need"), inputs.get("key")
     if need is not None and not has_template(need):
         most = len(of) if of else None
         if isinstance(need, bool) or not isinstance(need, int) or need < 1 or (most and need > most):
             upto = f"from 1 to {most}" if most else "of at least 1"
-            made.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quote(need)}"))
+            mistakes.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quote(need)}"))
     if isinstance(key, str) and not has_template(key):
         try:
             check_path(key)
         except PathError as error:
-            made.append(Mistake(f"{place}.input.key", str(error)))
+            mistakes.append(Mistake(f"{place}.input.key", str(error)))
     if node.type == QUORUM and of is not None:
-        made += _of_voters(of, given.get("input"), node, place, actions)
-    return made
+        mistakes += _of_voters(of, inputs.get("input"), node, place, actions)
+    return mistakes
 
 
 def _of_voters(of: Sequence[Any], given: Any, node: Node, place: str, actions: Actions) -> list[Mistake]:
     if not of:
         return [Mistake(f"{place}.input.of", _EMPTY)]
-    made: list[Mistake] = []
+    mistakes: list[Mistake] = []
     inner: Mapping[str, Any] = cast("Any", given) if isinstance(given, Mapping) else {}
     for number, name in enumerate(of):
-        here = f"{place}.input.of[{number}]"
+        place_of_name = f"{place}.input.of[{number}]"
         if not isinstance(name, str) or has_template(name):
-            made.append(Mistake(here, f"write the name of an action, not {quote(name)}"))
+            mistakes.append(Mistake(place_of_name, f"write the name of an action, not {quote(name)}"))
         elif actions.get(name) is None:
-            made.append(Mistake(here, f"unknown action {name!r}{nearest(name, actions.names())}"))
+            mistakes.append(
+                Mistake(place_of_name, f"unknown action {name!r}{nearest(name, actions.names())}")
+            )
         elif not isinstance(given, str):
-            asked = node.model_copy(update={"type": name, "input": dict(inner), "map": None})
-            made += [
-                Mistake(one.place.replace(f"{place}.input", f"{place}.input.input", 1), one.message)
-                for one in actions.mistakes(asked, place)
+            voter = node.model_copy(update={"type": name, "input": dict(inner), "map": None})
+            mistakes += [
+                Mistake(mistake.place.replace(f"{place}.input", f"{place}.input.input", 1), mistake.message)
+                for mistake in actions.mistakes(voter, place)
             ]
-    return list(dict.fromkeys(made))
+    return list(dict.fromkeys(mistakes))
 
 
 _EMPTY = "write the names of the actions to call"
@@ -141,10 +143,10 @@ def common_part(path: str | None) -> Callable[[Any], Any] | None:
         return None
 
     def key(answer: Any) -> Any:
-        found = look_up(path, answer)
-        if isinstance(found, Missing):
+        part = look_up(path, answer)
+        if isinstance(part, Missing):
             raise ValueError(f"the answer has no {path}")
-        return found
+        return part
 
     return key
 

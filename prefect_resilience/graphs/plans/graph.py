@@ -65,27 +65,27 @@ class Order:
 
     def cycles(self, most: int) -> Iterator[list[int]]:
         """Up to `most` cycles, each from its first node. Cycles with the same closing edge count as one."""
-        seen: set[int] = set()
-        told: set[frozenset[int]] = set()
+        visited: set[int] = set()
+        cycles: set[frozenset[int]] = set()
         for root in self._stuck:
             path, at, ways = [root], {root: 0}, [iter(self.after[root])]
-            while path and root not in seen:
+            while path and root not in visited:
                 for then in ways[-1]:
                     if then in at:
                         cycle = path[at[then] :]
-                        if frozenset(cycle) not in told:
-                            told.add(frozenset(cycle))
+                        if frozenset(cycle) not in cycles:
+                            cycles.add(frozenset(cycle))
                             start = cycle.index(min(cycle))
                             yield cycle[start:] + cycle[:start]
-                            if len(told) == most:
+                            if len(cycles) == most:
                                 return
-                    elif then not in seen:
+                    elif then not in visited:
                         at[then] = len(path)
                         path.append(then)
                         ways.append(iter(self.after[then]))
                         break
                 else:
-                    seen.add(path[-1])
+                    visited.add(path[-1])
                     del at[path.pop()]
                     ways.pop()
 

@@ -51,9 +51,9 @@ def read_added(
         entry, wrong = read_node(written, f"inject[{n}]")
         entries.append(entry)
         mistakes += wrong
-    known = [_entry_of(node) for node in nodes.values()]
+    earlier = [_entry_of(node) for node in nodes.values()]
     whole = [_after(entry, {by}, ended) if entry.whole else entry for entry in entries]
-    mistakes += [mistake for _, mistake in Meaning([*known, *whole], plan.bounds).mistakes()]
+    mistakes += [mistake for _, mistake in Meaning([*earlier, *whole], plan.bounds).mistakes()]
     for entry in entries:
         if entry.whole:
             mistakes += actions.mistakes(entry.node, entry.place)

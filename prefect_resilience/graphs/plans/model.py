@@ -265,11 +265,11 @@ class Plan(PlanHead):
     )
 
     def __init__(self, /, **values: Any) -> None:
-        asked = Asked()
+        context = Asked()
         try:
-            self.__pydantic_validator__.validate_python(values, self_instance=self, context=asked)
+            self.__pydantic_validator__.validate_python(values, self_instance=self, context=context)
         except ValidationError:
-            raise PlanError(asked.mistakes) from None
+            raise PlanError(context.mistakes) from None
 
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -280,10 +280,10 @@ class Plan(PlanHead):
             return data
         from prefect_resilience.graphs.plans.reading.validate import read_fields
 
-        asked = info.context if isinstance(info.context, Asked) else Asked()
-        values = read_fields(data, asked)
-        if asked.mistakes:
-            raise as_validation_error(cls.__name__, asked.mistakes)
+        context = info.context if isinstance(info.context, Asked) else Asked()
+        values = read_fields(data, context)
+        if context.mistakes:
+            raise as_validation_error(cls.__name__, context.mistakes)
         return handler(values)
 
     @classmethod

@@ -45,13 +45,13 @@ class Trail(NamedTuple):
 
 def join_trails(trails: Iterable[Trail | None]) -> Trail | None:
     """The trail of a node with several incoming paths; None if nothing failed on them."""
-    told = [trail for trail in trails if trail is not None]
-    if len(told) < 2:
-        return told[0] if told else None
-    healed = _merge([trail.healed for trail in told])
+    failures = [trail for trail in trails if trail is not None]
+    if len(failures) < 2:
+        return failures[0] if failures else None
+    healed = _merge([trail.healed for trail in failures])
     return Trail(
-        _without(healed, _merge([trail.open for trail in told])),
-        _without(healed, _merge([trail.unhealed for trail in told])),
+        _without(healed, _merge([trail.open for trail in failures])),
+        _without(healed, _merge([trail.unhealed for trail in failures])),
         healed,
     )
 
@@ -74,16 +74,16 @@ def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None)
 def _merge(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
     """All mappings merged in this order, up to `MOST`; the first mapping itself if nothing is added."""
     first = kinds[0]
-    found = dict(first)
+    merged = dict(first)
     for more in kinds[1:]:
-        if len(found) >= MOST:
+        if len(merged) >= MOST:
             break
         if more is not first:
             for name, value in more.items():
-                found.setdefault(name, value)
-    if len(found) == len(first):
+                merged.setdefault(name, value)
+    if len(merged) == len(first):
         return first
-    return found if len(found) <= MOST else dict(list(found.items())[:MOST])
+    return merged if len(merged) <= MOST else dict(list(merged.items())[:MOST])
 
 
 def _without(healed: Mapping[str, None], names: Mapping[str, T]) -> Mapping[str, T]:
@@ -270,16 +270,16 @@ def _check_order(
 
 def not_led_to(state: NodeState) -> str:
     """The reason why no router chose a conditional node."""
-    said = [_why_not(router) for router in state.routers[:MOST_NAMES]]
-    return f"no node routed to it: {name_some(said, len(state.routers))}"
+    reasons = [_why_not(router) for router in state.routers[:MOST_NAMES]]
+    return f"no node routed to it: {name_some(reasons, len(state.routers))}"
 
 
 def _why_not(router: NodeState) -> str:
     stands = _in_words(router)
     if not router.routed_to:
         return stands
-    others = name_some(router.routed_to[:MOST_NAMES], len(router.routed_to))
-    return f"{stands} and routed to {others}"
+    targets = name_some(router.routed_to[:MOST_NAMES], len(router.routed_to))
+    return f"{stands} and routed to {targets}"
 
 
 def not_met(state: NodeState) -> str:
@@ -287,14 +287,14 @@ def not_met(state: NodeState) -> str:
     lacking = state.deps
     if state.rule == "all_success":
         lacking = [dep for dep in lacking if not is_met(dep, state)]
-    said = name_some([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
+    words = name_some([_in_words(dep) for dep in lacking[:MOST_NAMES]], len(lacking))
     match state.rule:
         case "all_success":
-            return f"not all of its dependencies succeeded: {said}"
+            return f"not all of its dependencies succeeded: {words}"
         case "any_success":
-            return f"none of its dependencies succeeded: {said}"
+            return f"none of its dependencies succeeded: {words}"
         case _:
-            return f"none of its dependencies produced a value: {said}"
+            return f"none of its dependencies produced a value: {words}"
 
 
 def is_met(dep: NodeState, state: NodeState) -> bool:

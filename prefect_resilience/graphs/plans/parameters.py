@@ -116,9 +116,9 @@ def _evaluate(annotation: Any, function: Callable[..., Any]) -> Any:
     """A string annotation evaluated; unchanged if its names cannot be resolved."""
     if not isinstance(annotation, str):
         return annotation
-    known = getattr(inspect.unwrap(function), "__globals__", {})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
-        return eval(annotation, known)
+        return eval(annotation, names)
     except Exception:  # noqa: BLE001 - a local name, or one that only type checkers import
         return annotation
 
@@ -128,7 +128,7 @@ def _is_json(annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType, list, dict, Mapping, Sequence):
         return all(_is_json(argument) for argument in get_args(annotation))
-    return isinstance(annotation, str) or any(annotation is known for known in JSON_TYPES)
+    return isinstance(annotation, str) or any(annotation is kind for kind in JSON_TYPES)
 
 
 def documentation_of(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
@@ -147,5 +147,7 @@ def documentation_of(function: Callable[..., Any]) -> tuple[str, dict[str, str]]
         if isinstance(section, griffe.DocstringSectionText):
             described = described or section.value.strip()
         elif isinstance(section, griffe.DocstringSectionParameters):
-            parameters |= {one.name: " ".join(one.description.split()) for one in section.value}
+            parameters |= {
+                parameter.name: " ".join(parameter.description.split()) for parameter in section.value
+            }
     return described, parameters

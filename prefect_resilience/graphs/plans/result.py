@@ -155,18 +155,18 @@ def _as_its_cause(error: BaseException) -> ErrorInfo | None:
     """A failed plan is classified as its first failed node, so that it is retried if that node would be."""
     if not isinstance(error, PlanFailed) or error.context is None:
         return None
-    known = {name: getattr(error.context, name) for name in ErrorInfo.model_fields if name != "details"}
-    return ErrorInfo(**known, details={"failed_step": error.context.node_id})
+    fields = {name: getattr(error.context, name) for name in ErrorInfo.model_fields if name != "details"}
+    return ErrorInfo(**fields, details={"failed_step": error.context.node_id})
 
 
 def _message(result: PlanResult, overdue: str | None) -> str:
     failed = result.failed
     if not failed:
         return overdue or "the plan failed"
-    told = [f"{name!r} ({_summary(result.nodes[name].error)})" for name in failed[:NAMED]]
+    texts = [f"{name!r} ({_summary(result.nodes[name].error)})" for name in failed[:NAMED]]
     more = f" and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
     nodes = "node" if len(result.nodes) == 1 else "nodes"
-    text = f"{len(failed)} of {len(result.nodes)} {nodes} failed: {', '.join(told)}{more}"
+    text = f"{len(failed)} of {len(result.nodes)} {nodes} failed: {', '.join(texts)}{more}"
     return f"{overdue}; {text}" if overdue else text
 
 
@@ -187,14 +187,14 @@ def _context(
     details: dict[str, Any] = {"partial_results": partial_results(result.outputs)}
     if first is not None:
         details |= {"failed_step": first, "failed_steps": result.failed[:100]}
-    known = cause if cause is not None and not overdue else None
+    model = cause if cause is not None and not overdue else None
     return ErrorContext(
         category=category,
-        kind=known.kind if known else category.kind,
-        code=known.code if known else "TIMEOUT" if overdue else "subtask",
+        kind=model.kind if model else category.kind,
+        code=model.code if model else "TIMEOUT" if overdue else "subtask",
         reason=FailureReason.EXECUTION_TIMEOUT if overdue else FailureReason.SUBTASK_FAILURE,
-        retryable=known.retryable if known else category.retryable,
-        retry_after=known.retry_after if known else None,
+        retryable=model.retryable if model else category.retryable,
+        retry_after=model.retry_after if model else None,
         message=bounded(message, 2_000),
         node_id=first,
         flow_run_id=flow_run_id,
@@ -207,16 +207,16 @@ def _context(
 
 def partial_results(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of succeeded nodes, without secrets. Long ones are cut and marked as truncated."""
-    left = ALL_RESULTS
-    told: dict[str, Any] = {}
+    room = ALL_RESULTS
+    parts: dict[str, Any] = {}
     for name, output in outputs.items():
-        told[name], size = _shorten_output(output, min(EACH_RESULT, left))
-        left -= size + len(name)
-        if left <= 0:
-            if len(told) < len(outputs):
-                told["…"] = {"truncated": True, "left_out": len(outputs) - len(told)}
+        parts[name], size = _shorten_output(output, min(EACH_RESULT, room))
+        room -= size + len(name)
+        if room <= 0:
+            if len(parts) < len(outputs):
+                parts["…"] = {"truncated": True, "left_out": len(outputs) - len(parts)}
             break
-    return told
+    return parts
 
 
 def _shorten_output(output: Any, most: int) -> tuple[Any, int]:

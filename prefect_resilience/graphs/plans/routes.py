@@ -68,11 +68,11 @@ def routes(
     """
     if error is not None and error.action_id is None:
         error = error.model_copy(update={"action_id": node.type})
-    seen = _Seen(output, error, outputs or {}, errors or {}, state or {}, inputs or {})
+    values = _Seen(output, error, outputs or {}, errors or {}, state or {}, inputs or {})
     if error is not None:
-        return _after_failure(node, handlers, seen, error, f"it failed ({bounded(error.code, 40)})")
+        return _after_failure(node, handlers, values, error, f"it failed ({bounded(error.code, 40)})")
     try:
-        return _after_success(node, handlers, seen)
+        return _after_success(node, handlers, values)
     except ConditionError as unanswered:
         info = ErrorInfo.of(
             ErrorCategory.INVALID,
@@ -81,7 +81,7 @@ def routes(
             details={"path": unanswered.path},
         )
         error = ErrorContext.from_info(info, timestamp=now, node_id=node.id, action_id=node.type)
-        return _after_failure(node, handlers, replace(seen, error=error), error, bounded(info.message, 200))
+        return _after_failure(node, handlers, replace(values, error=error), error, bounded(info.message, 200))
 
 
 def with_errors(
@@ -91,9 +91,11 @@ def with_errors(
 
     `error` led to this node. `others` are the errors of all failed nodes so far, the latest one last.
     """
-    told = {LAST_ERROR: error, PLAN_ERROR: next(reversed((others or {}).values()), None) or error}
-    plain = {name: value for name, value in state.items() if name not in told}
-    return plain | {name: one.model_dump(mode="json") for name, one in told.items() if one is not None}
+    errors = {LAST_ERROR: error, PLAN_ERROR: next(reversed((others or {}).values()), None) or error}
+    plain = {name: value for name, value in state.items() if name not in errors}
+    return plain | {
+        name: context.model_dump(mode="json") for name, context in errors.items() if context is not None
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,8 @@ class _Seen:
 
     @property
     def scope(self) -> dict[str, Any]:
-        others = self.errors if self.error is None else {"": self.error}
-        return {"state": with_errors(self.state, self.error, others), "inputs": self.inputs}
+        errors = self.errors if self.error is None else {"": self.error}
+        return {"state": with_errors(self.state, self.error, errors), "inputs": self.inputs}
 
     def source(self, task: str) -> tuple[Any, Any]:
         """The output and the error of a `source_task`. A skipped node has neither."""
@@ -123,8 +125,8 @@ class _Seen:
 
 def about_errors(condition: Condition) -> bool:
     """Whether a condition is only about failures."""
-    asked = [part for part in parts(condition) if part.operator not in OF_CONDITIONS]
-    return all(part.operator in OF_ERRORS or _names_an_error(part.path) for part in asked)
+    about_values = [part for part in parts(condition) if part.operator not in OF_CONDITIONS]
+    return all(part.operator in OF_ERRORS or _names_an_error(part.path) for part in about_values)
 
 
 def _names_an_error(path: str | None) -> bool:

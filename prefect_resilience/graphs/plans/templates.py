@@ -180,8 +180,8 @@ def _of_paths(text: str) -> Template | None:
     for root, steps, after in zip(roots, split[2::3], data[1:], strict=True):
         names = tuple(name or int(index) for name, index in _STEP.findall(steps))
         parts += [TemplatePath(root, names), after]
-    kept = tuple(part for part in parts if part)
-    return Template(text, kept, tuple(part for part in kept if isinstance(part, tuple)))
+    filled = tuple(part for part in parts if part)
+    return Template(text, filled, tuple(part for part in filled if isinstance(part, tuple)))
 
 
 class _Reader(NodeTransformer):

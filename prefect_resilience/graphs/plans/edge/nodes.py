@@ -71,9 +71,9 @@ class TaskFactory:
 
     def mistakes(self, node: Node, place: str, /) -> list[Mistake]:
         """The mistakes in a node's type, input and options, each with its place: `tasks[3].circuit`."""
-        found = self.actions.mistakes(node, place)
+        mistakes = self.actions.mistakes(node, place)
         action = self.actions.get(node.type)
-        return found if action is None else [*found, *self._wrong_options(node, action, place)]
+        return mistakes if action is None else [*mistakes, *self._wrong_options(node, action, place)]
 
     def _wrong_options(self, node: Node, action: Action, place: str) -> list[Mistake]:
         if wrong := _error_text(lambda: self._check_circuit(node, action)):
@@ -115,19 +115,19 @@ class TaskFactory:
 
     def _task(self, node: Node, name: str) -> AnyTask:
         key = _key(node, name)
-        made = self._made.get(key)
-        if made is None:
-            made = self._made[key] = self._make(node, name)
-        return made
+        task = self._made.get(key)
+        if task is None:
+            task = self._made[key] = self._make(node, name)
+        return task
 
     def task_for(self, node: Node, name: str, cache_key: str | None = None) -> AnyTask:
         """A copy of the node's task with the run name `name`."""
-        made = copy(self._task(node, name))
-        made.name = name
-        made.task_run_name = _name_of(name)
+        task = copy(self._task(node, name))
+        task.name = name
+        task.task_run_name = _name_of(name)
         if node.cache:
-            made.cache_policy = ActionKey(action=node.type, key=cache_key)
-        return made
+            task.cache_policy = ActionKey(action=node.type, key=cache_key)
+        return task
 
     def _make(self, node: Node, name: str) -> AnyTask:
         action = self.action(node)
@@ -142,45 +142,45 @@ class TaskFactory:
             options["effect"] = _effect(node.effect, name)
         target: Any = action.target
         if not action.is_task:
-            made: AnyTask = ResilientTask(target, **options)
+            task: AnyTask = ResilientTask(target, **options)
         elif isinstance(target, ResilientTask):
-            made = copy(cast("AnyTask", target.with_options(**options) if options else target))
+            task = copy(cast("AnyTask", target.with_options(**options) if options else target))
         else:
-            made = cast("AnyTask", cast(Any, ResilientTask).wrap(target, **options))
-        resilient = cast("ResilientTask[..., Any]", made)
+            task = cast("AnyTask", cast(Any, ResilientTask).wrap(target, **options))
+        resilient = cast("ResilientTask[..., Any]", task)
         resilient.action_id = node.type
-        if made.cache_policy is DEFAULT:
-            made.cache_policy = NodeKey()
+        if task.cache_policy is DEFAULT:
+            task.cache_policy = NodeKey()
         effect = resilient.guard.effect
         if node.cache and effect is not None and effect.external:
             raise ConfigurationError("the ledger replays an external effect: leave `cache` out")
         if node.cache:
-            made.persist_result = True
+            task.persist_result = True
             if isinstance(node.cache, Cache) and node.cache.ttl is not None:
-                made.cache_expiration = timedelta(seconds=node.cache.ttl)
-        return made
+                task.cache_expiration = timedelta(seconds=node.cache.ttl)
+        return task
 
     def _circuit(self, written: str | Mapping[str, Any] | None) -> CircuitBreaker | None:
         if written is None:
             return None
         if isinstance(written, str):
-            known = self._circuits.get(written) or _breaker_of(written)
-            return self._circuits.setdefault(written, known or CircuitBreaker(written))
+            breaker = self._circuits.get(written) or _breaker_of(written)
+            return self._circuits.setdefault(written, breaker or CircuitBreaker(written))
         fields = dict(written)
         name = fields.pop("name", None)
         if not isinstance(name, str):
             raise ConfigurationError('a circuit needs a name, as in {"name": "payments", "open_for": 60}')
         try:
-            made = CircuitBreaker.from_policy(name, CircuitPolicy(**fields))
+            breaker = CircuitBreaker.from_policy(name, CircuitPolicy(**fields))
         except ValidationError as error:
             raise ConfigurationError(sentence(CircuitPolicy, error)) from None
-        return self._circuits.setdefault(name, made)
+        return self._circuits.setdefault(name, breaker)
 
 
 def _breaker_of(name: str) -> CircuitBreaker | None:
     """A breaker with the policy that the code declared for this name."""
-    known = declared(name, None)
-    return None if known is None else CircuitBreaker.from_policy(name, known.policy)
+    circuit = declared(name, None)
+    return None if circuit is None else CircuitBreaker.from_policy(name, circuit.policy)
 
 
 def _effect(written: str | Mapping[str, Any], name: str) -> Effect:
@@ -253,8 +253,8 @@ class ActionKey(CachePolicy):
     def compute_key(
         self, task_ctx: TaskRunContext, inputs: dict[str, Any], flow_parameters: dict[str, Any], **kwargs: Any
     ) -> str | None:
-        given = _without_error(inputs) if self.key is None else self.key
-        return hash_objects("plan-action", self.action, given)
+        key = _without_error(inputs) if self.key is None else self.key
+        return hash_objects("plan-action", self.action, key)
 
 
 def _without_error(inputs: dict[str, Any]) -> dict[str, Any]:

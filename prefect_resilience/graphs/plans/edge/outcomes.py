@@ -42,7 +42,7 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     """The outcome of a task run that has ended. Never raises."""
     state, crash = _state_of(future)
     starts, rejected = (task_run.run_count, _count_rejections(task_run)) if task_run else (1, 0)
-    known: dict[str, Any] = {
+    fields_of_run: dict[str, Any] = {
         "attempts": max(starts - rejected, 0),
         "started_at": task_run.start_time if task_run else None,
         "duration": _duration(task_run),
@@ -51,22 +51,22 @@ def outcome_of(future: PrefectFuture[Any], name: str, task_run: TaskRun | None, 
     }
     if state is not None and state.is_completed():
         try:
-            return NodeOutcome(cast(Any, state).result(raise_on_failure=False, _sync=True), **known)
+            return NodeOutcome(cast(Any, state).result(raise_on_failure=False, _sync=True), **fields_of_run)
         except Exception as error:  # noqa: BLE001 - a result that cannot be read
             crash = error
     if crash is not None and task_run is not None and task_run.state and task_run.state.is_crashed():
         state, crash = task_run.state, None
     error = crash if crash is not None else state_error(state)
-    found = error_context(state if crash is None else crash)
-    context = found or ErrorContext.from_info(classify(state), timestamp=now)
+    own_context = error_context(state if crash is None else crash)
+    context = own_context or ErrorContext.from_info(classify(state), timestamp=now)
     attempt = max(context.attempt, starts)
-    known["attempts"] = attempt - context.rejected_calls
+    fields_of_run["attempts"] = attempt - context.rejected_calls
     fields = {
         "node_id": context.node_id or name,
         "task_run_id": str(future.task_run_id),
         "attempt": attempt,
     }
-    return NodeOutcome(None, with_cause(context.model_copy(update=fields), error), **known)
+    return NodeOutcome(None, with_cause(context.model_copy(update=fields), error), **fields_of_run)
 
 
 def _count_rejections(task_run: TaskRun) -> int:
@@ -158,7 +158,7 @@ def record_run(
     run_id = uuid4()
     state.message = _message(state.message or "")
     state.state_details = StateDetails(task_run_id=run_id, flow_run_id=flow_run_id)
-    inputs = [TaskRunResult(id=one) for one in after[:MOST_INPUTS]]
+    inputs = [TaskRunResult(id=run) for run in after[:MOST_INPUTS]]
     times: dict[str, Any] = {
         "expected_start_time": began or state.timestamp,
         "start_time": began,

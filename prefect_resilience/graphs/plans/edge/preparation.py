@@ -73,11 +73,11 @@ class Preparation:
         self, node: Node, name: str, view: TemplateView, seen: ErrorContext | None, index: int | None
     ) -> Job:
         action = self._factory.action(node)
-        given = dict(self._render(node, node.templated, view, "input"))
-        given = {name: given.get(name, written) for name, written in node.input.items()}
+        inputs = dict(self._render(node, node.templated, view, "input"))
+        inputs = {name: inputs.get(name, written) for name, written in node.input.items()}
         if node.map is not None and node.map.item in action.parameters:
-            given.setdefault(node.map.item, view.names[node.map.item])
-        parameters = action.convert(given)
+            inputs.setdefault(node.map.item, view.names[node.map.item])
+        parameters = action.convert(inputs)
         if ERROR in action.parameters:
             parameters.setdefault(ERROR, seen)
         key = node.cache.key if isinstance(node.cache, Cache) else None
@@ -138,15 +138,17 @@ class Branches:
         """The outcome of the node: all outputs in the order of the items, with None for failed branches; or
         the error that names the failed branches.
         """
-        failed = [i for i, one in enumerate(self.outcomes) if one is None or one.error is not None]
-        known: dict[str, Any] = {
+        failed = [
+            i for i, outcome in enumerate(self.outcomes) if outcome is None or outcome.error is not None
+        ]
+        times: dict[str, Any] = {
             "attempts": sum(outcome.attempts for outcome in self.outcomes if outcome),
             "started_at": self.began,
             "duration": (now - self.began).total_seconds(),
         }
         if self._tolerates(len(failed)):
-            return NodeOutcome([outcome.value if outcome else None for outcome in self.outcomes], **known)
-        return NodeOutcome(None, self._error(failed, now), **known)
+            return NodeOutcome([outcome.value if outcome else None for outcome in self.outcomes], **times)
+        return NodeOutcome(None, self._error(failed, now), **times)
 
     def _tolerates(self, failures: int) -> bool:
         """`allow_failures` below 1 is a share of the branches, else a number of them."""
@@ -156,16 +158,20 @@ class Branches:
     def _error(self, failed: list[int], now: datetime) -> ErrorContext:
         causes = {i: outcome.error for i in failed if (outcome := self.outcomes[i]) and outcome.error}
         first = next(iter(causes.values()), None)
-        said = [f"{self.node.id}[{i}] ({error.summary()})" for i, error in list(causes.items())[:NAMED]]
+        texts = [f"{self.node.id}[{i}] ({error.summary()})" for i, error in list(causes.items())[:NAMED]]
         info = ErrorInfo.of(
             ErrorCategory.SUBTASK,
             first.code if first else None,
-            message=f"{len(failed)} of {len(self.items)} branches failed: {name_some(said, len(failed))}",
+            message=f"{len(failed)} of {len(self.items)} branches failed: {name_some(texts, len(failed))}",
             kind=first.kind if first else ErrorCategory.SUBTASK.kind,
             retryable=first.retryable if first else False,
             reason=FailureReason.SUBTASK_FAILURE,
         )
-        good = {str(i): one.value for i, one in enumerate(self.outcomes) if one and one.error is None}
+        good = {
+            str(i): outcome.value
+            for i, outcome in enumerate(self.outcomes)
+            if outcome and outcome.error is None
+        }
         return ErrorContext.from_info(
             info,
             timestamp=now,

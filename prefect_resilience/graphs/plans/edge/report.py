@@ -91,9 +91,9 @@ def artifact_key(title: str) -> str:
 def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     """The report as markdown, without secrets."""
     count = len(result.nodes)
-    said = "succeeded" if result.succeeded else "failed"
+    verdict = "succeeded" if result.succeeded else "failed"
     counts = ", ".join(counts_of(result)) or "no nodes"
-    lines = [f"# {text(title)}", "", f"The plan {said}: {counts}.", ""]
+    lines = [f"# {text(title)}", "", f"The plan {verdict}: {counts}.", ""]
     lines += ["| node | status | attempts | seconds | reason |", "|---|---|--:|--:|---|"]
     rows = [*result.nodes.items()]
     if count > MOST_ROWS:

@@ -144,13 +144,13 @@ class Run:
 
     def _start_branches(self, branches: Branches) -> None:
         """Start as many branches as may run. The node has ended when all branches have ended."""
-        node, seen = branches.node, self.schedule.error_seen_by(branches.node.id)
+        node, last_error = branches.node, self.schedule.error_seen_by(branches.node.id)
         while started := branches.startable():
             for index in started:
                 name = f"{node.id}[{index}]"
                 try:
                     self._jobs.append(
-                        self._preparation.branch(node, name, index, branches.items[index], seen)
+                        self._preparation.branch(node, name, index, branches.items[index], last_error)
                     )
                 except ValueError as error:
                     self._record(node, Failed(message=str(error)), name=name)
@@ -192,9 +192,9 @@ class Run:
         """The next task run that ends; None if the plan times out first."""
         if deadline is None:
             return self._inbox.get()
-        left = deadline - time.monotonic()
+        seconds = deadline - time.monotonic()
         with suppress(Empty):
-            return self._inbox.get(timeout=left) if left > 0 else None
+            return self._inbox.get(timeout=seconds) if seconds > 0 else None
         return None
 
     def _take(self, future: PrefectFuture[Any]) -> None:
@@ -290,8 +290,8 @@ class Run:
             refusal = outcomes.refusal_outcome(str(error), node.id, _now(), type(error).__name__)
             return replace(outcome, value=None, error=refusal.error)
         self._know(added)
-        self.injected.update((one.id, level) for one in added)
-        names = name_some([one.id for one in added[:10]], len(added))
+        self.injected.update((new.id, level) for new in added)
+        names = name_some([new.id for new in added[:10]], len(added))
         self.logger.info("Node %r added %d nodes: %s", node.id, len(added), names)
         return replace(outcome, value=inject.output)
 
@@ -303,7 +303,7 @@ class Run:
                 f"added nodes that add nodes are nested {level} deep; bounds.depth allows {bounds.depth}"
             )
         self._count(len(inject.nodes), "nodes")
-        self.factory.expect(one for one in inject.nodes if isinstance(one, Node))
+        self.factory.expect(new for new in inject.nodes if isinstance(new, Node))
         return read_added(
             inject, by=node.id, nodes=self.nodes, ended=self.results, plan=self.plan, actions=self.factory
         )
@@ -344,9 +344,9 @@ class Run:
             return result
         overdue = None
         if self.overdue is not None:
-            left = sum(one.reason == self.overdue for one in results.values())
-            nodes = "node" if left == 1 else "nodes"
-            overdue = f"{self.overdue}, and {left} {nodes} did not start"
+            unstarted = sum(node.reason == self.overdue for node in results.values())
+            nodes = "node" if unstarted == 1 else "nodes"
+            overdue = f"{self.overdue}, and {unstarted} {nodes} did not start"
         raise failure_of(
             result,
             now=_now(),

@@ -45,10 +45,10 @@ def _ask(
 ) -> Any:
     voters: list[_Voter] = []
     for name in of:
-        found = actions.get(name)
-        if found is None:
+        action = actions.get(name)
+        if action is None:
             raise ConfigurationError(f"quorum: unknown action {name!r}{nearest(name, actions.names())}")
-        voters.append(_Voter(found, found.convert(given)))
+        voters.append(_Voter(action, action.convert(given)))
     if not 1 <= need <= len(of):
         raise ConfigurationError(f"quorum: need={need} must be from 1 to {len(of)}, the number of actions")
     return Quorum(tuple(voters), need, common_part(key)).ask(TargetCall(named={"error": error}))
@@ -134,9 +134,9 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
         source = locate(written, nest.files)
         plan = read_plan(source, actions=TaskFactory(actions))
         inner = _nest(plan, source, nest, nest.run)
-        return [_in_outer_plan(place, one, source) for one in mistakes_inside(plan, actions, inner)]
+        return [_in_outer_plan(place, mistake, source) for mistake in mistakes_inside(plan, actions, inner)]
     except PlanError as error:
-        return [_in_outer_plan(place, one, written) for one in error.mistakes]
+        return [_in_outer_plan(place, mistake, written) for mistake in error.mistakes]
     except ConfigurationError as error:
         return [Mistake(place, str(error))]
 
@@ -165,12 +165,12 @@ def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
 def title_of(plan: Any, source: Any = None) -> str:
     """The title of a plan: its name, its intent, its file, or "plan"."""
     written = _data_of(plan) if isinstance(plan, str | Path) else plan
-    known = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
+    fields = cast("dict[str, Any]", written) if isinstance(written, dict) else {}
     if isinstance(plan, Plan):
-        known = {"name": plan.name, "intent": plan.intent}
-    for said in (known.get("name"), known.get("intent")):
-        if isinstance(said, str) and said.strip():
-            return bounded(redact(" ".join(said.split())), LONGEST_TITLE)
+        fields = {"name": plan.name, "intent": plan.intent}
+    for name in (fields.get("name"), fields.get("intent")):
+        if isinstance(name, str) and name.strip():
+            return bounded(redact(" ".join(name.split())), LONGEST_TITLE)
     path = cast(Any, plan) if source is None else source
     if isinstance(path, Path) or (isinstance(path, str) and not is_text(path)):
         return bounded(redact(Path(path).stem), LONGEST_TITLE) or "plan"

@@ -72,16 +72,16 @@ def lay_out(sizes: Mapping[str, tuple[float, float]], lines: Sequence[Line]) -> 
     for row in rows:
         row.sort(key=lambda name: mean([places[source].middle for source in before.get(name, ())] or [0.0]))
         widths = [_column_width(sizes.get(name), entering.get(name, ())) for name in row]
-        left = -(sum(widths) + GAP * (len(row) - 1)) / 2
-        widest = max(widest, -2 * left)
+        x = -(sum(widths) + GAP * (len(row) - 1)) / 2
+        widest = max(widest, -2 * x)
         labels = max(sum(line.label[1] for line in entering.get(name, ())) for name in row)
         above = bottom + (ROW_GAP if places else 0.0)
         top = above + labels + (HEAD if labels else 0.0)
         bottom = top + max(sizes[name][1] for name in row if name in sizes)
         for name, width in zip(row, widths, strict=True):
             end = top + sizes[name][1] if name in sizes else bottom
-            places[name] = Place(left + width / 2, above, top, end)
-            left += width + GAP
+            places[name] = Place(x + width / 2, above, top, end)
+            x += width + GAP
     boxes = {name: (places[name].middle - width / 2, places[name].top) for name, (width, _) in sizes.items()}
     ways: dict[Line, Way] = {}
     for arrows in entering.values():

@@ -113,12 +113,12 @@ def retry_policy(value: Any) -> Any:
     written = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
     wrong: list[tuple[Place, str]] = []
     for name, number in list(written.items()):
-        known = CAMEL_CASE.get(name, name)
-        kinds = int if known == "max_retries" else int | float
-        if known != "max_retries" and known not in BACKOFF_SPELLINGS:
+        snake = CAMEL_CASE.get(name, name)
+        kinds = int if snake == "max_retries" else int | float
+        if snake != "max_retries" and snake not in BACKOFF_SPELLINGS:
             continue
         if isinstance(number, bool) or not isinstance(number, kinds) or not 0 <= number < 1e12:
-            kind = "a whole number" if known == "max_retries" else "a number"
+            kind = "a whole number" if snake == "max_retries" else "a number"
             wrong.append(((name,), f"write {kind} of at least 0, not {quote(number)}"))
             del written[name]
     return check_policy(Retry, written, wrong)

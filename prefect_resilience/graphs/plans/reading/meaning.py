@@ -166,14 +166,14 @@ class Meaning:
         return f"{quote(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
 
     def _too_early(self, order: Order) -> Numbered:
-        asked = [(use.used, use.user) for use in self.uses if use.used != use.user]
-        early = order.not_before(asked)
+        pairs = [(use.used, use.user) for use in self.uses if use.used != use.user]
+        early = order.not_before(pairs)
         after = _opposite_pairs(order, early)
-        told: set[Use] = set()
+        reported: set[Use] = set()
         for use in self.uses:
-            if use in told:
+            if use in reported:
                 continue
-            told.add(use)
+            reported.add(use)
             used, user = (quote(self.entries[n].id) for n in (use.used, use.user))
             if use.used == use.user:
                 if not use.itself:
@@ -260,6 +260,6 @@ def _inputs_of(node: Node) -> Iterator[tuple[str, str]]:
             if path.root == "inputs" and not path.node and "inputs" not in names and path.steps:
                 yield at, str(path.steps[0])
     for place, condition in _conditions(node):
-        found = _INPUT.match(condition.path or "")
-        if found:
-            yield f"{place}.path", found[1]
+        match = _INPUT.match(condition.path or "")
+        if match:
+            yield f"{place}.path", match[1]

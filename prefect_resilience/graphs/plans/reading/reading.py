@@ -35,18 +35,18 @@ def read_plan(
 
     Raises `PlanError` with all mistakes, each with its place.
     """
-    asked = Asked(actions, inputs)
+    context = Asked(actions, inputs)
     if isinstance(source, Plan):
         wrong = source.check(actions, inputs)
         if wrong:
             raise PlanError(wrong)
         return source
     if isinstance(source, Mapping):
-        return build_plan(source, asked)
+        return build_plan(source, context)
     if isinstance(source, Path) or (isinstance(cast("Any", source), str) and not is_text(source)):
-        return from_file(source, asked, base)
+        return from_file(source, context, base)
     if isinstance(cast("Any", source), str):
-        return from_text(source, asked)
+        return from_text(source, context)
     refuse(
         "the plan",
         f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quote(source)}",

@@ -162,16 +162,16 @@ NOTHING = Node(id="_", type="_")
 def _salvage(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
     """The node without its unreadable fields, so that the others are checked too."""
     bad = {place[0] for place in wrong}
-    kept = {key: part for key, part in fields.items() if key not in bad and key in Node.model_fields}
+    good = {key: part for key, part in fields.items() if key not in bad and key in Node.model_fields}
     for name in ROUTES:
         value: Any = fields.get(name)
         if name in bad and isinstance(value, list | tuple):
-            kept[name] = [one if isinstance(one, str) else UNREAD for one in cast("list[Any]", value)]
+            good[name] = [part if isinstance(part, str) else UNREAD for part in cast("list[Any]", value)]
     if "transitions" in bad and isinstance(fields["transitions"], list | tuple):
         lost = {place[1] for place in wrong if place[0] == "transitions" and len(place) > 1}
         ways = cast("list[Any]", fields["transitions"])
-        kept["transitions"] = [_way(way) if n in lost else way for n, way in enumerate(ways)]
-    return Node.model_validate({"id": "_", "type": "_", **kept})
+        good["transitions"] = [_way(way) if n in lost else way for n, way in enumerate(ways)]
+    return Node.model_validate({"id": "_", "type": "_", **good})
 
 
 def _way(way: Any) -> dict[str, Any]:
