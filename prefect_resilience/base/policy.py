@@ -60,9 +60,6 @@ class Policy(BaseModel):
         except ValidationError as error:
             raise ConfigurationError(sentence(type(self), error)) from None
 
-    # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
-    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
-
     @classmethod
     def _named(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
         named = dict(zip(cls.by_position, args, strict=False))

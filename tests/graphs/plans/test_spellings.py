@@ -101,12 +101,12 @@ def test_what_cannot_be_read_is_told_where_it_was_written() -> None:
         "tasks[5].transitions[0].from_node_id: 'a' is another node: write the transition there, "
         "or leave this out",
         "transitions[0].from_node_id: is missing: the id of the node that the transition leaves",
-        "transitions[1].from_node_id: unknown node 'z'; write one of a, b, c, d, e, f",
+        "transitions[1].from_node_id: unknown node 'z'; write one of a, b, c, d, e, f, g",
         "transitions[4]: write an object, not 5",
         "transitions[5].from_node_id: write this transition in the node's own transitions",
-        "tasks[3].retries: write a whole number of at least 0, not true",
         "transitions[3].priority: write a whole number, not '1'",
         "transitions[2].to: unknown node 'nowhere'; write one of a, b, c, d, e, f, g",
+        "tasks[3].retries: write a whole number of at least 0, not true",
         "tasks[4].implementation: write an object, not 5",
     ]
     assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not an object"]

@@ -15,6 +15,7 @@ from prefect_resilience.base.policy import nearest
 from prefect_resilience.graphs.plans.reading.mistakes import Place, quote, refusal, sentences_of
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
 from prefect_resilience.guards.circuits.model import CircuitPolicy
+from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
 
 LONGEST_ID = 100
@@ -106,33 +107,53 @@ def retry_policy(value: Any) -> Any:
     """A retry policy. Raises all its mistakes at once, each with its place."""
     if value is None or isinstance(value, Retry):
         return value
+    wrong: list[tuple[Place, str]] = []
+    policy = _retry(value, (), wrong)
+    if wrong:
+        raise refusal("Retry", wrong)
+    return policy
+
+
+def _retry(value: Any, place: Place, wrong: list[tuple[Place, str]]) -> Any:
+    """The policy. Its mistakes are added to `wrong`."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
     if not isinstance(value, Mapping):
-        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {quote(value)}')
-    written = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
-    wrong: list[tuple[Place, str]] = []
-    for name, number in list(written.items()):
+        wrong.append((place, f'write an object such as {{"max_retries": 3}}, not {quote(value)}'))
+        return None
+    written: dict[str, Any] = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
+    for name, part in [*written.items()]:
+        count = len(wrong)
+        number: Any = part
+        fields: Any = cast("Any", part) if isinstance(part, Mapping) else None
+        inner = (*place, name)
         snake = CAMEL_CASE.get(name, name)
-        kinds = int if snake == "max_retries" else int | float
-        if snake != "max_retries" and snake not in BACKOFF_SPELLINGS:
-            continue
-        if isinstance(number, bool) or not isinstance(number, kinds) or not 0 <= number < 1e12:
-            kind = "a whole number" if snake == "max_retries" else "a number"
-            wrong.append(((name,), f"write {kind} of at least 0, not {quote(number)}"))
+        if snake == "max_retries" or snake in BACKOFF_SPELLINGS:
+            kinds, kind = (int, "a whole number") if snake == "max_retries" else (int | float, "a number")
+            if isinstance(number, bool) or not isinstance(number, kinds) or not 0 <= number < 1e12:
+                wrong.append((inner, f"write {kind} of at least 0, not {quote(number)}"))
+        elif name == "backoff" and fields is not None:
+            if isinstance(fields.get("kind", ""), str):
+                _check(Backoff, fields, inner, wrong)
+            else:
+                wrong.append(((*inner, "kind"), f"write a string, not {quote(fields['kind'])}"))
+        elif name == "by_category" and fields is not None:
+            for category, rule in fields.items():
+                _retry(rule, (*inner, str(category)), wrong)
+        if len(wrong) > count:
             del written[name]
-    return check_policy(Retry, written, wrong)
+    return _check(Retry, written, place, wrong)
 
 
-def check_policy(model: type[BaseModel], written: Mapping[str, Any], wrong: list[tuple[Place, str]]) -> Any:
-    """The policy. Raises all its mistakes, and those in `wrong`."""
-    policy = None
+def _check(
+    model: type[BaseModel], written: Mapping[str, Any], place: Place, wrong: list[tuple[Place, str]]
+) -> Any:
+    """A policy with all its mistakes added to `wrong`; its own __init__ would raise only the first."""
+    policy = model.__new__(model)
     try:
-        policy = model.model_validate(written)
+        BaseModel.__init__(policy, **written)
     except ValidationError as error:
-        wrong = [*wrong, *sentences_of(error, model, written)]
-    if wrong:
-        raise refusal(model.__name__, wrong)
+        wrong += [((*place, *inner), says) for inner, says in sentences_of(error, model, written)]
     return policy
 
 
@@ -148,7 +169,10 @@ def circuit(value: Any) -> Any:
     name = written.get("name")
     if not isinstance(name, str) or not name.strip():
         raise ValueError('has no name: write {"name": "llm", ...}')
-    check_policy(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, [])
+    wrong: list[tuple[Place, str]] = []
+    _check(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
+    if wrong:
+        raise refusal("CircuitPolicy", wrong)
     return written
 
 
