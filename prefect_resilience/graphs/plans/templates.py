@@ -157,7 +157,7 @@ def read_template(text: str) -> Template:
 
 @lru_cache(maxsize=4096)
 def _read(text: str) -> Template:
-    reader = _Reader()
+    reader = _TemplateReader()
     try:
         return _of_paths(text) or reader.template(text)
     except TemplateSyntaxError as error:
@@ -184,7 +184,7 @@ def _of_paths(text: str) -> Template | None:
     return Template(text, filled, tuple(part for part in filled if isinstance(part, tuple)))
 
 
-class _Reader(NodeTransformer):
+class _TemplateReader(NodeTransformer):
     """Collects the mistakes of a template, and replaces each path by a name: p0, p1..."""
 
     def __init__(self) -> None:
