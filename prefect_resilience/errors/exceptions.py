@@ -306,6 +306,11 @@ class SubtaskError(ResilienceError):
         self.failed_step = failed_step
         super().__init__(f"sub-step {name!r} failed")
 
+    @property
+    def subtask_request(self) -> dict[str, Any]:
+        """The call that failed, as it is in the details of its context."""
+        return {"type": "step", "name": self.name, "inputs": self.inputs}
+
 
 class OutputFormatError(ResilienceError):
     """The output of a task is not what `expect=` promised.

@@ -236,7 +236,7 @@ def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCatego
     return table.get(text) or next(known, None) if text else None
 
 
-def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Opinion | None:
+def match_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Opinion | None:
     """An opinion from the first known code; `own` keeps that code even if `CATEGORY_CODES` has another."""
     for code in codes:
         category = category_of(table, code)
@@ -246,7 +246,7 @@ def found_by_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool 
     return None
 
 
-def found_by_words(table: Iterable[Words], text: str) -> Opinion | None:
+def match_words(table: Iterable[Words], text: str) -> Opinion | None:
     """The opinion of the first rule that matches the text."""
     for words, category, code in table:
         if re.search(words, text, re.IGNORECASE):

@@ -35,7 +35,7 @@ from prefect_resilience.errors.classify.shapes import (
 )
 from prefect_resilience.errors.classify.table import words_of
 from prefect_resilience.errors.classify.texts import text_finding
-from prefect_resilience.errors.taxonomy import CATEGORY_CODES, ErrorInfo, ErrorKind, Opinion, found_by_words
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, ErrorInfo, ErrorKind, Opinion, match_words
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 Rule = Callable[[Any], "C | str | ErrorInfo | None"]
@@ -154,70 +154,66 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
         carried = read(link, CLASSIFIED)
         if opinion is None and isinstance(carried, ErrorInfo):
             return carried
-        known = find(link, now)
-        if opinion is None and known is None and depth > 0:
-            members = members_of(link)
-            if members:
-                return _of_group(members, link, now, rules, depth)
-        found = _merge(opinion, known)
-        if found is not None:
+        default = find(link, now)
+        if opinion is None and default is None and depth > 0 and (members := members_of(link)):
+            return _of_group(members, link, now, rules, depth)
+        opinion = _merge(opinion, default)
+        if opinion is not None:
             causes = list(links)
-            if causes or found.category is C.SUBTASK:
-                found = _deeper(found, link, causes, now)
-            return _finish(found, error, link, causes, now)
+            if causes or opinion.category is C.SUBTASK:
+                opinion = _deeper(opinion, link, causes, now)
+            return _finish(opinion, error, link, causes, now)
     for link in chain(error):
-        found = spoken_finding(link) or named_finding(link)
-        if found is not None:
-            return _finish(found, error, link, [*chain(link)][1:], now)
+        opinion = spoken_finding(link) or named_finding(link)
+        if opinion is not None:
+            return _finish(opinion, error, link, [*chain(link)][1:], now)
     return _complete(None, class_name(error), read_text(error), error)
 
 
 def _finish(
-    found: Opinion, error: BaseException, link: BaseException, causes: list[BaseException], now: float
+    opinion: Opinion, error: BaseException, link: BaseException, causes: list[BaseException], now: float
 ) -> ErrorInfo:
-    """The classification. If the finding has no wait, it gets that of the link or of a cause."""
-    if found.category in _ASKING and found.retry_after is None:
-        status = 429 if found.category is C.RATE_LIMIT else None
+    """The classification. If the opinion has no wait, it gets that of the link or of a cause."""
+    if opinion.category in _ASKING and opinion.retry_after is None:
+        status = 429 if opinion.category is C.RATE_LIMIT else None
         waits = (wait_of(source, headers_of(source), status, now) for source in (link, *causes))
-        found = found._replace(retry_after=next((wait for wait in waits if wait is not None), None))
-    return _complete(found, class_name(link), read_text(error) or read_text(link), error, link)
+        opinion = opinion._replace(retry_after=next((wait for wait in waits if wait is not None), None))
+    return _complete(opinion, class_name(link), read_text(error) or read_text(link), error, link)
 
 
-_ASKING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE, C.SERVER_ERROR, C.CIRCUIT_OPEN})
+_ASKING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE, C.SERVER_ERROR, C.CIRCUIT_OPEN, C.INFRASTRUCTURE})
 
 
-def _merge(opinion: Opinion | None, known: Opinion | None) -> Opinion | None:
-    """A rule's category, with the code and the wait that the defaults found."""
-    if opinion is None or known is None:
-        return opinion or known
-    if opinion.category is known.category:
-        return known
-    return opinion._replace(code=known.code, retry_after=known.retry_after, details=known.details)
+def _merge(opinion: Opinion | None, default: Opinion | None) -> Opinion | None:
+    """A rule's category, with the code and the wait of the defaults."""
+    if opinion is None or default is None or opinion.category is default.category:
+        return default or opinion
+    return default._replace(category=opinion.category, kind=None, retryable=None, reason=None)
 
 
 _VAGUE = frozenset({C.NETWORK, C.AUTH})
 
 
-def _deeper(found: Opinion, link: BaseException, causes: list[BaseException], now: float) -> Opinion:
+def _deeper(opinion: Opinion, link: BaseException, causes: list[BaseException], now: float) -> Opinion:
     """A failed sub-step is classified by its cause or text. So is an error that only its class's name tells
     of: behind a "connection error" there may be a timeout or an invalid certificate, and behind a credential
     error a refused connection."""
-    vague = found.category in _VAGUE and found.code in (None, CATEGORY_CODES.get(found.category))
-    if not vague and found.category is not C.SUBTASK:
-        return found
+    vague = opinion.category in _VAGUE and opinion.code in (None, CATEGORY_CODES.get(opinion.category))
+    if not vague and opinion.category is not C.SUBTASK:
+        return opinion
     behind = [*chain(link, explicit=True)][1:] if vague else causes
-    inner = next((cause for cause in (find(each, now) for each in behind) if cause is not None), None)
+    inner = next((cause for cause in (find(cause, now) for cause in behind) if cause is not None), None)
     if vague:
-        return inner if inner is not None and inner.category in _CAUSES else found
+        return inner if inner is not None and inner.category in _CAUSES else opinion
     inner = inner or text_finding(read_text(link, 8_000))
     if inner is None:
-        return found
+        return opinion
     return inner._replace(
         category=C.SUBTASK,
         kind=inner.kind or inner.category.kind,
         retryable=inner.category.retryable if inner.retryable is None else inner.retryable,
         reason=None,
-        details={**(inner.details or {}), **(found.details or {})},
+        details={**(inner.details or {}), **(opinion.details or {})},
     )
 
 
@@ -279,27 +275,28 @@ def _inside(data: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Error
 
 
 def _complete(
-    found: Opinion | None,
+    opinion: Opinion | None,
     name: str,
     message: str,
     error: BaseException | None,
     link: BaseException | None = None,
 ) -> ErrorInfo:
     """An ErrorInfo from an opinion: defaults come from its category, the code from `name`."""
-    found = found or Opinion(C.UNEXPECTED)
-    details = dict(found.details or {})
-    if found.category.kind is ErrorKind.RESOURCE and "resource" not in details:
-        details |= resource_details(found, link, message)
+    opinion = opinion or Opinion(C.UNEXPECTED)
+    details = dict(opinion.details or {})
+    if opinion.category.kind is ErrorKind.RESOURCE and "resource" not in details:
+        details |= _resource_details(opinion, link, message[:_LONGEST])
     if link is not None and link is not error:
         details["caused_by"] = dotted_name(link)
-    fields: dict[str, Any] = {
-        "message": message,
-        "exception_type": None if error is None else dotted_name(error),
-    }
-    for field in ("kind", "retryable", "retry_after", "reason"):
-        if (value := getattr(found, field)) is not None:
-            fields[field] = value
-    return ErrorInfo.of(found.category, found.code or name, details=details, **fields)
+    fields = {name: getattr(opinion, name) for name in ("kind", "retryable", "retry_after", "reason")}
+    return ErrorInfo.of(
+        opinion.category,
+        opinion.code or name,
+        message=message,
+        exception_type=None if error is None else dotted_name(error),
+        details=details,
+        **{name: value for name, value in fields.items() if value is not None},
+    )
 
 
 # -- the exhausted resource, its usage and its limit, by type, code and the providers' words
@@ -307,22 +304,17 @@ def _complete(
 _LONGEST = 4_000
 
 
-def resource_details(found: Opinion, error: object, message: str) -> dict[str, Any]:
+def _resource_details(opinion: Opinion, error: object, message: str) -> dict[str, Any]:
     """`resource`, and `usage` and `limit` if known, for a failure of the kind `resource`."""
-    message = message[:_LONGEST]
-    signs = f"{found.category} {found.code} {' '.join(class_names(error))} {message}"
-    resource = found_by_words(words_of("resource"), signs)
+    signs = f"{opinion.category} {opinion.code} {' '.join(class_names(error))} {message}"
+    resource = match_words(words_of("resource"), signs)
     details: dict[str, Any] = {"resource": "unknown" if resource is None else resource.code}
-    if found.category is C.OVERFLOW:
-        details |= _usage_and_limit(message)
-    return details
-
-
-def _usage_and_limit(message: str) -> dict[str, int]:
-    for pattern, _, _ in words_of("usage"):
-        match = re.search(pattern, message, re.IGNORECASE)
-        if match is not None:
-            numbers = {name: int(re.sub(r"\D", "", number)) for name, number in match.groupdict().items()}
-            more = numbers.pop("more", 0)
-            return {name: number + more * (name == "usage") for name, number in numbers.items()}
-    return {}
+    patterns = (pattern for pattern, category, _ in words_of("usage") if category is opinion.category)
+    matches = (re.search(pattern, message, re.IGNORECASE) for pattern in patterns)
+    match = next((match for match in matches if match is not None), None)
+    numbers = (
+        {name: int(re.sub(r"\D", "", text)) for name, text in match.groupdict().items()} if match else {}
+    )
+    if "more" in numbers:  # the tokens of the answer, beside those of the prompt
+        numbers["usage"] += numbers.pop("more")
+    return details | numbers

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.retry_after import (
+    PUSHBACK,
+    is_used_up,
     plain_headers,
     retry_after_seconds,
     retry_info_delay,
-    used_up,
     wait_bounds,
     wait_in_text,
     wait_of,
-    wait_of_value,
 )
 from prefect_resilience.errors.classify.shapes import (
     as_code,
@@ -29,8 +29,8 @@ from prefect_resilience.errors.classify.shapes import (
     as_list,
     as_number,
     as_status,
-    called,
-    parsed,
+    call,
+    parse_json,
     read,
     read_text,
     value_at,
@@ -39,9 +39,7 @@ from prefect_resilience.errors.classify.shapes import (
 from prefect_resilience.errors.classify.table import codes_of, places_of
 from prefect_resilience.errors.classify.texts import WAITING, says, status_category, too_big
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, found_by_code
-
-Decision = tuple[C, str | None]
+from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, match_code
 
 
 @cache
@@ -65,29 +63,38 @@ _BODIES = ["body", "data", "json_body", "details", "info", "content"]
 """Attributes that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
 _TEXTS = ["_content", "_body", "body", "content", "raw_body", "text"]
 _BODY_LIMIT = 64_000
-NO_HEADERS: dict[str, str] = {}
 
 
 def _holders_of(error: object) -> list[object]:
     """The error itself, and the answers that it keeps."""
-    return [error, *(held for name in _HOLDERS if (held := read(error, name)) is not None)]
+    return [error, *(answer for name in _HOLDERS if (answer := read(error, name)) is not None)]
 
 
 def status_of(error: object) -> int | None:
     """The HTTP status that an exception or response carries under one of the usual names, else None."""
-    own, *held = _holders_of(error)
-    places = [read(own, name) for name in _OWN_STATUSES]
-    places += [read(holder, name) for holder in held for name in _STATUSES]
-    return next((status for status in map(as_status, places) if status is not None), None)
+    return _status_in(_holders_of(error))
+
+
+def _status_in(holders: list[object]) -> int | None:
+    for source in holders:
+        for name in _OWN_STATUSES if source is holders[0] else _STATUSES:
+            value = read(source, name)
+            if value is not None and (status := as_status(value)) is not None:
+                return status
+    return None
 
 
 def headers_of(error: object) -> dict[str, str]:
     """The headers of the answer, with lower-case names, wherever the SDK keeps them."""
-    holders = _holders_of(error)
+    return _headers_in(_holders_of(error))
+
+
+def _headers_in(holders: list[object]) -> dict[str, str]:
     places = [read(holder, "headers") for holder in holders]
-    places += [read(error, "http_headers"), read(error, "litellm_response_headers")]
+    places += [read(holders[0], "http_headers"), read(holders[0], "litellm_response_headers")]
     places += [holder for holder in holders if isinstance(holder, dict)]  # httplib2: resp["retry-after"]
-    return next((headers for headers in map(plain_headers, places) if headers), NO_HEADERS)
+    values = (plain_headers(place) for place in places if place is not None)
+    return next((headers for headers in values if headers), {})
 
 
 def _body_text(holders: list[object]) -> str:
@@ -128,21 +135,20 @@ class HttpAnswer(NamedTuple):
     @classmethod
     def of(cls, error: object) -> HttpAnswer | None:
         """None if it has neither a status nor a code."""
-        status, holders = status_of(error), _holders_of(error)
-        body = _body_text(holders)
+        holders = _holders_of(error)
+        status, body = _status_in(holders), _body_text(holders)
         # Without a status, `data` and `details` may be business data, and are not read.
         names = _BODIES if status is not None else _BODIES[:1]
-        bodies = [read(source, name) for source in holders for name in names]
-        objects = [plain for plain in map(_error_object, (*bodies, parsed(body))) if plain]
-        own = _codes_at("codes.error", [error])
+        bodies = [read(source, name) for source in holders for name in names] + [parse_json(body)]
+        objects = [plain for content in bodies if content and (plain := _error_object(content))]
         reported = _codes_at("codes.body", objects)
-        codes = [*dict.fromkeys((*own, *reported))]
+        codes = [*dict.fromkeys((*_codes_at("codes.error", [error]), *reported))]
         if status is None and not codes:
             return None
         details = [value for source in (error, *objects) for value in values_at(source, "details")]
-        infos = [info for listed in details for info in as_list(listed)]
+        infos = [info for value in details for info in as_list(value)]
         text = f"{read_text(error, 4_000)} {body[:4_000]}"
-        return cls(status, headers_of(error), codes, reported, infos, text)
+        return cls(status, _headers_in(holders), codes, reported, infos, text)
 
 
 def http_finding(error: object, now: float) -> Opinion | None:
@@ -150,82 +156,74 @@ def http_finding(error: object, now: float) -> Opinion | None:
     answer = HttpAnswer.of(error)
     if answer is None:
         return None
-    decision = _by_code_or_words(answer) or _by_status(answer) or _in_a_stream(answer)
-    if decision is None:
+    opinion = _by_code_or_words(answer) or _by_status(answer) or _in_a_stream(answer)
+    if opinion is None:
         return None
-    category, code = decision
-    status, headers = answer.status, answer.headers
+    category, status, headers = opinion.category, answer.status, answer.headers
     details: dict[str, Any] = {} if status is None else {"status": status}
     if answer.codes:
         details["provider_code"] = answer.codes[0]
-    details |= wait_bounds(headers)
     limited = 429 if category is C.RATE_LIMIT else status
     wait = wait_of(error, headers, limited, now, answer.infos, answer.text if category in WAITING else "")
     # The server's own advice cannot make work retryable that is too big.
     advice = headers.get("x-should-retry", headers.get("stripe-should-retry", "")).lower()
     again = True if advice == "true" and category.kind is not ErrorKind.RESOURCE else None
-    return Opinion(
-        category, code, wait, details, retryable=False if advice == "false" or status in _STAYS else again
-    )
+    retryable = False if advice == "false" or status in _STAYS else again
+    return opinion._replace(retry_after=wait, details=details | wait_bounds(headers), retryable=retryable)
 
 
-def _by_code_or_words(answer: HttpAnswer) -> Decision | None:
+def _by_code_or_words(answer: HttpAnswer) -> Opinion | None:
     """The category from the provider's code or words, if they are more exact than the status."""
     status, text = answer.status, answer.text
     for code in answer.codes:
-        if says("spent", code):
-            return C.RESOURCE_EXHAUSTED, code
-        category = codes_of("decisive").get(code)
+        category = C.RESOURCE_EXHAUSTED if says("spent", code) else codes_of("decisive").get(code)
         if category is not None and (status is None or status_category(status) is not category):
-            return category, code
+            return Opinion(category, code)
     streamed = status is None or status < 300  # the error came after the status was sent
     if (streamed or status in _MAY_OVERFLOW) and (big := says("overflow", text)):
-        return big.category, big.code
+        return big
     if (streamed or status in _MAY_BE_SPENT) and says("spent", text) and wait_in_text(text) is None:
-        return C.RESOURCE_EXHAUSTED, "billing_error"
+        return Opinion(C.RESOURCE_EXHAUSTED, "billing_error")
     if status == 429 and _TOO_LARGE_FOR_LIMIT.search(text):
         # This request alone is over the limit per minute: every retry would be rejected.
-        return C.OVERFLOW, "request_too_large"
+        return Opinion(C.OVERFLOW, "request_too_large")
     return None
 
 
-def _by_status(answer: HttpAnswer) -> Decision | None:
+def _by_status(answer: HttpAnswer) -> Opinion | None:
     status, headers, text = answer.status, answer.headers, answer.text
     category = None if status is None else status_category(status)
     if status == 403:  # by its headers, the provider's code or its words, it may be a rate limit
         throttled = not codes_of("throttled").keys().isdisjoint(answer.codes)
-        if throttled or used_up(headers) or "retry-after" in headers or says("throttled", text):
+        if throttled or is_used_up(headers) or "retry-after" in headers or says("throttled", text):
             category = C.RATE_LIMIT
     if status in _MAY_BE_A_LOST_RACE and says("race", text):
         category = C.UNAVAILABLE
     if status == 402 and _PAYMENT_REQUIRED.search(text):
         category = C.RESOURCE_EXHAUSTED
-    return None if category is None else (category, str(status))
+    return None if category is None else Opinion(category, str(status))
 
 
-def _in_a_stream(answer: HttpAnswer) -> Decision | None:
+def _in_a_stream(answer: HttpAnswer) -> Opinion | None:
     """By a code that counts where no status gives the category."""
     for code in answer.codes:
         category = codes_of("streamed").get(code) or codes_of("throttled").get(code)
         if category is None and code in answer.reported:
             category = codes_in_small("grpc", "aws").get(code.lower())
         if category is not None:
-            return category, code
+            return Opinion(category, code)
     return None
 
 
 def is_response(value: object) -> bool:
     """Whether a value has the shape of an HTTP response: a status and headers."""
-    status = read(value, "status_code")
-    status = read(value, "status") if status is None else status
-    return as_status(status) is not None and read(value, "headers") is not None
+    return status_of(value) is not None and read(value, "headers") is not None
 
 
 def phrase_of(response: object) -> str:
     """The short text of a response's status, such as "Service Unavailable"."""
-    phrases = (read(response, name) for name in ("reason_phrase", "reason"))
-    named = next((phrase for phrase in phrases if isinstance(phrase, str) and phrase), None)
-    return named or responses.get(status_of(response) or 0, "")
+    phrase = read(response, "reason_phrase") or read(response, "reason")
+    return phrase if isinstance(phrase, str) else responses.get(status_of(response) or 0, "")
 
 
 # AWS, and the status codes of gRPC: grpc.io, "Status codes and their use in gRPC".
@@ -241,7 +239,7 @@ def aws_finding(error: object, now: float) -> Opinion | None:
     response, text = as_dict(read(error, "response")), read_text(error, 4_000)
     if not response:
         event = _EVENT_TYPE.search(text)
-        return None if event is None else found_by_code(codes_in_small("aws"), event[1].lower())
+        return None if event is None else match_code(codes_in_small("aws"), event[1].lower())
     code = as_code(value_at(response, "Error.Code"))
     status = as_status(value_at(response, "ResponseMetadata.HTTPStatusCode"))
     headers = plain_headers(value_at(response, "ResponseMetadata.HTTPHeaders"))
@@ -253,7 +251,7 @@ def aws_finding(error: object, now: float) -> Opinion | None:
     if reasons := [cause for cause in causes if cause is not None and cause != "None"]:
         # One permanent reason is enough: a retry of the transaction would be cancelled too.
         categories = [codes_in_small("aws").get(reason.lower(), C.CONFLICT) for reason in reasons]
-        category = min(categories, key=lambda each: each.retryable)
+        category = min(categories, key=lambda reason: reason.retryable)
         details["reasons"] = reasons
     # Throttling may also mention "too many tokens": only an `invalid` or unknown code may be an overflow.
     if category in (None, C.INVALID) and (big := says("overflow", text)):
@@ -268,26 +266,24 @@ _IN_THE_BODY = (C.OVERFLOW, C.RATE_LIMIT, C.RESOURCE_EXHAUSTED)
 
 def rpc_finding(error: object, now: float) -> Opinion | None:
     """By a status of gRPC, an enum: of grpcio, grpclib, google-api-core, temporalio and clients like them."""
-    places = (called(error, "code"), *(read(error, name) for name in ("code", "grpc_status_code", "status")))
+    places = (call(error, "code"), *(read(error, name) for name in ("code", "grpc_status_code", "status")))
     name = next((name for place in places if (name := _enum_name(place)) in codes_of("grpc")), None)
     if name is None:
         return None
-    found = http_finding(error, now) if read(error, "grpc_status_code") is not None else None
-    if found is not None and found.category in _IN_THE_BODY:
-        return found
-    details = {**(found.details or {}), "grpc_status": name} if found else {}
+    opinion = http_finding(error, now) if read(error, "grpc_status_code") is not None else None
+    if opinion is not None and opinion.category in _IN_THE_BODY:
+        return opinion
+    details = {**(opinion.details or {}), "grpc_status": name} if opinion else {}
     big = too_big(read_text(error, 4_000)) if name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") else None
     if big is not None:
         return big._replace(details=details)
-    pairs = called(error, "trailing_metadata")
+    pairs = call(error, "trailing_metadata")
     trailing = plain_headers(list(cast("Iterable[Any]", pairs)) if isinstance(pairs, Iterable) else None)
-    pushback = as_number(trailing.get("grpc-retry-pushback-ms"))
-    refused = "grpc-retry-pushback-ms" in trailing and (pushback or 0) < 0  # gRFC A6: negative: no retry
-    wait = found.retry_after if found else None if refused else _wait(trailing, pushback, now)
-    code = as_status(read(error, "code")) if found else None
-    return Opinion(
-        codes_of("grpc")[name], str(code or name), wait, details, retryable=False if refused else None
-    )
+    refused = (as_number(trailing.get(PUSHBACK)) or 0) < 0  # gRFC A6: no retry
+    wait = opinion.retry_after if opinion else None if refused else _wait(trailing, now)
+    code = as_status(read(error, "code")) if opinion else None
+    retryable = False if refused else None
+    return Opinion(codes_of("grpc")[name], str(code or name), wait, details, retryable=retryable)
 
 
 def _enum_name(value: object) -> str:
@@ -295,10 +291,8 @@ def _enum_name(value: object) -> str:
     return name if isinstance(name, str) and as_status(value) is None else ""  # not HTTPStatus.NOT_FOUND
 
 
-def _wait(trailing: dict[str, str], pushback: float | None, now: float) -> float | None:
-    """The wait in seconds from the trailing metadata: the pushback, RetryInfo, or HTTP's header."""
-    if pushback is not None:
-        return wait_of_value(pushback / 1000, now)
+def _wait(trailing: dict[str, str], now: float) -> float | None:
+    """The wait in seconds from the trailing metadata: the pushback, HTTP's header, or RetryInfo."""
+    wait = retry_after_seconds(trailing, status=None, now=now)
     status = trailing.get("grpc-status-details-bin", "").encode("latin-1", "replace")
-    wait = retry_info_delay(status)
-    return retry_after_seconds(trailing, status=None, now=now) if wait is None else wait
+    return retry_info_delay(status) if wait is None else wait

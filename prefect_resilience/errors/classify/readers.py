@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, cast
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
-from prefect_resilience.errors.classify.own import OWN
 from prefect_resilience.errors.classify.retry_after import wait_of_attributes
 from prefect_resilience.errors.classify.shapes import (
+    as_dict,
     as_number,
     class_names,
     first_of,
@@ -27,44 +28,53 @@ from prefect_resilience.errors.classify.shapes import (
 )
 from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, places_of, words_of
 from prefect_resilience.errors.classify.texts import says, status_category, status_in, text_finding
-from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Look, Opinion, found_by_code, found_by_words
+from prefect_resilience.errors.taxonomy import (
+    CATEGORY_CODES,
+    ErrorKind,
+    FailureReason,
+    Look,
+    Opinion,
+    match_code,
+    match_words,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # Raised by mistake: their message and their name never make them retryable.
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
 
 
-# -- by its library's row of the table
+# -- by its library's block of the table
 
 
 def _by_library(error: BaseException, names: list[str], now: float) -> Opinion | None:
     """By the nearest class that has a block in the table or a rule of its own, unless a nearer one is known
     by name. An opinion without category stands for `else -`."""
-    libraries, known = blocks(), codes_of("named")
+    libraries, named = blocks(), codes_of("named")
     for name in names:
-        look, block = OWN.get(name), libraries.get(name)
-        if look is None and block is None and name in known:
+        rule, block = OWN.get(name), libraries.get(name)
+        if rule is None and block is None and name in named:
             return None
-        found = look(error, now) if look else _by_block(block, error, now) if block else None
-        if found is not None:
-            return found
+        opinion = rule(error, now) if rule else _by_block(block, error, now) if block else None
+        if opinion is not None:
+            return opinion
     return None
 
 
 def _by_block(block: TableBlock, error: BaseException, now: float) -> Opinion | None:
     for step in block.steps:
         if isinstance(step, Codes):
-            found = found_by_code(step.categories, *_values(step, error), own=block.shows_codes)
+            opinion = match_code(step.categories, *_values(step, error), own=block.shows_codes)
         elif isinstance(step, list):
-            found = found_by_words(step, read_text(error, 4_000))
+            opinion = match_words(step, read_text(error, 4_000))
         elif isinstance(step, str):
-            found = _READERS[step](error, now)
+            opinion = _READERS[step](error, now)
         elif step is None:
             return _NOTHING
         else:
-            found = step._replace(details=_details(block, error))
-        if found is not None:
-            return found._replace(code=_shown(found.code, block, error))
+            opinion = step
+        if opinion is not None:
+            details = {**(opinion.details or {}), **_details(block, error)}
+            return opinion._replace(code=_code_shown(opinion.code, block, error), details=details or None)
     return None
 
 
@@ -72,7 +82,7 @@ _MOST = 100
 _LONGEST = 2_000
 
 
-def _details(block: TableBlock, error: BaseException) -> dict[str, Any] | None:
+def _details(block: TableBlock, error: BaseException) -> dict[str, Any]:
     """The attributes that the details of the error keep; long texts and lists are cut."""
     details: dict[str, Any] = {}
     for name, attribute, is_long in block.details:
@@ -83,10 +93,10 @@ def _details(block: TableBlock, error: BaseException) -> dict[str, Any] | None:
             value = cast("list[Any]", value)[:_MOST]
         if value is not None:
             details[name] = value
-    return details or None
+    return details
 
 
-def _shown(code: str | None, block: TableBlock, error: BaseException) -> str | None:
+def _code_shown(code: str | None, block: TableBlock, error: BaseException) -> str | None:
     """The code that a person looks for: as the text has it, `ORA-00060`; for words the error's number."""
     for step in block.steps:
         values = list(_values(step, error)) if code is None and isinstance(step, Codes) else []
@@ -119,9 +129,9 @@ def _values(codes: Codes, error: BaseException) -> Iterator[object]:
 
 def _worst(replies: Mapping[object, object] | list[object]) -> float | None:
     """The largest of several codes, as SMTP has one for each recipient: the worst decides."""
-    each = replies.values() if isinstance(replies, Mapping) else replies
-    found = (as_number(first_of(reply)) or as_number(read(reply, "code")) for reply in each)
-    return max((code for code in found if code is not None), default=None)
+    parts = replies.values() if isinstance(replies, Mapping) else replies
+    codes = (as_number(first_of(reply)) or as_number(read(reply, "code")) for reply in parts)
+    return max((code for code in codes if code is not None), default=None)
 
 
 def _labels_finding(error: object, now: float) -> Opinion | None:
@@ -138,6 +148,56 @@ def _by_pep_249(error: object) -> Opinion | None:
     """By the classes that each database driver has."""
     category = codes_of("pep249").get(type(error).__name__)
     return None if category is None else Opinion(category)
+
+
+# -- exceptions of this package, of Prefect and of processes, which carry more than a code
+
+
+def _by_exit_code(name: str, category: C, sign: int = -1) -> Look:
+    """A rule: a process that exited has this category; a process that a signal ended is an `agent_crash`."""
+
+    def look(error: object, now: float) -> Opinion:
+        code = as_number(read(error, name))
+        if code is None or code * sign <= 0:
+            return Opinion(category, None if code is None else f"EXIT_{code:.0f}")
+        number = int(abs(code))
+        try:
+            return Opinion(C.AGENT_CRASH, signal.Signals(number).name)
+        except ValueError:
+            return Opinion(C.AGENT_CRASH, f"SIGNAL_{number}")
+
+    return look
+
+
+def _by_reason(error: object, now: float) -> Opinion:
+    """A TaskFailure. A context matching failure is retryable: the next attempt may match better."""
+    reason = FailureReason(str(read(error, "reason")))
+    again = True if reason is FailureReason.CONTEXT_MATCHING_FAILURE else None
+    category, details = codes_of("reasons")[reason.value], as_dict(read(error, "details"))
+    return Opinion(category, reason.value, details=details, retryable=again, reason=reason)
+
+
+def _by_state(error: object, now: float) -> Opinion:
+    from prefect_resilience.errors.classify.classify import classify
+
+    info = classify(read(error, "state"), now=now)
+    about = info.model_dump(include={"retry_after", "details", "kind", "retryable", "reason"})
+    return Opinion(info.category, info.code, **about)
+
+
+OWN: dict[str, Look] = {
+    "subprocess.CalledProcessError": _by_exit_code("returncode", C.TOOL_ERROR),
+    "xml.ParseError": lambda error, now: Opinion(C.VALIDATION, reason=FailureReason.XML_VALIDATION_FAILURE),
+    "prefect.TerminationSignal": _by_exit_code("signal", C.AGENT_CRASH, sign=1),
+    # The run was not resumed in time. It stays paused, so another attempt would fail at once.
+    "prefect.FlowPauseTimeout": lambda error, now: Opinion(
+        C.TIMEOUT, "TIMEOUT", kind=ErrorKind.PERMANENT, retryable=False
+    ),
+    "prefect_resilience.ProcessDied": _by_exit_code("exit_code", C.AGENT_CRASH),
+    "prefect_resilience.StateReturned": _by_state,
+    "prefect_resilience.TaskFailure": _by_reason,
+    "prefect_resilience.StreamCut": lambda error, now: read(error, "found"),
+}
 
 
 # -- by what any class may carry
@@ -160,7 +220,7 @@ def sqlstate_finding(error: object, now: float) -> Opinion | None:
         return None
     if state == "57014":  # cancelled, by the server's statement_timeout or by a person
         return Opinion(C.TIMEOUT if "timeout" in read_text(error, 2_000) else C.CANCELLED, state)
-    return found_by_code(codes_of("sqlstate"), state, own=True)
+    return match_code(codes_of("sqlstate"), state, own=True)
 
 
 _ERRNO_IN_MESSAGE = Regex(r"(?:\[Errno|\bos error|\bOs \{ code:) ?(-?\d{1,5})\b")
@@ -173,7 +233,7 @@ def _errno_finding(error: object, now: float) -> Opinion | None:
     if not isinstance(number, int) and not isinstance(error, _MISTAKES):
         match = _ERRNO_IN_MESSAGE.search(read_text(error, 4_000))
         number = int(match[1]) if match else None
-    return found_by_code(codes_of("errno"), errno.errorcode.get(number) if isinstance(number, int) else None)
+    return match_code(codes_of("errno"), errno.errorcode.get(number) if isinstance(number, int) else None)
 
 
 def _status_in_message(error: object) -> Opinion | None:
@@ -189,9 +249,7 @@ _READERS: dict[str, Look] = {
     # an exception that only quotes another system, as dbt quotes a database's error
     "text": lambda error, now: text_finding(read_text(error, 8_000)) or _by_pep_249(error),
 }
-_BY_SHAPE: tuple[Callable[[Any, float], Opinion | None], ...] = (
-    *(_by_declaration, rpc_finding, http_finding, sqlstate_finding, _errno_finding),
-)
+_BY_SHAPE = (_by_declaration, rpc_finding, http_finding, sqlstate_finding, _errno_finding)
 
 
 def find(error: BaseException, now: float) -> Opinion | None:
@@ -202,19 +260,17 @@ def find(error: BaseException, now: float) -> Opinion | None:
     bare exception of Python has nothing but its class and its message.
     """
     names = class_names(error)
-    found = _by_library(error, names, now)
-    if found is _NOTHING:
-        return None
-    if found is not None:
-        return found
+    opinion = _by_library(error, names, now)
+    if opinion is not None:
+        return None if opinion is _NOTHING else opinion
     if is_bare(error):
         return _by_known_name(error, names) or _errno_finding(error, now) or _status_in_message(error)
-    looks = (look(error, now) for look in _BY_SHAPE)
-    found = next((opinion for opinion in looks if opinion is not None), None)
-    found = found or _retriable(error, _by_known_name(error, names)) or _status_in_message(error)
-    if found is not None and found.category not in (C.INVALID, C.SUBTASK):
-        return found
-    return _too_big(error, names) or found or _asks_for_a_wait(error, now)
+    opinions = (reader(error, now) for reader in _BY_SHAPE)
+    opinion = next((opinion for opinion in opinions if opinion is not None), None)
+    opinion = opinion or _retriable(error, _by_known_name(error, names)) or _status_in_message(error)
+    if opinion is not None and opinion.category not in (C.INVALID, C.SUBTASK):
+        return opinion
+    return _too_big(error, names) or opinion or _asks_for_a_wait(error, now)
 
 
 _RETRIABLE = ("retriable", "retryable", "is_retryable", "is_retriable", "should_retry")
@@ -233,7 +289,6 @@ def _retriable(error: BaseException, named: Opinion | None) -> Opinion | None:
     return Opinion(C.UNAVAILABLE, name if isinstance(name, str) else None)
 
 
-OVERFLOW_CODE = "context_length_exceeded"
 _BY_ITS_NAME = frozenset({C.OVERFLOW, C.RESOURCE_EXHAUSTED})
 
 
@@ -241,7 +296,7 @@ def _too_big(error: BaseException, names: list[str]) -> Opinion | None:
     """A class with a name that means that the work is too big, whatever its status is."""
     bare = (name.rpartition(".")[2] for name in names)
     if any(codes_of("bare").get(name) is C.OVERFLOW for name in bare):
-        return Opinion(C.OVERFLOW, OVERFLOW_CODE)
+        return Opinion(C.OVERFLOW, "context_length_exceeded")
     spoken = spoken_finding(error)
     return spoken if spoken is not None and spoken.category in _BY_ITS_NAME else None
 
@@ -257,21 +312,21 @@ def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
 
 def named_finding(error: BaseException) -> Opinion | None:
     """What its class says of an error whose block tells nothing, after the whole chain of causes."""
-    found = _by_known_name(error, class_names(error))
-    return found and (_by_pep_249(error) or found)
+    opinion = _by_known_name(error, class_names(error))
+    return opinion and (_by_pep_249(error) or opinion)
 
 
 def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
     """By the nearest class that is known. The words of a nearer class's own name correct it: an
     AuthenticationError whose base is a connection error is no matter of the network."""
     packaged, anywhere = codes_of("named"), codes_of("bare")
-    known = next((name for name in names if name in packaged), None)
-    if known is None:
+    nearest = next((name for name in names if name in packaged), None)
+    if nearest is None:
         bare = (name.rpartition(".")[2] for name in names)
         category = next((anywhere[name] for name in bare if name in anywhere), None)
     else:
-        category = packaged[known]
-        nearer = _spoken(type(error).__mro__[: names.index(known)]) if category.retryable else None
+        category = packaged[nearest]
+        nearer = _spoken(type(error).__mro__[: names.index(nearest)]) if category.retryable else None
         if nearer is not None and not nearer.category.retryable:
             return nearer
     if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
@@ -284,17 +339,14 @@ def spoken_finding(error: BaseException) -> Opinion | None:
     """An opinion from the words of a class's name and of its bases', the nearest first: the last resort,
     after the whole chain of causes. A ValueError, a TypeError or the like reports a mistake, so its name
     never makes it retryable."""
-    found = _spoken(type(error).__mro__)
-    mistake = found is not None and found.category.retryable and isinstance(error, _MISTAKES)
-    return None if mistake else found
+    opinion = _spoken(type(error).__mro__)
+    is_mistake = opinion is not None and opinion.category.retryable and isinstance(error, _MISTAKES)
+    return None if is_mistake else opinion
 
 
 def _spoken(classes: Iterable[type]) -> Opinion | None:
-    for cls in classes:
-        opinion = None if cls.__module__ == "builtins" else _opinion(in_words(cls.__name__))
-        if opinion is not None:
-            return opinion
-    return None
+    opinions = (_opinion(in_words(cls.__name__)) for cls in classes if cls.__module__ != "builtins")
+    return next((opinion for opinion in opinions if opinion is not None), None)
 
 
 def _opinion(name: str) -> Opinion | None:
@@ -303,12 +355,10 @@ def _opinion(name: str) -> Opinion | None:
     if status is not None:
         category = status_category(int(status[1]))
         return None if category is None else Opinion(category, status[1])
-    known = ((pattern, Opinion(category, code)) for pattern, category, code in words_of("spoken"))
-    return next((said for pattern, said in known if re.search(_WHOLE.format(pattern), name)), None)
-
-
-_WHOLE = "(?:^|_)(?:{})(?![a-z])"
-"""Whole words of a name, not parts."""
+    for words, category, code in words_of("spoken"):  # whole words of a name, not parts
+        if re.search(f"(?:^|_)(?:{words})(?![a-z])", name):
+            return Opinion(category, code)
+    return None
 
 
 def in_words(name: str) -> str:
@@ -318,5 +368,5 @@ def in_words(name: str) -> str:
         >>> in_words("LDAPSocketReceiveError")
         'LDAP_Socket_Receive_Error'
     """
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name[:100])
-    return "_".join(word[:1].upper() + word[1:] for word in parted.split("_") if word)
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name[:100])
+    return "_".join(word[:1].upper() + word[1:] for word in words.split("_") if word)

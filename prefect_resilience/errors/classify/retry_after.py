@@ -25,8 +25,9 @@ _EPOCH = 1_000_000_000.0  # a larger number of seconds is a date after 2001, not
 _EPOCH_MS = 100_000_000_000.0
 _LIMITED = frozenset({429, 503})
 _AWS = "x-amz-retry-after"
+PUSHBACK = "grpc-retry-pushback-ms"
 _WAITS = (
-    (Regex(rf"(?:\A|-)retry-after-(?:ms|milliseconds)\Z|\A{_AWS}\Z"), 0.001),
+    (Regex(rf"(?:\A|-)retry-after-(?:ms|milliseconds)\Z|\A{_AWS}\Z|\A{PUSHBACK}\Z"), 0.001),
     (Regex(r"(?:\A|-)retry-after(?:-s|-sec|-seconds)?\Z"), 1.0),
 )
 """Names of headers and the unit of their numbers in seconds, the most exact first."""
@@ -38,16 +39,19 @@ def plain_headers(headers: Any) -> dict[str, str]:
 
     The values of a header that is there several times are joined by commas.
     """
-    found: dict[str, list[str]] = {}
+    plain: dict[str, str] = {}
     try:
         items = read(headers, "items")
         pairs: Any = items() if callable(items) else headers
-        for name, value in pairs:
-            values = cast("list[Any]", value) if isinstance(value, list | tuple) else [value]
-            found.setdefault(_text(name).lower(), []).extend(map(_text, values))
+        for key, value in pairs:
+            name, values = (
+                _text(key).lower(),
+                cast("Any", value if isinstance(value, list | tuple) else [value]),
+            )
+            plain[name] = ", ".join([*([plain[name]] if name in plain else []), *map(_text, values)])
     except Exception:  # noqa: BLE001 - any library's own mapping
         return {}
-    return {name: ", ".join(values) for name, values in found.items()}
+    return plain
 
 
 def _text(value: object) -> str:
@@ -64,8 +68,8 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
     """
     base = _date(headers.get("date")) or now
     for name, unit in _WAITS:
-        asked = (_seconds(value, base, unit) for header, value in headers.items() if name.search(header))
-        if (wait := _longest(asked)) is not None:
+        waits = (_seconds(value, base, unit) for header, value in headers.items() if name.search(header))
+        if (wait := _longest(waits)) is not None:
             return wait
     return _longest_reset(headers, base) if status in _LIMITED else None
 
@@ -112,9 +116,12 @@ def wait_of(
 
 def wait_of_attributes(error: object, now: float, places: str) -> float | None:
     """The wait that an exception, or the answer it keeps as `error`, has as an attribute of its own."""
-    sources = (source for source in (error, read(error, "error")) if source is not None)
-    waits = (wait_of_value(read(source, name), now) for source in sources for name in places_of(places))
-    return next((wait for wait in waits if wait is not None), None)
+    for source in (error, read(error, "error")):
+        for name in places_of(places) if source is not None else ():
+            value = read(source, name)
+            if value is not None and (wait := wait_of_value(value, now)) is not None:
+                return wait
+    return None
 
 
 def wait_of_details(details: Iterable[Any]) -> float | None:
@@ -177,7 +184,7 @@ def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
         yield as_number(pairs.get("r", pairs.get("remaining"))), as_number(pairs.get("t", pairs.get("reset")))
 
 
-def used_up(headers: Mapping[str, str]) -> bool:
+def is_used_up(headers: Mapping[str, str]) -> bool:
     """Whether the headers say that nothing is left of a limit."""
     left = [as_number(headers[name]) for name in headers if re.search(r"rate-?limit-.*remaining", name)]
     return 0 in left or any(left == 0 for left, _ in _ietf_limits(headers.get("ratelimit", "")))
@@ -232,8 +239,8 @@ def _varint(digits: bytes | None) -> int:
 
 
 _LIMIT = 8_000
-_UNITS = {"ms": 0.001, "mil": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_PART = Regex(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(ms|mil|[smhd])", re.IGNORECASE)
+_UNITS = {"ms": 0.001, "mil": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_PART = Regex(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(ms|mil|[smhd]|)")
 
 
 def wait_in_text(text: str) -> float | None:
@@ -243,11 +250,8 @@ def wait_in_text(text: str) -> float | None:
 
 def _sum_of(pattern: str, text: str) -> float | None:
     """The seconds of the duration that a pattern finds: in its group, or in the whole match."""
-    match = pattern_of(pattern).search(text)
+    match = pattern_of(pattern).search(text.lower())
     if match is None:
         return None
-    found = match[match.lastindex or 0]
-    parts = _PART.findall(found)
-    return _wait(
-        sum(float(number) * _UNITS[unit.lower()] for number, unit in parts) if parts else float(found)
-    )
+    parts = _PART.findall(match[match.lastindex or 0])
+    return _wait(sum(float(number) * _UNITS[unit] for number, unit in parts))

@@ -41,7 +41,7 @@ def read_text(source: object, limit: int = TEXT_LIMIT) -> str:
         return ""
 
 
-def called(source: object, name: str) -> Any:
+def call(source: object, name: str) -> Any:
     """The result of the method `source.name()`; None if there is no such method or it fails."""
     method = read(source, name)
     try:
@@ -62,7 +62,7 @@ def value_at(source: object, place: str) -> object:
             source = next(iter(as_list(source)[int(name) :]), None)
         else:
             value = value_of(source, name)
-            source = called(source, name) if callable(value) and not isinstance(source, dict) else value
+            source = call(source, name) if callable(value) and not isinstance(source, dict) else value
     return source
 
 
@@ -97,7 +97,7 @@ def as_dict(value: object) -> dict[Any, Any]:
 
 def as_number(value: object) -> float | None:
     """A finite float from a number or from ASCII digits in a string, else None; a bool is not a number."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     if isinstance(value, str) and (not value.isascii() or "_" in value):
         return None
@@ -111,16 +111,14 @@ def as_number(value: object) -> float | None:
 def as_status(value: object) -> int | None:
     """An HTTP status between 100 and 599 from a number, an enum or three digits, else None."""
     number = as_number(value.value if isinstance(value, Enum) else value)
-    if number is None or number != int(number) or not 100 <= number <= 599:
+    if number is None or not number.is_integer() or not 100 <= number <= 599:
         return None
     return int(number)
 
 
 def as_code(value: object) -> str | None:
     """A string of 1 to 80 characters, as a code such as "insufficient_quota", else None."""
-    if isinstance(value, str) and 0 < len(value) <= 80:
-        return value
-    return None
+    return value if isinstance(value, str) and 0 < len(value) <= 80 else None
 
 
 def class_names(error: object) -> list[str]:
@@ -161,7 +159,7 @@ def as_list(value: object) -> list[Any]:
     return list(cast("list[Any]", value))[:1_000] if type(value) in (list, tuple) else []
 
 
-def parsed(body: str) -> Any:
+def parse_json(body: str) -> Any:
     """The JSON object or list in a text; None for any other text."""
     if not body.lstrip().startswith(("{", "[")):
         return None

@@ -8,12 +8,19 @@ from typing import Any, ClassVar, TypeVar, cast, overload
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import codes_in_small, http_finding
-from prefect_resilience.errors.classify.shapes import as_code, as_dict, as_number, parsed, value_of, values_at
+from prefect_resilience.errors.classify.shapes import (
+    as_code,
+    as_dict,
+    as_number,
+    parse_json,
+    value_of,
+    values_at,
+)
 from prefect_resilience.errors.classify.table import places_of, words_of
 from prefect_resilience.errors.classify.texts import text_finding
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
-from prefect_resilience.errors.taxonomy import Opinion, found_by_words
+from prefect_resilience.errors.taxonomy import Opinion, match_words
 
 T = TypeVar("T")
 
@@ -49,7 +56,7 @@ def ensure_complete(response: T) -> T:
 
 def _spent(answer: Any) -> str | None:
     """The exhausted resource that cut an answer; None if no limit did."""
-    cuts = (found_by_words(words_of("answer.cut"), reason) for reason in _names(answer, "answer.reason"))
+    cuts = (match_words(words_of("answer.cut"), reason) for reason in _names(answer, "answer.reason"))
     return next((cut.code for cut in cuts if cut is not None), None)
 
 
@@ -66,7 +73,7 @@ def _failure(event: Any) -> tuple[Opinion, str] | None:
         return Opinion(C.INVALID, reason), ""
     statuses = (status for status in _names(event, "answer.status") if status in _BAD_STATUSES)
     for reason in (*_names(event, "answer.reason"), *statuses):
-        if (failure := found_by_words(words_of("answer.failed"), reason)) is not None:
+        if (failure := match_words(words_of("answer.failed"), reason)) is not None:
             return failure._replace(code=reason), ""
     return None
 
@@ -205,7 +212,7 @@ class _Reader:
             self._ended |= self._end is None and _END.fullmatch(rest.strip()) is not None
         elif (data := _data(line)) == "[DONE]":
             self._ended |= self._end is None
-        elif (event := parsed(data)) is not None:
+        elif (event := parse_json(data)) is not None:
             self._take_event(event)
             self._reported = False
         elif self._reported and data:
@@ -231,7 +238,7 @@ def _data(line: str) -> str:
 def _is_line(line: str, after: str) -> bool:
     """Whether a text without its line break is a whole line, judged by it and by the text after it."""
     data = _data(line)
-    if data == "[DONE]" or parsed(data) is not None or not after:
+    if data == "[DONE]" or parse_json(data) is not None or not after:
         return True
     return line.startswith(_FIELDS[1:]) and after.startswith(_FIELDS)
 

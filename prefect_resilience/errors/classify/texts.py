@@ -8,7 +8,7 @@ from functools import cache
 
 from prefect_resilience.errors.classify.retry_after import wait_in_text
 from prefect_resilience.errors.classify.table import codes_of, pattern_of, words_of
-from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Opinion, category_of, found_by_words
+from prefect_resilience.errors.taxonomy import CATEGORY_CODES, Opinion, category_of, match_words
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
@@ -16,15 +16,15 @@ WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
 
 
 @cache
-def _sign(what: str) -> tuple[re.Pattern[str], Opinion]:
-    rows = words_of(f"says.{what}")
-    return re.compile("|".join(words for words, _, _ in rows), re.IGNORECASE), Opinion(*rows[0][1:])
+def _sign(name: str) -> tuple[re.Pattern[str], Opinion]:
+    rows = words_of(f"says.{name}")
+    return re.compile("|".join(words for words, _, _ in rows)), Opinion(*rows[0][1:])
 
 
-def says(what: str, text: str) -> Opinion | None:
+def says(name: str, text: str) -> Opinion | None:
     """The opinion of the table's words `says.…` on a text: that it says so."""
-    pattern, opinion = _sign(what)
-    return opinion if pattern.search(text) else None
+    pattern, opinion = _sign(name)
+    return opinion if pattern.search(text.lower()) else None
 
 
 def too_big(text: str) -> Opinion | None:
@@ -45,14 +45,14 @@ _LIMIT = 8_000
 def text_finding(text: str) -> Opinion | None:
     """An opinion from the text of a failure; None if it has no known words."""
     text = text[:_LIMIT]
-    if (big := too_big(text)) is not None:
+    if big := too_big(text):
         return big
     wait = wait_in_text(text)
     if wait is None and says("spent", text):
         return Opinion(C.RESOURCE_EXHAUSTED, "insufficient_quota")
-    found = _exception_in(text) or status_in("status.of_text", text)
-    found = found or says("race", text) or found_by_words(words_of("words"), text)
-    return found._replace(retry_after=wait) if found is not None and found.category in WAITING else found
+    opinion = _exception_in(text) or status_in("status.of_text", text) or says("race", text)
+    opinion = opinion or match_words(words_of("words"), text)
+    return opinion._replace(retry_after=wait) if opinion and opinion.category in WAITING else opinion
 
 
 def status_in(pattern: str, text: str) -> Opinion | None:

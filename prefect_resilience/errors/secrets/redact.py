@@ -25,7 +25,7 @@ from urllib.parse import quote, quote_plus
 from pydantic import BaseModel
 
 from prefect_resilience.base.process import in_forked_child
-from prefect_resilience.errors.classify.shapes import called, read
+from prefect_resilience.errors.classify.shapes import call, read
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.patterns import MASK, mask_secret, piece, rules
 
@@ -330,7 +330,7 @@ def collect_secrets(value: Any) -> list[str]:
         if id(item) in seen or isinstance(item, str | bytes | int | float | None):
             continue
         seen.add(id(item))
-        secret = called(item, "get_secret_value")
+        secret = call(item, "get_secret_value")
         if isinstance(secret, bytes):
             secret = secret.decode("utf-8", "replace")
         if isinstance(secret, str) and secret:
