@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import collect_secrets, is_secret_name, masked_by_form
+from prefect_resilience.errors.secrets.redact import collect_secrets, is_secret_name, mask_forms
 
 LONGEST = 200
 MAIN = frozenset({"__main__", "__mp_main__"})
@@ -84,7 +84,7 @@ class _SafeFormatter(string.Formatter):
 def _named(text: str) -> str:
     """A field's text; if it has a secret in it, such as the password in a URL, masked and with a digest."""
     beginning = text[: 20 * LONGEST]
-    clean = masked_by_form(beginning)
+    clean = mask_forms(beginning)
     return text if clean == beginning else f"{clean[:LONGEST]}~{_hidden(text)}"
 
 

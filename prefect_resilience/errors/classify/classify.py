@@ -14,13 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from prefect_resilience.errors.classify.http import (
-    headers_of,
-    http_finding,
-    is_response,
-    phrase_of,
-    status_of,
-)
+from prefect_resilience.errors.classify.http import headers_of, http_finding, phrase_of, status_of
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
 from prefect_resilience.errors.classify.readers import named_finding, spoken_finding
 from prefect_resilience.errors.classify.retry_after import wait_of
@@ -139,8 +133,8 @@ def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Er
     kind = state_type(error)
     if kind is not None:
         return _of_state(error, kind, now, rules, depth)
-    if is_response(error):
-        return _complete(http_finding(error, now), str(status_of(error)), phrase_of(error), None)
+    if (status := status_of(error)) is not None:
+        return _complete(http_finding(error, now), str(status), phrase_of(error, status), None)
     return _complete(None, class_name(error), read_text(error), None)
 
 
@@ -291,7 +285,7 @@ def _complete(
     fields = {name: getattr(opinion, name) for name in ("kind", "retryable", "retry_after", "reason")}
     return ErrorInfo.of(
         opinion.category,
-        opinion.code or name,
+        opinion.code or CATEGORY_CODES.get(opinion.category, name),
         message=message,
         exception_type=None if error is None else dotted_name(error),
         details=details,

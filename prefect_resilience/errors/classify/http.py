@@ -215,15 +215,10 @@ def _in_a_stream(answer: HttpAnswer) -> Opinion | None:
     return None
 
 
-def is_response(value: object) -> bool:
-    """Whether a value has the shape of an HTTP response: a status and headers."""
-    return status_of(value) is not None and read(value, "headers") is not None
-
-
-def phrase_of(response: object) -> str:
+def phrase_of(response: object, status: int) -> str:
     """The short text of a response's status, such as "Service Unavailable"."""
     phrase = read(response, "reason_phrase") or read(response, "reason")
-    return phrase if isinstance(phrase, str) else responses.get(status_of(response) or 0, "")
+    return phrase if isinstance(phrase, str) else responses.get(status, "")
 
 
 # AWS, and the status codes of gRPC: grpc.io, "Status codes and their use in gRPC".

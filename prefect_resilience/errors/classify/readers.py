@@ -28,8 +28,8 @@ from prefect_resilience.errors.classify.shapes import (
 )
 from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, places_of, words_of
 from prefect_resilience.errors.classify.texts import says, status_category, status_in, text_finding
+from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import (
-    CATEGORY_CODES,
     ErrorKind,
     FailureReason,
     Look,
@@ -37,7 +37,6 @@ from prefect_resilience.errors.taxonomy import (
     match_code,
     match_words,
 )
-from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
 # Raised by mistake: their message and their name never make them retryable.
 _MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
@@ -332,7 +331,7 @@ def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
     if category is C.NETWORK and "CERTIFICATE_VERIFY_FAILED" in read_text(error, 4_000):
         # The peer's certificate is invalid; a retry does not change that.
         return Opinion(C.AUTH, "CERTIFICATE_VERIFY_FAILED")
-    return None if category is None else Opinion(category, CATEGORY_CODES.get(category))
+    return None if category is None else Opinion(category)
 
 
 def spoken_finding(error: BaseException) -> Opinion | None:

@@ -17,50 +17,37 @@ import re
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 from prefect_resilience.base.regexes import Regex
 
 MASK = "***"
 
 
-class Forms(NamedTuple):
-    """What `forms.txt` says. `pieces`: expressions by their names. `rows`: for each form its triggers, the
-    word for how to mask, and its expression."""
-
-    pieces: dict[str, str]
-    rows: list[tuple[tuple[str, ...], str, str]]
+SecretRule = tuple[tuple[str, ...], Callable[[str], str]]
+"""The triggers of a form of secret, and how to mask it in a text with one of them."""
 
 
 @cache
-def forms() -> Forms:
-    """The forms of secrets, read when the first text is masked."""
-    read = Forms({}, [])
-    text = Path(__file__).with_name("forms.txt").read_text("utf-8")
-    for line in re.sub(r"\n  ", "", text).splitlines():
-        if not line or line.startswith("#"):
-            continue
-        parts = re.fullmatch(r"(\[.*?\]|\w+) (=|[a-z]+) ?(.*)", line)
-        assert parts is not None, line
-        regex = re.sub(r"\{([A-Z_]+)\}", lambda name: read.pieces[name[1]], parts[3])
-        if parts[2] == "=":
-            read.pieces[parts[1]] = regex
+def forms() -> tuple[dict[str, str], list[SecretRule]]:
+    """The pieces and the rules of `forms.txt`, in their order, read when the first text is masked."""
+    pieces: dict[str, str] = {}
+    rules: list[SecretRule] = []
+    text = re.sub(r"\n  ", "", Path(__file__).with_name("forms.txt").read_text("utf-8"))
+    for head, how, written in re.findall(r"(?m)^(\[.*?\]|\w+) (=|[a-z]+) ?(.*)", text):
+        regex = re.sub(r"\{([A-Z_]+)\}", lambda name: pieces[name[1]], written)
+        if how == "=":
+            pieces[head] = regex
         else:
-            read.rows.append((tuple(json.loads(parts[1])), parts[2], regex))
-    return read
+            flags = 0 if how == "cased" else re.IGNORECASE
+            mask = mask_pairs if how == "pairs" else partial(Regex(regex, flags).sub, _HOW[how])
+            rules.append((tuple(json.loads(head)), mask))
+    return pieces, rules
 
 
 @cache
 def piece(name: str) -> re.Pattern[str]:
     """A piece as an expression for which small and capital letters are the same."""
-    return re.compile(forms().pieces[name], re.IGNORECASE)
-
-
-class SecretRule(NamedTuple):
-    """How to mask one sort of secret; skipped when none of the triggers is in the text."""
-
-    triggers: tuple[str, ...]
-    mask: Callable[[str], str]
+    return re.compile(forms()[0][name], re.IGNORECASE)
 
 
 def mask_secret(match: re.Match[str]) -> str:
@@ -133,13 +120,12 @@ def _is_secret(match: re.Match[str]) -> bool:
     before = match.string[max(0, match.start() - 44) : match.start()]
     if key == "pass" and not _is_pass_a_word(match["key"], before, gap, kind):
         return False
-    if (key == "token" and piece("PAGING_KEY").search(before)) or (
-        key == "secret" and piece("ARN").search(before)
-    ):
+    harmless = {"token": "PAGING_KEY", "secret": "ARN"}.get(key)
+    if harmless is not None and piece(harmless).search(before):
         return False
-    if "=" not in gap and ":" not in gap and not _stands_beside(key, gap, kind, before):
+    if "=" not in gap and ":" not in gap and not _is_beside(key, gap, kind, before):
         return False
-    return not _says_nothing(key, gap, kind, match[kind]) and not (kind == "bare" and _is_code(match, before))
+    return not _is_empty(key, gap, kind, match[kind]) and not (kind == "bare" and _is_code(match, before))
 
 
 def _is_pass_a_word(key: str, before: str, gap: str, kind: str) -> bool:
@@ -158,21 +144,20 @@ def _is_code(match: re.Match[str], before: str) -> bool:
         return True
     if piece("NAMED").fullmatch(value) or ("==" in gap and piece("COMPARED").fullmatch(value)):
         return True
-    word = piece("WORD_BEFORE").search(before)
-    whole = f"{word[0] if word else ''}{key}".lstrip("_").lower()
-    if value.lower() == whole or (gap[-1].isspace() and value.lower() == key.lower()):
-        return True
-    return match.string.startswith(("(", "["), match.end()) and piece("CALLED").fullmatch(value) is not None
+    word = re.split(r"[^\w\-]", before)[-1]
+    names = {f"{word}{key}".lstrip("_").lower(), key.lower() if gap[-1].isspace() else None}
+    is_called = match.string.startswith(("(", "["), match.end())
+    return value.lower() in names or (is_called and piece("CALLED").fullmatch(value) is not None)
 
 
-def _stands_beside(key: str, gap: str, kind: str, before: str) -> bool:
+def _is_beside(key: str, gap: str, kind: str, before: str) -> bool:
     if gap.isspace() and kind in ("single", "double") and key.startswith(("password", "identified")):
         return True  # SQL's PASSWORD '...'
     opening = piece("BESIDE").search(before)
     return opening is not None and (opening[0].startswith("-") or '"' in gap or "'" in gap)
 
 
-def _says_nothing(key: str, gap: str, kind: str, value: str) -> bool:
+def _is_empty(key: str, gap: str, kind: str, value: str) -> bool:
     stripped = value.strip("*.…-")
     if not any(map(str.isalnum, stripped)):
         return kind == "bare" or not stripped
@@ -183,9 +168,8 @@ def _says_nothing(key: str, gap: str, kind: str, value: str) -> bool:
     if gap[-1].isspace() and piece("PROSE").fullmatch(value):
         return True
     # "Unexpected token: foo" and "token: 512" are prose and counts; `token=abc` and "token": "abc" are not.
-    return (
-        key == "token" and (":" in gap or value.isdigit()) and bool(piece("ORDINARY_TOKEN").fullmatch(value))
-    )
+    is_ordinary = key == "token" and (":" in gap or value.isdigit())
+    return is_ordinary and piece("ORDINARY_TOKEN").fullmatch(value) is not None
 
 
 _HOW: dict[str, Callable[[re.Match[str]], str]] = {
@@ -196,17 +180,3 @@ _HOW: dict[str, Callable[[re.Match[str]], str]] = {
     "insert": _mask_insert,
     "statement": _mask_statement,
 }
-
-
-@cache
-def rules() -> tuple[SecretRule, ...]:
-    """The rules in the order in which they are applied."""
-    return tuple(
-        SecretRule(
-            triggers,
-            mask_pairs
-            if how == "pairs"
-            else partial(Regex(regex, 0 if how == "cased" else re.IGNORECASE).sub, _HOW[how]),
-        )
-        for triggers, how, regex in forms().rows
-    )

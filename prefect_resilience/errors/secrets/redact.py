@@ -16,7 +16,8 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -27,7 +28,7 @@ from pydantic import BaseModel
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.classify.shapes import call, read
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.patterns import MASK, mask_secret, piece, rules
+from prefect_resilience.errors.secrets.patterns import MASK, forms, mask_secret, piece
 
 _ROUNDS = 5
 _SHORT = 200
@@ -68,13 +69,13 @@ def _once(text: str) -> str:
             text = text.replace(form, MASK)
     for pattern in registered.patterns:
         text = pattern.sub(mask_secret, text)
-    return masked_by_form(text)
+    return mask_forms(text)
 
 
-def masked_by_form(text: str) -> str:
+def mask_forms(text: str) -> str:
     """`text` without the secrets that show by their form or key: the same in every process."""
     where = f"{text}\n{text.lower()}"
-    for triggers, mask in rules():
+    for triggers, mask in forms()[1]:
         for trigger in triggers:
             if trigger in where:
                 text = mask(text)
@@ -138,12 +139,7 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
     named = items.items() if isinstance(items, dict) else zip(argument_names(items), items, strict=True)
     room, left[0] = max(left[0], 0), left[0] - len(items)
     walked = [
-        (
-            name,
-            MASK
-            if (kind := _kind_of_name(name)) and _is_hidden(kind, item)
-            else _walk(item, depth - 1, left),
-        )
+        (name, MASK if _is_hidden(name, item) else _walk(item, depth - 1, left))
         for name, item in islice(named, room)
     ]
     if isinstance(value, dict):
@@ -153,30 +149,27 @@ def _walk(value: Any, depth: int, left: list[int]) -> Any:
 
 
 @lru_cache(maxsize=2_000)
-def _kind_of_name(name: object) -> tuple[bool, bool] | None:
-    """Whether it is the name of a secret, and of a short code such as an OTP; None if of neither."""
-    if not isinstance(name, str):
-        return None
-    kind = is_secret_name(name), piece("CODE_FIELD").search(name) is not None
-    return kind if any(kind) else None
+def _is_secret_or_code(name: str) -> tuple[bool, bool]:
+    """Whether it is the name of a secret, and of a short code such as an OTP."""
+    return is_secret_name(name), piece("CODE_FIELD").search(name) is not None
 
 
-def _is_hidden(kind: tuple[bool, bool], value: Any) -> bool:
-    of_secret, of_code = kind
-    if isinstance(value, str) and value and of_secret:
-        return True
-    return of_code and isinstance(value, str | int) and not isinstance(value, bool) and str(value).isdecimal()
+def _is_hidden(name: object, value: Any) -> bool:
+    is_secret, is_code = _is_secret_or_code(name) if isinstance(name, str) else (False, False)
+    if isinstance(value, str):
+        return (is_secret and value != "") or (is_code and value.isdecimal())
+    return is_code and isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def argument_names(items: Sequence[Any]) -> Iterator[str | None]:
     """For each item of a command's arguments the name of the secret that the option before it gives it."""
     option = ""
     for item in items:
-        given = option if isinstance(item, str) and not item.startswith("--") else ""
-        if given == "-p" and not piece("NO_PASSWORD").fullmatch(item) and "mkdir" not in items:
+        before = option if isinstance(item, str) and not item.startswith("--") else ""
+        if before == "-p" and not piece("NO_PASSWORD").fullmatch(item) and "mkdir" not in items:
             yield "password"
         else:
-            yield given.lstrip("-") if given.startswith("--") and is_secret_name(given) else None
+            yield before.lstrip("-") if before.startswith("--") and is_secret_name(before) else None
         option = item if isinstance(item, str) and item.startswith("-") and "=" not in item else ""
 
 
@@ -341,16 +334,11 @@ def collect_secrets(value: Any) -> list[str]:
 
 
 def _parts(item: Any) -> list[Any]:
-    parts: Iterable[Any] = ()
-    try:
-        if isinstance(item, Mapping):
-            parts = cast("Mapping[Any, Any]", item).values()
-        elif isinstance(item, list | tuple | set | frozenset):
-            parts = cast("list[Any]", item)
-        elif isinstance(item, BaseModel):
-            parts = [*item.__dict__.values(), *(item.__pydantic_extra__ or {}).values()]
-        elif dataclasses.is_dataclass(item):
-            parts = [read(item, field.name) for field in dataclasses.fields(item)]
-        return list(islice(parts, _ITEMS))
-    except Exception:  # noqa: BLE001 - a foreign container may raise anything
-        return []
+    with suppress(Exception):  # a foreign container may raise anything
+        if isinstance(item, list | tuple | set | frozenset):
+            return list(islice(cast("list[Any]", item), _ITEMS))
+        if isinstance(item, Mapping | BaseModel):  # a model gives the pairs of its fields and extras
+            return list(islice(dict(cast("Mapping[Any, Any]", item)).values(), _ITEMS))
+        if dataclasses.is_dataclass(item):
+            return [read(item, field.name) for field in dataclasses.fields(item)]
+    return []

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 
+from prefect_resilience.errors.classify.reach import members_of
 from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.errors.secrets.patterns import MASK, names_a_secret
 from prefect_resilience.errors.secrets.redact import (
@@ -42,13 +43,13 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
     or of their stand-ins in `replaced` (by id). Any other exception becomes an instance of a subclass with
     the same name. Never raises.
     """
-    made = _validation_error(error) or _group(error, replaced or {}) or _imitation(error)
+    double = _validation_error(error) or _group(error, replaced or {}) or _imitation(error)
     for name in ("__cause__", "__context__", "__suppress_context__"):  # a cause turns the last one on
-        put(made, name, read(error, name))
+        put(double, name, read(error, name))
     notes = read(error, "__notes__")
     if isinstance(notes, list):
-        put(made, "__notes__", [_text(note) for note in cast("list[Any]", notes)])
-    return made.with_traceback(error.__traceback__)
+        put(double, "__notes__", [_text(note) for note in cast("list[Any]", notes)])
+    return double.with_traceback(error.__traceback__)
 
 
 def _text(value: object, form: Callable[[object], str] = str, instead: str = "<{}>") -> str:
@@ -62,19 +63,23 @@ def _text(value: object, form: Callable[[object], str] = str, instead: str = "<{
 def _validation_error(error: BaseException) -> BaseException | None:
     if not isinstance(error, ValidationError):
         return None
-    made: BaseException | None = None
+    double: BaseException | None = None
     with suppress(Exception):  # a type of error that pydantic cannot make again
         lines = [_line(cast("Any", line)) for line in error.errors(include_url=False)]
-        made = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
-    return None if _changes(str(made)) else made
+        double = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
+    return None if _changes(str(double)) else double
 
 
 def _line(line: dict[str, Any]) -> InitErrorDetails:
-    """One line of the new ValidationError, with the redacted message."""
-    given = line["input"]
-    secret = is_of_a_secret(line) or not isinstance(given, _PLAIN) or redact_data(given, LONGEST) != given
-    kind = PydanticCustomError(line["type"], cast("Any", redact(line["msg"])))
-    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if secret else given)
+    """One line of the new ValidationError, with the redacted message and context."""
+    value, is_secret = line["input"], is_of_a_secret(line)
+    is_hidden = is_secret or not isinstance(value, _PLAIN) or redact_data(value, LONGEST) != value
+    context = {
+        name: part if isinstance(part, (int, float)) else MASK if is_secret else _text(part)
+        for name, part in line.get("ctx", {}).items()
+    }
+    kind = PydanticCustomError(line["type"], cast("Any", redact(line["msg"])), context)
+    return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if is_hidden else value)
 
 
 def is_of_a_secret(line: Mapping[str, Any]) -> bool:
@@ -84,11 +89,9 @@ def is_of_a_secret(line: Mapping[str, Any]) -> bool:
 
 def _group(error: BaseException, replaced: Mapping[int, BaseException]) -> BaseException | None:
     """A group of the same class, if the class can be made from a message and members; else None."""
-    if not _members(error):
-        return None
-    new = [replaced.get(id(member), member) for member in _members(error)]
+    new = [replaced.get(id(member), member) for member in members_of(error)]
     try:
-        return cast("Any", type(error))(_text(read(error, "message")), new)
+        return cast("Any", type(error))(_text(read(error, "message")), new) if new else None
     except Exception:  # noqa: BLE001 - a group with a constructor of its own
         return None
 
@@ -123,8 +126,8 @@ def imitate(cls: type[BaseException], text: str, shown: str, attributes: dict[st
     for base in cls.__mro__:
         try:
             body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-            made = cast("type[Any]", type(cls.__name__, (_Imitation, base), body))
-            error = cast("Any", made).__new__(made)
+            double = cast("type[Any]", type(cls.__name__, (_Imitation, base), body))
+            error = cast("Any", double).__new__(double)
             put(error, "args", (text,))
             error.__dict__.update(attributes, _seen_as=(cls, text, shown, attributes))
         except Exception:  # noqa: BLE001 - a final class, or one that restricts its subclasses
@@ -149,7 +152,7 @@ def scrub_exception(exc: BaseException) -> BaseException:
         nodes = _graph(exc)
         replaced: dict[int, BaseException] = {}
         left = [0, LONGEST, MOST]
-        for node in sorted(reversed(nodes), key=_rank):  # noqa: C414 - the last of equal rank comes first
+        for node in nodes:
             after = _scrubbed(node, replaced, [0, LONGEST, LONGEST] if node is exc else left)
             if after is not node:
                 replaced[id(node)] = after
@@ -161,38 +164,25 @@ def scrub_exception(exc: BaseException) -> BaseException:
 
 
 def _graph(exc: BaseException) -> list[BaseException]:
-    """The exception and all exceptions that it refers to, each once."""
-    nodes: dict[int, BaseException] = {}
-    left = [exc]
-    while left and len(nodes) < _MOST:
-        node = left.pop()
-        if id(node) not in nodes:
-            nodes[id(node)] = node
-            left.extend(_linked(node))
-    return list(nodes.values())
-
-
-def _rank(node: BaseException) -> int:
-    """The order of cleaning: exceptions that others show in their text first, groups after their members."""
-    if _members(node):
-        return 2
-    for part in (*node.args, *_attributes(node).values()):
-        if isinstance(part, BaseException):
-            return 1
-    return 0
+    """The exception and all exceptions that it refers to, each once, after those that it may print."""
+    nodes: list[BaseException] = []
+    seen: set[int] = set()
+    left = [(exc, False)]
+    while left:
+        node, is_complete = left.pop()
+        if is_complete:
+            nodes.append(node)
+        elif id(node) not in seen and len(seen) < _MOST:
+            seen.add(id(node))
+            left += [(node, True), *((part, False) for part in _linked(node))]
+    return nodes
 
 
 def _linked(node: BaseException) -> Iterator[BaseException]:
     args = read(node, "args")
     parts: list[Any] = [read(node, "__cause__"), read(node, "__context__")]
     parts += [*(args if isinstance(args, tuple) else ()), *_attributes(node).values()]
-    parts += _members(node)
-    return (part for part in parts if isinstance(part, BaseException))
-
-
-def _members(node: BaseException) -> tuple[Any, ...]:
-    members = read(node, "exceptions")
-    return cast("tuple[Any, ...]", members) if isinstance(members, tuple) else ()
+    return (part for part in (*parts, *members_of(node)) if isinstance(part, BaseException))
 
 
 def _attributes(node: BaseException) -> dict[str, Any]:
@@ -202,11 +192,13 @@ def _attributes(node: BaseException) -> dict[str, Any]:
 
 def _scrubbed(node: BaseException, replaced: dict[int, BaseException], left: list[int]) -> BaseException:
     """The node itself, cleaned, or its stand-in."""
-    if replaced and any(id(member) in replaced for member in _members(node)):
+    if replaced and any(id(member) in replaced for member in members_of(node)):
         return stand_in(node, replaced)
     if replaced:
         _relink(node, replaced)
-    _clean_args(node, left)
+    args = tuple(map(clean, node.args, repeat(left)))
+    if any(map(is_not, args, node.args)):
+        _set(node, "args", args)
     _clean_attributes(node, left)
     return stand_in(node, replaced) if leaks(node) else node
 
@@ -226,13 +218,6 @@ def leaks(node: BaseException) -> bool:
 
 def _changes(text: str) -> bool:
     return len(text) > LONGEST + EDGE or redact(text) != text
-
-
-def _clean_args(node: BaseException, left: list[int]) -> None:
-    args = node.args
-    cleaned = tuple(map(clean, args, repeat(left)))
-    if any(map(is_not, cleaned, args)):
-        _set(node, "args", cleaned)
 
 
 def clean(value: Any, left: list[int]) -> Any:
@@ -259,8 +244,8 @@ def _clean_attributes(node: BaseException, left: list[int]) -> None:
     statement, parameters = read(node, "statement"), read(node, "params")
     if isinstance(statement, str) and parameters and names_a_secret(statement):
         _set(node, "params", _hidden(parameters))  # SQLAlchemy prints them
-    found = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
-    for name, value in (found | _attributes(node)).items():
+    slots = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
+    for name, value in (slots | _attributes(node)).items():
         _hide_document(value)
         if isinstance(value, str | bytes | dict | list | tuple):
             masked = clean(cast("Any", value), left)
@@ -308,7 +293,8 @@ def learn_secrets(parameters: Mapping[str, Any]) -> None:
     """Register every `SecretStr` and every block's secret in the parameters, and every text with a secret's
     name. Never raises."""
     with suppress(Exception):  # objects of any kind are read here, while a failure is being reported
-        texts = ((name, value) for name, value in parameters.items() if isinstance(value, str))
-        named = (value for name, value in texts if is_secret_name(name))
+        named = (
+            value for name, value in parameters.items() if isinstance(value, str) and is_secret_name(name)
+        )
         for secret in (*collect_secrets(dict(parameters)), *named):
             register_secret(secret)
