@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from prefect.blocks.system import Secret
 from pydantic import BaseModel, SecretStr
 
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.secrets.scrub import learn_secrets
+from prefect_resilience.errors.secrets.redact import learn_secrets, redact
 
 
 class Credentials(BaseModel):

@@ -220,17 +220,13 @@ def _of_group(
     infos = [_classify(member, now, rules, depth - 1) for member in members[:MEMBERS]]
     worst = min(infos, key=_badness)
     waits = [info.retry_after for info in infos if info.retry_after is not None]
-    own = {"group": type(group).__name__, "members": len(members)}
-    words = {name: sorted(_words(infos, name)) for name in ("categories", "codes")}
-    return worst.model_copy(
-        update={"details": {**worst.details, **words, **own}, "retry_after": max(waits, default=None)}
-    )
-
-
-def _words(infos: list[ErrorInfo], name: str) -> set[str]:
-    """The categories or the codes of a group's members, also of groups inside."""
-    own = {info.category.value if name == "categories" else info.code for info in infos}
-    return own.union(*(info.details.get(name, ()) for info in infos))
+    categories = {
+        word for info in infos for word in (info.category.value, *info.details.get("categories", ()))
+    }
+    codes = {word for info in infos for word in (info.code, *info.details.get("codes", ()))}
+    group_details = {"categories": sorted(categories), "codes": sorted(codes), "members": len(members)}
+    details = {**worst.details, **group_details, "group": type(group).__name__}
+    return worst.model_copy(update={"details": details, "retry_after": max(waits, default=None)})
 
 
 def _badness(info: ErrorInfo) -> tuple[int, bool, float]:
@@ -243,11 +239,8 @@ def _of_state(state: Any, kind: str, now: float, rules: tuple[Rule, ...], depth:
     ending = _ENDINGS.get(kind) or _ENDINGS.get(name)
     if ending is not None:
         return _complete(ending, "", message, None)
-    if kind == "FAILED" and depth > 0:
-        inner = _inside(state_data(state), now, rules, depth - 1)
-        if inner is not None:
-            return inner
-    return _complete(text_finding(message), name, message, None)
+    inner = _inside(state_data(state), now, rules, depth - 1) if kind == "FAILED" and depth > 0 else None
+    return inner or _complete(text_finding(message), name, message, None)
 
 
 _ENDINGS = {

@@ -6,7 +6,6 @@ the exceptions and responses of any client, installed or not.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cache
 from http.client import responses
@@ -48,13 +47,6 @@ def codes_in_small(*tables: str) -> dict[str, C]:
     return {code.lower(): category for table in tables for code, category in codes_of(table).items()}
 
 
-_TOO_LARGE_FOR_LIMIT = Regex(r"request too large for", re.IGNORECASE)
-_MAY_OVERFLOW = frozenset({400, 413, 422})
-_MAY_BE_SPENT = frozenset({400, 402, 403, 422, 429, 500, 503})
-_PAYMENT_REQUIRED = Regex(r"credits?\b|balance|budget|quota|billing|plan\b", re.IGNORECASE)
-_MAY_BE_A_LOST_RACE = frozenset({400, 409})
-_STAYS = frozenset({501, 505})
-"""The server cannot do it, and will not learn it: no retry."""
 _STATUSES = ("status_code", "status", "http_status", "http_status_code", "http_code")
 _OWN_STATUSES = (*_STATUSES, "response_code", "statusCode", "code")
 _HOLDERS = ["response", "resp", "response_info", "raw_response", "http_response", "meta"]
@@ -72,12 +64,8 @@ def _holders_of(error: object) -> list[object]:
 
 def status_of(error: object) -> int | None:
     """The HTTP status that an exception or response carries under one of the usual names, else None."""
-    return _status_in(_holders_of(error))
-
-
-def _status_in(holders: list[object]) -> int | None:
-    for source in holders:
-        for name in _OWN_STATUSES if source is holders[0] else _STATUSES:
+    for source in _holders_of(error):
+        for name in _OWN_STATUSES if source is error else _STATUSES:
             value = read(source, name)
             if value is not None and (status := as_status(value)) is not None:
                 return status
@@ -86,15 +74,12 @@ def _status_in(holders: list[object]) -> int | None:
 
 def headers_of(error: object) -> dict[str, str]:
     """The headers of the answer, with lower-case names, wherever the SDK keeps them."""
-    return _headers_in(_holders_of(error))
-
-
-def _headers_in(holders: list[object]) -> dict[str, str]:
+    holders = _holders_of(error)
     places = [read(holder, "headers") for holder in holders]
-    places += [read(holders[0], "http_headers"), read(holders[0], "litellm_response_headers")]
+    places += [read(error, "http_headers"), read(error, "litellm_response_headers")]
     places += [holder for holder in holders if isinstance(holder, dict)]  # httplib2: resp["retry-after"]
     values = (plain_headers(place) for place in places if place is not None)
-    return next((headers for headers in values if headers), {})
+    return next(filter(None, values), dict[str, str]())
 
 
 def _body_text(holders: list[object]) -> str:
@@ -135,8 +120,8 @@ class HttpAnswer(NamedTuple):
     @classmethod
     def of(cls, error: object) -> HttpAnswer | None:
         """None if it has neither a status nor a code."""
-        holders = _holders_of(error)
-        status, body = _status_in(holders), _body_text(holders)
+        status, holders = status_of(error), _holders_of(error)
+        body = _body_text(holders)
         # Without a status, `data` and `details` may be business data, and are not read.
         names = _BODIES if status is not None else _BODIES[:1]
         bodies = [read(source, name) for source in holders for name in names] + [parse_json(body)]
@@ -148,7 +133,7 @@ class HttpAnswer(NamedTuple):
         details = [value for source in (error, *objects) for value in values_at(source, "details")]
         infos = [info for value in details for info in as_list(value)]
         text = f"{read_text(error, 4_000)} {body[:4_000]}"
-        return cls(status, _headers_in(holders), codes, reported, infos, text)
+        return cls(status, headers_of(error), codes, reported, infos, text)
 
 
 def http_finding(error: object, now: float) -> Opinion | None:
@@ -168,7 +153,8 @@ def http_finding(error: object, now: float) -> Opinion | None:
     # The server's own advice cannot make work retryable that is too big.
     advice = headers.get("x-should-retry", headers.get("stripe-should-retry", "")).lower()
     again = True if advice == "true" and category.kind is not ErrorKind.RESOURCE else None
-    retryable = False if advice == "false" or status in _STAYS else again
+    # With 501 and 505 the server cannot do it, and will not learn it.
+    retryable = False if advice == "false" or status in (501, 505) else again
     return opinion._replace(retry_after=wait, details=details | wait_bounds(headers), retryable=retryable)
 
 
@@ -180,14 +166,12 @@ def _by_code_or_words(answer: HttpAnswer) -> Opinion | None:
         if category is not None and (status is None or status_category(status) is not category):
             return Opinion(category, code)
     streamed = status is None or status < 300  # the error came after the status was sent
-    if (streamed or status in _MAY_OVERFLOW) and (big := says("overflow", text)):
+    if (streamed or status in (400, 413, 422)) and (big := says("overflow", text)):
         return big
-    if (streamed or status in _MAY_BE_SPENT) and says("spent", text) and wait_in_text(text) is None:
+    may_be_spent = streamed or status in (400, 402, 403, 422, 429, 500, 503)
+    if may_be_spent and says("spent", text) and wait_in_text(text) is None:
         return Opinion(C.RESOURCE_EXHAUSTED, "billing_error")
-    if status == 429 and _TOO_LARGE_FOR_LIMIT.search(text):
-        # This request alone is over the limit per minute: every retry would be rejected.
-        return Opinion(C.OVERFLOW, "request_too_large")
-    return None
+    return says("too_large", text) if status == 429 else None
 
 
 def _by_status(answer: HttpAnswer) -> Opinion | None:
@@ -197,9 +181,9 @@ def _by_status(answer: HttpAnswer) -> Opinion | None:
         throttled = not codes_of("throttled").keys().isdisjoint(answer.codes)
         if throttled or is_used_up(headers) or "retry-after" in headers or says("throttled", text):
             category = C.RATE_LIMIT
-    if status in _MAY_BE_A_LOST_RACE and says("race", text):
+    if status in (400, 409) and says("race", text):
         category = C.UNAVAILABLE
-    if status == 402 and _PAYMENT_REQUIRED.search(text):
+    if status == 402 and says("unpaid", text):
         category = C.RESOURCE_EXHAUSTED
     return None if category is None else Opinion(category, str(status))
 
@@ -255,10 +239,6 @@ def aws_finding(error: object, now: float) -> Opinion | None:
     return Opinion(category, code or str(status), wait, details) if category else None
 
 
-# For these categories the body of Google's answer is more exact than its gRPC status.
-_IN_THE_BODY = (C.OVERFLOW, C.RATE_LIMIT, C.RESOURCE_EXHAUSTED)
-
-
 def rpc_finding(error: object, now: float) -> Opinion | None:
     """By a status of gRPC, an enum: of grpcio, grpclib, google-api-core, temporalio and clients like them."""
     places = (call(error, "code"), *(read(error, name) for name in ("code", "grpc_status_code", "status")))
@@ -266,8 +246,8 @@ def rpc_finding(error: object, now: float) -> Opinion | None:
     if name is None:
         return None
     opinion = http_finding(error, now) if read(error, "grpc_status_code") is not None else None
-    if opinion is not None and opinion.category in _IN_THE_BODY:
-        return opinion
+    if opinion is not None and opinion.category in (C.OVERFLOW, C.RATE_LIMIT, C.RESOURCE_EXHAUSTED):
+        return opinion  # the body of Google's answer is more exact than its gRPC status
     details = {**(opinion.details or {}), "grpc_status": name} if opinion else {}
     big = too_big(read_text(error, 4_000)) if name in ("INVALID_ARGUMENT", "RESOURCE_EXHAUSTED") else None
     if big is not None:

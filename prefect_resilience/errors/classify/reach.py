@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 MEMBERS = 1_000
 _CHAIN = 100
 
-# Raised in an exception handler, these are a bug of the handler; their `__context__` is not the cause.
-_OWN_MISTAKES = (
-    *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
-    *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
-)
-
 
 def chain(error: BaseException, explicit: bool = False) -> Iterator[BaseException]:
     """The exception and its causes, each once, at most 100; `explicit`: without what it only handled."""
@@ -53,14 +47,16 @@ def _cause(link: BaseException) -> BaseException | None:
 
 
 def _context(link: BaseException) -> object:
-    return None if link.__suppress_context__ or isinstance(link, _OWN_MISTAKES) else read(link, "__context__")
+    # Raised in an exception handler, a mistake is a bug of the handler, and its context is not its cause.
+    is_apart = link.__suppress_context__ or isinstance(link, readers.MISTAKES)
+    return None if is_apart else read(link, "__context__")
 
 
 def members_of(error: BaseException) -> tuple[Any, ...]:
     """The members of an exception group or of a library's own form of it, () for any other exception."""
     members = read(error, "exceptions")
-    known = cast("list[Any]", members) if isinstance(members, tuple | list) else []
-    return tuple(each for each in known if isinstance(each, BaseException))
+    parts = cast("list[Any]", members) if isinstance(members, tuple | list) else []
+    return tuple(part for part in parts if isinstance(part, BaseException))
 
 
 def find(link: BaseException, now: float) -> Opinion | None:
@@ -109,9 +105,9 @@ def names_of(error: ErrorInfo | ErrorContext, exception: BaseException | None = 
     names.update(error.details.get("categories", ()), error.details.get("codes", ()))
     if error.exception_type:
         names |= {error.exception_type, error.exception_type.rpartition(".")[2]}
-    for each in () if exception is None else reach(exception):
-        names.update(read(each, NAMES) or (), class_names(each))
-        names.update(name for cls in type(each).__mro__ for name in (dotted(cls), cls.__qualname__))
+    for link in () if exception is None else reach(exception):
+        names.update(read(link, NAMES) or (), class_names(link))
+        names.update(name for cls in type(link).__mro__ for name in (dotted(cls), cls.__qualname__))
     return names
 
 

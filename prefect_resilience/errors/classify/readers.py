@@ -16,16 +16,7 @@ from typing import Any, cast
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
 from prefect_resilience.errors.classify.retry_after import wait_of_attributes
-from prefect_resilience.errors.classify.shapes import (
-    as_dict,
-    as_number,
-    class_names,
-    first_of,
-    is_bare,
-    read,
-    read_text,
-    value_at,
-)
+from prefect_resilience.errors.classify.shapes import as_number, class_names, is_bare, read_text, value_at
 from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, places_of, words_of
 from prefect_resilience.errors.classify.texts import says, status_category, status_in, text_finding
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
@@ -39,7 +30,10 @@ from prefect_resilience.errors.taxonomy import (
 )
 
 # Raised by mistake: their message and their name never make them retryable.
-_MISTAKES = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, NameError)
+MISTAKES = (
+    *(TypeError, AttributeError, NameError, LookupError, ArithmeticError, AssertionError, ImportError),
+    *(NotImplementedError, ValueError, SyntaxError, StopIteration, StopAsyncIteration, RecursionError),
+)
 
 
 # -- by its library's block of the table
@@ -129,16 +123,16 @@ def _values(codes: Codes, error: BaseException) -> Iterator[object]:
 def _worst(replies: Mapping[object, object] | list[object]) -> float | None:
     """The largest of several codes, as SMTP has one for each recipient: the worst decides."""
     parts = replies.values() if isinstance(replies, Mapping) else replies
-    codes = (as_number(first_of(reply)) or as_number(read(reply, "code")) for reply in parts)
+    codes = (as_number(value_at(reply, "0")) or as_number(value_at(reply, "code")) for reply in parts)
     return max((code for code in codes if code is not None), default=None)
 
 
 def _labels_finding(error: object, now: float) -> Opinion | None:
     """The labels of MongoDB's driver that ask for a retry."""
-    has_label = read(error, "has_error_label")
+    has_label = getattr(error, "has_error_label", None)
     labels = ("TransientTransactionError", "RetryableWriteError", "UnknownTransactionCommitResult")
     if callable(has_label) and any(has_label(label) is True for label in labels):
-        number = read(error, "code")
+        number = value_at(error, "code")
         return Opinion(C.UNAVAILABLE, None if number is None else str(number))
     return None
 
@@ -156,7 +150,7 @@ def _by_exit_code(name: str, category: C, sign: int = -1) -> Look:
     """A rule: a process that exited has this category; a process that a signal ended is an `agent_crash`."""
 
     def look(error: object, now: float) -> Opinion:
-        code = as_number(read(error, name))
+        code = as_number(value_at(error, name))
         if code is None or code * sign <= 0:
             return Opinion(category, None if code is None else f"EXIT_{code:.0f}")
         number = int(abs(code))
@@ -170,16 +164,16 @@ def _by_exit_code(name: str, category: C, sign: int = -1) -> Look:
 
 def _by_reason(error: object, now: float) -> Opinion:
     """A TaskFailure. A context matching failure is retryable: the next attempt may match better."""
-    reason = FailureReason(str(read(error, "reason")))
+    reason = FailureReason(str(value_at(error, "reason")))
     again = True if reason is FailureReason.CONTEXT_MATCHING_FAILURE else None
-    category, details = codes_of("reasons")[reason.value], as_dict(read(error, "details"))
+    category, details = codes_of("reasons")[reason.value], cast("dict[str, Any]", value_at(error, "details"))
     return Opinion(category, reason.value, details=details, retryable=again, reason=reason)
 
 
 def _by_state(error: object, now: float) -> Opinion:
     from prefect_resilience.errors.classify.classify import classify
 
-    info = classify(read(error, "state"), now=now)
+    info = classify(value_at(error, "state"), now=now)
     about = info.model_dump(include={"retry_after", "details", "kind", "retryable", "reason"})
     return Opinion(info.category, info.code, **about)
 
@@ -195,7 +189,7 @@ OWN: dict[str, Look] = {
     "prefect_resilience.ProcessDied": _by_exit_code("exit_code", C.AGENT_CRASH),
     "prefect_resilience.StateReturned": _by_state,
     "prefect_resilience.TaskFailure": _by_reason,
-    "prefect_resilience.StreamCut": lambda error, now: read(error, "found"),
+    "prefect_resilience.StreamCut": lambda error, now: cast("Opinion | None", value_at(error, "found")),
 }
 
 
@@ -204,7 +198,7 @@ OWN: dict[str, Look] = {
 
 def _by_declaration(error: object, now: float) -> Opinion | None:
     """The category that the class declares: `error_category = "tool_error"`."""
-    declared = read(error, "error_category")
+    declared = value_at(error, "error_category")
     return next((Opinion(category) for category in C if category.value == declared), None)
 
 
@@ -228,15 +222,15 @@ _ERRNO_IN_MESSAGE = Regex(r"(?:\[Errno|\bos error|\bOs \{ code:) ?(-?\d{1,5})\b"
 def _errno_finding(error: object, now: float) -> Opinion | None:
     """By the number of the operating system; the code is its name, such as ENOSPC. In the message, too:
     a client may have kept only the text of the OSError."""
-    number = read(error, "errno") if isinstance(error, OSError) else None
-    if not isinstance(number, int) and not isinstance(error, _MISTAKES):
+    number = value_at(error, "errno") if isinstance(error, OSError) else None
+    if not isinstance(number, int) and not isinstance(error, MISTAKES):
         match = _ERRNO_IN_MESSAGE.search(read_text(error, 4_000))
         number = int(match[1]) if match else None
     return match_code(codes_of("errno"), errno.errorcode.get(number) if isinstance(number, int) else None)
 
 
 def _status_in_message(error: object) -> Opinion | None:
-    return None if isinstance(error, _MISTAKES) else status_in("status.in_message", read_text(error, 2_000))
+    return None if isinstance(error, MISTAKES) else status_in("status.in_message", read_text(error, 2_000))
 
 
 _READERS: dict[str, Look] = {
@@ -339,7 +333,7 @@ def spoken_finding(error: BaseException) -> Opinion | None:
     after the whole chain of causes. A ValueError, a TypeError or the like reports a mistake, so its name
     never makes it retryable."""
     opinion = _spoken(type(error).__mro__)
-    is_mistake = opinion is not None and opinion.category.retryable and isinstance(error, _MISTAKES)
+    is_mistake = opinion is not None and opinion.category.retryable and isinstance(error, MISTAKES)
     return None if is_mistake else opinion
 
 

@@ -23,7 +23,6 @@ DAY = 86_400.0
 
 _EPOCH = 1_000_000_000.0  # a larger number of seconds is a date after 2001, not a wait
 _EPOCH_MS = 100_000_000_000.0
-_LIMITED = frozenset({429, 503})
 _AWS = "x-amz-retry-after"
 PUSHBACK = "grpc-retry-pushback-ms"
 _WAITS = (
@@ -71,7 +70,7 @@ def retry_after_seconds(headers: Mapping[str, str], *, status: int | None, now: 
         waits = (_seconds(value, base, unit) for header, value in headers.items() if name.search(header))
         if (wait := _longest(waits)) is not None:
             return wait
-    return _longest_reset(headers, base) if status in _LIMITED else None
+    return _longest_reset(headers, base) if status in (429, 503) else None
 
 
 def _longest(waits: Iterable[float | None]) -> float | None:

@@ -71,14 +71,10 @@ def _failure(event: Any) -> tuple[Opinion, str] | None:
             return Opinion(category, name), str(value_of(error, "message") or "")
     for reason in _names(event, "answer.blocked"):
         return Opinion(C.INVALID, reason), ""
-    statuses = (status for status in _names(event, "answer.status") if status in _BAD_STATUSES)
-    for reason in (*_names(event, "answer.reason"), *statuses):
+    for reason in (*_names(event, "answer.reason"), *_names(event, "answer.status")):
         if (failure := match_words(words_of("answer.failed"), reason)) is not None:
             return failure._replace(code=reason), ""
     return None
-
-
-_BAD_STATUSES = frozenset(["failed", "incomplete", "cancelled", "canceled", "expired", "error"])
 
 
 def _of_error(error: Any) -> tuple[Opinion, str]:

@@ -106,13 +106,11 @@ def places_of(name: str) -> list[str]:
     return blocks()[name].codes.places
 
 
-@cache
 def pattern_of(name: str) -> Regex:
     """The expression of a block of the table."""
     return blocks()[name].codes.patterns[0]
 
 
-@cache
 def words_of(name: str) -> list[Words]:
     """The words of the table with this name."""
     return blocks()[name].last(WordRows)

@@ -64,7 +64,7 @@ def _short(text: str, generation: int) -> str:
 
 
 def _once(text: str) -> str:
-    for form in known_forms():
+    for form in known_forms(registered.generation):
         if form in text:
             text = text.replace(form, MASK)
     for pattern in registered.patterns:
@@ -117,10 +117,6 @@ def redact_within(value: T, left: list[int]) -> T:
 
 
 def _of_text(text: str, left: list[int]) -> str:
-    if len(text) <= _SHORT and left[2] > 0:
-        left[2] -= len(text)
-        masked = _short(text, registered.generation)
-        return text if masked == text else masked
     if left[2] <= -EDGE:
         return text and "…"
     limit = max(0, min(left[1:]))
@@ -218,7 +214,9 @@ def register_secret(value: str | bytes) -> None:
         >>> redact("it is blue-monday-91")
         'it is ***'
     """
-    core = _core(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    # Stars at the ends would merge with a mask, and a second pass would change the text again.
+    core = text.strip().strip("*")
     if len(core) < MINIMUM_LENGTH or "***" in core:
         return
     with registered.lock:
@@ -227,12 +225,6 @@ def register_secret(value: str | bytes) -> None:
         while len(registered.values) > MAXIMUM_VALUES:
             del registered.values[next(iter(registered.values))]
         registered.generation += spellings is None
-
-
-def _core(value: str | bytes) -> str:
-    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    # Stars at the ends would merge with a mask, and a second pass would change the text again.
-    return text.strip().strip("*")
 
 
 def register_secret_pattern(pattern: str | re.Pattern[str]) -> None:
@@ -268,13 +260,9 @@ def forget_secrets() -> None:
         registered.generation += 1
 
 
-def known_forms() -> tuple[str, ...]:
-    """Every spelling of every registered value, the longest first."""
-    return _all_spellings(registered.generation)
-
-
 @lru_cache(maxsize=1)
-def _all_spellings(generation: int) -> tuple[str, ...]:
+def known_forms(generation: int) -> tuple[str, ...]:
+    """Every spelling of every registered value, the longest first."""
     with registered.lock:
         spellings = {form for forms in registered.values.values() for form in forms}
     return tuple(sorted(spellings, key=lambda form: (-len(form), form)))
@@ -297,14 +285,11 @@ def _forms_of(value: str) -> tuple[str, ...]:
 
 def _base64_forms(raw: bytes) -> set[str]:
     """The value in base64, alone and inside a longer text, at each of the three alignments."""
-    forms = {base64.b64encode(raw).decode().rstrip("="), base64.urlsafe_b64encode(raw).decode().rstrip("=")}
-    if len(raw) < 8:
-        return forms
-    for shift, unsure in ((0, 0), (1, 2), (2, 3)):
+    forms = {base64.b64encode(raw).decode().rstrip("=")}
+    for shift, unsure in ((0, 0), (1, 2), (2, 3)) if len(raw) >= 8 else ():
         whole = base64.b64encode(b"\0" * shift + raw).decode()
-        certain = whole[unsure : (shift + len(raw)) * 8 // 6]
-        forms |= {certain, certain.replace("+", "-").replace("/", "_")}
-    return forms
+        forms.add(whole[unsure : (shift + len(raw)) * 8 // 6])
+    return forms | {form.replace("+", "-").replace("/", "_") for form in forms}
 
 
 def collect_secrets(value: Any) -> list[str]:
@@ -316,11 +301,9 @@ def collect_secrets(value: Any) -> list[str]:
     secrets: dict[str, None] = {}
     seen: set[int] = set()
     left = [(value, 0)]
-    for _ in range(_ITEMS):
-        if not left:
-            break
+    while left and len(seen) < _ITEMS:
         item, depth = left.pop()
-        if id(item) in seen or isinstance(item, str | bytes | int | float | None):
+        if id(item) in seen:
             continue
         seen.add(id(item))
         secret = call(item, "get_secret_value")
@@ -342,3 +325,14 @@ def _parts(item: Any) -> list[Any]:
         if dataclasses.is_dataclass(item):
             return [read(item, field.name) for field in dataclasses.fields(item)]
     return []
+
+
+def learn_secrets(parameters: Mapping[str, Any]) -> None:
+    """Register every `SecretStr` and every block's secret in the parameters, and every text with a secret's
+    name. Never raises."""
+    with suppress(Exception):  # objects of any kind are read here, while a failure is being reported
+        named = (
+            value for name, value in parameters.items() if isinstance(value, str) and is_secret_name(name)
+        )
+        for secret in (*collect_secrets(dict(parameters)), *named):
+            register_secret(secret)

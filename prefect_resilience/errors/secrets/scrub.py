@@ -17,16 +17,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from prefect_resilience.errors.classify.reach import members_of
 from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.errors.secrets.patterns import MASK, names_a_secret
-from prefect_resilience.errors.secrets.redact import (
-    EDGE,
-    collect_secrets,
-    is_secret_name,
-    redact,
-    redact_beginning,
-    redact_data,
-    redact_within,
-    register_secret,
-)
+from prefect_resilience.errors.secrets.redact import EDGE, is_secret_name, redact_data, redact_within
 
 LONGEST = 100_000
 MOST = 500_000
@@ -55,7 +46,7 @@ def stand_in(error: BaseException, replaced: Mapping[int, BaseException] | None 
 def _text(value: object, form: Callable[[object], str] = str, instead: str = "<{}>") -> str:
     """The `str` or `repr` of a value, redacted."""
     try:
-        return redact_beginning(form(value), LONGEST)
+        return redact_data(form(value), LONGEST)
     except Exception:  # noqa: BLE001 - __str__ and __repr__ may raise anything
         return instead.format(type(value).__name__)
 
@@ -66,7 +57,7 @@ def _validation_error(error: BaseException) -> BaseException | None:
     double: BaseException | None = None
     with suppress(Exception):  # a type of error that pydantic cannot make again
         lines = [_line(cast("Any", line)) for line in error.errors(include_url=False)]
-        double = ValidationError.from_exception_data(redact(error.title), lines, hide_input=True)
+        double = ValidationError.from_exception_data(redact_data(error.title), lines, hide_input=True)
     return None if _changes(str(double)) else double
 
 
@@ -78,7 +69,7 @@ def _line(line: dict[str, Any]) -> InitErrorDetails:
         name: part if isinstance(part, (int, float)) else MASK if is_secret else _text(part)
         for name, part in line.get("ctx", {}).items()
     }
-    kind = PydanticCustomError(line["type"], cast("Any", redact(line["msg"])), context)
+    kind = PydanticCustomError(line["type"], redact_data(line["msg"]), context)
     return InitErrorDetails(type=kind, loc=redact_data(line["loc"]), input=MASK if is_hidden else value)
 
 
@@ -217,7 +208,7 @@ def leaks(node: BaseException) -> bool:
 
 
 def _changes(text: str) -> bool:
-    return len(text) > LONGEST + EDGE or redact(text) != text
+    return len(text) > LONGEST + EDGE or redact_data(text) != text
 
 
 def clean(value: Any, left: list[int]) -> Any:
@@ -246,19 +237,13 @@ def _clean_attributes(node: BaseException, left: list[int]) -> None:
         _set(node, "params", _hidden(parameters))  # SQLAlchemy prints them
     slots = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
     for name, value in (slots | _attributes(node)).items():
-        _hide_document(value)
+        document = read(value, "buffer")  # of a YAML parser's mark, which prints a line of the document
+        if isinstance(document, str) and _changes(document):
+            value.buffer = None
         if isinstance(value, str | bytes | dict | list | tuple):
             masked = clean(cast("Any", value), left)
             if masked is not value:
                 _set(node, name, masked)
-
-
-def _hide_document(mark: Any) -> None:
-    """Drop a document with secrets from a YAML parser's `mark`, which prints a line of the document."""
-    document = read(mark, "buffer")
-    if isinstance(document, str) and _changes(document):
-        with suppress(Exception):
-            mark.buffer = None
 
 
 def _hidden(parameters: Any) -> Any:
@@ -287,14 +272,3 @@ def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
     for name, value in list(_attributes(node).items()):
         if id(value) in replaced:
             _set(node, name, replaced[id(value)])
-
-
-def learn_secrets(parameters: Mapping[str, Any]) -> None:
-    """Register every `SecretStr` and every block's secret in the parameters, and every text with a secret's
-    name. Never raises."""
-    with suppress(Exception):  # objects of any kind are read here, while a failure is being reported
-        named = (
-            value for name, value in parameters.items() if isinstance(value, str) and is_secret_name(name)
-        )
-        for secret in (*collect_secrets(dict(parameters)), *named):
-            register_secret(secret)

@@ -36,8 +36,8 @@ from prefect_resilience.errors.requests import (
     subtask_request,
     with_inner,
 )
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.secrets.scrub import learn_secrets, scrub_exception
+from prefect_resilience.errors.secrets.redact import learn_secrets, redact
+from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.tasks.edge.answers import Again
 from prefect_resilience.tasks.edge.ending import Ending, leave_artifacts
 from prefect_resilience.tasks.edge.flow_options import (

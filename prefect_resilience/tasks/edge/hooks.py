@@ -39,8 +39,7 @@ from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.durable.sources import source_of
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.secrets.scrub import learn_secrets
+from prefect_resilience.errors.secrets.redact import learn_secrets, redact
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.seams import on_task_run_state
 from prefect_resilience.telemetry.edge.events import emit
