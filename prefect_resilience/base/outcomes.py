@@ -313,8 +313,8 @@ def masked(state: Any, error: BaseException, clean: BaseException) -> Any:
     if not is_state(state):
         return state
     changes: dict[str, Any] = {}
-    if state.message and redact(state.message) != state.message:
-        changes["message"] = redact(state.message)
+    if state.message and (message := redact(state.message)) != state.message:
+        changes["message"] = message
     if clean is not error and state_data(state) is error:
         changes["data"] = clean
     return state.model_copy(update=changes) if changes else state

@@ -37,9 +37,8 @@ from prefect_resilience.calls.judging import (
 )
 from prefect_resilience.calls.model import Guard, RunContext, Substitute
 from prefect_resilience.durable.effects.current import Replayed, RunningCall
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.exceptions import InDoubt
-from prefect_resilience.errors.secrets.redact import learn_secrets
+from prefect_resilience.errors.secrets.redact import add_note, learn_secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import faults

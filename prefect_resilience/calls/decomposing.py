@@ -17,9 +17,8 @@ from typing import Any, cast
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import settling
 from prefect_resilience.calls.model import Guard, RunContext
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import add_note, redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason, bounded
 from prefect_resilience.guards.decomposition.model import (
     MOST_PARTS,
@@ -285,12 +284,8 @@ def _part_failed(
         "partial_output": partial_output([value for _, value in done] or None) or context.partial_output,
     }
     if cause.kind is not ErrorKind.RESOURCE:
-        add_note(
-            failure,
-            redact(
-                f"prefect-resilience: this was part {number} of the call that failed with {context.summary()}"
-            ),
-        )
+        part = f"prefect-resilience: this was part {number} of the call that failed with {context.summary()}"
+        add_note(failure, part)
         changes |= _as_caused_by(cause)
         error = failure
     return _with(error, context, told, cause, **changes)
@@ -330,7 +325,7 @@ def _with(
     error: Exception, context: ErrorContext, told: str, cause: ErrorContext | None = None, **changes: Any
 ) -> Undone:
     """The error with `told` as a note, and its context with these changes."""
-    add_note(error, redact(f"prefect-resilience: {told}"))
+    add_note(error, f"prefect-resilience: {told}")
     if cause is not None:
         below = cause.model_copy(update={"stack_trace": None}).deeper()
         changes |= {"message": bounded(told), "cause": below}

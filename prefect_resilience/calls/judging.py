@@ -16,7 +16,6 @@ from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import not_repeated
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import (
     AttemptRecord,
     ErrorContext,
@@ -28,7 +27,7 @@ from prefect_resilience.errors.context import (
 )
 from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt
 from prefect_resilience.errors.requests import subtask_request, with_inner
-from prefect_resilience.errors.secrets.redact import redact_beginning
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
 from prefect_resilience.guards.decomposition.model import stood_in
 from prefect_resilience.guards.fallbacks import Answer, Chain
@@ -259,7 +258,7 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
     notes = [f"prefect-resilience: gave up after {_attempts(context)}: {verdict.why}"]
     notes += [f"prefect-resilience: fallback {name!r} failed: {failure}" for name, failure in chain.failures]
     for note in notes:
-        add_note(error, redact_beginning(note, MESSAGE_LIMIT))
+        add_note(error, note, MESSAGE_LIMIT)
 
 
 def caused_by(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:

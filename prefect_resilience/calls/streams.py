@@ -17,9 +17,8 @@ from prefect_resilience.base.outcomes import settled
 from prefect_resilience.calls.attempt import Held, ended_badly, enter, failed, leave, succeeded
 from prefect_resilience.calls.judging import annotate, replaced_message, report_failure, report_fallback
 from prefect_resilience.calls.model import NO_RETRY, Guard, RunContext, Substitute
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import Chain, Fallback
 from prefect_resilience.guards.partials import partial_output
 from prefect_resilience.guards.retries.policy import Verdict
@@ -109,9 +108,7 @@ class Stream:
         name, context = outcome.answer.fallback.name, outcome.context
         if broken and not self.guard.restart_stream:
             add_note(failure, _NOT_RESTARTED)
-            add_note(
-                failure, redact(f"prefect-resilience: fallback {name!r} was used, after: {context.summary()}")
-            )
+            add_note(failure, f"prefect-resilience: fallback {name!r} was used, after: {context.summary()}")
             guard = replace(self.guard, retry=NO_RETRY, fallbacks=())
             self.handed_on = broken
             error = cast("BaseException", (yield from failed(guard, self.here, self.began, failure)))

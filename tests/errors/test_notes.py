@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from prefect_resilience.errors.classify.shapes import add_note
+from prefect_resilience.errors.secrets.redact import add_note
 
 
 class Closed(Exception):

@@ -26,8 +26,8 @@ from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import CallStart, Replayed
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import name_rejecting_guard
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried

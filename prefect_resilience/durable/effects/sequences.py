@@ -228,7 +228,7 @@ class LedgerSequences:
 
     def _doubt(self, why: str) -> InDoubt:
         line = f"In doubt: the outcome of effect {self.key!r} in batch {self.batch_id!r} is unknown: {why}"
-        events = (self._event("effect.in-doubt", why=redact(why)),)
+        events = (self._event("effect.in-doubt", why=why),)
         self.here.report(CallReport(ERROR, ("in doubt", self.key), line, events=events))
         return InDoubt(self.key, self.batch_id, why)
 

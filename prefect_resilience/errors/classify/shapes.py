@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from contextlib import suppress
 from enum import Enum
 from typing import Any, cast
 
@@ -25,12 +24,6 @@ def put(error: BaseException, name: str, value: object) -> None:
     Raises any error of a property or a slot of that name.
     """
     BaseException.__setattr__(error, name, value)
-
-
-def add_note(error: BaseException, note: str) -> None:
-    """Add a note that tracebacks show below the error. Never raises: not every exception accepts one."""
-    with suppress(Exception):  # a class may have its own __setattr__
-        error.add_note(note)
 
 
 def read_text(source: object, limit: int = TEXT_LIMIT) -> str:

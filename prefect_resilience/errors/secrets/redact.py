@@ -174,6 +174,13 @@ def is_secret_name(name: str) -> bool:
     return piece("FIELD").search(name) is not None and not piece("PAGING_FIELD").search(name)
 
 
+def add_note(error: BaseException, note: str, longest: int = sys.maxsize) -> None:
+    """Add a note without secrets that tracebacks show below the error. Never raises: not every exception
+    accepts one."""
+    with suppress(Exception):  # a class may have its own __setattr__
+        error.add_note(redact_data(note, longest))
+
+
 # -- secrets that this process knows by value, and the patterns that users add
 
 MINIMUM_LENGTH = 4

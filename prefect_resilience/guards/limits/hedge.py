@@ -17,9 +17,8 @@ from prefect_resilience.base.durations import LONGEST, Duration, as_seconds
 from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.process import per_process
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 from prefect_resilience.guards.limits.quantiles import LatencySketch
@@ -251,6 +250,5 @@ class _Race:
         error = cast("BaseException", first.error)
         for other in others:
             if other.error is not error:
-                said = redact(repr(other.error))
-                add_note(error, f"prefect-resilience: hedged call {other.number} failed too: {said}")
+                add_note(error, f"prefect-resilience: hedged call {other.number} failed too: {other.error!r}")
         return error

@@ -12,8 +12,8 @@ import anyio
 import anyio.to_thread
 
 from prefect_resilience.base.drive import SLICE_SECONDS, Invoke
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.timeouts.child import RESULT, UNPICKLABLE, as_classified, dumps, unpack_error
 from prefect_resilience.guards.timeouts.children import DEATH_SECONDS, HUNG_UP, POOL, Child, ProcessDied
 from prefect_resilience.guards.timeouts.threads import name_of, start_call

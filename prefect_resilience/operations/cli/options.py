@@ -17,7 +17,6 @@ from prefect_resilience.base.durations import LONGEST, seconds_of
 from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
 from prefect_resilience.stores import parse_url
 
@@ -189,5 +188,5 @@ def explained(url: str) -> Generator[None, None, None]:
             if url.startswith("sqlite")
             else "check that its server runs and can be reached from here, and that the URL is correct"
         )
-        why = redact(one_line(cause))
-        raise StoreUnavailable(f"the store {redact(url)} is unavailable ({why}): {advice}") from error
+        why = one_line(cause)
+        raise StoreUnavailable(f"the store {url} is unavailable ({why}): {advice}") from error

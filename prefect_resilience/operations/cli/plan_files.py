@@ -218,9 +218,9 @@ def run(plan: Plan | Path, inputs: Mapping[str, Any]) -> tuple[PlanResult, str]:
         advice = (
             "none is configured, and a temporary one did not start in time; set PREFECT_API_URL"
             if url is None
-            else f"check that its server runs, and that PREFECT_API_URL ({redact(url)}) is correct"
+            else f"check that its server runs, and that PREFECT_API_URL ({url}) is correct"
         )
-        raise ResilienceError(f"the Prefect API cannot be used ({redact(first)}): {advice}") from error
+        raise ResilienceError(f"the Prefect API cannot be used ({first}): {advice}") from error
 
 
 def why(node: NodeResult) -> str:

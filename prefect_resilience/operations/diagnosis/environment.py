@@ -17,7 +17,6 @@ from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.durable.batches.edge.listing import list_batches
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew_of
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
@@ -140,31 +139,31 @@ def store() -> Iterator[DiagnosisFinding]:
     try:
         urls = _urls()
     except ValueError as error:  # pydantic's, too
-        yield finding("store.settings", "PREFECT_RESILIENCE_*", error=redact(one_line(error)))
+        yield finding("store.settings", "PREFECT_RESILIENCE_*", error=one_line(error))
         return
     for number, url in enumerate(urls):
-        yield from _store(url, redact(url), ledger=number == 0)
+        yield from _store(url, ledger=number == 0)
 
 
-def _store(url: str, shown: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
+def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     try:
         opened = open_store(url)
         skew = _skew(opened.now)
         opened.load("doctor")
     except ConfigurationError as error:
-        yield finding("store.url", shown, error=redact(str(error)))
+        yield finding("store.url", url, error=str(error))
         return
     except StoreUnavailable as error:
-        yield finding("store.unavailable", shown, error=redact(one_line(error)))
+        yield finding("store.unavailable", url, error=one_line(error))
         # A replica may reject requests that the store needs, but it still answers that it is a replica.
         with suppress(StoreUnavailable):
-            yield from _kept(parse_url(url), shown, ledger)
+            yield from _kept(parse_url(url), url, ledger)
         return
-    yield from _kept(parse_url(url), shown, ledger)
+    yield from _kept(parse_url(url), url, ledger)
     if parse_url(url).kind == "memory":
-        yield finding("store.memory", shown)
+        yield finding("store.memory", url)
     if abs(skew) > MOST_SKEW:
-        yield skew_of(shown, "the store's", skew, digits=1)
+        yield skew_of(url, "the store's", skew, digits=1)
 
 
 def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
@@ -195,7 +194,7 @@ def circuits() -> Iterator[DiagnosisFinding]:
         return
     for circuit in circuits:
         if circuit.state == "disabled" or (circuit.state == "forced_open" and circuit.retry_at is None):
-            state, reason = circuit.state.replace("_", " "), redact(circuit.reason or "?")
+            state, reason = circuit.state.replace("_", " "), circuit.reason or "?"
             yield finding("circuits.set", circuit.name, state=state, reason=reason, name=circuit.name)
 
 

@@ -14,7 +14,6 @@ from prefect.settings import get_current_settings
 from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis import environment, project, server
 from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, finding
 from prefect_resilience.operations.importing import imported
@@ -53,8 +52,8 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
                     findings, {name: partial(check, client) for name, check in server.CHECKS.items()} | blocks
                 )
         except Exception as error:  # noqa: BLE001 - any error of an unavailable API
-            why = redact(one_line(error))
-            _run(findings, {"server": lambda: [finding("server.unavailable", redact(str(url)), error=why)]})
+            why = one_line(error)
+            _run(findings, {"server": lambda: [finding("server.unavailable", str(url), error=why)]})
     unique: dict[tuple[str, str], DiagnosisFinding] = {}
     for one in chain.from_iterable(findings.values()):
         unique.setdefault((one.check, one.where), one)
@@ -67,7 +66,7 @@ def _run(findings: dict[str, list[DiagnosisFinding]], checks: Mapping[str, Check
         try:
             results = list(check())
         except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
-            failed = finding("doctor.failed", name, error=redact(one_line(error)))
+            failed = finding("doctor.failed", name, error=one_line(error))
             results = [failed.model_copy(update={"check": name})]
         findings.setdefault(name, []).extend(results)
 

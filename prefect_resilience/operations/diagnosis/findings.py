@@ -9,6 +9,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
+from prefect_resilience.errors.secrets.redact import redact, redact_data
+
 Level = Literal["wrong", "note"]
 
 
@@ -41,9 +43,10 @@ class Diagnosis(BaseModel, frozen=True):
 def finding(kind: str, where: str, level: Level | None = None, /, **words: object) -> DiagnosisFinding:
     """The finding of this kind in findings.yaml. `words`: values for its placeholders."""
     row = _table()[kind]
+    words = redact_data(words)
     return DiagnosisFinding(
         check=kind.partition(".")[0],
-        where=where,
+        where=redact(where),
         says=row["says"].format(**words),
         mend=row["mend"].format(**words),
         level=level or row.get("level", "wrong"),

@@ -16,7 +16,6 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding
 from prefect_resilience.operations.sources import imported, is_constant, origin_of
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
@@ -178,8 +177,7 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Di
 
 
 def _unusable(policy: NamedPolicy, trouble: str) -> DiagnosisFinding:
-    why = redact(trouble)
-    return finding("blocks.policy", policy.where, policy=policy.policy, task=policy.task, trouble=why)
+    return finding("blocks.policy", policy.where, policy=policy.policy, task=policy.task, trouble=trouble)
 
 
 def _where(subject: Any) -> str:

@@ -20,7 +20,6 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.workers import stranded_runs
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew_of
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
@@ -41,7 +40,7 @@ def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     try:
         client.raise_for_api_version_mismatch()
     except RuntimeError as error:
-        yield finding("server.versions", "versions", error=redact(one_line(error)))
+        yield finding("server.versions", "versions", error=one_line(error))
 
 
 def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
@@ -112,7 +111,7 @@ def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     changes = planned(client)
     ours = [change.action for change in changes if change.kind in ("deployment", "automation")]
     if all(action in ("created", "skipped") for action in ours):
-        yield finding("installation.none", redact(str(get_current_settings().api.url)))
+        yield finding("installation.none", str(get_current_settings().api.url))
         return
     for kind, (action, is_stale, are_stale) in product(("block type", "deployment", "automation"), STALE):
         names = [change.name for change in changes if (change.kind, change.action) == (kind, action)]

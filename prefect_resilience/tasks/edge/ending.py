@@ -124,7 +124,7 @@ def _leave(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State
     try:
         EndOfRun(flow, flow_run, state, log, ending).leave()
     except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
-        log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
+        log.warning("The summary of this run could not be written: %r", failure)
 
 
 @dataclass
@@ -202,7 +202,7 @@ class EndOfRun(Telling):
             if hint is None and batch_id != str(run.id) and run.parent_task_run_id is None:
                 hint = hint_of(ledger, str(run.id), policy)
         except Exception as failure:  # noqa: BLE001 - any error of the store or the API
-            self.log.warning("How to continue this run is unknown: %s", redact(repr(failure)))
+            self.log.warning("How to continue this run is unknown: %r", failure)
             return None
         if hint is None:
             return None

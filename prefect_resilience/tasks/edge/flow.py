@@ -36,7 +36,7 @@ from prefect_resilience.errors.requests import (
     subtask_request,
     with_inner,
 )
-from prefect_resilience.errors.secrets.redact import learn_secrets, redact
+from prefect_resilience.errors.secrets.redact import learn_secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.tasks.edge.answers import Again
 from prefect_resilience.tasks.edge.ending import Ending, leave_artifacts
@@ -83,7 +83,7 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
                     client.update_flow_run_labels(flow_run.id, {RECOVERY_LABEL: written})
     except Exception as failure:  # noqa: BLE001 - the work itself does not need it
         log = flow_run_logger(flow_run=flow_run)
-        log.warning("The recovery policy could not be stored on this run: %s", redact(repr(failure)))
+        log.warning("The recovery policy could not be stored on this run: %r", failure)
 
 
 def failed_with(error: Exception, context: FlowRunContext) -> BaseException:

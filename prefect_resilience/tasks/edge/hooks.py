@@ -39,7 +39,7 @@ from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.durable.sources import source_of
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.errors.secrets.redact import learn_secrets, redact
+from prefect_resilience.errors.secrets.redact import learn_secrets
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.seams import on_task_run_state
 from prefect_resilience.telemetry.edge.events import emit
@@ -158,7 +158,7 @@ def _captured(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) 
         made = make()
         return None if made is None else _keep(*made, log)
     except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error must stay
-        log.error("The dead letter could not be created: %s", redact(repr(failure)))
+        log.error("The dead letter could not be created: %r", failure)
         return None
 
 
@@ -169,7 +169,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
         queue = queue_of()
         kept = queue.put(letter, contents, in_replay=in_replay())
     except (StoreUnavailable, ConfigurationError) as failure:
-        emit("store.unavailable", "store", "dead-letters", {"reason": redact(str(failure))})
+        emit("store.unavailable", "store", "dead-letters", {"reason": str(failure)})
         try:
             if queue is None:
                 raise
@@ -180,7 +180,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
         log.warning(
             "The store is unavailable; dead letter %s is kept on this host until it answers: %s",
             kept.id,
-            redact(str(failure)),
+            failure,
         )
     else:
         if kept.failures > 1:
@@ -251,7 +251,7 @@ def _settle(
     try:
         letter = settle_call(starts, batch_id, identity, task_run_id, twice)
     except Exception as failure:  # noqa: BLE001 - the call has succeeded; a replay finds that out too
-        log.warning("Whether this call has a dead letter is unknown: %s", redact(repr(failure)))
+        log.warning("Whether this call has a dead letter is unknown: %r", failure)
         return
     if letter is not None:
         log.info("Settled dead letter %s: its call succeeded in this pass of the flow run", letter.id)

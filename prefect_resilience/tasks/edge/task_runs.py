@@ -146,7 +146,7 @@ class TaskSurroundings(ReportingRun):
                 return bool((yield Invoke(run_coro_as_sync, (condition(*asked),))))
             return bool((yield Invoke(condition, asked)))
         except Exception as failure:  # noqa: BLE001 - as in Prefect, a condition that fails means no
-            self.logger.error("retry_condition_fn failed, so there is no retry: %s", redact(repr(failure)))
+            self.logger.error("retry_condition_fn failed, so there is no retry: %r", failure)
             return False
 
     # Decomposition of work that is too big, and the request of the run.
@@ -171,7 +171,7 @@ class TaskSurroundings(ReportingRun):
 
     def log(self, report: CallReport) -> None:
         if report.error is None:
-            self.logger.log(report.level, "%s", redact(report.line))
+            self.logger.log(report.level, "%s", report.line)
         else:
             answered = report.level < ERROR or is_expected(self.task_run.id)
             log_failure(self.logger, report.line, report.error, answered=answered)
@@ -182,7 +182,7 @@ class TaskSurroundings(ReportingRun):
         try:
             self.context.result_store.write({"at": time.time(), "value": value}, key=self._memory_key())
         except Exception as failure:  # noqa: BLE001 - a result that cannot be stored must not fail the run
-            self.logger.warning("The last good result could not be kept: %s", redact(repr(failure)))
+            self.logger.warning("The last good result could not be kept: %r", failure)
 
     def recall(self, max_age: float | None) -> Any:
         try:

@@ -112,7 +112,7 @@ class Telling:
                     line = headline(story)
                     write_artifact(client, self.flow_run, self.flow.name, "run-summary", text, line)
         except Exception as failure:  # noqa: BLE001 - the run has ended, and this must not change that
-            self.log.warning("The summary of this run could not be written: %s", redact(repr(failure)))
+            self.log.warning("The summary of this run could not be written: %r", failure)
         finally:
             if self.flow_run.parent_task_run_id is None:
                 notes.forget(map(str, self.ids))
@@ -123,7 +123,7 @@ class Telling:
             try:
                 return read(*args)
             except Exception as failure:  # noqa: BLE001 - a summary with less is still useful
-                self.log.debug("%s could not be read: %s", name, redact(repr(failure)))
+                self.log.debug("%s could not be read: %r", name, failure)
         self.missing.append(name)
         return otherwise
 

@@ -184,10 +184,10 @@ def _circuit_changed(change: Transition) -> None:
             "before": change.before,
             "after": change.after,
             "at": change.at,
-            "reason": redact(change.reason),
+            "reason": change.reason,
             "generation": change.generation,
             "retry_at": change.retry_at,
-            "last_error": None if change.last_error is None else redact(change.last_error),
+            "last_error": change.last_error,
         },
     )
 
@@ -202,7 +202,7 @@ def _budget_burned(status: BudgetStatus) -> None:
 
 def _store_lost(notice: StoreNotice) -> None:
     if not notice.available:
-        emit("store.unavailable", "store", redact(notice.url), {"reason": redact(notice.reason)})
+        emit("store.unavailable", "store", notice.url, {"reason": notice.reason})
 
 
 MESSAGE = 300

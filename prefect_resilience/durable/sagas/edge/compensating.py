@@ -144,7 +144,7 @@ class Compensating:
             return CompensationOutcome("failed", f"{_brief(error)}; the effect is not compensated")
         yield Blocking(self.log.decide, (effect, partial(undo.doubted, error=said)))
         if isinstance(error, InDoubt):
-            return CompensationOutcome("in_doubt", redact(error.why))
+            return CompensationOutcome("in_doubt", error.why)
         return CompensationOutcome("failed", f"{_brief(error)}; whether the effect is compensated is unknown")
 
 

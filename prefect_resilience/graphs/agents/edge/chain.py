@@ -10,10 +10,9 @@ from typing import Any, Literal, TypeVar, cast
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
 from prefect_resilience.base.process import setting
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.graphs.agents.edge.person import (
     Notify,
     Person,
@@ -198,9 +197,7 @@ class AgentChain:
             trouble = yield Blocking(tell, (self.notify, notice))
             if trouble:
                 add_note(error, f"prefect-resilience: {trouble}")
-        add_note(
-            error, redact(f"prefect-resilience: no step of the chain {' -> '.join(self.steps)} answered")
-        )
+        add_note(error, f"prefect-resilience: no step of the chain {' -> '.join(self.steps)} answered")
         return here.person_needed
 
     def _in_order(self, by_name: dict[str, V]) -> dict[str, V]:

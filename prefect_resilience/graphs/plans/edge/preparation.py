@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from prefect_resilience.errors.context import ErrorContext
-from prefect_resilience.errors.secrets.redact import redact, redact_data
+from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason
 from prefect_resilience.graphs.plans.actions import ERROR
 from prefect_resilience.graphs.plans.edge.nodes import AnyTask, TaskFactory
@@ -87,7 +87,7 @@ class Preparation:
     def _render(self, node: Node, value: Any, view: TemplateView, place: str) -> Any:
         rendered = render(value, view, place=place)
         for warning in rendered.warnings:
-            self._logger.warning("Node %r: %s", node.id, redact(warning))
+            self._logger.warning("Node %r: %s", node.id, warning)
         return rendered.value
 
 

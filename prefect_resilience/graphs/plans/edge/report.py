@@ -57,7 +57,7 @@ def _follow(key: str, run: Run, over: threading.Event) -> None:
                 shown = _percent(run.progress)
                 update(artifact, shown, description=_description(run.progress), _sync=True)
     except Exception as error:  # noqa: BLE001 - any error of the API
-        run.logger.debug("The progress of the plan could not be updated: %s", redact(str(error)))
+        run.logger.debug("The progress of the plan could not be updated: %s", error)
 
 
 def _percent(progress: Progress) -> float:
@@ -79,7 +79,7 @@ def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> Non
             _sync=True,
         )
     except Exception as error:  # noqa: BLE001 - any error of the API
-        logger.warning("The report of the plan run could not be saved as an artifact: %s", redact(str(error)))
+        logger.warning("The report of the plan run could not be saved as an artifact: %s", error)
 
 
 def artifact_key(title: str) -> str:

@@ -9,10 +9,9 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 
 from prefect_resilience.errors.classify.reach import as_names, names_of
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call, check_target, following, name_of
 from prefect_resilience.graphs.routing.edge.upstream import (
@@ -146,9 +145,7 @@ def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
 
 def after_failed_handler(error: BaseException, name: str, handled: ErrorContext) -> BaseException:
     """The handler's own error, with the handled error in its notes and as a cause of its context."""
-    add_note(
-        error, redact(f"prefect-resilience: {name} failed while it handled the error: {handled.summary()}")
-    )
+    add_note(error, f"prefect-resilience: {name} failed while it handled the error: {handled.summary()}")
     attach_context(error, with_cause(context_of(error), handled))
     return error
 

@@ -17,11 +17,11 @@ from prefect.utilities.annotations import quote
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
 from prefect_resilience.base.plain import plain
-from prefect_resilience.errors.classify.shapes import add_note, put
+from prefect_resilience.errors.classify.shapes import put
 from prefect_resilience.errors.context import ErrorContext, attach_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.requests import attach_request, subtask_request
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.routing.edge.targets import (
@@ -369,5 +369,5 @@ def _failed_round(
     )
     attach_context(error, context)
     put(error, "iteration_history", told)
-    add_note(error, redact(f"prefect-resilience: this error ended the loop: {which}"))
+    add_note(error, f"prefect-resilience: this error ended the loop: {which}")
     return error

@@ -11,8 +11,8 @@ from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
 from prefect_resilience.base.plain import unfolded
-from prefect_resilience.errors.classify.shapes import add_note
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.graphs.conditions.compare import ConditionError
 from prefect_resilience.graphs.conditions.evaluate import Explanation, parts, shown
 from prefect_resilience.graphs.conditions.model import Condition

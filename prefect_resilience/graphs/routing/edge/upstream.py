@@ -329,7 +329,7 @@ def not_run(ending: NeverRan, why: str) -> State[Any]:
 
 def passed_on(ending: FailedUpstream, why: str) -> NoReturn:
     """Raise the upstream's error."""
-    _logger().warning("%s: %s", redact(why), ending.context.summary())
+    _logger().warning("%s: %s", why, ending.context.summary())
     raise ending.error
 
 
