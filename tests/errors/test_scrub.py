@@ -145,6 +145,7 @@ def test_a_validation_error_hides_its_inputs(user) -> None:
     assert made.title == error.title
     assert [line["type"] for line in made.errors()] == [line["type"] for line in error.errors()]
     assert [line["loc"] for line in made.errors()] == [line["loc"] for line in error.errors()]
+    assert made.errors()[-1]["ctx"] == {"max_length": 3}
     assert made.__traceback__ is error.__traceback__
     assert made.__cause__ is error.__cause__
     assert classify(made).category == "invalid"

@@ -40,6 +40,7 @@ from prefect_resilience.graphs.plans.result import (
 from prefect_resilience.graphs.plans.routes import Routing, routes
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
+from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.telemetry.edge.events import emit
 
 MOST_RUNNING = 100
@@ -52,6 +53,7 @@ class Run:
     """One running plan, inside the current flow run."""
 
     def __init__(self, plan: Plan, factory: TaskFactory, inputs: Mapping[str, Any], level: int = 0) -> None:
+        keep_secrets_out_of_logs()
         context = FlowRunContext.get()
         self.flow_run_id: UUID | None = context.flow_run.id if context and context.flow_run else None
         self.logger: Any = get_run_logger()
