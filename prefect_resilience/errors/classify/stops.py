@@ -142,27 +142,27 @@ def ensure_complete_stream(chunks: Any, *, end: End | None = None) -> Any:
         ...     print(error.partial_output)
         Half
     """
-    reader = _Reader(end)
+    reader = _StreamReader(end)
     if isinstance(chunks, AsyncIterable):
         return _acomplete(cast("AsyncIterable[Any]", chunks), reader)
     return _complete(chunks, reader)
 
 
-def _complete(chunks: Iterable[T], reader: _Reader) -> Iterator[T]:
+def _complete(chunks: Iterable[T], reader: _StreamReader) -> Iterator[T]:
     for chunk in chunks:
         reader.take(chunk)
         yield chunk
     reader.close()
 
 
-async def _acomplete(chunks: AsyncIterable[T], reader: _Reader) -> AsyncIterator[T]:
+async def _acomplete(chunks: AsyncIterable[T], reader: _StreamReader) -> AsyncIterator[T]:
     async for chunk in chunks:
         reader.take(chunk)
         yield chunk
     reader.close()
 
 
-class _Reader:
+class _StreamReader:
     """The state of a stream: its text so far, whether it has ended, and why."""
 
     def __init__(self, end: End | None) -> None:
