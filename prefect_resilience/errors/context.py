@@ -30,12 +30,11 @@ _NAMES = {
 
 
 def _subtask(cause: ErrorContext, request: Any) -> dict[str, Any]:
-    known: dict[str, Any] = {"subtaskError": cause.to_task_error(), "nestingDepth": cause.nesting_depth}
-    asked = as_dict(request)
-    if asked:
+    details: dict[str, Any] = {"subtaskError": cause.to_task_error(), "nestingDepth": cause.nesting_depth}
+    if call := as_dict(request):
         names = {"type": "type", "description": "name", "inputs": "inputs"}
-        known["subtaskRequest"] = {name: asked.get(ours) for name, ours in names.items()}
-    return known
+        details["subtaskRequest"] = {name: call.get(ours) for name, ours in names.items()}
+    return details
 
 
 ATTRIBUTE = "__prefect_resilience_context__"
@@ -128,9 +127,9 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
     @classmethod
     def from_info(cls, info: ErrorInfo, *, timestamp: datetime, **fields: Any) -> ErrorContext:
         """The context of a classified failure; `fields` are further fields of this model."""
-        known: dict[str, Any] = {name: getattr(info, name) for name in ErrorInfo.model_fields}
-        known["circuit"] = info.details.get("circuit")
-        return cls.model_validate({**known, "timestamp": timestamp, **fields})
+        read_off = {name: getattr(info, name) for name in ErrorInfo.model_fields}
+        own = {**read_off, "circuit": info.details.get("circuit"), "timestamp": timestamp}
+        return cls.model_validate({**own, **fields})
 
     @classmethod
     def from_exception(
@@ -144,12 +143,12 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
     ) -> ErrorContext:
         """The context of an exception, classified unless `info` is given, with its redacted stack trace."""
         info = info or classify(error, now=timestamp.timestamp())
-        known: dict[str, Any] = {"partial_output": _partial_output(error)}
+        own: dict[str, Any] = {"partial_output": _partial_output(error)}
         if stack_trace:
-            known["stack_trace"] = _stack_trace(error)
+            own["stack_trace"] = _stack_trace(error)
         if info.category is ErrorCategory.SUBTASK:
-            known["cause"] = _cause(error, timestamp, MOST_LEVELS)
-        return cls.from_info(info, timestamp=timestamp, **{**known, **fields})
+            own["cause"] = _cause(error, timestamp, MOST_LEVELS)
+        return cls.from_info(info, timestamp=timestamp, **{**own, **fields})
 
     @property
     def rejected_calls(self) -> int:
@@ -216,20 +215,20 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
 
 def _partial_output(error: BaseException) -> PartialOutput | None:
     """The exception's own `partial_output`, redacted and bounded."""
-    kept = read(error, "partial_output")
-    if kept is None or isinstance(kept, PartialOutput):
-        return kept
-    content = redact_data(kept, PARTIAL_LIMIT)
+    output = read(error, "partial_output")
+    if output is None or isinstance(output, PartialOutput):
+        return output
+    content = redact_data(output, PARTIAL_LIMIT)
     # A round trip through text: a context must be JSON, and an exception may hold any object.
-    text = json.dumps(content, default=_shown, skipkeys=True, ensure_ascii=False)
-    size = len(json.dumps(kept, ensure_ascii=False)) if isinstance(kept, str) else len(text)
+    text = json.dumps(content, default=_show, skipkeys=True, ensure_ascii=False)
+    size = len(json.dumps(output, ensure_ascii=False)) if isinstance(output, str) else len(text)
     if max(size, len(text)) <= PARTIAL_LIMIT:
         return PartialOutput(content=json.loads(text))
     shown = content if isinstance(content, str) else text
     return PartialOutput(content=shown[:PARTIAL_LIMIT], truncated=True, original_size=size)
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     return redact_beginning(repr(value), PARTIAL_LIMIT)
 
 
@@ -238,13 +237,13 @@ def _cause(error: BaseException, timestamp: datetime, room: int) -> ErrorContext
     behind = cast("object", read(error, "__cause__"))
     if not isinstance(behind, BaseException) or room <= 0:
         return None
-    known = attached_context(behind)
-    if known is None:
+    context = attached_context(behind)
+    if context is None:
         info = classify(behind, now=timestamp.timestamp())
         inner = _cause(behind, timestamp, room - 1) if info.category is ErrorCategory.SUBTASK else None
         output = _partial_output(behind)
-        known = ErrorContext.from_info(info, timestamp=timestamp, cause=inner, partial_output=output)
-    return known.deeper()
+        context = ErrorContext.from_info(info, timestamp=timestamp, cause=inner, partial_output=output)
+    return context.deeper()
 
 
 def attach_context(error: BaseException, context: ErrorContext) -> None:
@@ -274,15 +273,15 @@ def error_context(source: Any) -> ErrorContext | None:
 
 def _context_of(source: Any) -> ErrorContext | None:
     if isinstance(source, BaseException):
-        found = attached_context(source) or _of_response(source)
-        return found or ErrorContext.from_exception(source, timestamp=_now())
+        context = attached_context(source) or _of_response(source)
+        return context or ErrorContext.from_exception(source, timestamp=_now())
     kind = state_type(source)
     if kind is None:
         state = read(source, "state")
         kind, source = state_type(state), state
-    given = read(source, "error_context")
-    if isinstance(given, ErrorContext):
-        return given
+    own = read(source, "error_context")
+    if isinstance(own, ErrorContext):
+        return own
     if kind not in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING"):
         return None
     error = state_error(source)
@@ -311,9 +310,9 @@ def exhausted_since(error: BaseException, moment: float) -> ErrorContext | None:
     for _ in range(MOST_LEVELS):
         if link is None:
             break
-        for found in (attached_context(link), _of_response(link)):
-            if found is not None and found.exhausted and found.timestamp.timestamp() >= moment:
-                return found
+        for context in (attached_context(link), _of_response(link)):
+            if context is not None and context.exhausted and context.timestamp.timestamp() >= moment:
+                return context
         link = link.__cause__
     return None
 
@@ -321,15 +320,14 @@ def exhausted_since(error: BaseException, moment: float) -> ErrorContext | None:
 def _of_response(error: object) -> ErrorContext | None:
     """The context that a resilient transport left on the HTTP response of this exception, or None."""
     extensions: object = read(read(error, "response"), "extensions")
-    known = cast("dict[str, object]", extensions) if isinstance(extensions, dict) else {}
-    found = known.get(ATTRIBUTE)
-    return found if isinstance(found, ErrorContext) else None
+    context: object = as_dict(extensions).get(ATTRIBUTE)
+    return context if isinstance(context, ErrorContext) else None
 
 
 def attached_context(error: object) -> ErrorContext | None:
     """The context that `attach_context` put on this exception, or None."""
-    found = cast("object", read(error, ATTRIBUTE))
-    return found if isinstance(found, ErrorContext) else None
+    context = cast("object", read(error, ATTRIBUTE))
+    return context if isinstance(context, ErrorContext) else None
 
 
 def _now() -> datetime:

@@ -249,8 +249,8 @@ def _used_up(resource: str, usage: float | None, limit: float | None) -> str:
         return f"{resource} exhausted: {usage:,} used of {limit:,}"
     if usage is None and limit is None:
         return f"{resource} exhausted"
-    known = f"{usage:,} used" if limit is None else f"the limit is {limit:,}"
-    return f"{resource} exhausted: {known}"
+    figure = f"{usage:,} used" if limit is None else f"the limit is {limit:,}"
+    return f"{resource} exhausted: {figure}"
 
 
 class TaskFailure(ResilienceError):
@@ -276,8 +276,8 @@ class TaskFailure(ResilienceError):
         try:
             self.reason: FailureReason = FailureReason(str(reason))
         except ValueError:
-            known = ", ".join(each.value for each in FailureReason)
-            raise ConfigurationError(f"unknown reason {str(reason)!r}: write one of {known}") from None
+            words = ", ".join(FailureReason)
+            raise ConfigurationError(f"unknown reason {str(reason)!r}: write one of {words}") from None
         self.details = details
         self.partial_output = partial_output
         super().__init__(message or self.reason.value.replace("_", " "))
@@ -341,13 +341,13 @@ class OutputFormatError(ResilienceError):
 
 def _broken_promise(expected: str, actual: str, violations: Sequence[Mapping[str, Any]]) -> str:
     head = f"expected an output of type {expected!r}, got {actual!r}"
-    told = [
-        f"at {each['path']}: {each['message']}" if each["path"] else str(each["message"])
-        for each in violations
+    sentences = [
+        f"at {violation['path']}: {violation['message']}" if violation["path"] else str(violation["message"])
+        for violation in violations
     ]
-    if not told:
+    if not sentences:
         return head
     head = head if expected != actual else f"the {actual} does not match expect="
-    more = len(told) - MOST_IN_MESSAGE
+    more = len(sentences) - MOST_IN_MESSAGE
     rest = f"; and {more} more" if more > 0 else ""
-    return f"{head}: {'; '.join(told[:MOST_IN_MESSAGE])}{rest}"
+    return f"{head}: {'; '.join(sentences[:MOST_IN_MESSAGE])}{rest}"

@@ -65,8 +65,7 @@ class SubtaskRequest:
 
     def as_data(self) -> dict[str, Any]:
         """The request for records: JSON, each input shortened, without secrets."""
-        given = list(self.inputs.items())[:MOST_INPUTS]
-        inputs = {name: _short(value) for name, value in given}
+        inputs = {name: _short(value) for name, value in list(self.inputs.items())[:MOST_INPUTS]}
         return {"type": self.kind, "name": redact(self.name), "inputs": redact_data(inputs)}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,8 +109,8 @@ def subtask_request(source: Any) -> SubtaskRequest | None:
     """
     state: object = source if state_type(source) is not None else read(source, "state")
     error = source if isinstance(source, BaseException) else state_error(state)
-    found: object = read(error, ATTRIBUTE)
-    return found if isinstance(found, SubtaskRequest) else None
+    request: object = read(error, ATTRIBUTE)
+    return request if isinstance(request, SubtaskRequest) else None
 
 
 _OWN_PLACE = (
@@ -142,14 +141,14 @@ def with_inner(
         return _behind(own, inner, request)
     if inner.category is ErrorCategory.SUBTASK:
         place = {name: getattr(own, name) for name in _OWN_PLACE}
-        kept = {"partial_output": own.partial_output} if own.partial_output else {}
-        return inner.model_copy(update={**place, **kept, "kind": own.kind, "retryable": own.retryable})
-    taken = {
+        output = {"partial_output": own.partial_output} if own.partial_output else {}
+        return inner.model_copy(update={**place, **output, "kind": own.kind, "retryable": own.retryable})
+    changes = {
         "details": {**own.details, **inner.details},
         "cause": own.cause or inner.cause,
         "partial_output": own.partial_output or inner.partial_output,
     }
-    return own.model_copy(update=taken)
+    return own.model_copy(update=changes)
 
 
 def _behind(own: ErrorContext, inner: ErrorContext, request: SubtaskRequest | None) -> ErrorContext:

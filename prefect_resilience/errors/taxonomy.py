@@ -196,8 +196,8 @@ class ErrorInfo(BaseModel, frozen=True, defer_build=True):
             >>> ErrorInfo.of(ErrorCategory.RATE_LIMIT, code="429").retryable
             True
         """
-        known: dict[str, Any] = {name: getattr(category, name) for name in ("kind", "retryable", "reason")}
-        return cls(category=category, code=code or category.value, **{**known, **fields})
+        defaults: dict[str, Any] = {name: getattr(category, name) for name in ("kind", "retryable", "reason")}
+        return cls(category=category, code=code or category.value, **{**defaults, **fields})
 
 
 class Opinion(NamedTuple):
@@ -232,8 +232,8 @@ def category_of(table: Mapping[str, ErrorCategory], code: object) -> ErrorCatego
     """The category of a code: by the whole code, else by its longest prefix, a key that ends in `*`."""
     number = as_number(code)
     text = code[:80] if isinstance(code, str) else "" if number is None else f"{number:.0f}"
-    known = (table[text[:end] + "*"] for end in range(len(text), 0, -1) if text[:end] + "*" in table)
-    return table.get(text) or next(known, None) if text else None
+    prefixes = (table[text[:end] + "*"] for end in range(len(text), 0, -1) if text[:end] + "*" in table)
+    return table.get(text) or next(prefixes, None) if text else None
 
 
 def match_code(table: Mapping[str, ErrorCategory], *codes: object, own: bool = False) -> Opinion | None:

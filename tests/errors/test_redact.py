@@ -31,9 +31,9 @@ from prefect_resilience.errors.secrets.patterns import MASK
 from prefect_resilience.errors.secrets.redact import (
     MAXIMUM_PATTERNS,
     MAXIMUM_VALUES,
+    all_spellings,
     collect_secrets,
     forget_secrets,
-    known_forms,
     redact_beginning,
     redact_data,
 )
@@ -178,10 +178,10 @@ def test_a_registered_value_is_masked_in_every_spelling(registered) -> None:
 
 
 def test_registration_has_bounds(registered) -> None:
-    before = known_forms(secrets.generation)
+    before = all_spellings(secrets.generation)
     for ignored in ("", "abc", "  ab ", "****", "*abc*", b"xyz", "a***b"):
         register_secret(ignored)
-    assert known_forms(secrets.generation) == before
+    assert all_spellings(secrets.generation) == before
     registered(b"bytes-value")
     assert redact("a bytes-value b") == "a *** b"
     registered("*starred*")

@@ -16,12 +16,12 @@ from typing import Any, TypeVar, cast
 
 from prefect_resilience.errors.classify.http import headers_of, http_finding, phrase_of, status_of
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
-from prefect_resilience.errors.classify.readers import named_finding, spoken_finding
+from prefect_resilience.errors.classify.readers import name_finding, spoken_finding
 from prefect_resilience.errors.classify.retry_after import wait_of
 from prefect_resilience.errors.classify.shapes import (
     class_name,
     class_names,
-    dotted_name,
+    full_name,
     read,
     read_text,
     state_data,
@@ -158,7 +158,7 @@ def _of_exception(error: BaseException, now: float, rules: tuple[Rule, ...], dep
                 opinion = _deeper(opinion, link, causes, now)
             return _finish(opinion, error, link, causes, now)
     for link in chain(error):
-        opinion = spoken_finding(link) or named_finding(link)
+        opinion = spoken_finding(link) or name_finding(link)
         if opinion is not None:
             return _finish(opinion, error, link, [*chain(link)][1:], now)
     return _complete(None, class_name(error), read_text(error), error)
@@ -274,13 +274,13 @@ def _complete(
     if opinion.category.kind is ErrorKind.RESOURCE and "resource" not in details:
         details |= _resource_details(opinion, link, message[:_LONGEST])
     if link is not None and link is not error:
-        details["caused_by"] = dotted_name(link)
+        details["caused_by"] = full_name(link)
     fields = {name: getattr(opinion, name) for name in ("kind", "retryable", "retry_after", "reason")}
     return ErrorInfo.of(
         opinion.category,
         opinion.code or CATEGORY_CODES.get(opinion.category, name),
         message=message,
-        exception_type=None if error is None else dotted_name(error),
+        exception_type=None if error is None else full_name(error),
         details=details,
         **{name: value for name, value in fields.items() if value is not None},
     )

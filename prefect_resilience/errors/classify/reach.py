@@ -26,10 +26,10 @@ _CHAIN = 100
 
 def chain(error: BaseException, explicit: bool = False) -> Iterator[BaseException]:
     """The exception and its causes, each once, at most 100; `explicit`: without what it only handled."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     link: object = error
-    while isinstance(link, BaseException) and id(link) not in seen and len(seen) < _CHAIN:
-        seen.add(id(link))
+    while isinstance(link, BaseException) and id(link) not in visited and len(visited) < _CHAIN:
+        visited.add(id(link))
         yield link
         link = _cause(link) or (None if explicit else _context(link))
 
@@ -74,9 +74,9 @@ def reach(error: BaseException) -> list[BaseException]:
     suppressed, and if the one raised after it has no category of its own.
     """
     reached: dict[int, BaseException] = {}
-    left: list[object] = [error]
-    while left and len(reached) < MEMBERS:
-        link = left.pop()
+    waiting: list[object] = [error]
+    while waiting and len(reached) < MEMBERS:
+        link = waiting.pop()
         if not isinstance(link, BaseException) or id(link) in reached:
             continue
         reached[id(link)] = link
@@ -84,7 +84,7 @@ def reach(error: BaseException) -> list[BaseException]:
         behind = _cause(link)
         if behind is None and not members and (handled := _context(link)) is not None:
             behind = None if find(link, 0.0) else handled
-        left += (behind, *members[:MEMBERS])
+        waiting += (behind, *members[:MEMBERS])
     return list(reached.values())
 
 
@@ -107,7 +107,7 @@ def names_of(error: ErrorInfo | ErrorContext, exception: BaseException | None = 
         names |= {error.exception_type, error.exception_type.rpartition(".")[2]}
     for link in () if exception is None else reach(exception):
         names.update(read(link, NAMES) or (), class_names(link))
-        names.update(name for cls in type(link).__mro__ for name in (dotted(cls), cls.__qualname__))
+        names.update(name for cls in type(link).__mro__ for name in (class_path(cls), cls.__qualname__))
     return names
 
 
@@ -120,7 +120,7 @@ WORDS: list[ErrorCategory | ErrorKind] = [*ErrorCategory, *ErrorKind]
 def error_name(value: Any) -> str:
     """The text of an entry of `retry_on` or `give_up_on`: a dotted class name, category, kind or code."""
     if isinstance(value, type) and (issubclass(value, BaseException) or isinstance(value, ABCMeta)):
-        return dotted(value)
+        return class_path(value)
     if isinstance(value, (ErrorCategory, ErrorKind)):
         return value.value
     if isinstance(value, int) and not isinstance(value, bool):
@@ -143,7 +143,7 @@ def is_class_name(name: str) -> bool:
     return re.fullmatch(r"(?:[\w<>]+\.)*[A-Z]\w*[a-z]\w*", name) is not None
 
 
-def dotted(cls: type) -> str:
+def class_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -303,7 +303,7 @@ def _asks_for_a_wait(error: object, now: float) -> Opinion | None:
 # -- by the names of its classes
 
 
-def named_finding(error: BaseException) -> Opinion | None:
+def name_finding(error: BaseException) -> Opinion | None:
     """What its class says of an error whose block tells nothing, after the whole chain of causes."""
     opinion = _by_known_name(error, class_names(error))
     return opinion and (_by_pep_249(error) or opinion)

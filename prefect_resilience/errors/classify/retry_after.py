@@ -162,13 +162,13 @@ def _from_number(number: float | None, base: float) -> float | None:
 
 
 def _longest_reset(headers: Mapping[str, str], base: float) -> float | None:
-    """The longest reset of the used-up limits, else of those that do not say how much is left."""
-    limits = [(left, _from_number(at, base)) for left, at in _ietf_limits(headers.get("ratelimit", ""))]
+    """The longest reset of the used-up limits, else of those that do not say how much remains."""
+    limits = [(rest, _from_number(at, base)) for rest, at in _ietf_limits(headers.get("ratelimit", ""))]
     for name, value in headers.items():
         if (match := _RESETS.search(name)) is not None:
-            left = as_number(headers.get(re.sub("reset(-after)?", "remaining", name)))
-            limits.append((left, _seconds(value, base, 0.001 if match["ms"] else 1.0)))
-    used, unsure = (_longest(wait for left, wait in limits if left == least) for least in (0.0, None))
+            rest = as_number(headers.get(re.sub("reset(-after)?", "remaining", name)))
+            limits.append((rest, _seconds(value, base, 0.001 if match["ms"] else 1.0)))
+    used, unsure = (_longest(wait for rest, wait in limits if rest == least) for least in (0.0, None))
     return unsure if used is None else used
 
 
@@ -185,8 +185,8 @@ def _ietf_limits(field: str) -> Iterator[tuple[float | None, float | None]]:
 
 def is_used_up(headers: Mapping[str, str]) -> bool:
     """Whether the headers say that nothing is left of a limit."""
-    left = [as_number(headers[name]) for name in headers if re.search(r"rate-?limit-.*remaining", name)]
-    return 0 in left or any(left == 0 for left, _ in _ietf_limits(headers.get("ratelimit", "")))
+    remaining = [as_number(headers[name]) for name in headers if re.search(r"rate-?limit-.*remaining", name)]
+    return 0 in remaining or any(number == 0 for number, _ in _ietf_limits(headers.get("ratelimit", "")))
 
 
 def duration(value: str) -> float | None:

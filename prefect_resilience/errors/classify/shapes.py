@@ -138,7 +138,7 @@ def class_name(value: object) -> str:
     return read(type(value), "__name__") or "object"
 
 
-def dotted_name(error: object) -> str:
+def full_name(error: object) -> str:
     """The full name of an object's class, as in a traceback: `httpx.ConnectError`, `ValueError`."""
     cls = type(error)
     module = cast("object", cls.__module__)  # a class body may set anything

@@ -64,7 +64,7 @@ def _short(text: str, generation: int) -> str:
 
 
 def _once(text: str) -> str:
-    for form in known_forms(registered.generation):
+    for form in all_spellings(registered.generation):
         if form in text:
             text = text.replace(form, MASK)
     for pattern in registered.patterns:
@@ -109,37 +109,37 @@ def redact_data(value: T, longest: int = sys.maxsize) -> T:
     return redact_within(value, [_ITEMS, longest, longest])
 
 
-def redact_within(value: T, left: list[int]) -> T:
-    """The same within `left`, which several values may share: the items of this value, the characters of one
+def redact_within(value: T, room: list[int]) -> T:
+    """The same within `room`, which several values may share: the items of this value, the characters of one
     text, and those of all texts."""
-    left[0] = _ITEMS
-    return cast("T", _walk(value, _DEPTH, left))
+    room[0] = _ITEMS
+    return cast("T", _walk(value, _DEPTH, room))
 
 
-def _of_text(text: str, left: list[int]) -> str:
-    if left[2] <= -EDGE:
+def _of_text(text: str, room: list[int]) -> str:
+    if room[2] <= -EDGE:
         return text and "…"
-    limit = max(0, min(left[1:]))
-    left[2] -= min(len(text), limit + EDGE)
+    limit = max(0, min(room[1:]))
+    room[2] -= min(len(text), limit + EDGE)
     return redact_beginning(text, limit)
 
 
-def _walk(value: Any, depth: int, left: list[int]) -> Any:
+def _walk(value: Any, depth: int, room: list[int]) -> Any:
     if isinstance(value, str):
-        return _of_text(value, left)
+        return _of_text(value, room)
     if not isinstance(value, dict | list | tuple):
         return value
     if depth == 0:
         return MASK
     items = cast("dict[Any, Any] | list[Any]", value)
     named = items.items() if isinstance(items, dict) else zip(argument_names(items), items, strict=True)
-    room, left[0] = max(left[0], 0), left[0] - len(items)
+    count, room[0] = max(room[0], 0), room[0] - len(items)
     walked = [
-        (name, MASK if _is_hidden(name, item) else _walk(item, depth - 1, left))
-        for name, item in islice(named, room)
+        (name, MASK if _is_hidden(name, item) else _walk(item, depth - 1, room))
+        for name, item in islice(named, count)
     ]
     if isinstance(value, dict):
-        return {_of_text(name, left) if isinstance(name, str) else name: item for name, item in walked}
+        return {_of_text(name, room) if isinstance(name, str) else name: item for name, item in walked}
     masked_items = [item for _, item in walked]
     return masked_items if isinstance(value, list) else tuple(masked_items)
 
@@ -268,7 +268,7 @@ def forget_secrets() -> None:
 
 
 @lru_cache(maxsize=1)
-def known_forms(generation: int) -> tuple[str, ...]:
+def all_spellings(generation: int) -> tuple[str, ...]:
     """Every spelling of every registered value, the longest first."""
     with registered.lock:
         spellings = {form for forms in registered.values.values() for form in forms}
@@ -306,20 +306,20 @@ def collect_secrets(value: Any) -> list[str]:
     each object once. Never raises; unreadable objects are skipped.
     """
     secrets: dict[str, None] = {}
-    seen: set[int] = set()
-    left = [(value, 0)]
-    while left and len(seen) < _ITEMS:
-        item, depth = left.pop()
-        if id(item) in seen:
+    visited: set[int] = set()
+    waiting = [(value, 0)]
+    while waiting and len(visited) < _ITEMS:
+        item, depth = waiting.pop()
+        if id(item) in visited:
             continue
-        seen.add(id(item))
+        visited.add(id(item))
         secret = call(item, "get_secret_value")
         if isinstance(secret, bytes):
             secret = secret.decode("utf-8", "replace")
         if isinstance(secret, str) and secret:
             secrets[secret] = None
         if depth < _DEPTH:
-            left += ((part, depth + 1) for part in _parts(item))
+            waiting += ((part, depth + 1) for part in _parts(item))
     return list(secrets)
 
 

@@ -142,9 +142,9 @@ def scrub_exception(exc: BaseException) -> BaseException:
     try:
         nodes = _graph(exc)
         replaced: dict[int, BaseException] = {}
-        left = [0, LONGEST, MOST]
+        room = [0, LONGEST, MOST]
         for node in nodes:
-            after = _scrubbed(node, replaced, [0, LONGEST, LONGEST] if node is exc else left)
+            after = _scrub(node, replaced, [0, LONGEST, LONGEST] if node is exc else room)
             if after is not node:
                 replaced[id(node)] = after
         for node in nodes if replaced else ():
@@ -157,19 +157,19 @@ def scrub_exception(exc: BaseException) -> BaseException:
 def _graph(exc: BaseException) -> list[BaseException]:
     """The exception and all exceptions that it refers to, each once, after those that it may print."""
     nodes: list[BaseException] = []
-    seen: set[int] = set()
-    left = [(exc, False)]
-    while left:
-        node, is_complete = left.pop()
+    visited: set[int] = set()
+    waiting = [(exc, False)]
+    while waiting:
+        node, is_complete = waiting.pop()
         if is_complete:
             nodes.append(node)
-        elif id(node) not in seen and len(seen) < _MOST:
-            seen.add(id(node))
-            left += [(node, True), *((part, False) for part in _linked(node))]
+        elif id(node) not in visited and len(visited) < _MOST:
+            visited.add(id(node))
+            waiting += [(node, True), *((part, False) for part in _links_of(node))]
     return nodes
 
 
-def _linked(node: BaseException) -> Iterator[BaseException]:
+def _links_of(node: BaseException) -> Iterator[BaseException]:
     args = read(node, "args")
     parts: list[Any] = [read(node, "__cause__"), read(node, "__context__")]
     parts += [*(args if isinstance(args, tuple) else ()), *_attributes(node).values()]
@@ -181,16 +181,16 @@ def _attributes(node: BaseException) -> dict[str, Any]:
     return cast("dict[str, Any]", attributes) if isinstance(attributes, dict) else {}
 
 
-def _scrubbed(node: BaseException, replaced: dict[int, BaseException], left: list[int]) -> BaseException:
+def _scrub(node: BaseException, replaced: dict[int, BaseException], room: list[int]) -> BaseException:
     """The node itself, cleaned, or its stand-in."""
     if replaced and any(id(member) in replaced for member in members_of(node)):
         return stand_in(node, replaced)
     if replaced:
         _relink(node, replaced)
-    args = tuple(map(clean, node.args, repeat(left)))
+    args = tuple(map(clean, node.args, repeat(room)))
     if any(map(is_not, args, node.args)):
-        _set(node, "args", args)
-    _clean_attributes(node, left)
+        _assign(node, "args", args)
+    _clean_attributes(node, room)
     return stand_in(node, replaced) if leaks(node) else node
 
 
@@ -211,39 +211,39 @@ def _changes(text: str) -> bool:
     return len(text) > LONGEST + EDGE or redact_data(text) != text
 
 
-def clean(value: Any, left: list[int]) -> Any:
-    """A value without secrets: the same object if it had none. `left`: as in `redact_within`."""
+def clean(value: Any, room: list[int]) -> Any:
+    """A value without secrets: the same object if it had none. `room`: as in `redact_within`."""
     if isinstance(value, str):
-        return redact_within(value, left)
+        return redact_within(value, room)
     if isinstance(value, bytes | bytearray):
         text = value.decode("latin-1")
-        masked = redact_within(text, left)
+        masked = redact_within(text, room)
         return value if masked == text else masked.encode("latin-1", "replace")
     if isinstance(value, dict | list | tuple):
-        masked = redact_within(cast("Any", value), left)
+        masked = redact_within(cast("Any", value), room)
         return cast("Any", value) if masked == value else masked
     if isinstance(value, BaseException | int | float | None):
         return value
     shown = str(value)
     if _changes(shown) or _changes(repr(value)):
-        return redact_within(shown, left)
+        return redact_within(shown, room)
     return value
 
 
-def _clean_attributes(node: BaseException, left: list[int]) -> None:
+def _clean_attributes(node: BaseException, room: list[int]) -> None:
     """Clean the attributes that are texts or plain structures. Other objects, such as a request, stay."""
     statement, parameters = read(node, "statement"), read(node, "params")
     if isinstance(statement, str) and parameters and names_a_secret(statement):
-        _set(node, "params", _hidden(parameters))  # SQLAlchemy prints them
+        _assign(node, "params", _hidden(parameters))  # SQLAlchemy prints them
     slots = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
     for name, value in (slots | _attributes(node)).items():
         document = read(value, "buffer")  # of a YAML parser's mark, which prints a line of the document
         if isinstance(document, str) and _changes(document):
             value.buffer = None
         if isinstance(value, str | bytes | dict | list | tuple):
-            masked = clean(cast("Any", value), left)
+            masked = clean(cast("Any", value), room)
             if masked is not value:
-                _set(node, name, masked)
+                _assign(node, name, masked)
 
 
 def _hidden(parameters: Any) -> Any:
@@ -255,7 +255,7 @@ def _hidden(parameters: Any) -> Any:
     return MASK
 
 
-def _set(node: BaseException, name: str, value: Any) -> None:
+def _assign(node: BaseException, name: str, value: Any) -> None:
     with suppress(Exception):  # a read-only property; `leaks` checks afterwards whether its text shows
         put(node, name, value)
 
@@ -268,7 +268,7 @@ def _relink(node: BaseException, replaced: dict[int, BaseException]) -> None:
             put(node, name, replaced[id(read(node, name))])
     put(node, "__suppress_context__", suppress)  # setting a cause turns it on
     if any(id(arg) in replaced for arg in node.args):
-        _set(node, "args", tuple(replaced.get(id(arg), arg) for arg in node.args))
+        _assign(node, "args", tuple(replaced.get(id(arg), arg) for arg in node.args))
     for name, value in list(_attributes(node).items()):
         if id(value) in replaced:
-            _set(node, name, replaced[id(value)])
+            _assign(node, name, replaced[id(value)])
