@@ -103,9 +103,9 @@ class Provider:
 
 @pytest.fixture
 def provider() -> Iterator[Provider]:
-    made = Provider()
-    yield made
-    made.close()
+    service = Provider()
+    yield service
+    service.close()
 
 
 @pytest.fixture

@@ -35,9 +35,9 @@ def llm() -> Iterator[tuple[LLMService, str]]:
 
 def client(provider: str, isasync: bool, address: str, timeout: float) -> Any:
     module: Any = openai if provider == OPENAI else anthropic
-    made = getattr(module, f"{'Async' if isasync else ''}{'OpenAI' if provider == OPENAI else 'Anthropic'}")
+    sdk = getattr(module, f"{'Async' if isasync else ''}{'OpenAI' if provider == OPENAI else 'Anthropic'}")
     path = "openai/v1" if provider == OPENAI else "anthropic"
-    return made(base_url=f"{address}/{path}", api_key="none", max_retries=0, timeout=timeout)
+    return sdk(base_url=f"{address}/{path}", api_key="none", max_retries=0, timeout=timeout)
 
 
 @cache
@@ -45,24 +45,24 @@ def sync_client(provider: str, address: str, timeout: float) -> Any:
     return client(provider, False, address, timeout)
 
 
-def asked(provider: str, made: Any, stream: bool) -> Any:
+def create(provider: str, sdk: Any, stream: bool) -> Any:
     if provider == OPENAI:
-        return made.chat.completions.create(model="m", messages=MESSAGES, stream=stream)
-    return made.messages.create(model="m", max_tokens=9, messages=MESSAGES, stream=stream)
+        return sdk.chat.completions.create(model="m", messages=MESSAGES, stream=stream)
+    return sdk.messages.create(model="m", max_tokens=9, messages=MESSAGES, stream=stream)
 
 
 def raised_by(provider: str, isasync: bool, stream: bool, address: str, timeout: float) -> BaseException:
     """The error of one call, the whole stream read."""
 
     async def acall() -> None:
-        async with client(provider, True, address, timeout) as made:
-            answer = await asked(provider, made, stream)
+        async with client(provider, True, address, timeout) as sdk:
+            answer = await create(provider, sdk, stream)
             if stream:
                 async for _ in answer:
                     pass
 
     def call() -> None:
-        answer = asked(provider, sync_client(provider, address, timeout), stream)
+        answer = create(provider, sync_client(provider, address, timeout), stream)
         if stream:
             list(answer)
 
@@ -140,9 +140,9 @@ def test_what_the_sdk_raised_and_what_is_made_of_it(llm, row, provider, isasync,
     assert info.retry_after == (wait[provider] if isinstance(wait, dict) else wait)
     if status is not None:
         assert info.details["status"] == status
-        said = error.body["error"] if provider == ANTHROPIC else error.body  # type: ignore[attr-defined]
-        assert info.details["provider_code"] == (said.get("code") or said["type"])
-        assert (said.get("message") or "") in info.message
+        reported = error.body["error"] if provider == ANTHROPIC else error.body  # type: ignore[attr-defined]
+        assert info.details["provider_code"] == (reported.get("code") or reported["type"])
+        assert (reported.get("message") or "") in info.message
 
 
 @pytest.mark.parametrize("isasync", [False, True], ids=["sync", "async"])
@@ -184,12 +184,12 @@ def test_trouble_in_the_middle_of_a_stream(llm, provider, word, category, code, 
 def test_an_answer_that_no_sdk_objects_to(llm, provider) -> None:
     """Empty, malformed and half answers are the caller's to find out: no SDK raises."""
     service, address = llm
-    with client(provider, False, address, 10) as made:
+    with client(provider, False, address, 10) as sdk:
         for word in ("empty", "malformed"):
             service.says(provider, word)
-            asked(provider, made, False)
+            create(provider, sdk, False)
         service.says(provider, "half", "ok")
-        half, whole = (list(asked(provider, made, True)) for _ in range(2))
+        half, whole = (list(create(provider, sdk, True)) for _ in range(2))
     assert 0 < len(half) < len(whole)
 
 

@@ -333,9 +333,9 @@ def test_objects_that_fight_back() -> None:
 
 
 def test_cycles_depths_and_crowds() -> None:
-    one, two = Wrapped("one"), Wrapped("two")
-    one.__cause__, two.__cause__ = two, one
-    assert classify(one).category is C.UNEXPECTED
+    first, second = Wrapped("one"), Wrapped("two")
+    first.__cause__, second.__cause__ = second, first
+    assert classify(first).category is C.UNEXPECTED
     deep: BaseException = TimeoutError()
     for _ in range(10_000):
         deep = raised(Wrapped("x"), deep)
@@ -359,28 +359,9 @@ values = st.recursive(
 )
 names = st.sampled_from(
     [
-        "status_code",
-        "status",
-        "code",
-        "response",
-        "headers",
-        "retry_after",
-        "body",
-        "type",
-        "name",
-        "message",
-        "data",
-        "errno",
-        "args",
-        "sqlstate",
-        "exceptions",
-        "orig",
-        "details",
-        "returncode",
-        "signal",
-        "smtp_code",
-        "error_category",
-        "grpc_status_code",
+        *("status_code", "status", "code", "response", "headers", "retry_after", "body", "type", "name"),
+        *("message", "data", "errno", "args", "sqlstate", "exceptions", "orig", "details"),
+        *("returncode", "signal", "smtp_code", "error_category", "grpc_status_code"),
     ]
 )
 bases = st.sampled_from([Exception, OSError, ValueError, TimeoutError, BaseException, CircuitOpenError])

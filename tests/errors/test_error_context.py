@@ -85,8 +85,8 @@ def test_the_stack_trace_is_redacted_and_can_be_left_out() -> None:
     assert "in failing" in context.stack_trace
     assert "hunter2pw" not in context.model_dump_json()
     assert ErrorContext.from_exception(failing(), timestamp=THEN, stack_trace=False).stack_trace is None
-    given = ErrorInfo.of(ErrorCategory.TOOL_ERROR, "MINE")
-    assert ErrorContext.from_exception(failing(), given, timestamp=THEN).code == "MINE"
+    info = ErrorInfo.of(ErrorCategory.TOOL_ERROR, "MINE")
+    assert ErrorContext.from_exception(failing(), info, timestamp=THEN).code == "MINE"
     assert ErrorContext.from_exception(CircuitOpenError("c"), timestamp=THEN).circuit == "c"
 
     class Silent(Exception):

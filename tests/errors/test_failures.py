@@ -58,8 +58,8 @@ def test_an_exhausted_resource(usage, limit, says):
     assert str(ResourceExhausted("turns", message="no more")) == "no more"
     info = classify(error)
     assert (info.category, info.kind, info.retryable) == ("resource_exhausted", "resource", False)
-    known = {"resource": "turns", "usage": usage, "limit": limit}
-    assert info.details == {name: value for name, value in known.items() if value is not None}
+    details = {"resource": "turns", "usage": usage, "limit": limit}
+    assert info.details == {name: value for name, value in details.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_reason_that_there_is_not():
 
 
 def test_messages_of_a_broken_promise():
-    told = [{"path": f"/{number}", "message": "wrong"} for number in range(5)]
-    assert str(OutputFormatError("array", "array", told)).endswith(
+    record = [{"path": f"/{number}", "message": "wrong"} for number in range(5)]
+    assert str(OutputFormatError("array", "array", record)).endswith(
         "the array does not match expect=: at /0: wrong; at /1: wrong; at /2: wrong; and 2 more"
     )
     assert OutputFormatError("array", "object").original_output is None
@@ -141,18 +141,18 @@ def test_errors_of_the_sdks():
     overflow = {
         "error": {"message": OPENAI, "code": "context_length_exceeded", "type": "invalid_request_error"}
     }
-    found = classify(status_error(openai.BadRequestError, 400, overflow))
-    assert (found.category, found.code) == ("overflow", "context_length_exceeded")
-    assert (found.details["usage"], found.details["limit"]) == (150_000, 128_000)
+    info = classify(status_error(openai.BadRequestError, 400, overflow))
+    assert (info.category, info.code) == ("overflow", "context_length_exceeded")
+    assert (info.details["usage"], info.details["limit"]) == (150_000, 128_000)
     long = {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8"},
     }
-    found = classify(status_error(anthropic.BadRequestError, 400, long))
-    assert (found.details["resource"], found.details["usage"], found.details["limit"]) == ("context", 9, 8)
+    info = classify(status_error(anthropic.BadRequestError, 400, long))
+    assert (info.details["resource"], info.details["usage"], info.details["limit"]) == ("context", 9, 8)
     minute = {"error": {"message": "Request too large for gpt: Limit 30000, Requested 33000."}}
-    found = classify(status_error(openai.RateLimitError, 429, minute))
-    assert (found.category, found.details["usage"], found.details["limit"]) == ("overflow", 33_000, 30_000)
+    info = classify(status_error(openai.RateLimitError, 429, minute))
+    assert (info.category, info.details["usage"], info.details["limit"]) == ("overflow", 33_000, 30_000)
     quota = {"error": {"message": "no money", "code": "insufficient_quota"}}
     assert classify(status_error(openai.RateLimitError, 429, quota)).details["resource"] == "quota"
     assert classify(status_error(anthropic.APIStatusError, 413, {})).details["resource"] == "context"
@@ -272,19 +272,20 @@ def test_a_sub_step_raised_from_its_cause():
     outer, inner, cause = SubtaskError("outer"), SubtaskError("inner"), PermissionError("no key")
     outer.__cause__, inner.__cause__ = inner, cause
     cause.partial_output = "x" * 70_000
-    told = error_context(outer)
-    assert [told.category, told.cause.category, told.cause.cause.category] == ["subtask", "subtask", "auth"]
-    assert (told.kind, told.cause.cause.nesting_depth) == ("permanent", 2)
-    assert told.cause.cause.partial_output.truncated
-    assert told.details["failed_step"] == "outer"
+    record = error_context(outer)
+    categories = [record.category, record.cause.category, record.cause.cause.category]
+    assert categories == ["subtask", "subtask", "auth"]
+    assert (record.kind, record.cause.cause.nesting_depth) == ("permanent", 2)
+    assert record.cause.cause.partial_output.truncated
+    assert record.details["failed_step"] == "outer"
     assert error_context(SubtaskError("alone")).cause is None
 
 
 def test_causes_in_a_circle_end():
-    one, other = SubtaskError("one"), SubtaskError("other")
-    one.__cause__, other.__cause__ = other, one
-    told = error_context(one)
-    assert told.category == "subtask"
+    first, second = SubtaskError("one"), SubtaskError("other")
+    first.__cause__, second.__cause__ = second, first
+    record = error_context(first)
+    assert record.category == "subtask"
 
 
 def test_a_known_cause_keeps_its_context():
@@ -369,10 +370,10 @@ def test_requests_on_errors():
 )
 def test_what_an_exception_left_of_its_work(left, kept, size):
     error = TaskFailure("execution_halted", "stopped", partial_output=left)
-    told = error_context(error).partial_output
-    assert (told.content, told.truncated, told.original_size) == (kept, size is not None, size)
+    record = error_context(error).partial_output
+    assert (record.content, record.truncated, record.original_size) == (kept, size is not None, size)
     read = ErrorContext.model_validate_json(error_context(error).model_dump_json())
-    assert read.partial_output == told
+    assert read.partial_output == record
 
 
 def refused(status):
@@ -417,8 +418,8 @@ def test_an_error_of_each_category_has_its_reason(category):
     make, reason = REASONS[category.value]
     info, context = classify(make()), error_context(make())
     assert (info.category, info.reason) == (context.category, context.reason) == (category, reason)
-    told = context.to_task_error()
-    assert told.get("reason") == (None if told["type"] == "RESOURCE_EXHAUSTION" else reason)
+    record = context.to_task_error()
+    assert record.get("reason") == (None if record["type"] == "RESOURCE_EXHAUSTION" else reason)
 
 
 # The shape that agent task systems hand around.
@@ -426,18 +427,18 @@ def test_an_error_of_each_category_has_its_reason(category):
 
 def test_a_structure_without_a_request():
     outer = with_inner(context(task_run_id="o"), context(task_run_id="i", node_id="inner"))
-    told = outer.to_task_error()
-    assert told["details"]["subtaskError"]["reason"] == "execution_halted"
-    assert "subtaskRequest" not in told["details"]
-    assert told["details"]["nestingDepth"] == 1
+    record = outer.to_task_error()
+    assert record["details"]["subtaskError"]["reason"] == "execution_halted"
+    assert "subtaskRequest" not in record["details"]
+    assert record["details"]["nestingDepth"] == 1
 
 
 def test_the_structure_of_an_exhausted_resource():
     error = ResourceExhausted("output", 16, 16, partial_output="x" * 70_000)
-    told = error_context(error).to_task_error()
-    assert (told["type"], told["resource"]) == ("RESOURCE_EXHAUSTION", "output")
-    assert told["metrics"] == {"usage": 16, "limit": 16}
-    assert told["details"]["partialOutputTruncated"] is True
+    record = error_context(error).to_task_error()
+    assert (record["type"], record["resource"]) == ("RESOURCE_EXHAUSTION", "output")
+    assert record["metrics"] == {"usage": 16, "limit": 16}
+    assert record["details"]["partialOutputTruncated"] is True
     short = error_context(ResourceExhausted("turns", partial_output="x")).to_task_error()
     assert short["details"] == {"partialOutput": "x"}
 
@@ -445,9 +446,9 @@ def test_the_structure_of_an_exhausted_resource():
 @pytest.mark.requirement("001.17")
 def test_the_structure_of_a_sub_step_with_its_request():
     inner = context(task_run_id="i", node_id="inner")
-    told = with_inner(context(task_run_id="o"), inner, SubtaskRequest("inner", {"a": 1})).to_task_error()
+    record = with_inner(context(task_run_id="o"), inner, SubtaskRequest("inner", {"a": 1})).to_task_error()
     request = {"type": "task", "description": "inner", "inputs": {"a": 1}}
-    assert told["details"]["subtaskRequest"] == request
+    assert record["details"]["subtaskRequest"] == request
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,6 @@ def test_each_verdict_has_an_act_and_a_page() -> None:
 
 @pytest.mark.parametrize("case", HERE, ids=lambda case: f"{case.package}: {case.situation}")
 def test_an_expert_would_say_the_same(case: Case) -> None:
-    with service() as made:
-        outcome = run(case, made)
+    with service() as address:
+        outcome = run(case, address)
     assert outcome.verdict() == str(case.expected), repr(outcome.error)

@@ -198,7 +198,7 @@ def test_a_large_group_is_read_in_part():
 
 
 async def test_calls_around_a_task_group():
-    made = []
+    calls = []
 
     async def fails():
         raise ConnectionError("refused")
@@ -208,22 +208,22 @@ async def test_calls_around_a_task_group():
         fallback=Fallback.value("instead", when=ConnectionError),
     )
     async def fan_out():
-        made.append(1)
+        calls.append(1)
         async with asyncio.TaskGroup() as group:
             group.create_task(fails())
 
     assert await fan_out() == "instead"
-    assert len(made) == 3
+    assert len(calls) == 3
 
 
 def test_a_group_with_an_error_to_give_up_on_is_tried_once():
-    made = []
+    calls = []
 
     @resilient(retry=Retry(attempts=3, backoff="none", retry_on=Exception, give_up_on=[PermissionError]))
     def call():
-        made.append(1)
+        calls.append(1)
         raise ExceptionGroup("all", [ConnectionError(), ExceptionGroup("in", [PermissionError()])])
 
     with pytest.raises(ExceptionGroup):
         call()
-    assert len(made) == 1
+    assert len(calls) == 1

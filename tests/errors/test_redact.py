@@ -71,10 +71,10 @@ def test_the_corpus_is_large_and_sound(planted_secrets) -> None:
 @pytest.mark.parametrize("embed", EMBEDDINGS)
 def test_no_planted_secret_comes_through(planted_secrets, embed) -> None:
     for row in planted_secrets:
-        told = redact(embed(row["text"]))
-        assert row["secret"] not in told, told
-        assert "***" in told
-        assert redact(told) == told
+        masked = redact(embed(row["text"]))
+        assert row["secret"] not in masked, masked
+        assert "***" in masked
+        assert redact(masked) == masked
 
 
 def test_what_tells_where_the_secret_was_stays() -> None:
@@ -167,13 +167,13 @@ def test_a_registered_value_is_masked_in_every_spelling(registered) -> None:
         base64.b64encode(raw).decode().rstrip("="),
         base64.urlsafe_b64encode(raw).decode().rstrip("="),
     ):
-        told = redact(f"<{spelling}>")
-        assert spelling not in told
-        assert "***" in told
+        masked = redact(f"<{spelling}>")
+        assert spelling not in masked
+        assert "***" in masked
     for before in ("", "u", "us", "use", "user:"):
-        told = redact(base64.b64encode(f"{before}{secret}tail".encode()).decode())
-        assert "***" in told
-        rest = "".join(part for part in told.split("***"))
+        masked = redact(base64.b64encode(f"{before}{secret}tail".encode()).decode())
+        assert "***" in masked
+        rest = "".join(part for part in masked.split("***"))
         assert len(rest) < 16
 
 
@@ -229,7 +229,7 @@ def test_a_pattern_that_feeds_on_masks_comes_to_an_end() -> None:
 
 
 def test_structures() -> None:
-    told = redact_data(
+    masked = redact_data(
         {
             "password": "hunter2",
             "n": 1,
@@ -240,7 +240,7 @@ def test_structures() -> None:
             "secret": "",
         }
     )
-    assert told == {
+    assert masked == {
         "password": "***",
         "n": 1,
         "list": ["token=***", ("x", None)],

@@ -170,17 +170,17 @@ def in_utf8(headers):
 
 
 def of_botocore(headers):
-    found = HTTPHeaders()
+    message = HTTPHeaders()
     for name, value in pairs(headers):
-        found.add_header(name, value)
-    return found
+        message.add_header(name, value)
+    return message
 
 
 def lists(headers):
-    found = {}
+    values = {}
     for name, value in pairs(headers):
-        found.setdefault(name.lower(), []).append(value)
-    return found
+        values.setdefault(name.lower(), []).append(value)
+    return values
 
 
 KINDS = (pairs, of_botocore, lists, CIMultiDict, urllib3.HTTPHeaderDict)

@@ -29,13 +29,15 @@ LEAK = f"login failed: password={SECRET}"
 
 def everything_said(error: BaseException) -> str:
     """Whatever a person may come to read of an exception: all texts of it and of what hangs on it."""
-    said = [str(error), repr(error), repr(error.args), repr(getattr(error, "__notes__", ""))]
-    said += [repr(value) for value in error.__dict__.values() if isinstance(value, str | dict | list | tuple)]
+    texts = [str(error), repr(error), repr(error.args), repr(getattr(error, "__notes__", ""))]
+    texts += [
+        repr(value) for value in error.__dict__.values() if isinstance(value, str | dict | list | tuple)
+    ]
     for linked in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
         if linked is not None:
-            said.append(everything_said(linked))
-    said += [repr(error.errors()) + error.json()] if isinstance(error, pydantic.ValidationError) else []
-    return "\n".join(said)
+            texts.append(everything_said(linked))
+    texts += [repr(error.errors()) + error.json()] if isinstance(error, pydantic.ValidationError) else []
+    return "\n".join(texts)
 
 
 class WithAttributes(Exception):
@@ -138,17 +140,17 @@ def test_a_validation_error_hides_its_inputs(user) -> None:
     error = caught(user, "long " + LEAK)
     error.__notes__ = [LEAK]  # type: ignore[attr-defined]
     error.__cause__ = KeyError("cause")
-    made = scrub_exception(error)
-    assert made is not error
-    assert type(made) is pydantic.ValidationError
-    assert SECRET not in everything_said(made)
-    assert made.title == error.title
-    assert [line["type"] for line in made.errors()] == [line["type"] for line in error.errors()]
-    assert [line["loc"] for line in made.errors()] == [line["loc"] for line in error.errors()]
-    assert made.errors()[-1]["ctx"] == {"max_length": 3}
-    assert made.__traceback__ is error.__traceback__
-    assert made.__cause__ is error.__cause__
-    assert classify(made).category == "invalid"
+    clean = scrub_exception(error)
+    assert clean is not error
+    assert type(clean) is pydantic.ValidationError
+    assert SECRET not in everything_said(clean)
+    assert clean.title == error.title
+    assert [line["type"] for line in clean.errors()] == [line["type"] for line in error.errors()]
+    assert [line["loc"] for line in clean.errors()] == [line["loc"] for line in error.errors()]
+    assert clean.errors()[-1]["ctx"] == {"max_length": 3}
+    assert clean.__traceback__ is error.__traceback__
+    assert clean.__cause__ is error.__cause__
+    assert classify(clean).category == "invalid"
 
 
 def caught(user: Any, password: str) -> pydantic.ValidationError:
@@ -161,13 +163,13 @@ def test_a_validation_error_that_cannot_be_made_clean_is_imitated() -> None:
     error = caught(1, "ok")
     register_secret_pattern(r".$")  # matches whatever is left, so no text is ever clean
     try:
-        made = scrub_exception(error)
+        clean = scrub_exception(error)
     finally:
         forget_secrets()
-    assert type(made) is not pydantic.ValidationError
-    assert isinstance(made, ValueError)
-    assert type(made).__name__ == "ValidationError"
-    assert SECRET not in str(made)
+    assert type(clean) is not pydantic.ValidationError
+    assert isinstance(clean, ValueError)
+    assert type(clean).__name__ == "ValidationError"
+    assert SECRET not in str(clean)
 
 
 def test_a_validation_error_without_secrets_stays() -> None:
@@ -212,13 +214,13 @@ def test_a_stand_in_is_found_by_except() -> None:
     error = Opaque()
     error.__cause__ = ValueError(LEAK)
     error.__notes__ = [LEAK]  # type: ignore[attr-defined]
-    made = scrub_exception(error)
-    assert made is not error
-    assert isinstance(made, Opaque)
-    assert type(made).__qualname__ == "Opaque"
-    assert SECRET not in everything_said(made)
-    again = pickle.loads(pickle.dumps(made))
-    assert (str(again), repr(again)) == (str(made), repr(made))
+    clean = scrub_exception(error)
+    assert clean is not error
+    assert isinstance(clean, Opaque)
+    assert type(clean).__qualname__ == "Opaque"
+    assert SECRET not in everything_said(clean)
+    again = pickle.loads(pickle.dumps(clean))
+    assert (str(again), repr(again)) == (str(clean), repr(clean))
     choosy = scrub_exception(Choosy(1, 2))
     assert isinstance(choosy, Opaque)
     assert type(choosy).__name__ == "Choosy"
@@ -234,13 +236,13 @@ def test_a_stand_in_takes_its_place_everywhere() -> None:
     other.__suppress_context__ = True
     outer.__notes__ = ["kept"]  # type: ignore[attr-defined]
     group = ExceptionGroup("fine", [outer, bad, ExceptionGroup("inner", [bad, other])])
-    made = scrub_exception(group)
-    assert type(made) is ExceptionGroup
-    assert SECRET not in everything_said(made)
+    clean = scrub_exception(group)
+    assert type(clean) is ExceptionGroup
+    assert SECRET not in everything_said(clean)
     assert SECRET not in repr(outer.args) + repr(other.__dict__)
     assert outer.__suppress_context__
     assert other.__suppress_context__
-    assert SECRET not in "".join(traceback.format_exception(type(made), made, None))
+    assert SECRET not in "".join(traceback.format_exception(type(clean), clean, None))
 
 
 class OddGroup(ExceptionGroup[Exception]):
@@ -251,8 +253,8 @@ class OddGroup(ExceptionGroup[Exception]):
 
 
 def test_a_group_s_message() -> None:
-    made = scrub_exception(ExceptionGroup(LEAK, [ValueError("x")]))
-    assert str(made) == "login failed: password=*** (1 sub-exception)"
+    clean = scrub_exception(ExceptionGroup(LEAK, [ValueError("x")]))
+    assert str(clean) == "login failed: password=*** (1 sub-exception)"
     odd = scrub_exception(OddGroup(3))
     assert SECRET not in str(odd) + repr(odd)
 
@@ -278,10 +280,10 @@ class BadSlot(Exception):
 
 
 def test_it_never_raises() -> None:
-    made = scrub_exception(Fighting("x"))
-    assert isinstance(made, Fighting)
-    assert str(made) == "<Fighting>"
-    assert repr(made) == "Fighting()"
+    clean = scrub_exception(Fighting("x"))
+    assert isinstance(clean, Fighting)
+    assert str(clean) == "<Fighting>"
+    assert repr(clean) == "Fighting()"
     assert scrub_exception(ReadOnly("x")).args == ("x",)
     assert isinstance(scrub_exception(BadSlot()), BadSlot)
     noted = Opaque()
@@ -293,11 +295,11 @@ def test_it_never_raises() -> None:
 
 
 def test_cycles_and_depths() -> None:
-    one, two = ValueError(LEAK), Opaque()
-    one.__cause__, two.__cause__ = two, one
-    made = scrub_exception(one)
-    assert made is one
-    assert SECRET not in str(one.__cause__)
+    first, second = ValueError(LEAK), Opaque()
+    first.__cause__, second.__cause__ = second, first
+    clean = scrub_exception(first)
+    assert clean is first
+    assert SECRET not in str(first.__cause__)
     deep: BaseException = ValueError(LEAK)
     first = deep
     for _ in range(10_000):
@@ -328,6 +330,6 @@ def test_the_corpus(planted_secrets) -> None:
 def test_nothing_comes_through(cls, args) -> None:
     error = cls.__new__(cls, *args)
     BaseException.__init__(error, *args)
-    made = scrub_exception(error)
-    assert SECRET not in everything_said(made)
-    assert isinstance(made, cls)
+    clean = scrub_exception(error)
+    assert SECRET not in everything_said(clean)
+    assert isinstance(clean, cls)

@@ -14,10 +14,10 @@ HERE = [case for case in cases() if case.version is not None]
 
 @pytest.mark.parametrize("case", HERE, ids=lambda case: f"{case.package}: {case.situation}")
 def test_an_expert_would_say_the_same(case: Case) -> None:
-    with service() as made:
-        outcome = run(case, made)
+    with service() as address:
+        outcome = run(case, address)
     assert outcome.verdict() == str(case.expected), repr(outcome.error)
 
 
 def test_every_difference_to_an_sdk_s_own_retries_has_a_reason() -> None:
-    assert [each for each in differences() if not each.why] == []
+    assert [difference for difference in differences() if not difference.why] == []

@@ -100,8 +100,8 @@ def test_what_tells_where_the_secret_was_stays(text: str, expected: str) -> None
 
 
 def test_structures_go_on_at_a_page_token() -> None:
-    told = redact_data({"next_page_token": "CAUQAA", "nextToken": "x", "token": "fake1"})
-    assert told == {"next_page_token": "CAUQAA", "nextToken": "x", "token": "***"}
+    masked = redact_data({"next_page_token": "CAUQAA", "nextToken": "x", "token": "fake1"})
+    assert masked == {"next_page_token": "CAUQAA", "nextToken": "x", "token": "***"}
 
 
 class Settings(pydantic.BaseModel):

@@ -26,13 +26,13 @@ def message(stop):
 
 
 def completion(stop):
-    said = {"role": "assistant", "content": "half a sentence"}
+    message = {"role": "assistant", "content": "half a sentence"}
     return {
         "id": "1",
         "object": "chat.completion",
         "created": 1,
         "model": "m",
-        "choices": [{"index": 0, "finish_reason": stop, "message": said}],
+        "choices": [{"index": 0, "finish_reason": stop, "message": message}],
         "usage": {"prompt_tokens": 5, "completion_tokens": 16, "total_tokens": 21},
     }
 

@@ -31,7 +31,7 @@ def chunk(text: str | None = None, stop: str | None = None) -> dict[str, Any]:
 
 
 def sse(*events: Any) -> list[str]:
-    return [f"data: {one if isinstance(one, str) else json.dumps(one)}\n\n" for one in events]
+    return [f"data: {event if isinstance(event, str) else json.dumps(event)}\n\n" for event in events]
 
 
 ANTHROPIC = [
@@ -81,7 +81,7 @@ def as_bytes(event):
 AS_BYTES = [*map(as_bytes, ANTHROPIC)]
 WHOLE: dict[str, list[Any]] = {
     "chat": CHAT,
-    "chat as the SDK gives it": [ChatCompletionChunk.model_validate(one) for one in CHAT],
+    "chat as the SDK gives it": [ChatCompletionChunk.model_validate(event) for event in CHAT],
     "chat as lines": sse(*CHAT[:2], chunk(), "[DONE]"),
     "chat as bytes": [line.encode() for line in sse(*CHAT[:2], "[DONE]")],
     "anthropic": ANTHROPIC,
@@ -95,10 +95,10 @@ WHOLE: dict[str, list[Any]] = {
     "google": GOOGLE,
     "bedrock": BEDROCK,
     "ollama": OLLAMA,
-    "ollama as lines": [f"{json.dumps(one)}\n" for one in OLLAMA],
+    "ollama as lines": [f"{json.dumps(event)}\n" for event in OLLAMA],
     "cohere": COHERE,
     "cohere, version 1": COHERE_1,
-    "mistral": [{"data": one} for one in CHAT],
+    "mistral": [{"data": event} for event in CHAT],
     "bedrock as bytes": AS_BYTES[1:],
     "llama on bedrock": [
         {"generation": "half a ", "stop_reason": None},
