@@ -151,7 +151,8 @@ def _is_secret_or_code(name: str) -> tuple[bool, bool]:
 
 
 def _is_hidden(name: object, value: Any) -> bool:
-    is_secret, is_code = _is_secret_or_code(name) if isinstance(name, str) else (False, False)
+    # The end of a name says what it is.
+    is_secret, is_code = _is_secret_or_code(name[-_SHORT:]) if isinstance(name, str) else (False, False)
     if isinstance(value, str):
         return (is_secret and value != "") or (is_code and value.isdecimal())
     return is_code and isinstance(value, int) and not isinstance(value, bool) and value >= 0
