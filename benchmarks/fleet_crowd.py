@@ -35,7 +35,7 @@ from rich.table import Table
 from prefect_resilience.guards.circuits import machine, sharing
 from prefect_resilience.guards.circuits.machine import Acquire, CircuitDocument, Record
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.circuits.sharing import FailureBudget, Turn, begun, is_counted, thinned
+from prefect_resilience.guards.circuits.sharing import FailureBudget, Turn, is_counted, thin, turn_at
 
 SIZES = (10, 64, 1_000, 10_000, 100_000, 1_000_000)
 DIES, RETURNS, ENDS = 40.0, 100.0, 160.0
@@ -139,7 +139,7 @@ class Crowd:
             self._merge(one, at)
             self._call(one, at)
         else:
-            self._take(one, begun(Turn(self.share[one], self.begins[one], self.ends[one], False), at))
+            self._take(one, turn_at(Turn(self.share[one], self.begins[one], self.ends[one], False), at))
             self._plan(one, at)
 
     def _call(self, one: int, at: float) -> None:
@@ -175,7 +175,7 @@ class Crowd:
         """Load, decide, swap; as `Merger._merge` does."""
         before, now, share = self.document, START + at, float(self.share[one])
         weight, since = 0.0, float(self.weighed_at[one])
-        events, share = thinned(batch or [], share, before, now)
+        events, share = thin(batch or [], share, before, now)
         owner = f"{one}"
         after, changes = before, ()
         for event in [*events, *([Acquire(owner)] if asks else [])]:
@@ -197,7 +197,7 @@ class Crowd:
         changes: tuple[Any, ...],
         weight: float = 0.0,
     ) -> None:
-        after, is_published = sharing.announced(before, after, weight, START + at)
+        after, is_published = sharing.announce(before, after, weight, START + at)
         self.operations[int(at)] += 2 + (after != before)
         self.document = after
         for change in changes:

@@ -24,4 +24,4 @@ def _write_circuits_table(change: Transition) -> None:
         # Imported late: most processes never see a circuit change.
         from prefect_resilience.tasks.edge.circuits_table import keeper
 
-        keeper.changed()
+        keeper.mark_changed()

@@ -102,7 +102,7 @@ def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_O
     the end of the process. Exceptions of jobs are not raised.
     """
     waiting = deque(jobs.items())
-    found: dict[K, T] = {}
+    results: dict[K, T] = {}
     busy = threading.Semaphore(0)
 
     def work() -> None:
@@ -111,15 +111,15 @@ def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_O
                 key, job = waiting.popleft()
             except IndexError:
                 break
-            for left in reversed(range(TRIES)):
+            for tries_left in reversed(range(TRIES)):
                 if time.monotonic() >= until:
                     break
                 try:
-                    found[key] = job()
+                    results[key] = job()
                     break
                 except Exception as failure:  # noqa: BLE001 - a failed job has no answer
                     logger.debug("a request failed: %s", redact(repr(failure)))
-                    if left:
+                    if tries_left:
                         time.sleep(PAUSE)
         busy.release()
 
@@ -129,7 +129,7 @@ def answers(jobs: Mapping[K, Callable[[], T]], until: float, at_once: int = AT_O
     for _ in range(threads):
         if not busy.acquire(timeout=max(until - time.monotonic(), 0.0)):
             break
-    return {key: found[key] for key in jobs if key in found}
+    return {key: results[key] for key in jobs if key in results}
 
 
 # Waiting for both drivers: a sync caller blocks its thread, an async caller never blocks its loop.
@@ -152,24 +152,24 @@ class Wait(Generic[T]):
         return self.start().__await__()
 
 
-def waited_for(wait: Wait[T]) -> Steps[T]:
+def perform_wait(wait: Wait[T]) -> Steps[T]:
     """Wait under either driver: `adrive` awaits the yielded `wait`; under `drive` the thread blocks."""
     outcome = yield Invoke(_same, (wait,))
     return wait.block() if outcome is wait else outcome
 
 
-def slept(seconds: float) -> Steps[None]:
-    yield from waited_for(Wait(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds)))
+def sleep_for(seconds: float) -> Steps[None]:
+    yield from perform_wait(Wait(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds)))
 
 
-def slept_unless(seconds: float, over: Callable[[], bool]) -> Steps[bool]:
+def sleep_unless(seconds: float, over: Callable[[], bool]) -> Steps[bool]:
     """Whether the whole time has passed. A thread stops waiting as soon as `over()` is true."""
 
     async def sleep() -> bool:
         await asyncio.sleep(seconds)
         return True
 
-    return (yield from waited_for(Wait(lambda: _sleep(seconds, over), sleep)))
+    return (yield from perform_wait(Wait(lambda: _sleep(seconds, over), sleep)))
 
 
 def _same(wait: Wait[T]) -> Wait[T]:
@@ -178,8 +178,8 @@ def _same(wait: Wait[T]) -> Wait[T]:
 
 def _sleep(seconds: float, over: Callable[[], bool] | None = None) -> bool:
     until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
+    while (remaining := until - time.monotonic()) > 0:
         if over is not None and over():
             return False
-        time.sleep(min(left, SLICE_SECONDS))
+        time.sleep(min(remaining, SLICE_SECONDS))
     return True

@@ -70,21 +70,21 @@ def _seconds_of_text(text: str) -> float | None:
 
 def seconds(what: str, value: object, *, least: float = 0.0, most: float = LONGEST) -> float:
     """`value` in seconds. Raises ValueError, in one sentence, if it is not a duration in [least, most]."""
-    found = seconds_of(value)
-    if found is None:
+    number = seconds_of(value)
+    if number is None:
         raise ValueError(f"{what} must be a duration such as {FORMS}, not {value!r}")
-    if not least <= found <= most:
+    if not least <= number <= most:
         longest = "ten years" if most == LONGEST else f"{most:g} seconds"
         raise ValueError(f"{what} must be between {least:g} seconds and {longest}, not {value!r}")
-    return found
+    return number
 
 
 def as_seconds(value: Any) -> Any:
     """For pydantic: a duration as a number of seconds, whose bounds are checked afterwards."""
-    found = seconds_of(value)
-    if found is None:
+    number = seconds_of(value)
+    if number is None:
         raise ValueError(f"{value!r} is not a duration: write {FORMS}")
-    return found
+    return number
 
 
 if TYPE_CHECKING:

@@ -61,27 +61,27 @@ def fill(name: str, parameters: Mapping[str, Any], what: str) -> str:
     """
     # A batch keeps the name that older versions gave it: under another one its effects would be sent again.
     formatter = string.Formatter() if what == "batch" else _SafeFormatter()
-    return shorten(filled_with(formatter, name, parameters, what))
+    return shorten(fill_with(formatter, name, parameters, what))
 
 
 class _SafeFormatter(string.Formatter):
     """Names are visible everywhere: a secret in a field becomes a digest, the same in every process."""
 
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
-        found: tuple[Any, Any] = super().get_field(field_name, args, kwargs)
-        value, first = found
+        resolved: tuple[Any, Any] = super().get_field(field_name, args, kwargs)
+        value, first = resolved
         secrets = collect_secrets(value) if callable(getattr(value, "get_secret_value", None)) else []
         if isinstance(value, str) and any(map(is_secret_name, re.split(r"[.\[\]]+", field_name))):
             secrets.append(value)
-        return (_hidden(secrets[0]), first) if secrets else found
+        return (_hidden(secrets[0]), first) if secrets else resolved
 
     def format_field(self, value: Any, format_spec: str) -> str:
         text: str = super().format_field(value, format_spec)
-        return _named(text)
+        return _mask_field(text)
 
 
 @lru_cache(maxsize=1_000)
-def _named(text: str) -> str:
+def _mask_field(text: str) -> str:
     """A field's text; if it has a secret in it, such as the password in a URL, masked and with a digest."""
     beginning = text[: 20 * LONGEST]
     clean = mask_forms(beginning)
@@ -93,7 +93,7 @@ def _hidden(secret: str) -> str:
     return f"hidden-{hashlib.blake2b(secret.encode(errors='replace'), key=key).hexdigest()[:16]}"
 
 
-def filled_with(formatter: string.Formatter, name: str, parameters: Mapping[str, Any], what: str) -> str:
+def fill_with(formatter: string.Formatter, name: str, parameters: Mapping[str, Any], what: str) -> str:
     """`name` with its fields filled in by `formatter`, of any length. Raises the same errors as `fill`."""
     try:
         return formatter.vformat(name, (), parameters)
@@ -156,10 +156,10 @@ def shows(options: type, defaults: Mapping[str, Any], *likes: Callable[..., Any]
 
     def decorate(fn: F) -> F:
         signature = inspect.signature(fn)
-        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        own = [option for option in signature.parameters.values() if option.kind is not option.VAR_KEYWORD]
         keyword = inspect.Parameter.KEYWORD_ONLY
         shown = {
-            name: inspect.Parameter(name, keyword, default=default, annotation=_shown(options, name))
+            name: inspect.Parameter(name, keyword, default=default, annotation=_annotation_of(options, name))
             for name, default in defaults.items()
         }
         for like in likes:
@@ -171,7 +171,7 @@ def shows(options: type, defaults: Mapping[str, Any], *likes: Callable[..., Any]
     return decorate
 
 
-def _shown(options: type, name: str) -> Any:
+def _annotation_of(options: type, name: str) -> Any:
     """An option's type, or its name if only type checkers load the type."""
     annotation = options.__annotations__[name]
     return getattr(annotation, "__forward_arg__", annotation)

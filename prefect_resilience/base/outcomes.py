@@ -41,7 +41,7 @@ _RETURNED = "__prefect_resilience_returned__"
 # -- kinds of functions
 
 
-def _called(fn: Any) -> tuple[Any, Any]:
+def _unwrap(fn: Any) -> tuple[Any, Any]:
     """The function behind `functools.partial`, and the method that runs when it is an object."""
     while isinstance(fn, partial):
         fn = cast("Any", fn).func
@@ -51,15 +51,15 @@ def _called(fn: Any) -> tuple[Any, Any]:
 def is_coroutine_function(fn: Any) -> bool:
     """Whether a call of a function, a partial or a callable object returns a coroutine, as far as its
     definition shows."""
-    return any(map(inspect.iscoroutinefunction, _called(fn)))
+    return any(map(inspect.iscoroutinefunction, _unwrap(fn)))
 
 
 def is_generator_function(fn: Any) -> bool:
-    return any(map(inspect.isgeneratorfunction, _called(fn)))
+    return any(map(inspect.isgeneratorfunction, _unwrap(fn)))
 
 
 def is_async_generator_function(fn: Any) -> bool:
-    return any(map(inspect.isasyncgenfunction, _called(fn)))
+    return any(map(inspect.isasyncgenfunction, _unwrap(fn)))
 
 
 def generates(fn: Any) -> bool:
@@ -96,7 +96,7 @@ def is_awaitable(value: object) -> bool:
 def _is_unrun(kind: type[Any]) -> bool:
     """Whether the work behind a value of this class may not be done."""
     return issubclass(kind, _UNRUN) or any(
-        f"{one.__module__}.{one.__name__}" in _DEFERRED for one in kind.__mro__
+        f"{base.__module__}.{base.__name__}" in _DEFERRED for base in kind.__mro__
     )
 
 
@@ -121,8 +121,8 @@ class UnawaitedResult(ConfigurationError):
     def __init__(self, value: Any, fn: Any) -> None:
         self.fn: Any = fn
         self._value = value
-        name = getattr(_called(fn)[0], "__qualname__", None) or type(fn).__qualname__
-        super().__init__(f"{name} returned {_described(value)}")
+        name = getattr(_unwrap(fn)[0], "__qualname__", None) or type(fn).__qualname__
+        super().__init__(f"{name} returned {_describe(value)}")
 
     @property
     def is_of_awaitable(self) -> bool:
@@ -168,7 +168,7 @@ class UnawaitedResult(ConfigurationError):
             self.close()
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, AsyncGeneratorType):
         return "an async generator, which has not run: write `async for item in ...: yield item`"
     if hasattr(value, "__enter__") or hasattr(value, "__aenter__"):
@@ -182,20 +182,20 @@ def _described(value: Any) -> str:
     return f"a deferred {name}, which may not have run: return its result, as by `.result()`"
 
 
-def completed(value: Any, fn: Any) -> Any:
+def require_completed(value: Any, fn: Any) -> Any:
     """The value, if the work of `fn` is done. Raises UnawaitedResult."""
     if _needs_a_look(value) and _is_unrun(cast("type[Any]", type(value))):
         raise UnawaitedResult(value, fn)
     return value
 
 
-def settled(value: Any, fn: Any, of_effect: bool = False) -> Any:
+def require_result(value: Any, fn: Any, of_effect: bool = False) -> Any:
     """The value, if it is a result. Raises UnawaitedResult, or the error of a returned state; of an effect
     also a returned error."""
     if _needs_a_look(value):
         if of_effect and isinstance(value, Exception):
             raise value
-        _raise_if_failed(completed(value, fn), fn)
+        _raise_if_failed(require_completed(value, fn), fn)
     return value
 
 
@@ -208,11 +208,11 @@ async def last(value: Any) -> Any:
 
 def awaiting(fn: Any, *made: Any) -> Callable[..., Any]:
     """The function as a coroutine function. The first call awaits `made`, if it is given."""
-    left = list(made)
+    first_result = list(made)
 
     @functools.wraps(fn)
     async def run(*args: Any, **kwargs: Any) -> Any:
-        return await last(left.pop() if left else fn(*args, **kwargs))
+        return await last(first_result.pop() if first_result else fn(*args, **kwargs))
 
     return run
 
@@ -220,19 +220,19 @@ def awaiting(fn: Any, *made: Any) -> Callable[..., Any]:
 def settling(
     fn: Callable[..., Any], isasync: bool, named: Any = None, of_effect: bool = False
 ) -> Callable[..., Any]:
-    """The function with its result `settled`. `named` is the function in messages, if it is another one."""
+    """The function, whose result must pass `require_result`. `named`: the one in messages, if another."""
     named = fn if named is None else named
     if isasync:
 
         @functools.wraps(fn)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            return settled(await last(fn(*args, **kwargs)), named, of_effect)
+            return require_result(await last(fn(*args, **kwargs)), named, of_effect)
 
         return run_async
 
     @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return settled(fn(*args, **kwargs), named, of_effect)
+        return require_result(fn(*args, **kwargs), named, of_effect)
 
     return run
 
@@ -293,7 +293,7 @@ def is_failed(value: Any) -> bool:
     return _needs_a_look(value) and bool(_errors_in(value))
 
 
-def returned_by(fn: Any, error: BaseException) -> Any:
+def take_returned(fn: Any, error: BaseException) -> Any:
     """Take from an error the state, or the states, that `fn` returned; None if the error was raised."""
     by, value = vars(error).pop(_RETURNED, (None, None))
     return value if by is fn else None
@@ -308,7 +308,7 @@ def not_repeated(error: BaseException) -> str | None:
     return None
 
 
-def masked(state: Any, error: BaseException, clean: BaseException) -> Any:
+def mask_state(state: Any, error: BaseException, clean: BaseException) -> Any:
     """The returned state, without the secrets in its message and its error."""
     if not is_state(state):
         return state
@@ -320,7 +320,7 @@ def masked(state: Any, error: BaseException, clean: BaseException) -> Any:
     return state.model_copy(update=changes) if changes else state
 
 
-def recorded(value: Any) -> Any:
+def result_data(value: Any) -> Any:
     """What to keep of a result: the data of a completed state."""
     return state_data(value) if is_state(value) else value
 
@@ -329,7 +329,7 @@ _answered: ContextVar[bool] = ContextVar("prefect_resilience_answered", default=
 
 
 @contextmanager
-def answered_for() -> Generator[None, None, None]:
+def caller_checks_failures() -> Generator[None, None, None]:
     """The caller checks each failure of the runs that begin in this block, and raises it if it counts."""
     before = _answered.set(True)
     try:

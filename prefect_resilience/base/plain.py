@@ -50,13 +50,13 @@ def plain_or_cut(value: Any, *, depth: int, items: int) -> tuple[Any, bool]:
     return copy.of(value, depth), copy.cut
 
 
-def unfolded(value: Any) -> Any:
+def unfold(value: Any) -> Any:
     """The outermost level of `value` as plain data; the items of a mapping or a list stay unchanged."""
     kind = cast("type[Any]", type(value))
     if kind in _EXACT or (kind is dict and all(type(key) is str for key in value)):
         return value
     try:
-        return _unfolded(value)
+        return _unfold(value)
     except Exception:  # noqa: BLE001 - the code of a user's class may raise anything
         return f"<{kind.__name__}>"
 
@@ -70,7 +70,7 @@ class _Copy:
         self._inside: set[int] = set()
 
     def of(self, value: Any, depth: int) -> Any:
-        level = unfolded(value)
+        level = unfold(value)
         if not isinstance(level, dict | list):
             return level
         if depth <= 0 or id(value) in self._inside:
@@ -84,10 +84,10 @@ class _Copy:
 
     def _parts(self, level: dict[str, Any] | list[Any], depth: int) -> Any:
         if isinstance(level, list):
-            return [self.of(item, depth) for item in self._taken(level)]
-        return {key: self.of(level[key], depth) for key in self._taken(level)}
+            return [self.of(item, depth) for item in self._take(level)]
+        return {key: self.of(level[key], depth) for key in self._take(level)}
 
-    def _taken(self, parts: Iterable[Any]) -> Iterable[Any]:
+    def _take(self, parts: Iterable[Any]) -> Iterable[Any]:
         for part in parts:
             if self.left <= 0:
                 self.cut = True
@@ -96,9 +96,9 @@ class _Copy:
             yield part
 
 
-def _unfolded(value: Any) -> Any:
+def _unfold(value: Any) -> Any:
     if isinstance(value, Enum):
-        return unfolded(value.value)
+        return unfold(value.value)
     if isinstance(value, (BaseModel, Mapping)) or _has_fields(value):
         return _mapping(value)
     if isinstance(value, _LISTS):
@@ -131,7 +131,7 @@ def _key(key: Any) -> str:
     """A key as JSON would write it."""
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
-    scalar = unfolded(key)
+    scalar = unfold(key)
     return scalar if isinstance(scalar, str) else str(scalar)[:_TEXT_LIMIT]
 
 

@@ -56,12 +56,12 @@ class Policy(BaseModel):
 
     def __init__(self, /, *args: Any, **values: Any) -> None:
         try:
-            super().__init__(**self._named(args, values))
+            super().__init__(**self._name_arguments(args, values))
         except ValidationError as error:
             raise ConfigurationError(sentence(type(self), error)) from None
 
     @classmethod
-    def _named(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+    def _name_arguments(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
         named = dict(zip(cls.by_position, args, strict=False))
         if len(args) > len(named) or named.keys() & values.keys():
             first = cls.by_position[0] if cls.by_position else next(iter(cls.model_fields))
@@ -122,8 +122,8 @@ _MENDS = {
 def _mend(error: Any) -> str:
     details = error.get("ctx", {})
     if error["type"] in {"literal_error", "enum"}:
-        known = re.findall(r"'([^']+)'", details["expected"])
-        return f"unknown value {error['input']!r}{nearest(str(error['input']), known)}"
+        names = re.findall(r"'([^']+)'", details["expected"])
+        return f"unknown value {error['input']!r}{nearest(str(error['input']), names)}"
     if error["type"] in {"model_type", "model_attributes_type"}:
         return f"write {details.get('class_name', 'its options')}(...) or a mapping of its options"
     if error["type"] in _MENDS:
@@ -152,8 +152,8 @@ def closest(wrong: str, right: Sequence[str]) -> str | None:
 def nearest_file(wrong: Path, suffixes: tuple[str, ...]) -> str:
     """`; did you mean 'x.py'?` as the end of a sentence; "" if no file in the folder has a similar name."""
     try:
-        with os.scandir(wrong.parent) as found:
-            names = [entry.name for entry in islice(found, 500) if entry.name.endswith(suffixes)]
+        with os.scandir(wrong.parent) as entries:
+            names = [entry.name for entry in islice(entries, 500) if entry.name.endswith(suffixes)]
     except OSError:
         return ""
     near = closest(wrong.name, names)
@@ -165,20 +165,20 @@ def in_one_sentence(init: Callable[P, None]) -> Callable[P, None]:
     signature = inspect.signature(init)
 
     @functools.wraps(init)
-    def told(*args: P.args, **kwargs: P.kwargs) -> None:
+    def init_or_explain(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ConfigurationError(_misfit(type(args[0]).__name__, signature, kwargs, error)) from None
         init(*args, **kwargs)
 
-    return told
+    return init_or_explain
 
 
-def _misfit(name: str, signature: inspect.Signature, given: Mapping[str, Any], error: TypeError) -> str:
-    _, *known = signature.parameters
-    for option in given:
-        if option not in known:
-            return f"{name} has no option {option!r}{nearest(option, known)}"
-    needed = next(option for option in known)
+def _misfit(name: str, signature: inspect.Signature, written: Mapping[str, Any], error: TypeError) -> str:
+    _, *options = signature.parameters
+    for option in written:
+        if option not in options:
+            return f"{name} has no option {option!r}{nearest(option, options)}"
+    needed = next(option for option in options)
     return f"{name}: {error}; write {name}({needed}, ...) with the options by their names"

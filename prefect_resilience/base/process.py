@@ -21,9 +21,9 @@ Action = TypeVar("Action", bound="Callable[[], Any]")
 
 def per_process(make: Callable[[], T]) -> T:
     """Make an object that each process has once. A forked child calls its `__init__` again."""
-    made = make()
-    in_forked_child(made.__init__)
-    return made
+    instance = make()
+    in_forked_child(instance.__init__)
+    return instance
 
 
 def in_forked_child(action: Action) -> Action:

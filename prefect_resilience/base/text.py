@@ -19,8 +19,8 @@ def one_line(said: object) -> str:
 
 def sentence_of(text: object) -> str:
     """`text` with a capital letter at its beginning."""
-    said = str(text)
-    return said[:1].upper() + said[1:]
+    sentence = str(text)
+    return sentence[:1].upper() + sentence[1:]
 
 
 def utc_text(moment: datetime | float | None) -> str:

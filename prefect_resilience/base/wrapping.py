@@ -1,6 +1,6 @@
 """The base of circuits and limits, which guard calls.
 
-A subclass defines how a call enters and leaves (`entered`, `left`). This module adds blocks, the decorator
+A subclass defines how a call enters and leaves (`acquire`, `finish`). This module adds blocks, the decorator
 and calls, each of them sync and async.
 """
 
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, overload
 from prefect_resilience.base.drive import Invoke, Steps, adrive, drive
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
-    completed,
     is_async_generator_function,
     is_coroutine_function,
     is_generator_function,
-    returned_by,
-    settled,
+    require_completed,
+    require_result,
+    take_returned,
 )
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -39,7 +39,7 @@ _blocks: ContextVar[tuple[tuple[Guarding, Any], ...]] = ContextVar("prefect_resi
 
 
 class Guarding:
-    """Guards calls. `entered` returns a ticket, which `left` takes."""
+    """Guards calls. `acquire` returns a ticket, which `finish` takes."""
 
     _kind: ClassVar[str]
     """Its name in messages, such as "limit"."""
@@ -54,11 +54,11 @@ class Guarding:
         """The object of the name with these parameters filled in; this object if the name has no fields."""
 
     @abstractmethod
-    def entered(self) -> Steps[Any]:
+    def acquire(self) -> Steps[Any]:
         """Wait until a call may be made, and return the ticket."""
 
     @abstractmethod
-    def left(
+    def finish(
         self,
         ticket: Any,
         error: BaseException | None = None,
@@ -69,29 +69,29 @@ class Guarding:
         """End the call, which raised `error` or nothing. After a cancellation nothing is awaited.
 
         `info` is the classified error, if the caller has it. `took` is the duration of the call in seconds,
-        if that is not the time since `entered`.
+        if that is not the time since `acquire`.
         """
 
     # -- blocks
 
     def __enter__(self) -> Self:
-        _blocks.set((*_blocks.get(), (self, drive(self.entered()))))
+        _blocks.set((*_blocks.get(), (self, drive(self.acquire()))))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        drive(self.left(self._close_block(), error))
+        drive(self.finish(self._close_block(), error))
 
     async def __aenter__(self) -> Self:
-        ticket = await adrive(self.entered())
+        ticket = await adrive(self.acquire())
         _blocks.set((*_blocks.get(), (self, ticket)))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await adrive(self.left(self._close_block(), error))
+        await adrive(self.finish(self._close_block(), error))
 
     def _close_block(self) -> Any:
         blocks = _blocks.get()
@@ -108,11 +108,11 @@ class Guarding:
         if is_coroutine_function(fn):
             raise self._is_async(fn)
         try:
-            return drive(self._around(Invoke(partial(_completed, fn), args, kwargs)))
+            return drive(self._around(Invoke(partial(_call, fn), args, kwargs)))
         except UnawaitedResult as error:
             if error.fn is not fn:
                 raise
-            return self._unsettled(error, None, fn, args, kwargs)
+            return self._hand_over(error, None, fn, args, kwargs)
 
     @overload
     async def acall(self, fn: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any) -> T: ...
@@ -123,26 +123,26 @@ class Guarding:
         return await adrive(self._around(Invoke(fn, args, kwargs)))
 
     def _around(self, invoke: Invoke) -> Steps[Any]:
-        ticket = yield from self.entered()
+        ticket = yield from self.acquire()
         result: Any = None
         try:
             result = yield invoke
-            settled(result, invoke.fn)
+            require_result(result, invoke.fn)
         except BaseException as error:
-            yield from self.left(ticket, error)
-            if result is not None and returned_by(invoke.fn, error) is not None:
+            yield from self.finish(ticket, error)
+            if result is not None and take_returned(invoke.fn, error) is not None:
                 return result  # a failed state, for the caller
             raise
-        yield from self.left(ticket)
+        yield from self.finish(ticket)
         return result
 
-    def _unsettled(
+    def _hand_over(
         self, error: Exception, result: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A failed state for the caller, or the call of a plain function that returned an awaitable, to be
         awaited on the running event loop. Without one it is refused."""
         if not isinstance(error, UnawaitedResult):
-            returned_by(fn, error)
+            take_returned(fn, error)
             return result
         if error.can_go_on and not is_coroutine_function(error.fn):
             return self.acall(error.going_on(), *args, **kwargs)
@@ -189,8 +189,8 @@ class Guarding:
 Bind = Callable[[tuple[Any, ...], dict[str, Any]], Guarding]
 
 
-def _completed(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    return completed(fn(*args, **kwargs), fn)
+def _call(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    return require_completed(fn(*args, **kwargs), fn)
 
 
 def _plain(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -211,13 +211,13 @@ def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
     # No `with` block: each step of a generator may run in another context.
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         guarding = bind(args, kwargs)
-        ticket = drive(guarding.entered())
+        ticket = drive(guarding.acquire())
         try:
             result = yield from cast("Generator[Any, Any, Any]", fn(*args, **kwargs))
         except BaseException as error:
-            drive(guarding.left(ticket, error))
+            drive(guarding.finish(ticket, error))
             raise
-        drive(guarding.left(ticket))
+        drive(guarding.finish(ticket))
         return result
 
     return call
@@ -226,14 +226,14 @@ def _generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
 def _async_generator(bind: Bind, fn: Callable[..., Any]) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         guarding = bind(args, kwargs)
-        ticket = await adrive(guarding.entered())
+        ticket = await adrive(guarding.acquire())
         try:
             async with aclosing(fn(*args, **kwargs)) as items:
                 async for item in items:
                     yield item
         except BaseException as error:
-            await adrive(guarding.left(ticket, error))
+            await adrive(guarding.finish(ticket, error))
             raise
-        await adrive(guarding.left(ticket))
+        await adrive(guarding.finish(ticket))
 
     return call

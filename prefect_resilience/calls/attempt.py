@@ -19,17 +19,17 @@ from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
     is_state,
-    masked,
-    recorded,
-    returned_by,
+    mask_state,
+    result_data,
     settling,
+    take_returned,
 )
-from prefect_resilience.calls.decomposing import decomposed
+from prefect_resilience.calls.decomposing import decompose
 from prefect_resilience.calls.judging import (
     annotate,
-    caused_by,
-    judged,
-    replaced_message,
+    chain_doubt,
+    fallback_message,
+    judge_attempt,
     report_failure,
     report_fallback,
     report_recovery,
@@ -58,7 +58,7 @@ Held = list[tuple[Any, Any]]
 """The acquired guards, each with its ticket."""
 
 
-def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
+def make_attempt(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Any]:
     """One attempt. Returns the value, or `Replayed`, `Decomposed` or a `Substitute`; raises the function's
     own error with added notes.
 
@@ -73,8 +73,8 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
         from prefect_resilience.durable.effects.claim import EffectClaim
 
         claim = EffectClaim(effect, guard.fn, guard.isasync, guard.source, run, direct)
-    if guard.expect is not None and (before := run.known()) is not None:
-        args, kwargs = guard.expect.told(guard.fn, args, kwargs, before.notes)
+    if guard.expect is not None and (before := run.record_so_far()) is not None:
+        args, kwargs = guard.expect.with_hints(guard.fn, args, kwargs, before.notes)
     try:
         if claim is None:
             value = yield from attempt(guard, run, args, kwargs)
@@ -86,7 +86,7 @@ def guarded(guard: Guard, run: RunContext, args: tuple[Any, ...], kwargs: dict[s
                 claim.note_changes()
     except Exception as error:  # noqa: BLE001 - `end_attempt` raises it again, or a fallback answers
         return (yield from end_attempt(guard, run, began, error, claim))
-    yield from succeeded(guard, run, value)
+    yield from record_success(guard, run, value)
     return value
 
 
@@ -99,13 +99,13 @@ def end_attempt(
     held: Held | None = None,
 ) -> Steps[Any]:
     """The end of an attempt that failed. Releases the guards that it holds, and raises the outcome of
-    `ended_badly` if that is an error."""
+    `handle_result` if that is an error."""
     outcome: Any = error
     try:
         if held:
             yield from leave(guard, held, error)
         if not isinstance(error, UnawaitedResult):
-            outcome = yield from ended_badly(guard, run, began, error, claim)
+            outcome = yield from handle_result(guard, run, began, error, claim)
             if claim is not None:
                 claim.note_changes()
         elif not run.may_go_on:  # a mistake in the code, which no fallback may hide
@@ -134,7 +134,7 @@ def attempt(
         if claim is None:
             value = yield command()
         else:
-            value = yield from claim.called(command, guard.classified)
+            value = yield from claim.called(command, guard.classify_error)
         yield from leave(guard, held, None)
         return value
     except BaseException as error:
@@ -147,32 +147,32 @@ def attempt(
 
 def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
     """Acquire the circuit, then the limits. `held` has the acquired ones, also when one of them raises."""
-    for each in guard.entered_in_order:
-        bound = each.bind(run.parameters) if each.fields else each
-        patient = each is guard.circuit and guard.retrying.most_retries > 0
-        entering = cast("CircuitBreaker", bound).entered(patience(guard, run)) if patient else bound.entered()
+    for guarding in guard.entered_in_order:
+        bound = guarding.bind(run.parameters) if guarding.fields else guarding
+        patient = guarding is guard.circuit and guard.retrying.most_retries > 0
+        entering = cast("CircuitBreaker", bound).acquire(patience(guard, run)) if patient else bound.acquire()
         held.append((bound, (yield from entering)))
 
 
 def patience(guard: Guard, run: RunContext) -> float:
     """Seconds that the call may wait for another call's probe: until `max_elapsed`, if it is retried."""
-    limit, record = guard.retrying.max_elapsed, run.known()
+    limit, record = guard.retrying.max_elapsed, run.record_so_far()
     if limit is None:
         return math.inf
     return limit if record is None else record.started + limit - time.monotonic()
 
 
 def leave(guard: Guard, held: Held, error: BaseException | None, took: float | None = None) -> Steps[None]:
-    """Release the acquired guards, the last one first; `took` as in `Guarding.left`.
+    """Release the acquired guards, the last one first; `took` as in `Guarding.finish`.
 
     If a release fails, the other guards are still released, and its error is raised. After Ctrl-C `held` has
     the guards whose release is not complete.
     """
-    info = None if error is None or not held else guard.classified(error)
+    info = None if error is None or not held else guard.classify_error(error)
     while held:
-        each, ticket = held[-1]
+        guarding, ticket = held[-1]
         try:
-            yield from each.left(ticket, error, info=info, took=took)
+            yield from guarding.finish(ticket, error, info=info, took=took)
         except (Exception, asyncio.CancelledError, GeneratorExit) as failure:
             held.pop()
             # After a cancellation nothing may be awaited, so the other guards get the cancellation.
@@ -197,7 +197,7 @@ def the_call(
         call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
         return call
     if faults.active:
-        names = [each.bind(run.parameters).name for each in (guard.circuit,) if each is not None]
+        names = [circuit.bind(run.parameters).name for circuit in (guard.circuit,) if circuit is not None]
         call = faults.around(call, guard.isasync, str(run.identity["node_id"]), *names)
     call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
     if running is not None:
@@ -209,41 +209,42 @@ def the_call(
     return call
 
 
-def succeeded(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
-    record = run.known()
+def record_success(guard: Guard, run: RunContext, value: Any) -> Steps[None]:
+    record = run.record_so_far()
     if record is not None and record.history:
         report_recovery(run, record)
     elif guard.retry.budget is not None:
         bucket_of(guard.retry.budget, time.monotonic()).earn()
     if isinstance(value, Replayed):
-        run.done()
+        run.close_record()
     else:
         run.went_well()
     if guard.error_budget is not None:
-        yield from counted(guard.error_budget, run, good=True)
+        yield from count_run(guard.error_budget, run, good=True)
     if guard.remembers and not isinstance(value, Replayed):
-        yield Blocking(run.remember, (recorded(value),))
+        yield Blocking(run.remember, (result_data(value),))
 
 
-def ended_badly(
+def handle_result(
     guard: Guard, run: RunContext, began: float, error: Exception, claim: EffectClaim | None = None
 ) -> Steps[Any]:
-    """As `failed`, but a failed state that the function returned is returned in the end, not raised."""
-    state = returned_by(guard.fn, error)
-    outcome = yield from failed(guard, run, began, error, claim)
+    """As `handle_failure`, but a failed state that the function returned is returned, not raised."""
+    state = take_returned(guard.fn, error)
+    outcome = yield from handle_failure(guard, run, began, error, claim)
     if state is None or not isinstance(outcome, BaseException) or next_verdict(run, outcome) is not None:
         return outcome
-    return outcome if isinstance(outcome, InDoubt) and outcome is not error else masked(state, error, outcome)
+    is_doubt = isinstance(outcome, InDoubt) and outcome is not error
+    return outcome if is_doubt else mask_state(state, error, outcome)
 
 
 def next_verdict(run: RunContext, error: BaseException) -> Verdict | None:
     """The verdict by which another attempt follows the one that this error ended; None if none does."""
-    record = run.known()
+    record = run.record_so_far()
     verdict = None if record is None or record.error is not error else record.verdict
     return verdict if verdict is not None and verdict.retry else None
 
 
-def failed(
+def handle_failure(
     guard: Guard, run: RunContext, began: float, error: Exception, claim: EffectClaim | None = None
 ) -> Steps[Substitute | Decomposed | Replayed | BaseException]:
     """The outcome of a failed attempt: the merged result of its parts, the answer of a fallback, or the error
@@ -253,37 +254,37 @@ def failed(
     """
     learn_secrets(run.parameters)
     clean = scrub_exception(error)
-    context, verdict = yield from judged(guard, run, began, clean, claim)
+    context, verdict = yield from judge_attempt(guard, run, began, clean, claim)
     if verdict.retry:
         report_retry(run, context, verdict)
         return clean
     may_repeat = claim is None or not claim.bars_fallbacks
     if guard.decompose is not None and context.kind is ErrorKind.RESOURCE and may_repeat:
-        outcome = yield from decomposed(guard, run, context, cast("Exception", clean))
+        outcome = yield from decompose(guard, run, context, cast("Exception", clean))
         if isinstance(outcome, Decomposed):
-            yield from done_in_parts(guard, run, outcome)
+            yield from finish_in_parts(guard, run, outcome)
             return outcome
         clean, context = outcome.error, outcome.context
     doubt: InDoubt | None = None
     if claim is not None and not isinstance(error, InDoubt):
-        known = yield from claim.doubted()
-        if isinstance(known, Replayed):
-            run.done()
+        resolved = yield from claim.doubted()
+        if isinstance(resolved, Replayed):
+            run.close_record()
             if guard.error_budget is not None:
-                yield from counted(guard.error_budget, run, good=True)
-            return known
-        doubt = known
+                yield from count_run(guard.error_budget, run, good=True)
+            return resolved
+        doubt = resolved
     steps = guard.fallbacks if claim is None or not claim.bars_fallbacks else despite_doubt(guard.fallbacks)
     chain = Chain(steps, guard.fn, guard.isasync)
     answer = (yield from chain.answer(run.parameters, context, run, clean)) if steps else None
-    run.done()
+    run.close_record()
     if (budget := guard.error_budget) is not None:
         good = answer is not None and not (answer.fallback.degraded and budget.degraded_counts)
-        yield from counted(budget, run, good)
+        yield from count_run(budget, run, good)
     if answer is not None:
         report_fallback(run, context, answer, clean)
-        return Substitute(answer, context, replaced_message(context, answer))
-    raised = clean if doubt is None else caused_by(doubt, clean, context)
+        return Substitute(answer, context, fallback_message(context, answer))
+    raised = clean if doubt is None else chain_doubt(doubt, clean, context)
     annotate(raised, context, verdict, chain)
     if claim is not None and claim.overdue:
         add_note(
@@ -299,23 +300,23 @@ def failed(
 def as_promised(expect: Expect, value: Any) -> Steps[Any]:
     """The checked value. A finished effect stays finished even if its result is malformed."""
     if is_state(value):
-        yield from expect.checked(recorded(value))
+        yield from expect.check(result_data(value))
         return value
     if not isinstance(value, Replayed):
-        return (yield from expect.checked(value))
-    return replace(value, value=(yield from expect.checked(value.value)))
+        return (yield from expect.check(value))
+    return replace(value, value=(yield from expect.check(value.value)))
 
 
-def done_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Steps[None]:
-    run.done()
+def finish_in_parts(guard: Guard, run: RunContext, outcome: Decomposed) -> Steps[None]:
+    run.close_record()
     if guard.error_budget is not None:
         good = not (outcome.degraded and guard.error_budget.degraded_counts)
-        yield from counted(guard.error_budget, run, good)
+        yield from count_run(guard.error_budget, run, good)
     if guard.remembers and not outcome.replaced:
         yield Blocking(run.remember, (outcome.value,))
 
 
-def counted(budget: ErrorBudget, run: RunContext, good: bool) -> Steps[None]:
+def count_run(budget: ErrorBudget, run: RunContext, good: bool) -> Steps[None]:
     """Count a finished run in its error budget, and merge the budget into the store when that is due."""
     from prefect_resilience.guards.budgets.policy import count
 

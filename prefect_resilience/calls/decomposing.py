@@ -27,7 +27,7 @@ from prefect_resilience.guards.decomposition.model import (
     Decomposed,
     Standing,
     answers,
-    named,
+    arguments_for,
     stood_in,
 )
 from prefect_resilience.guards.decomposition.splitters import Split
@@ -54,7 +54,7 @@ def together(calls: Sequence[Callable[[], Any]], parallel: int | None) -> list[A
     """
     stop = threading.Event()
 
-    def made(call: Callable[[], Any]) -> Any:
+    def run_part(call: Callable[[], Any]) -> Any:
         if stop.is_set():
             return NOT_RUN
         try:
@@ -67,9 +67,9 @@ def together(calls: Sequence[Callable[[], Any]], parallel: int | None) -> list[A
             raise
 
     if parallel == 1 or len(calls) == 1:
-        return [made(call) for call in calls]
+        return [run_part(call) for call in calls]
     with ThreadPoolExecutor(min(parallel or len(calls), len(calls)), "part") as pool:
-        running = [pool.submit(copy_context().run, made, call) for call in calls]
+        running = [pool.submit(copy_context().run, run_part, call) for call in calls]
         try:
             return [future.result() for future in running]
         except BaseException:
@@ -82,7 +82,7 @@ async def atogether(calls: Sequence[Callable[[], Awaitable[Any]]], parallel: int
     room = asyncio.Semaphore(parallel)
     failed = False
 
-    async def made(call: Callable[[], Awaitable[Any]]) -> Any:
+    async def run_part(call: Callable[[], Awaitable[Any]]) -> Any:
         nonlocal failed
         async with room:
             if failed:
@@ -93,7 +93,7 @@ async def atogether(calls: Sequence[Callable[[], Awaitable[Any]]], parallel: int
                 failed = True
                 return Raised(error)
 
-    tasks = [asyncio.ensure_future(made(call)) for call in calls]
+    tasks = [asyncio.ensure_future(run_part(call)) for call in calls]
     try:
         return list(await asyncio.gather(*tasks))
     except BaseException:
@@ -130,7 +130,7 @@ def depth_of(fn: Callable[..., Any]) -> int:
     return _depths.get().get(fn, 0)
 
 
-def decomposed(
+def decompose(
     guard: Guard, here: RunContext, context: ErrorContext, error: Exception
 ) -> Steps[Decomposed | Undone]:
     """Split the work that failed with `error`, run the parts, and merge their results."""
@@ -156,7 +156,7 @@ def decomposed(
         try:
             value = yield from _merge(plan, here, context, outcomes, depth)
             if guard.expect is not None:
-                value = yield from guard.expect.checked(value)
+                value = yield from guard.expect.check(value)
         except Exception as failure:  # noqa: BLE001 - it is raised with the results so far
             return _merge_failed(failure, context, place, outcomes)
     answered = f", some by {', '.join(standing.used)}" if standing.used else ""
@@ -193,14 +193,14 @@ def _split(
     parameters = here.parameters
     if isinstance(plan.split, Split):
         name = plan.split.parameter
-        given = plan.split.of(parameters[name])
-        return [{name: value} for value in given]
+        pieces = plan.split.of(parameters[name])
+        return [{name: value} for value in pieces]
     split = cast("Callable[..., Any]", plan.split)
-    args, kwargs = named(split, {**parameters, "error": context, "depth": depth})
-    given = list((yield Invoke(split, tuple(args), kwargs)))
-    if len(given) > MOST_PARTS:
-        raise ValueError(f"the split returned {len(given)} parts; at most {MOST_PARTS} are allowed")
-    return [_changes(part, plan.parts_named, parameters) for part in given]
+    args, kwargs = arguments_for(split, {**parameters, "error": context, "depth": depth})
+    pieces = list((yield Invoke(split, tuple(args), kwargs)))
+    if len(pieces) > MOST_PARTS:
+        raise ValueError(f"the split returned {len(pieces)} parts; at most {MOST_PARTS} are allowed")
+    return [_changes(part, plan.parts_named, parameters) for part in pieces]
 
 
 def _changes(part: Any, name: str | None, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -220,7 +220,7 @@ def _run(
     plan: Decompose, here: RunContext, parts: list[Mapping[str, Any]], isasync: bool
 ) -> Steps[list[Any]]:
     """The outcomes of the parts, in their order."""
-    limited: set[str] = yield Blocking(here.limited_tags)
+    limited: set[str] = yield Blocking(here.tags_with_limit)
     turns = bool(limited) or _in_turns.get()
     reset = _in_turns.set(turns)
     try:
@@ -241,7 +241,7 @@ def _merge(
 ) -> Steps[Any]:
     merger = plan.merger
     offered = {**here.parameters, "error": context, "depth": depth}
-    args, kwargs = named(merger, offered, (list(outcomes),))
+    args, kwargs = arguments_for(merger, offered, (list(outcomes),))
     return (yield Invoke(merger, tuple(args), kwargs))
 
 
@@ -267,9 +267,9 @@ def _part_failed(
         (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
     )
     cause = _cause(failure, context)
-    done = _done(outcomes)
-    found = [*((str(at), value) for at, value in done), *_done_below(number, cause)]
-    told = (
+    done = _results(outcomes)
+    results = [*((str(at), value) for at, value in done), *_results_below(number, cause)]
+    message = (
         f"decomposed into {len(outcomes)} parts (depth {place['depth']} of at most {place['max_depth']}), "
         f"{len(done)} done; part {number} failed: {cause.summary()}"
     )
@@ -277,7 +277,7 @@ def _part_failed(
         **context.details,
         "decomposition": {**place, "done": len(done)},
         "failed_step": number,
-        "partial_results": partial_results(sorted(found, key=_place), named="part"),
+        "partial_results": partial_results(sorted(results, key=_place), named="part"),
     }
     changes: dict[str, Any] = {
         "details": details,
@@ -288,7 +288,7 @@ def _part_failed(
         add_note(failure, part)
         changes |= _as_caused_by(cause)
         error = failure
-    return _with(error, context, told, cause, **changes)
+    return _with(error, context, message, cause, **changes)
 
 
 def _merge_failed(
@@ -296,15 +296,17 @@ def _merge_failed(
 ) -> Undone:
     """All parts succeeded, but merging their results failed."""
     cause = _cause(failure, context)
-    told = f"all {len(outcomes)} parts are done, but merging their results failed: {cause.summary()}"
+    message = f"all {len(outcomes)} parts are done, but merging their results failed: {cause.summary()}"
     details = {
         **context.details,
         "decomposition": {**place, "done": len(outcomes)},
         "failed_step": "merge",
-        "partial_results": partial_results(((str(at), value) for at, value in _done(outcomes)), named="part"),
+        "partial_results": partial_results(
+            ((str(at), value) for at, value in _results(outcomes)), named="part"
+        ),
     }
     changes = {**_as_caused_by(cause), "partial_output": partial_output(list(outcomes)), "details": details}
-    return _with(failure, context, told, cause, **changes)
+    return _with(failure, context, message, cause, **changes)
 
 
 def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
@@ -329,12 +331,12 @@ def _with(
     if cause is not None:
         below = cause.model_copy(update={"stack_trace": None}).deeper()
         changes |= {"message": bounded(told), "cause": below}
-    found = context.model_copy(update=changes)
-    attach_context(error, found)
-    return Undone(error, found)
+    changed = context.model_copy(update=changes)
+    attach_context(error, changed)
+    return Undone(error, changed)
 
 
-def _done(outcomes: list[Any]) -> list[tuple[int, Any]]:
+def _results(outcomes: list[Any]) -> list[tuple[int, Any]]:
     return [
         (number, outcome)
         for number, outcome in enumerate(outcomes, 1)
@@ -342,11 +344,11 @@ def _done(outcomes: list[Any]) -> list[tuple[int, Any]]:
     ]
 
 
-def _done_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
+def _results_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
     """The results inside the part that failed: "2.1" is the first part of the second part."""
     if "decomposition" not in cause.details:
         return []
-    return [(f"{number}.{each['part']}", each["value"]) for each in cause.details["partial_results"]]
+    return [(f"{number}.{result['part']}", result["value"]) for result in cause.details["partial_results"]]
 
 
 def _place(found: tuple[str, Any]) -> list[int]:
@@ -357,11 +359,11 @@ def with_changes(
     fn: Callable[..., Any], parameters: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The parameters of a call, in Prefect's form, with other values for some of them."""
-    known = inspect.signature(fn).parameters
-    rest = next((name for name, each in known.items() if each.kind is each.VAR_KEYWORD), None)
+    accepted = inspect.signature(fn).parameters
+    rest = next((name for name, own in accepted.items() if own.kind is own.VAR_KEYWORD), None)
     changed = dict(parameters)
     for name, value in changes.items():
-        if name in known or rest is None:
+        if name in accepted or rest is None:
             changed[name] = value
         else:
             changed[rest] = {**changed.get(rest, {}), name: value}

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.base.outcomes import PLAIN, last, settled
-from prefect_resilience.calls.attempt import Held, end_attempt, guarded, leave
+from prefect_resilience.base.outcomes import PLAIN, last, require_result
+from prefect_resilience.calls.attempt import Held, end_attempt, leave, make_attempt
 from prefect_resilience.calls.judging import report_recovery
 from prefect_resilience.calls.model import Guard, RunContext
 from prefect_resilience.guards import faults
@@ -34,10 +34,10 @@ class FirstAttempt:
         self.fn: Callable[..., Any] = fn or with_deadline(guard.timeout, guard.fn, guard.isasync, guard.fn)
         self._is_template = guard.circuit is not None and bool(guard.circuit.fields)
         bounds = fn is None and (guard.timeout is None or guard.timeout.mode != "process")
-        others = (guard.hedge, guard.effect, guard.error_budget, guard.expect, guard.decompose)
+        extras = (guard.hedge, guard.effect, guard.error_budget, guard.expect, guard.decompose)
         self.is_plain: bool = (
-            all(each is guard.circuit for each in guard.entered_in_order)
-            and all(each is None for each in (*others, guard.policy, guard.retry.budget))
+            all(part is guard.circuit for part in guard.entered_in_order)
+            and all(part is None for part in (*extras, guard.policy, guard.retry.budget))
             and not guard.remembers
             and (bounds or guard.timeout is None)
         )
@@ -49,15 +49,15 @@ class FirstAttempt:
         kwargs: dict[str, Any],
         attempts: Attempts | None = None,
     ) -> Any:
-        """The value of the call. `attempts` makes the rest of it; default: one attempt by `guarded`."""
+        """The value of the call. `attempts` makes the rest of it; default: one by `make_attempt`."""
         held = self._enter(run)
         if held is None:
-            return drive(attempts(run, None) if attempts else guarded(self.guard, run, args, kwargs))
+            return drive(attempts(run, None) if attempts else make_attempt(self.guard, run, args, kwargs))
         began = time.monotonic()
         try:
             value = self.fn(*args, **kwargs)
             if type(value) not in PLAIN:
-                settled(value, self.guard.fn)
+                require_result(value, self.guard.fn)
         except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
             failure = error
         except BaseException as error:
@@ -67,7 +67,7 @@ class FirstAttempt:
             for circuit, ticket in held:
                 if circuit.leave_at_once(ticket):
                     circuit.flush()
-            if (record := run.known()) is not None and record.history:
+            if (record := run.record_so_far()) is not None and record.history:
                 report_recovery(run, record)
             run.went_well()
             return value
@@ -85,13 +85,13 @@ class FirstAttempt:
         """As `call`, for a coroutine function."""
         held = self._enter(run)
         if held is None:
-            steps = attempts(run, None) if attempts else guarded(self.guard, run, args, kwargs)
+            steps = attempts(run, None) if attempts else make_attempt(self.guard, run, args, kwargs)
             return await adrive(steps)
         began = time.monotonic()
         try:
             value = await self.fn(*args, **kwargs)
             if type(value) not in PLAIN:
-                value = settled(await last(value), self.guard.fn)
+                value = require_result(await last(value), self.guard.fn)
         except Exception as error:  # noqa: BLE001 - it is raised again, or there is another attempt
             failure = error
         except BaseException as error:
@@ -101,7 +101,7 @@ class FirstAttempt:
             for circuit, ticket in held:
                 if circuit.leave_at_once(ticket):
                     await asyncio.to_thread(circuit.flush)
-            if (record := run.known()) is not None and record.history:
+            if (record := run.record_so_far()) is not None and record.history:
                 report_recovery(run, record)
             run.went_well()
             return value
@@ -120,6 +120,6 @@ class FirstAttempt:
         try:
             bound = circuit.bind(run.parameters) if self._is_template else circuit
             ticket = bound.enter_at_once()
-        except Exception:  # noqa: BLE001 - `guarded` raises it again, where it is handled
+        except Exception:  # noqa: BLE001 - `make_attempt` raises it again, where it is handled
             return None
         return None if ticket is None else [(bound, ticket)]

@@ -31,7 +31,7 @@ from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
 from prefect_resilience.guards.decomposition.model import stood_in
 from prefect_resilience.guards.fallbacks import Answer, Chain
-from prefect_resilience.guards.partials import left_by, partial_of
+from prefect_resilience.guards.partials import partial_of, value_left_by
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
 from prefect_resilience.telemetry.model import CallReport
 from prefect_resilience.telemetry.payloads import error_payload
@@ -43,7 +43,7 @@ MOST_ATTEMPTS = 200
 """The most attempts in an event; of more, the first ones."""
 
 
-def judged(
+def judge_attempt(
     guard: Guard, run: RunContext, began: float, error: BaseException, claim: EffectClaim | None = None
 ) -> Steps[tuple[ErrorContext, Verdict]]:
     """Record the failed attempt, and decide whether to retry."""
@@ -61,7 +61,7 @@ def judged(
     inner = attached_context(error)
     tried = exhausted_since(error, time.time() - (now - began))
     if verdict.retry and tried is not None and not retry.retry_exhausted:
-        verdict = Verdict(False, 0.0, _tried(tried))
+        verdict = Verdict(False, 0.0, _why_exhausted(tried))
     if verdict.retry and isinstance(error, Exception):
         why = yield from run.retry_refusal(error)
         verdict = verdict if why is None else Verdict(False, 0.0, why)
@@ -77,10 +77,10 @@ def judged(
         )
     )
     # The next attempt of this run cannot continue from the partial result of another run inside it.
-    here = run.identity
-    own_error = inner is None or (inner.task_run_id, inner.node_id) == (here["task_run_id"], here["node_id"])
-    left = left_by(error) if own_error else None
-    kept = record.notes.told(left) or partial_of(error)
+    ids = run.identity
+    is_own = inner is None or (inner.task_run_id, inner.node_id) == (ids["task_run_id"], ids["node_id"])
+    partial = value_left_by(error) if is_own else None
+    output = record.notes.as_output(partial) or partial_of(error)
     own = ErrorContext.from_exception(
         error,
         info,
@@ -89,16 +89,16 @@ def judged(
         max_attempts=retry.rule_for(info, error).attempts,
         history=list(record.history),
         exhausted=not verdict.retry and (tried is not None or _is_exhausted(retry, record, info, error)),
-        **({} if kept is None else {"partial_output": kept}),
-        **here,
+        **({} if output is None else {"partial_output": output}),
+        **ids,
     )
     context = with_inner(own, inner, subtask_request(error))
     attach_context(error, context)
-    record.notes.ended(context, left)
+    record.notes.end_attempt(context, partial)
     return context, verdict
 
 
-def _tried(inner: ErrorContext) -> str:
+def _why_exhausted(inner: ErrorContext) -> str:
     return (
         f"{inner.node_id or 'an inner guard'} has already made {inner.attempt} attempts; "
         "use Retry(retry_exhausted=True) to retry anyway"
@@ -131,7 +131,7 @@ def verdict_of(retry: Retry, record: RunRecord, info: ErrorInfo, error: BaseExce
     return verdict
 
 
-def replaced_message(context: ErrorContext, answer: Answer) -> str:
+def fallback_message(context: ErrorContext, answer: Answer) -> str:
     """The message of a state, and the log line, of a call that a fallback answered."""
     return f"Fallback {answer.fallback.name!r} used after {_attempts(context)}: {context.summary()}"
 
@@ -160,23 +160,23 @@ def describe_rejection(context: ErrorContext) -> str | None:
 
 
 def report_retry(run: RunContext, context: ErrorContext, verdict: Verdict) -> None:
-    record = run.known()
+    record = run.record_so_far()
     counted = 0 if record is None else record.counted
     number, delay = f"{counted + 1}/{context.max_attempts}", f"{verdict.delay:.1f} s"
     line = f"Retrying ({number}) in {delay}: {context.summary()}"
     if (why := describe_rejection(context)) is not None:
         line = f"Not called: {why}. Retrying ({number}) in {delay}"
-    told = {"delay": verdict.delay, "why": verdict.why}
-    _report(run, CallReport(WARNING, ("retry", context.code), line, failure=context), "retry.scheduled", told)
+    report = CallReport(WARNING, ("retry", context.code), line, failure=context)
+    _report(run, report, "retry.scheduled", {"delay": verdict.delay, "why": verdict.why})
 
 
 def report_fallback(run: RunContext, context: ErrorContext, answer: Answer, error: BaseException) -> None:
     fallback = answer.fallback
     stood_in(run.guard.fn, fallback.name, fallback.degraded)
-    kind, line = ("fallback", fallback.name, context.code), replaced_message(context, answer)
+    kind, line = ("fallback", fallback.name, context.code), fallback_message(context, answer)
     report = CallReport(WARNING, kind, line, error, context, totals=("calls", "fallbacks"))
-    told = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
-    _report(run, report, "fallback.used", {**told, **_times(run, context)})
+    payload = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
+    _report(run, report, "fallback.used", {**payload, **_times(run, context)})
 
 
 def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
@@ -185,8 +185,8 @@ def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, err
         times = f" ({context.rejected_calls} times)" if context.rejected_calls > 1 else ""
         line = f"Not called{times}: {why}"
     report = CallReport(ERROR, ("gave up", context.code), line, error, context, totals=("calls", "failures"))
-    told = {"why": verdict.why, "exhausted": context.retryable}
-    _report(run, report, "run.failed", {**told, **_times(run, context)})
+    payload = {"why": verdict.why, "exhausted": context.retryable}
+    _report(run, report, "run.failed", {**payload, **_times(run, context)})
 
 
 def report_recovery(run: RunContext, record: RunRecord) -> None:
@@ -261,7 +261,7 @@ def annotate(error: BaseException, context: ErrorContext, verdict: Verdict, chai
         add_note(error, note, MESSAGE_LIMIT)
 
 
-def caused_by(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:
+def chain_doubt(doubt: InDoubt, error: BaseException, context: ErrorContext) -> InDoubt:
     """The doubt, raised in place of the function's own error, which becomes its cause. A caller that took
     that error for a plain failure might repeat the side effect in another way."""
     doubt.__cause__ = error

@@ -57,7 +57,7 @@ class Guard:
     @property
     def retrying(self) -> Retry:
         """The retries of the policy, and those that the repair of an output needs."""
-        return self.retry if self.expect is None else self.expect.joined(self.retry)
+        return self.retry if self.expect is None else self.expect.with_repair(self.retry)
 
     @property
     def entered_in_order(self) -> tuple[Guarding, ...]:
@@ -68,7 +68,7 @@ class Guard:
     def remembers(self) -> bool:
         return bool(self.fallbacks) and any(fallback.recalls for fallback in self.fallbacks)
 
-    def classified(self, error: BaseException) -> ErrorInfo | None:
+    def classify_error(self, error: BaseException) -> ErrorInfo | None:
         """The error, classified by this guard's rules; None for a BaseException such as a cancellation."""
         return classify(error, rules=self.rules) if isinstance(error, Exception) else None
 
@@ -100,7 +100,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     """Whether its caller can make a call of a plain function again, to be awaited."""
     guard: Guard
 
-    def known(self) -> RunRecord | None:
+    def record_so_far(self) -> RunRecord | None:
         """The record of this run, or None before its first failure."""
         ...
 
@@ -108,7 +108,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         """The record of this run, created if there is none."""
         ...
 
-    def done(self) -> None:
+    def close_record(self) -> None:
         """The run is over: forget its record."""
         ...
 
@@ -132,7 +132,7 @@ class RunContext(Memory, EffectSurroundings, Protocol):
         """A call of the same function with these arguments changed; the UI shows its run with the label."""
         ...
 
-    def limited_tags(self) -> set[str]:
+    def tags_with_limit(self) -> set[str]:
         """The tags of this run that have a limit: the run holds a slot of each. May block."""
         return set()
 

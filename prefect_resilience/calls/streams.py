@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.base.outcomes import settled
-from prefect_resilience.calls.attempt import Held, ended_badly, enter, failed, leave, succeeded
-from prefect_resilience.calls.judging import annotate, replaced_message, report_failure, report_fallback
+from prefect_resilience.base.outcomes import require_result
+from prefect_resilience.calls.attempt import Held, enter, handle_failure, handle_result, leave, record_success
+from prefect_resilience.calls.judging import annotate, fallback_message, report_failure, report_fallback
 from prefect_resilience.calls.model import NO_RETRY, Guard, RunContext, Substitute
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import add_note
@@ -48,7 +48,7 @@ class ChunksSoFar:
             self._kept.append(chunk)
             self._left -= len(cast("str", chunk)) if isinstance(chunk, str | bytes) else 1
 
-    def told(self) -> PartialOutput | None:
+    def as_output(self) -> PartialOutput | None:
         """One text if all chunks are texts, else a list of the chunks as plain data. Secrets are masked."""
         texts = all(isinstance(chunk, str) for chunk in self._kept)
         output = partial_output("".join(self._kept) if texts else self._kept)
@@ -65,38 +65,38 @@ class Stream:
     """One attempt of a generator."""
 
     guard: Guard
-    here: RunContext
+    run: RunContext
     began: float
     handed_on: ChunksSoFar = field(default_factory=ChunksSoFar)
     waited: float = 0.0
     """Seconds spent waiting for the generator, without the time that its reader takes between chunks."""
     held: Held = field(default_factory=Held)
 
-    def opened(self) -> Steps[None]:
-        yield from enter(self.guard, self.here, self.held)
+    def open(self) -> Steps[None]:
+        yield from enter(self.guard, self.run, self.held)
 
-    def ended(self, error: BaseException | None) -> Steps[None]:
+    def close(self, error: BaseException | None) -> Steps[None]:
         yield from leave(self.guard, self.held, error, took=self.waited)
 
-    def cut_off(self, error: BaseException) -> Steps[None]:
+    def abort(self, error: BaseException) -> Steps[None]:
         """The generator was ended from outside: by its reader, a cancellation, or Prefect's own
         `timeout_seconds`. After a timeout the engine asks whether to retry."""
         if self.handed_on and not self.guard.restart_stream and not isinstance(error, GeneratorExit):
-            self.here.record(self.began).must_not_restart = True
-        yield from self.ended(error)
+            self.run.record(self.began).must_not_restart = True
+        yield from self.close(error)
 
-    def finished(self) -> Steps[None]:
-        yield from self.ended(None)
-        yield from succeeded(self.guard, self.here, None)
+    def finish(self) -> Steps[None]:
+        yield from self.close(None)
+        yield from record_success(self.guard, self.run, None)
 
     def broke(self, error: Exception) -> Steps[Any]:
         """The substitute to continue with, the error to raise, or the failed state to return."""
-        yield from self.ended(error)
+        yield from self.close(error)
         guard = self.guard
         if self.handed_on and not guard.restart_stream:
             guard = replace(guard, retry=NO_RETRY, fallbacks=())
             add_note(error, _NOT_RESTARTED)
-        outcome = yield from ended_badly(guard, self.here, self.began, error)
+        outcome = yield from handle_result(guard, self.run, self.began, error)
         if isinstance(outcome, BaseException):
             self._tell_partial(outcome)
         return outcome
@@ -111,19 +111,19 @@ class Stream:
             add_note(failure, f"prefect-resilience: fallback {name!r} was used, after: {context.summary()}")
             guard = replace(self.guard, retry=NO_RETRY, fallbacks=())
             self.handed_on = broken
-            error = cast("BaseException", (yield from failed(guard, self.here, self.began, failure)))
+            error = cast("BaseException", (yield from handle_failure(guard, self.run, self.began, failure)))
             self._tell_partial(error)
             return error
         chain = Chain(self._after(outcome.answer.fallback), self.guard.fn, self.guard.isasync)
         chain.failures.append((name, repr(failure)))
-        answer = yield from chain.answer(self.here.parameters, context, self.here, primary)
+        answer = yield from chain.answer(self.run.parameters, context, self.run, primary)
         if answer is not None:
-            report_fallback(self.here, context, answer, failure)
-            return Substitute(answer, context, replaced_message(context, answer))
+            report_fallback(self.run, context, answer, failure)
+            return Substitute(answer, context, fallback_message(context, answer))
         verdict = Verdict(False, 0.0, "every fallback failed")
         attach_context(primary, context)
         annotate(primary, context, verdict, chain)
-        report_failure(self.here, context, verdict, primary)
+        report_failure(self.run, context, verdict, primary)
         return primary
 
     def _after(self, used: Fallback) -> tuple[Fallback, ...]:
@@ -135,41 +135,41 @@ class Stream:
         """Put the chunks so far into the error's context, unless the task itself kept a partial output."""
         context = attached_context(error)
         if context is not None and context.partial_output is None and self.handed_on:
-            attach_context(error, context.model_copy(update={"partial_output": self.handed_on.told()}))
+            attach_context(error, context.model_copy(update={"partial_output": self.handed_on.as_output()}))
 
     def source(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The user's generator with its deadlines."""
-        made = self.guard.fn(*args, **kwargs)
+        chunks = self.guard.fn(*args, **kwargs)
         timeout = self.guard.timeout
         total, idle = (None, None) if timeout is None else (timeout.total, timeout.idle)
         if self.guard.isasync:
-            return aiterate_with_deadline(made, total, idle)
-        return made if timeout is None else iterate_with_deadline(made, total, idle)
+            return aiterate_with_deadline(chunks, total, idle)
+        return chunks if timeout is None else iterate_with_deadline(chunks, total, idle)
 
-    def counted(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    def count_chunks(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """The chunks of a generator, counted. Values that are sent in are passed on to it."""
-        asked = time.monotonic()
+        since = time.monotonic()
         try:
             chunk = next(source)
             while True:
-                self.waited += time.monotonic() - asked
+                self.waited += time.monotonic() - since
                 self.handed_on.add(chunk)
                 sent = yield chunk
-                asked = time.monotonic()
+                since = time.monotonic()
                 chunk = source.send(sent)
         except StopIteration as stop:
             return stop.value
         finally:
             source.close()
 
-    async def acounted(self, source: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
-        asked = time.monotonic()
+    async def acount_chunks(self, source: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
+        since = time.monotonic()
         try:
             async for chunk in source:
-                self.waited += time.monotonic() - asked
+                self.waited += time.monotonic() - since
                 self.handed_on.add(chunk)
                 yield chunk
-                asked = time.monotonic()
+                since = time.monotonic()
         finally:
             await source.aclose()
 
@@ -183,15 +183,15 @@ _NOT_RESTARTED = (
 def one_attempt(attempt: Stream, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
     """The chunks of one attempt, or of a fallback; its return value, or the `Substitute`."""
     try:
-        drive(attempt.opened())
-        result = yield from attempt.counted(attempt.source(args, kwargs))
-        settled(result, attempt.guard.fn)
+        drive(attempt.open())
+        result = yield from attempt.count_chunks(attempt.source(args, kwargs))
+        require_result(result, attempt.guard.fn)
     except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
         return (yield from _instead(attempt, error))
     except BaseException as error:
-        drive(attempt.cut_off(error))
+        drive(attempt.abort(error))
         raise
-    drive(attempt.finished())
+    drive(attempt.finish())
     return result
 
 
@@ -213,7 +213,7 @@ def _instead(attempt: Stream, error: Exception) -> Generator[Any, Any, Any]:
             return outcome
         raise outcome if outcome is error else _from_cause(outcome)
     finally:
-        del error, outcome  # see `calls.attempt.guarded`
+        del error, outcome  # see `calls.attempt.make_attempt`
 
 
 async def aone_attempt(
@@ -224,8 +224,8 @@ async def aone_attempt(
     instead: AsyncGenerator[Any, None] | None = None
     chunks: AsyncGenerator[Any, None] | None = None
     try:
-        await adrive(attempt.opened())
-        chunks = attempt.acounted(attempt.source(args, kwargs))
+        await adrive(attempt.open())
+        chunks = attempt.acount_chunks(attempt.source(args, kwargs))
         async for chunk in chunks:
             yield chunk
     except Exception as error:  # noqa: BLE001 - it is raised again, or a fallback answers
@@ -233,10 +233,10 @@ async def aone_attempt(
     except BaseException as error:
         if chunks is not None:
             await chunks.aclose()
-        await adrive(attempt.cut_off(error))
+        await adrive(attempt.abort(error))
         raise
     if instead is None:
-        await adrive(attempt.finished())
+        await adrive(attempt.finish())
         return
     async for chunk in instead:
         yield chunk

@@ -13,13 +13,13 @@ from typing import Any, Protocol, cast
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration, seconds_of
 from prefect_resilience.base.outcomes import (
-    answered_for,
+    caller_checks_failures,
     generates,
     is_async_generator_function,
     is_coroutine_function,
-    recorded,
-    returned_by,
-    settled,
+    require_result,
+    result_data,
+    take_returned,
 )
 from prefect_resilience.errors.classify.reach import as_names, names_of
 from prefect_resilience.errors.context import ErrorContext
@@ -122,7 +122,7 @@ class Fallback:
         `parameters` are by name; those of a `**kwargs` are on the same level.
         """
         wanted = inspect.signature(self.to).parameters
-        return named_arguments(wanted, {"error": context, **parameters}, parameters)
+        return arguments_by_name(wanted, {"error": context, **parameters}, parameters)
 
     def check_for(self, primary: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a step that could not be called later."""
@@ -136,22 +136,22 @@ class Fallback:
                 f"Fallback.last_known_good() needs a call with one result, but {_name_of(primary)!r} is a "
                 f"generator: its chunks are not kept"
             )
-        given = inspect.signature(primary).parameters
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
+        accepted = inspect.signature(primary).parameters
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
             return
         for name, parameter in inspect.signature(self.to).parameters.items():
             needed = parameter.default is parameter.empty and parameter.kind not in (
                 parameter.VAR_KEYWORD,
                 parameter.VAR_POSITIONAL,
             )
-            if needed and name not in given and name != "error":
+            if needed and name not in accepted and name != "error":
                 raise ConfigurationError(
                     f"fallback {self.name!r} needs the parameter {name!r}, which {_name_of(primary)!r} does "
-                    f"not have: use any of {', '.join([*given, 'error'])}"
+                    f"not have: use any of {', '.join([*accepted, 'error'])}"
                 )
 
 
-def named_arguments(
+def arguments_by_name(
     wanted: Mapping[str, inspect.Parameter],
     offered: Mapping[str, Any],
     others: Mapping[str, Any],
@@ -293,13 +293,13 @@ class Chain:
             reset = _handling.set((*handling, target))
             try:
                 if fallback.applies(context, error):
-                    with answered_for():
+                    with caller_checks_failures():
                         value = yield self._ask(fallback, parameters, context, memory)
                     if not generates(self.primary):
-                        settled(value, fallback.to)
-                    return _answer(recorded(value), fallback)
+                        require_result(value, fallback.to)
+                    return _answer(result_data(value), fallback)
             except Exception as failure:  # noqa: BLE001 - any error leads to the next step
-                returned_by(fallback.to, failure)
+                take_returned(fallback.to, failure)
                 self.failures.append((fallback.name, repr(failure)))
             finally:
                 _handling.reset(reset)

@@ -116,10 +116,10 @@ def error_of(fault: Any) -> BaseException | None:
         return TimeoutError("injected: no answer in time")
     if fault == ErrorCategory.NETWORK:
         return ConnectionError("injected: connection refused")
-    known = {str(category.value): status for category, status in STATUS.items()}
-    if isinstance(fault, str) and str(getattr(fault, "value", fault)) in known:
-        return InjectedFault(known[str(getattr(fault, "value", fault))])
-    names = [*known, ErrorCategory.TIMEOUT.value, ErrorCategory.NETWORK.value]
+    statuses = {str(category.value): status for category, status in STATUS.items()}
+    if isinstance(fault, str) and str(getattr(fault, "value", fault)) in statuses:
+        return InjectedFault(statuses[str(getattr(fault, "value", fault))])
+    names = [*statuses, ErrorCategory.TIMEOUT.value, ErrorCategory.NETWORK.value]
     raise ConfigurationError(
         f"fault={fault!r} cannot be raised: write an exception, a status from 400 to 599, or a category"
         + nearest(str(fault), names)
@@ -159,9 +159,9 @@ active: list[Injected] = []
 
 
 def begin(injection: Injection) -> Injected:
-    made = Injected(injection)
-    active.append(made)
-    return made
+    injected = Injected(injection)
+    active.append(injected)
+    return injected
 
 
 def end(injected: Injected) -> None:
@@ -180,10 +180,10 @@ def around(call: Invoke, isasync: bool, *names: str) -> Invoke:
 def _behaving(fn: Callable[..., Any], isasync: bool, injected: Injected) -> Callable[..., Any]:
     if isasync:
 
-        async def called_with_faults(*args: Any, **kwargs: Any) -> Any:
+        async def call_with_faults(*args: Any, **kwargs: Any) -> Any:
             return await adrive(_call(injected, asyncio.sleep, fn, args, kwargs))
 
-        return functools.wraps(fn)(called_with_faults)
+        return functools.wraps(fn)(call_with_faults)
     return functools.wraps(fn)(lambda *args, **kwargs: drive(_call(injected, time.sleep, fn, args, kwargs)))
 
 

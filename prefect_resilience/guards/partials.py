@@ -41,8 +41,8 @@ def partial_output(value: Any, limit: int = LIMIT) -> PartialOutput | None:
     content, cut, size = _safe(value, limit)
     if size <= limit:
         return PartialOutput(content=content, truncated=cut, original_size=size if cut else None)
-    kept = _first(cast("list[Any]", content), limit) if isinstance(content, list) else []
-    return PartialOutput(content=kept or _text(content)[:limit], truncated=True, original_size=size)
+    items = _first(cast("list[Any]", content), limit) if isinstance(content, list) else []
+    return PartialOutput(content=items or _text(content)[:limit], truncated=True, original_size=size)
 
 
 def partial_results(
@@ -54,15 +54,15 @@ def partial_results(
     about `limit` characters of JSON. A result that does not fit has the beginning of its text as value, and
     `"truncated": True` beside it.
     """
-    kept: list[dict[str, Any]] = []
-    left = limit
+    values: list[dict[str, Any]] = []
+    remaining = limit
     for name, value in results:
-        content, cut, size = _safe(value, max(left, 1))
-        if size > left:
-            content, cut = _text(content)[:left], True
-        left = max(left - size, 0)
-        kept.append({named: redact(name), "value": content, **({"truncated": True} if cut else {})})
-    return kept
+        content, cut, size = _safe(value, max(remaining, 1))
+        if size > remaining:
+            content, cut = _text(content)[:remaining], True
+        remaining = max(remaining - size, 0)
+        values.append({named: redact(name), "value": content, **({"truncated": True} if cut else {})})
+    return values
 
 
 def _safe(value: Any, limit: int) -> tuple[Any, bool, int]:
@@ -93,14 +93,14 @@ def _json(content: Any) -> str:
 
 def partial_of(error: BaseException) -> PartialOutput | None:
     """The partial result that an exception has in its attribute `partial_output`."""
-    kept = read(error, "partial_output")
-    return kept if isinstance(kept, PartialOutput) else partial_output(kept)
+    partial = read(error, "partial_output")
+    return partial if isinstance(partial, PartialOutput) else partial_output(partial)
 
 
-def left_by(error: BaseException) -> Any:
+def value_left_by(error: BaseException) -> Any:
     """The value that user code left in an exception's `partial_output`, unchanged; None if there is none."""
-    kept = read(error, "partial_output")
-    return None if isinstance(kept, PartialOutput) else kept
+    partial = read(error, "partial_output")
+    return None if isinstance(partial, PartialOutput) else partial
 
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ MOST_APPENDED = 10_000
 class Notes:
     """The values kept by the current attempt of a run and by earlier ones, and the last attempt's error."""
 
-    kept: Any = None
+    partial: Any = None
     appends: bool = False
     dropped: int = 0
     before: Any = None
@@ -129,20 +129,20 @@ class Notes:
         if append:
             self._append(value)
         else:
-            self.kept, self.appends, self.dropped = value, False, 0
+            self.partial, self.appends, self.dropped = value, False, 0
         if self.sink is not None:
             self.sink(self)
 
     def _append(self, value: Any) -> None:
         if not self.appends:
             before = self.before if self.goes_on else None
-            self.kept, self.appends = list(cast("Any", before)) if isinstance(before, list) else [], True
-        if len(self.kept) < MOST_APPENDED:
-            self.kept.append(value)
+            self.partial, self.appends = list(cast("Any", before)) if isinstance(before, list) else [], True
+        if len(self.partial) < MOST_APPENDED:
+            self.partial.append(value)
         else:
             self.dropped += 1
 
-    def told(self, left: Any = None) -> PartialOutput | None:
+    def as_output(self, left: Any = None) -> PartialOutput | None:
         """The partial result for an ErrorContext: of this attempt, else of the last one that kept any.
 
         `left` is the partial result that the error of this attempt has.
@@ -154,12 +154,12 @@ class Notes:
         return output.model_copy(update={"truncated": True, "original_size": size})
 
     def _latest(self, left: Any) -> Any:
-        return next((value for value in (self.kept, left) if value is not None), self.before)
+        return next((value for value in (self.partial, left) if value is not None), self.before)
 
-    def ended(self, context: ErrorContext, left: Any = None) -> None:
+    def end_attempt(self, context: ErrorContext, left: Any = None) -> None:
         """The attempt failed: the next one can read its kept values, or else `left`, its error's value."""
         self.before = self._latest(left)
-        self.kept, self.appends, self.goes_on, self.dropped = None, False, False, 0
+        self.partial, self.appends, self.goes_on, self.dropped = None, False, False, 0
         self.previous = context
         if context.reason is FailureReason.OUTPUT_FORMAT_FAILURE:
             self.violations = list(context.details.get("violations", ()))
@@ -235,13 +235,13 @@ class Carried:
     before: bytes | None = None
     previous: ErrorContext | None = None
     violations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    left: bytes | None = None
+    packed: bytes | None = None
 
-    def unpacked(self, send: Callable[[bytes], None]) -> Notes:
+    def unpack(self, send: Callable[[bytes], None]) -> Notes:
         """The notes in the child, which sends each value that it keeps to the parent."""
 
         def sink(notes: Notes) -> None:
-            packed = _packed((notes.kept, notes.appends, notes.dropped))
+            packed = _pack((notes.partial, notes.appends, notes.dropped))
             if packed is not None:
                 send(packed)
 
@@ -250,20 +250,20 @@ class Carried:
 
     def read(self, notes: Notes) -> None:
         """In the parent: take over the values that the child had kept."""
-        left, self.left = self.left, None
-        if left is not None:
+        packed, self.packed = self.packed, None
+        if packed is not None:
             with suppress(Exception):  # the values may be of a class that only the child knows
-                notes.kept, notes.appends, notes.dropped = pickle.loads(left)
+                notes.partial, notes.appends, notes.dropped = pickle.loads(packed)
 
 
-def carried(notes: Notes | None) -> Carried:
+def carry(notes: Notes | None) -> Carried:
     """The notes to send to a child."""
     if notes is None:
         return Carried()
-    return Carried(_packed(notes.before), notes.previous, notes.violations)
+    return Carried(_pack(notes.before), notes.previous, notes.violations)
 
 
-def _packed(value: Any) -> bytes | None:
+def _pack(value: Any) -> bytes | None:
     """The value as bytes; None if it cannot be pickled."""
     try:
         return cloudpickle.dumps(value)  # pyright: ignore[reportUnknownMemberType]

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from prefect_resilience.errors.context import name_rejecting_guard
-from prefect_resilience.telemetry.payloads import fitted_text
+from prefect_resilience.telemetry.payloads import fit_text
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -83,7 +83,7 @@ class ProcessTotals:
         with self._lock:
             self._counts[name] += 1
 
-    def recovered(self, seconds: float) -> None:
+    def count_recovery(self, seconds: float) -> None:
         with self._lock:
             self._counts["successful_retries"] += 1
             self._recovering += seconds
@@ -143,14 +143,14 @@ class Labels:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, name: Any) -> str:
-        known = self._known.get(name) if isinstance(name, str) else OTHER
-        return self._learn(name) if known is None else known
+        label = self._known.get(name) if isinstance(name, str) else OTHER
+        return self._learn(name) if label is None else label
 
     def _learn(self, name: str) -> str:
         with self._lock:
             if len(self._known) >= self.most:
                 return OTHER
-            return self._known.setdefault(name, fitted_text(name, LONGEST_NAME))
+            return self._known.setdefault(name, fit_text(name, LONGEST_NAME))
 
 
 class Instruments:
@@ -198,7 +198,7 @@ def attempt_succeeded(task: str, action: str | None = None) -> None:
         key = task if action is None else (task, action)
         count = _successes.get(key)
         if count is None:
-            attributes = {**_named({"node_id": task, "action_id": action}), "outcome": "success"}
+            attributes = {**_task_labels({"node_id": task, "action_id": action}), "outcome": "success"}
             count = functools.partial(instruments().counters["attempts"].add, 1, attributes)
             if attributes["task"] != OTHER:
                 _successes[key] = count
@@ -222,7 +222,7 @@ def circuit_changed(name: str, before: str, after: str) -> None:
     observe("circuit", {"name": name, "before": before, "after": after})
 
 
-def _named(payload: Payload) -> dict[str, Any]:
+def _task_labels(payload: Payload) -> dict[str, Any]:
     """The task; for a node of a plan also its action, so that nodes of many plans can be counted together."""
     action = payload.get("action_id")
     named = {"task": tasks(payload.get("node_id") or payload.get("name"))}
@@ -230,7 +230,7 @@ def _named(payload: Payload) -> dict[str, Any]:
 
 
 def _of_task(payload: Payload) -> dict[str, Any]:
-    return {**_named(payload), "category": str(payload.get("category") or "unknown")}
+    return {**_task_labels(payload), "category": str(payload.get("category") or "unknown")}
 
 
 def _attempt_failed(payload: Payload) -> None:
@@ -243,7 +243,7 @@ def _attempt_failed(payload: Payload) -> None:
         instruments().count("attempts", {**attributes, "outcome": "failure"})
     else:
         totals.add("rejected_calls")
-        instruments().count("refusals", {**_named(payload), "by": by})
+        instruments().count("refusals", {**_task_labels(payload), "by": by})
 
 
 def _retry(payload: Payload) -> None:
@@ -267,9 +267,9 @@ def _fallback(payload: Payload) -> None:
 
 def _recovery(payload: Payload) -> None:
     error: Payload = payload.get("error") or {}
-    attributes = {**_named(payload), "category": str(error.get("category") or "unknown")}
+    attributes = {**_task_labels(payload), "category": str(error.get("category") or "unknown")}
     seconds = float(payload["after"])
-    totals.recovered(seconds)
+    totals.count_recovery(seconds)
     instruments().count("recoveries", attributes)
     instruments().recovery(seconds, attributes)
 

@@ -56,7 +56,7 @@ CALL_COUNTS = ("calls", "attempts", "rejected", "fallbacks", "failures", "waited
 fallback answered, calls that failed, and seconds of delays."""
 
 
-def cut_random_part(name: str, dynamic_key: str) -> str:
+def strip_random_part(name: str, dynamic_key: str) -> str:
     """A task run's name without the part of its key with which Prefect ends a name that it makes."""
     for ending in (f"-{dynamic_key}", f"-{dynamic_key[:3]}"):
         if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):

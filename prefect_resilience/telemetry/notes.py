@@ -20,10 +20,10 @@ from prefect_resilience.telemetry.model import (
     PassFacts,
     StateSeen,
     TaskRunSeen,
-    cut_random_part,
+    strip_random_part,
     together,
 )
-from prefect_resilience.telemetry.payloads import MARK, fitted
+from prefect_resilience.telemetry.payloads import MARK, fit
 
 MOST_ROWS = 20_000
 """The most rows of all flow runs together; each pass counts as ROWS_OF_A_PASS more, each task run with its
@@ -74,7 +74,7 @@ class RunNotes(PassFacts):
         return run
 
     def _label_for(self, name: str, key: str) -> str:
-        stable = cut_random_part(name, key)
+        stable = strip_random_part(name, key)
         self.calls_of[stable] += 1
         number = self.calls_of[stable]
         return stable if number == 1 else f"{stable} ({number})"
@@ -110,7 +110,7 @@ _passes = per_process(_Passes)
 def show(value: Any) -> Any:
     """A value as bounded JSON-like data without secrets. If it was cut, the result says so."""
     copy, cut = plain_or_cut(value, depth=_SHOWN_DEPTH, items=_SHOWN_ITEMS)
-    payload = fitted({"content": copy}, _SHOWN_BYTES)
+    payload = fit({"content": copy}, _SHOWN_BYTES)
     return {**payload, MARK: True} if cut or MARK in payload else payload["content"]
 
 

@@ -49,7 +49,7 @@ _LOOK_AHEAD = 2_000
 """Characters read beyond the cut, so that a secret which crosses the cut is masked first."""
 
 
-def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
+def fit(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
     """The payload as JSON without secrets, of at most `limit` bytes (10,000 or more).
 
     Values that JSON does not have become text. A text that was cut ends with its original length. After any
@@ -60,14 +60,14 @@ def fitted(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
     for text, items in STEPS:
         cutter = _Cutter(text, items, limit)
         try:
-            made = cast("dict[str, Any]", redact_data(cutter.cut(dict(payload))))
+            reduced = cast("dict[str, Any]", redact_data(cutter.reduce(dict(payload))))
         except _TooMuch:
             continue
-        made = made if not cutter.cuts else {**made, MARK: True}
-        if size_of(made) <= limit:
-            return made
+        reduced = reduced if not cutter.cuts else {**reduced, MARK: True}
+        if size_of(reduced) <= limit:
+            return reduced
     plain = {
-        fitted_text(str(key), SHORTEST): value if value is None else fitted_text(_said(value), SHORTEST)
+        fit_text(str(key), SHORTEST): value if value is None else fit_text(_text_of(value), SHORTEST)
         for key, value in list(payload.items())[:FEWEST]
         if not isinstance(value, dict | list | tuple | set | frozenset)
     }
@@ -90,7 +90,7 @@ def error_payload(context: ErrorContext) -> dict[str, Any]:
     )
 
 
-def fitted_text(text: str, most: int) -> str:
+def fit_text(text: str, most: int) -> str:
     """The text without secrets and of at most `most` characters. A text that was cut ends in "…"."""
     clean = redact(sound(text[: most + _LOOK_AHEAD]))
     return clean if len(text) <= most and len(clean) <= most else clean[: most - 1] + "…"
@@ -120,7 +120,7 @@ class _Cutter:
         self.left = limit
         self.cuts = 0
 
-    def cut(self, value: Any, depth: int = DEPTH) -> Any:
+    def reduce(self, value: Any, depth: int = DEPTH) -> Any:
         self._spend(2)
         if value is None or isinstance(value, bool | int):
             return value if not isinstance(value, int) or abs(value) < 2**63 else self._text(str(value))
@@ -132,7 +132,7 @@ class _Cutter:
         if isinstance(value, date):
             return value.isoformat()
         if not isinstance(value, dict | list | tuple | set | frozenset):
-            return self._text(_said(value))
+            return self._text(_text_of(value))
         if depth == 0:
             self.cuts += 1
             return "…"
@@ -141,19 +141,19 @@ class _Cutter:
         return self._list(list(cast("list[Any]", value)), depth)
 
     def _object(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        kept = list(value.items())[: self.items]
-        made = {self._text(str(key)): self.cut(item, depth - 1) for key, item in kept}
-        if len(value) > len(kept):
+        pairs = list(value.items())[: self.items]
+        reduced = {self._text(str(key)): self.reduce(item, depth - 1) for key, item in pairs}
+        if len(value) > len(pairs):
             self.cuts += 1
-            made["…"] = f"{len(value) - len(kept)} more"
-        return made
+            reduced["…"] = f"{len(value) - len(pairs)} more"
+        return reduced
 
     def _list(self, value: list[Any], depth: int) -> list[Any]:
-        made = [self.cut(item, depth - 1) for item in value[: self.items]]
+        reduced = [self.reduce(item, depth - 1) for item in value[: self.items]]
         if len(value) > self.items:
             self.cuts += 1
-            made.append(f"… {len(value) - self.items} more")
-        return made
+            reduced.append(f"… {len(value) - self.items} more")
+        return reduced
 
     def _spend(self, letters: int) -> None:
         self.left -= letters
@@ -165,10 +165,10 @@ class _Cutter:
         if len(text) <= self.text:
             return sound(text)
         self.cuts += 1
-        return f"{fitted_text(text, self.text)} ({len(text)} characters)"
+        return f"{fit_text(text, self.text)} ({len(text)} characters)"
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     try:
         return str(value)
     except Exception:  # noqa: BLE001 - an object's __str__ may raise anything
@@ -251,12 +251,12 @@ def tell(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     if not concerned:
         return
     try:
-        told = ResilienceEvent(happening, kind, redact(name), fitted(payload))
+        news = ResilienceEvent(happening, kind, redact(name), fit(payload))
     except Exception:  # noqa: BLE001 - an event that cannot be built must not fail the work
         return
     for handler in concerned:
         try:
-            handler(told)
+            handler(news)
         except Exception as error:  # noqa: BLE001 - an error of the handler must not affect the call
             logger.error("A handler of the event %s failed: %s", happening, redact(repr(error)))
 

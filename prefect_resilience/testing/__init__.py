@@ -51,8 +51,8 @@ def inject(
     It applies to all threads of this process. Yields the counts of matching calls (`.calls`) and changed
     calls (`.done`). Raises ConfigurationError for invalid arguments.
     """
-    given: dict[str, Any] = {"latency": latency, "fault": fault, "outcome": outcome, "rate": rate}
-    injected = begin(Injection(target=_name_of(target), times=times, seed=seed, **given))
+    options: dict[str, Any] = {"latency": latency, "fault": fault, "outcome": outcome, "rate": rate}
+    injected = begin(Injection(target=_name_of(target), times=times, seed=seed, **options))
     try:
         yield injected
     finally:
@@ -85,7 +85,7 @@ def no_wait() -> Generator[None, None, None]:
             with no_wait():
                 yield
     """
-    with backoff.skipped():
+    with backoff.skip_delays():
         yield
 
 

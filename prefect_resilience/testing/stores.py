@@ -120,12 +120,12 @@ class StoreContract:
         assert store.load(key) is None
 
     def test_versions_grow_over_a_deletion(self, store: Store, key: str) -> None:
-        seen = [0]
+        versions = [0]
         for life in range(20):
             version = store.swap(key, 0, life)
             version = store.swap(key, version, life)
-            assert version > seen[-1]
-            seen.append(version)
+            assert version > versions[-1]
+            versions.append(version)
             assert store.delete(key, version)
             # A swap that was prepared in an earlier life of the key must not succeed in a later one.
             assert store.swap(key, version, "late") == 0
@@ -135,18 +135,19 @@ class StoreContract:
     @settings(max_examples=60, deadline=None, suppress_health_check=FIXTURES)
     @given(value=json_values)
     def test_json_comes_back_as_it_was(self, store: Store, key: str, value: Any) -> None:
-        found = store.load(key)
-        version = store.swap(key, found.version if found else 0, value)
+        document = store.load(key)
+        version = store.swap(key, document.version if document else 0, value)
         # As text, 1, 1.0 and True differ, and so do 0.0 and -0.0.
-        assert json.dumps(loaded_of(store, key).value, sort_keys=True) == json.dumps(value, sort_keys=True)
-        assert loaded_of(store, key).version == version
+        stored = load_existing(store, key)
+        assert json.dumps(stored.value, sort_keys=True) == json.dumps(value, sort_keys=True)
+        assert stored.version == version
 
     def test_changing_a_value_does_not_change_the_document(self, store: Store, key: str) -> None:
         value: dict[str, Any] = {"list": [1]}
         store.swap(key, 0, value)
         value["list"].append(2)
-        loaded_of(store, key).value["list"].append(3)
-        assert loaded_of(store, key).value == {"list": [1]}
+        load_existing(store, key).value["list"].append(3)
+        assert load_existing(store, key).value == {"list": [1]}
 
     @pytest.mark.parametrize(
         ("value", "error"),
@@ -167,14 +168,14 @@ class StoreContract:
     def test_large_documents_come_back(self, store: Store, key: str) -> None:
         value = {"text": "ä𝄞" * 100_000, "list": list(range(10_000))}
         store.swap(key, 0, value)
-        assert loaded_of(store, key).value == value
+        assert load_existing(store, key).value == value
 
     # -- expiry
 
     def test_a_document_lives_until_it_expires(self, store: Store, key: str) -> None:
         expires_at = store.now() + 3600
         version = store.swap(key, 0, 1, expires_at=expires_at)
-        loaded = loaded_of(store, key)
+        loaded = load_existing(store, key)
         assert (loaded.value, loaded.version) == (1, version)
         assert loaded.expires_at is not None
         assert abs(loaded.expires_at - expires_at) < 0.01
@@ -187,7 +188,7 @@ class StoreContract:
         assert store.delete(key, version) is False
         assert store.scan(key) == []
         assert store.swap(key, 0, "new") > version
-        assert (loaded_of(store, key).value, loaded_of(store, key).expires_at) == ("new", None)
+        assert (load_existing(store, key).value, load_existing(store, key).expires_at) == ("new", None)
 
     def test_a_document_is_gone_once_its_time_has_passed(self, store: Store, key: str) -> None:
         version = store.swap(key, 0, 1, expires_at=store.now() + SHORT)
@@ -329,18 +330,18 @@ def count_together(store: Store, key: str, writers: int, swaps: int) -> None:
     def write() -> None:
         done = lost = 0
         while done < swaps:
-            found = store.load(key)
-            if store.swap(key, found.version if found else 0, (found.value if found else 0) + 1):
+            document = store.load(key)
+            if store.swap(key, document.version if document else 0, (document.value if document else 0) + 1):
                 done, lost = done + 1, 0
             else:
                 lost += 1
                 time.sleep(random.uniform(0, min(0.2, 0.002 * 2**lost)))
 
     in_threads(write, writers)
-    assert loaded_of(store, key).value == writers * swaps
+    assert load_existing(store, key).value == writers * swaps
 
 
-def loaded_of(store: Store, key: str) -> Document:
+def load_existing(store: Store, key: str) -> Document:
     """The document under a key. It must exist."""
     loaded = store.load(key)
     assert loaded is not None

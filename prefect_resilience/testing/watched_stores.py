@@ -87,8 +87,8 @@ class WatchedStoreContract:
             for keys in (["a", "b*"], ["b*", "c"], ["a"]):
                 watch.follow([prefix + key for key in keys])
                 for key in ("a", "b*", "c", "bb"):
-                    found = watched.load(prefix + key)
-                    watched.swap(prefix + key, found.version if found else 0, keys, publish=True)
+                    document = watched.load(prefix + key)
+                    watched.swap(prefix + key, document.version if document else 0, keys, publish=True)
                 heard = set[str]()
                 while len(heard) < len(keys):
                     heard |= {news.key for news in _next(watch)}
@@ -123,9 +123,9 @@ class WatchedStoreContract:
 
     def test_every_watch_gets_news(self, watched: WatchedStore, prefix: str) -> None:
         """Also watches of shorter prefixes."""
-        with closing(watched.watch(prefix)) as one, closing(watched.watch(prefix[:-1])) as other:
+        with closing(watched.watch(prefix)) as first, closing(watched.watch(prefix[:-1])) as other:
             watched.swap(prefix + "a", 0, 1, publish=True)
-            assert _next(one) == _next(other)
+            assert _next(first) == _next(other)
 
     def test_what_was_written_before_is_not_published(self, watched: WatchedStore, prefix: str) -> None:
         """A watch begins when `watch` returns."""

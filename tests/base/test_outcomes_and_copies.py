@@ -9,7 +9,7 @@ from prefect.states import Completed, Failed
 
 from prefect_resilience import Bulkhead
 from prefect_resilience.base.drive import Invoke, Steps, drive
-from prefect_resilience.base.outcomes import UnawaitedResult, as_coroutine_function, masked
+from prefect_resilience.base.outcomes import UnawaitedResult, as_coroutine_function, mask_state
 from prefect_resilience.base.snapshots import snapshot
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -29,12 +29,12 @@ def test_a_callable_object_keeps_the_name_that_it_has() -> None:
 
 def test_a_returned_state_is_masked() -> None:
     error, clean = ValueError(SECRET), ValueError("***")
-    state = masked(Failed(message=f"key {SECRET}", data=error), error, clean)
+    state = mask_state(Failed(message=f"key {SECRET}", data=error), error, clean)
     assert SECRET not in state.message
     assert state.data is clean
-    assert masked(state, clean, clean) is state
+    assert mask_state(state, clean, clean) is state
     done = Completed(data=1)
-    assert masked([done], error, clean) == [done]
+    assert mask_state([done], error, clean) == [done]
 
 
 def test_what_cannot_be_copied_is_the_object_itself() -> None:

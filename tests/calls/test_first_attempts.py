@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from prefect_resilience import Bulkhead, CircuitBreaker, Retry, Timeout
-from prefect_resilience.calls.edge.local import LocalRun, called, current_call
+from prefect_resilience.calls.edge.local import LocalRun, call_guarded, current_call
 from prefect_resilience.calls.edge.options import make_guard
 from prefect_resilience.calls.edge.resilient import resilient
 from prefect_resilience.calls.first import FirstAttempt
@@ -142,7 +142,7 @@ def test_a_success_after_a_change_does_not_count(breaker: CircuitBreaker) -> Non
 
     def with_generators(run: LocalRun, failed: object) -> Any:
         steps.append("asked")
-        return called(run)
+        return call_guarded(run)
 
     guard = make_guard(change, False, TWICE, {"circuit": breaker})
     for _ in range(2):

@@ -28,10 +28,10 @@ class Recorder(Guarding):
     def bind(self, parameters: Mapping[str, Any], /) -> Self:
         return self
 
-    def entered(self) -> Steps[None]:
+    def acquire(self) -> Steps[None]:
         yield from ()
 
-    def left(self, ticket: Any, error: BaseException | None = None, **_: Any) -> Steps[None]:
+    def finish(self, ticket: Any, error: BaseException | None = None, **_: Any) -> Steps[None]:
         self.seen.append(error)
         if self.failure is not None:
             raise self.failure

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from prefect_resilience import classify
-from prefect_resilience.base.outcomes import answered_for, is_answered_for
+from prefect_resilience.base.outcomes import caller_checks_failures, is_answered_for
 from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
     CircuitOpenError,
@@ -46,6 +46,6 @@ def test_a_child_process_that_died() -> None:
 
 def test_who_answers_for_failures() -> None:
     assert not is_answered_for()
-    with answered_for():
+    with caller_checks_failures():
         assert is_answered_for()
     assert not is_answered_for()

@@ -123,7 +123,7 @@ def test_each_task_run_of_a_resilient_flow_is_noted() -> None:
         context = FlowRunContext.get()
         assert context is not None
         assert context.flow_run is not None
-        assert seams.started_tasks_alone(context)
+        assert seams.has_only_tasks(context)
         noted = notes.last_notes(str(context.flow_run.id))
         assert noted is not None
         return dict(+noted.states), noted.retries, [*noted.outputs.values()]
@@ -157,7 +157,7 @@ def test_another_flow_is_no_task_run_that_is_noted() -> None:
     @resilient_flow
     def outer() -> bool:
         inner()
-        return seams.started_tasks_alone(FlowRunContext.get())
+        return seams.has_only_tasks(FlowRunContext.get())
 
     assert outer() is False
 

@@ -70,7 +70,7 @@ def circuit_store_url() -> str:
     return settings.circuit_store_url or settings.store_url
 
 
-def enabled() -> bool:
+def is_enabled() -> bool:
     """Whether resilience is switched on. Runs on every call, so it reads only the two variables."""
-    said = os.environ.get("RESILIENCE_ENABLED") or os.environ.get("PREFECT_RESILIENCE_ENABLED")
-    return said is None or said.strip().lower() not in _OFF
+    text = os.environ.get("RESILIENCE_ENABLED") or os.environ.get("PREFECT_RESILIENCE_ENABLED")
+    return text is None or text.strip().lower() not in _OFF

@@ -11,7 +11,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from prefect_resilience.base.drive import Steps, drive
-from prefect_resilience.base.edge.settings import current_settings, enabled
+from prefect_resilience.base.edge.settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,
@@ -20,10 +20,10 @@ from prefect_resilience.calls.edge.exchange import (
     Exchange,
     HttpRun,
     as_methods,
-    attempted,
-    exchanged,
     guard_of,
     is_failure,
+    send_attempt,
+    send_guarded,
 )
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
@@ -92,9 +92,9 @@ class ResilientAdapter(HTTPAdapter):
         self._methods: frozenset[str] = allowed_methods
 
     def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        if not enabled():
+        if not is_enabled():
             return super().send(request, *args, **kwargs)
-        return drive(exchanged(self._run(_Sending(request, args, kwargs))))
+        return drive(send_guarded(self._run(_Sending(request, args, kwargs))))
 
     def _run(self, sending: _Sending, until: float | None = None) -> HttpRun:
         request = sending.request
@@ -125,7 +125,7 @@ class ResilientAdapter(HTTPAdapter):
             sending.rewind()
             return super(ResilientAdapter, self).send(sending.request, *sending.args, **sending.kwargs)
 
-        return drive(attempted(exchange, send, _judged, threaded=self._guard.timeout is not None))
+        return drive(send_attempt(exchange, send, _judge, threaded=self._guard.timeout is not None))
 
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> requests.Response:
@@ -135,7 +135,7 @@ class ResilientAdapter(HTTPAdapter):
             request.url = base.url_for(request.url or "")
             request.headers = type(request.headers)(base.headers_for(_texts(request.headers)))
             there = _Sending(request, sending.args, sending.kwargs)
-            return drive(exchanged(self._run(there, exchange.until), raises=True))
+            return drive(send_guarded(self._run(there, exchange.until), raises=True))
 
         return send
 
@@ -161,7 +161,7 @@ class _Sending:
             cast("Any", self.request.body).seek(self.begins_at)
 
 
-def _judged(response: requests.Response) -> Steps[requests.HTTPError | None]:
+def _judge(response: requests.Response) -> Steps[requests.HTTPError | None]:
     """The error of a response that reports a failure of the service; else None."""
     if not is_failure(response.status_code):
         return None
@@ -171,8 +171,8 @@ def _judged(response: requests.Response) -> Steps[requests.HTTPError | None]:
             response.content  # noqa: B018 - it is read here, for the classification and for the caller
         except requests.RequestException as error:
             response.raw = _Broken(response.raw, error)
-    said = f"{response.status_code} {response.reason} from {urlsplit(response.url).netloc.rpartition('@')[2]}"
-    return requests.HTTPError(said, response=response)
+    text = f"{response.status_code} {response.reason} from {urlsplit(response.url).netloc.rpartition('@')[2]}"
+    return requests.HTTPError(text, response=response)
     yield  # makes it a generator
 
 

@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.attempt import Held, enter, failed, leave, succeeded
-from prefect_resilience.calls.edge.local import LocalRun, delay_after, paused
+from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.calls.attempt import Held, enter, handle_failure, leave, record_success
+from prefect_resilience.calls.edge.local import LocalRun, delay_after, pause_before_retry
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 OF_A_BLOCK = ("retry", "circuit", "limits", "classify", "error_budget")
@@ -39,34 +39,34 @@ class _Attempt:
         self._held: Held = []
         self._began = time.monotonic()
 
-    def acquired(self) -> Steps[bool]:
+    def acquire(self) -> Steps[bool]:
         """Acquire the guards. False if one of them rejected the attempt and there is another one."""
-        if not enabled():
+        if not is_enabled():
             return True
         try:
             yield from enter(self._run.guard, self._run, self._held)
         except Exception as error:
-            if not (yield from self.ended(error)):
+            if not (yield from self.finish(error)):
                 raise
             return False
         return True
 
-    def ended(self, error: BaseException | None) -> Steps[bool]:
+    def finish(self, error: BaseException | None) -> Steps[bool]:
         """Release the guards. Returns whether the error is swallowed, because another attempt follows."""
         run = self._run
         yield from leave(run.guard, self._held, error)
-        if not enabled() or (isinstance(error, BaseException) and not isinstance(error, Exception)):
+        if not is_enabled() or (isinstance(error, BaseException) and not isinstance(error, Exception)):
             return False
         if error is None:
-            yield from succeeded(run.guard, run, None)
+            yield from record_success(run.guard, run, None)
             return False
-        outcome = yield from failed(run.guard, run, self._began, error)
+        outcome = yield from handle_failure(run.guard, run, self._began, error)
         if not isinstance(outcome, Exception) or delay_after(run, outcome) is None:
             return False
         self.failure = outcome
         return True
 
-    def given_back(self) -> Steps[None]:
+    def release(self) -> Steps[None]:
         """Release what was acquired for a block that was not entered."""
         yield from leave(self._run.guard, self._held, None)
 
@@ -87,7 +87,7 @@ class Block(_Attempt):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return drive(self.ended(error))
+        return drive(self.finish(error))
 
 
 class AsyncBlock(_Attempt):
@@ -100,7 +100,7 @@ class AsyncBlock(_Attempt):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return await adrive(self.ended(error))
+        return await adrive(self.finish(error))
 
 
 def attempts(run: LocalRun) -> Generator[Block, None, None]:
@@ -108,15 +108,15 @@ def attempts(run: LocalRun) -> Generator[Block, None, None]:
     while True:
         number += 1
         block = Block(run, number)
-        if drive(block.acquired()):
+        if drive(block.acquire()):
             try:
                 yield block
             finally:
-                drive(block.given_back())
+                drive(block.release())
             block.must_be_entered("with")
         if block.failure is None:
             return
-        drive(paused(run, delay_after(run, block.failure) or 0.0, block.failure))
+        drive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))
 
 
 async def attempts_async(run: LocalRun) -> AsyncGenerator[AsyncBlock, None]:
@@ -124,12 +124,12 @@ async def attempts_async(run: LocalRun) -> AsyncGenerator[AsyncBlock, None]:
     while True:
         number += 1
         block = AsyncBlock(run, number)
-        if await adrive(block.acquired()):
+        if await adrive(block.acquire()):
             try:
                 yield block
             finally:
-                await adrive(block.given_back())
+                await adrive(block.release())
             block.must_be_entered("async with")
         if block.failure is None:
             return
-        await adrive(paused(run, delay_after(run, block.failure) or 0.0, block.failure))
+        await adrive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))

@@ -34,7 +34,7 @@ def is_whole(message: Any) -> bool:
     return type(stream) is httpx.ByteStream or isinstance(stream, library_of(message).ByteStream)
 
 
-def guarded_stream(cls: type[Any], response: Any, *args: Any) -> Any:
+def guard_stream(cls: type[Any], response: Any, *args: Any) -> Any:
     """The response's stream as `cls`, a class of this module, made a stream of the response's library."""
     return _stream_class(cls, library_of(response))(response, *args)
 
@@ -64,7 +64,7 @@ def as_answer(answer: Any, isasync: bool) -> Any:
 # The body of an error.
 
 
-def judged(response: Any) -> Steps[Exception | None]:
+def judge(response: Any) -> Steps[Exception | None]:
     """The error of a response that reports a failure of the service; else None. READ bytes of the body are
     read; the response still has all of it."""
     if not is_failure(response.status_code):
@@ -72,7 +72,7 @@ def judged(response: Any) -> Steps[Exception | None]:
     if is_whole(response):
         return _unwell(response, None)
     stream = response.stream
-    response.stream = rest = guarded_stream(_Rest, response)
+    response.stream = rest = guard_stream(_Rest, response)
     if hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"):
         whole = yield Invoke(rest.aread_some)
     else:
@@ -91,8 +91,8 @@ def _unwell(response: Any, body: bytes | None) -> Exception:
             )
             shown.extensions = response.extensions
     status = f"{response.status_code} {response.reason_phrase}".strip()
-    said = f"{status} from {response.request.url.host}"
-    return library.HTTPStatusError(said, request=response.request, response=shown)
+    message = f"{status} from {response.request.url.host}"
+    return library.HTTPStatusError(message, request=response.request, response=shown)
 
 
 class _Rest:

@@ -39,7 +39,7 @@ def stoppable(request: Any, is_over: Callable[[], bool]) -> Any:
 # the pool as one in use: it takes a place for ever.
 
 
-def lost_place(error: BaseException) -> bool:
+def is_place_lost(error: BaseException) -> bool:
     """Whether this end of a request may have left such a connection."""
     return not isinstance(error, Exception) or type(error).__name__ == "PoolTimeout"
 
@@ -49,7 +49,7 @@ def free_places(transport: Any, ended: Any) -> None:
     given to requests that wait."""
     pool: Any = getattr(transport, "_pool", None)
     if hasattr(pool, "_assign_requests_to_connections"):
-        for connection in _left_over(pool, ended):
+        for connection in _take_leftovers(pool, ended):
             connection.close()
 
 
@@ -57,31 +57,31 @@ async def afree_places(transport: Any, ended: Any) -> None:
     """As `free_places`, for an async transport."""
     pool: Any = getattr(transport, "_pool", None)
     if hasattr(pool, "_assign_requests_to_connections"):
-        left_over = _left_over(pool, ended)
+        left_over = _take_leftovers(pool, ended)
         if left_over:
-            await asyncio.shield(asyncio.create_task(_closed(left_over)))
+            await asyncio.shield(asyncio.create_task(_close_all(left_over)))
 
 
-async def _closed(connections: list[Any]) -> None:
+async def _close_all(connections: list[Any]) -> None:
     for connection in connections:
         with suppress(Exception):  # it is out of the pool, and its socket is closed first
             await connection.aclose()
 
 
-def _left_over(pool: Any, ended: Any) -> list[Any]:
+def _take_leftovers(pool: Any, ended: Any) -> list[Any]:
     """The connections to close: those in use of which no request makes use."""
     with pool._optional_thread_lock:
-        for one in [*pool._requests]:
-            if one.request.extensions is ended.extensions:
-                pool._requests.remove(one)
-        wanted = {id(one.connection) for one in pool._requests}
+        for request in [*pool._requests]:
+            if request.request.extensions is ended.extensions:
+                pool._requests.remove(request)
+        wanted = {id(request.connection) for request in pool._requests}
         left_over = [
-            one
-            for one in pool._connections
-            if id(one) not in wanted and not one.is_idle() and not one.is_closed()
+            connection
+            for connection in pool._connections
+            if id(connection) not in wanted and not connection.is_idle() and not connection.is_closed()
         ]
-        for one in left_over:
-            pool._connections.remove(one)
+        for connection in left_over:
+            pool._connections.remove(connection)
         return [*left_over, *pool._assign_requests_to_connections()]
 
 

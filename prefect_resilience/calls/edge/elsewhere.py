@@ -14,7 +14,7 @@ from prefect_resilience.durable.effects.current import HEADER
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks, named_arguments
+from prefect_resilience.guards.fallbacks import Fallback, arguments_by_name, as_fallbacks
 
 
 def elsewhere(
@@ -26,15 +26,15 @@ def elsewhere(
     """The fallbacks of a transport: base URLs become `sender(url)`; functions get the client's request, which
     is `asked(exchange.request)`."""
     listed: list[Any] = [*fallbacks] if isinstance(fallbacks, list | tuple) else [fallbacks]
-    made: list[Fallback] = []
-    for one in [] if fallbacks is None else listed:
-        if isinstance(one, str | BaseURL):
-            base = BaseURL(one) if isinstance(one, str) else one
-            made.append(Fallback(_Elsewhere(_in_time(sender(base)), isasync), name=base.url))
+    steps: list[Fallback] = []
+    for item in [] if fallbacks is None else listed:
+        if isinstance(item, str | BaseURL):
+            base = BaseURL(item) if isinstance(item, str) else item
+            steps.append(Fallback(_Elsewhere(_in_time(sender(base)), isasync), name=base.url))
             continue
-        (step,) = as_fallbacks(one)
-        made.append(replace(step, to=_Elsewhere(_with_request(step, asked), step.isasync)))
-    return made
+        (step,) = as_fallbacks(item)
+        steps.append(replace(step, to=_Elsewhere(_with_request(step, asked), step.isasync)))
+    return steps
 
 
 class BaseURL:
@@ -58,19 +58,19 @@ class BaseURL:
 
     def url_for(self, url: str) -> str:
         """The URL of a request at this server."""
-        base, asked = urlsplit(self.url), urlsplit(url)
-        path, own = asked.path or "/", base.path.rstrip("/")
+        base, requested = urlsplit(self.url), urlsplit(url)
+        path, own = requested.path or "/", base.path.rstrip("/")
         if own and (path == own or path.startswith(own + "/")):
             path = path[len(own) :]
-        return urlunsplit((base.scheme, base.netloc, own + path, asked.query, ""))
+        return urlunsplit((base.scheme, base.netloc, own + path, requested.query, ""))
 
     def headers_for(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
         """The headers of a request at this server."""
         own = {name.casefold() for name in self.headers} | {"host"}
-        kept = [(name, value) for name, value in headers if name.casefold() not in own]
+        pairs = [(name, value) for name, value in headers if name.casefold() not in own]
         if not self.same_credentials:
-            kept = [(name, value) for name, value in kept if not _is_credential(name.casefold())]
-        return [*kept, *self.headers.items()]
+            pairs = [(name, value) for name, value in pairs if not _is_credential(name.casefold())]
+        return [*pairs, *self.headers.items()]
 
 
 def _is_credential(name: str) -> bool:
@@ -123,7 +123,7 @@ def _with_request(step: Fallback, asked: Callable[[Any], Any]) -> Callable[..., 
             )
 
     def call(exchange: Exchange, error: ErrorContext) -> Any:
-        args, kwargs = named_arguments(wanted, {"request": asked(exchange.request), "error": error}, {})
+        args, kwargs = arguments_by_name(wanted, {"request": asked(exchange.request), "error": error}, {})
         return target(*args, **kwargs)
 
     return call

@@ -10,7 +10,7 @@ from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.durations import LONGEST
-from prefect_resilience.calls.edge.local import LocalRun, called
+from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.edge.options import as_policy, make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
@@ -53,11 +53,11 @@ def as_methods(methods: Any) -> frozenset[str]:
         return IDEMPOTENT
     is_list = isinstance(methods, Iterable) and not isinstance(methods, str)
     listed: list[Any] = [*methods] if is_list else []
-    if not is_list or not all(isinstance(one, str) for one in listed):
+    if not is_list or not all(isinstance(name, str) for name in listed):
         raise ConfigurationError(
             f"allowed_methods={methods!r} is not a list of HTTP methods: write ['GET', 'POST']"
         )
-    return frozenset(one.upper() for one in listed)
+    return frozenset(name.upper() for name in listed)
 
 
 def is_failure(status: int) -> bool:
@@ -169,16 +169,16 @@ class Exchange:
             if self._over == attempt:
                 self.error, self.last, self._arrived = error, answer, None
 
-    def dropped(self) -> Steps[None]:
+    def drop_response(self) -> Steps[None]:
         """Close the response to the latest attempt."""
         last, self.last = self.last, None
         if last is not None:
             yield Invoke(self.close, (last,))
 
-    def given_up(self) -> Steps[None]:
+    def give_up(self) -> Steps[None]:
         """Close the responses that have arrived, because the call was cancelled."""
         self.over()
-        yield from self.dropped()
+        yield from self.drop_response()
         if self.good is not None:
             yield Invoke(self.close, (self.good,))
 
@@ -192,32 +192,32 @@ class HttpRun(LocalRun):
         super().__init__(f"{exchange.method} {exchange.host}", guard, (exchange,), {})
         self.exchange = exchange
         if exchange.until is not None:  # of the request in whose place this one is sent
-            left = self._bounded(exchange.until)
-            self.guard = replace(self.guard, retry=guard.retry.model_copy(update={"max_elapsed": left}))
+            remaining = self._bound(exchange.until)
+            self.guard = replace(self.guard, retry=guard.retry.model_copy(update={"max_elapsed": remaining}))
         elif deadline is not None:
             exchange.until = time.monotonic() + deadline
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        one = self.exchange
-        return {"exchange": one, "host": one.host, "method": one.method, "prefix": one.prefix}
+        sent = self.exchange
+        return {"exchange": sent, "host": sent.host, "method": sent.method, "prefix": sent.prefix}
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
         return self.exchange.refusal(error)
         yield  # makes it a generator
 
-    def waited(self, seconds: float) -> None:
-        super().waited(seconds)
+    def add_wait(self, seconds: float) -> None:
+        super().add_wait(seconds)
         if self.exchange.until is not None:
-            self._bounded(self.exchange.until)
+            self._bound(self.exchange.until)
 
-    def _bounded(self, until: float) -> float:
+    def _bound(self, until: float) -> float:
         """Let the next attempt end by then. Returns the seconds that are left."""
-        left, timeout = max(until - time.monotonic(), 0.001), self.guard.timeout
+        remaining, timeout = max(until - time.monotonic(), 0.001), self.guard.timeout
         assert timeout is not None  # a deadline is one
-        total = left if timeout.total is None else min(timeout.total, left)
+        total = remaining if timeout.total is None else min(timeout.total, remaining)
         self.guard = replace(self.guard, timeout=Timeout(total, mode=timeout.mode))
-        return left
+        return remaining
 
     def report(self, report: CallReport) -> None:
         if report.failure is not None:
@@ -252,33 +252,33 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     return make_guard(send, isasync, retry, ours)
 
 
-def exchanged(run: HttpRun, first: Steps[Any] | None = None, *, raises: bool = False) -> Steps[Any]:
+def send_guarded(run: HttpRun, first: Steps[Any] | None = None, *, raises: bool = False) -> Steps[Any]:
     """Send with all guards. Returns the response, even if it is a failure of the service; with `raises`, its
     error is raised. `first`: the end of a first attempt that failed."""
     exchange = run.exchange
     try:
-        answer = yield from called(run, first)
+        answer = yield from call_guarded(run, first)
     except Exception as error:
         refused = isinstance(error, CircuitOpenError | LimitRefused)
         if refused and exchange.effect is not None:
             attest_unsent(exchange.effect.witness, exchange.request)
         if not raises and not refused and exchange.last is not None:
             return exchange.last
-        yield from exchange.dropped()
+        yield from exchange.drop_response()
         raise
     except GeneratorExit:  # after which nothing may be awaited
         exchange.over()
         raise
     except BaseException:
-        yield from exchange.given_up()
+        yield from exchange.give_up()
         raise
     finally:
         exchange.error = None  # its traceback has these frames, which hold the exchange
-    yield from exchange.dropped()
+    yield from exchange.drop_response()
     return answer
 
 
-def attempted(
+def send_attempt(
     exchange: Exchange,
     send: Callable[[int], Any],
     judge: Callable[[Any], Steps[Exception | None]],
@@ -290,7 +290,7 @@ def attempted(
 
     `threaded`: the attempt may be abandoned in its thread.
     """
-    yield from exchange.dropped()
+    yield from exchange.drop_response()
     attempt = exchange.began()
     try:
         answer = yield Invoke(send, (attempt,))
@@ -300,12 +300,12 @@ def attempted(
     if threaded and not exchange.arrives(attempt, answer):
         yield Invoke(exchange.close, (answer,))
         return answer
-    yield from accepted(exchange, answer, judge, attempt)
+    yield from check_response(exchange, answer, judge, attempt)
     exchange.good = answer
     return answer
 
 
-def accepted(
+def check_response(
     exchange: Exchange, answer: Any, judge: Callable[[Any], Steps[Exception | None]], attempt: int = 0
 ) -> Steps[None]:
     """Raise the error of a response that is a failure of the service; the response is kept."""

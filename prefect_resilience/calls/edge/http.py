@@ -16,21 +16,21 @@ import anyio
 import httpx
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.base.edge.settings import current_settings, enabled
+from prefect_resilience.base.edge.settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.bodies import (
     AsyncIdleStream,
     IdleStream,
     as_answer,
-    guarded_stream,
+    guard_stream,
     is_whole,
-    judged,
+    judge,
     library_of,
 )
 from prefect_resilience.calls.edge.connections import (
     AsyncPooledStream,
     afree_places,
     free_places,
-    lost_place,
+    is_place_lost,
     stoppable,
 )
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
@@ -40,12 +40,12 @@ from prefect_resilience.calls.edge.exchange import (
     WRITES,
     Exchange,
     HttpRun,
-    accepted,
     as_methods,
-    attempted,
-    exchanged,
+    check_response,
     guard_of,
     is_failure,
+    send_attempt,
+    send_guarded,
 )
 from prefect_resilience.calls.edge.local import current_call
 from prefect_resilience.calls.first import FirstAttempt
@@ -105,7 +105,7 @@ class _HttpxGuards:
         ours["fallback"] = elsewhere(options["fallback"], self._to, isasync)
         self._guard: Guard = guard_of(ours, self._request, isasync)
         self._first = FirstAttempt(self._guard, self._begin)
-        self._by_prefix = any("prefix" in each.fields for each in self._guard.entered_in_order)
+        self._by_prefix = any("prefix" in guarding.fields for guarding in self._guard.entered_in_order)
         self._threaded = not isasync and self._guard.timeout is not None
 
     def _request(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
@@ -120,7 +120,7 @@ class _HttpxGuards:
         """A fallback that sends to another server."""
         raise NotImplementedError
 
-    def _made(self, request: Any) -> Any:
+    def _inner_transport(self, request: Any) -> Any:
         """The transport that sends, of the client's own library."""
         with self._making:
             if self._inner is None:
@@ -145,16 +145,16 @@ class _HttpxGuards:
 
     def _again(self, exchange: Exchange, base: BaseURL) -> httpx.Request:
         """The request for another server."""
-        asked: httpx.Request = exchange.request
-        library = library_of(asked)
-        url = library.URL(base.url_for(str(asked.url)))
+        original: httpx.Request = exchange.request
+        library = library_of(original)
+        url = library.URL(base.url_for(str(original.url)))
         host = ("Host", url.netloc.decode("ascii"))
         return library.Request(
-            asked.method,
+            original.method,
             url,
-            headers=[host, *base.headers_for(asked.headers.multi_items())],
-            stream=asked.stream,
-            extensions=dict(asked.extensions),
+            headers=[host, *base.headers_for(original.headers.multi_items())],
+            stream=original.stream,
+            extensions=dict(original.extensions),
         )
 
 
@@ -168,7 +168,7 @@ def _buffers(request: httpx.Request, guard: Guard, methods: frozenset[str]) -> b
     return size.isdigit() and int(size) <= MOST_REPLAYED
 
 
-def _witnessed(request: httpx.Request, isasync: bool) -> None:
+def _attend_effect(request: httpx.Request, isasync: bool) -> None:
     """Give a request inside an effect its key, and let the effect's witness see it."""
     effect = in_progress.get()
     if effect is None:
@@ -223,20 +223,20 @@ class ResilientTransport(_HttpxGuards, _Transport):
     ) -> None:
         self._inner = transport
         options = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
-        others = {"deadline": deadline, "fallback": fallback, "classify": classify}
-        others["allowed_methods"] = allowed_methods
-        super().__init__({**options, **others}, isasync=False)
+        own_options = {"deadline": deadline, "fallback": fallback, "classify": classify}
+        own_options["allowed_methods"] = allowed_methods
+        super().__init__({**options, **own_options}, isasync=False)
 
     def handle_request(self, request: Any) -> Any:
-        inner = self._inner or self._made(request)
-        if not enabled():
+        inner = self._inner or self._inner_transport(request)
+        if not is_enabled():
             return inner.handle_request(request)
         if _buffers(request, self._guard, self._methods):
             request.read()
         run = self._run(request)
         around = current_call.set(run)
         try:
-            answer = self._first.call(run, run.args, {}, exchanged)
+            answer = self._first.call(run, run.args, {}, send_guarded)
         finally:
             current_call.reset(around)
         return self._patient(as_answer(answer, isasync=False))
@@ -245,7 +245,7 @@ class ResilientTransport(_HttpxGuards, _Transport):
         try:
             answer = self._once(exchange.request)
             if is_failure(answer.status_code):
-                drive(accepted(exchange, answer, judged))
+                drive(check_response(exchange, answer, judge))
         except Exception as error:
             exchange.error = error
             raise
@@ -258,15 +258,15 @@ class ResilientTransport(_HttpxGuards, _Transport):
             over = partial(exchange.is_over, attempt) if self._threaded else None
             return self._once(exchange.request, over)
 
-        return drive(attempted(exchange, send, judged, threaded=self._threaded))
+        return drive(send_attempt(exchange, send, judge, threaded=self._threaded))
 
     def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
-        _witnessed(request, isasync=False)
+        _attend_effect(request, isasync=False)
         sent = request if is_over is None else stoppable(request, is_over)
         try:
             response = self._inner.handle_request(sent)
         except BaseException as error:
-            if lost_place(error):
+            if is_place_lost(error):
                 free_places(self._inner, sent)
             raise
         response.request = request
@@ -274,13 +274,13 @@ class ResilientTransport(_HttpxGuards, _Transport):
 
     def _to(self, base: BaseURL) -> Any:
         def send(exchange: Exchange, _: Any) -> httpx.Response:
-            return drive(exchanged(self._run(self._again(exchange, base), exchange.until), raises=True))
+            return drive(send_guarded(self._run(self._again(exchange, base), exchange.until), raises=True))
 
         return send
 
     def _patient(self, response: httpx.Response) -> httpx.Response:
         if self._idle is not None and not is_whole(response):
-            response.stream = guarded_stream(IdleStream, response, self._idle)
+            response.stream = guard_stream(IdleStream, response, self._idle)
         return response
 
     def close(self) -> None:
@@ -306,20 +306,20 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
     ) -> None:
         self._inner = transport
         options = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
-        others = {"deadline": deadline, "fallback": fallback, "classify": classify}
-        others["allowed_methods"] = allowed_methods
-        super().__init__({**options, **others}, isasync=True)
+        own_options = {"deadline": deadline, "fallback": fallback, "classify": classify}
+        own_options["allowed_methods"] = allowed_methods
+        super().__init__({**options, **own_options}, isasync=True)
 
     async def handle_async_request(self, request: Any) -> Any:
-        inner = self._inner or self._made(request)
-        if not enabled():
+        inner = self._inner or self._inner_transport(request)
+        if not is_enabled():
             return await inner.handle_async_request(request)
         if _buffers(request, self._guard, self._methods):
             await request.aread()
         run = self._run(request)
         around = current_call.set(run)
         try:
-            answer = await self._first.acall(run, run.args, {}, exchanged)
+            answer = await self._first.acall(run, run.args, {}, send_guarded)
         except asyncio.CancelledError:
             if run.exchange.good is not None:  # its outcome was not yet merged into the store
                 await _aclose(run.exchange.good)
@@ -332,7 +332,7 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
         try:
             answer = await self._once(exchange.request)
             if is_failure(answer.status_code):
-                await adrive(accepted(exchange, answer, judged))
+                await adrive(check_response(exchange, answer, judge))
         except Exception as error:
             exchange.error = error
             raise
@@ -343,33 +343,33 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
         self, exchange: Exchange, host: str = "", method: str = "", prefix: str = ""
     ) -> httpx.Response:
         return await adrive(
-            attempted(exchange, lambda _: self._once(exchange.request), judged, threaded=False)
+            send_attempt(exchange, lambda _: self._once(exchange.request), judge, threaded=False)
         )
 
     async def _once(self, request: httpx.Request) -> httpx.Response:
-        _witnessed(request, isasync=True)
+        _attend_effect(request, isasync=True)
         request.extensions = {**request.extensions}  # its own, by which its place in a pool is known
         try:
             response = await self._inner.handle_async_request(request)
         except BaseException as error:
-            if lost_place(error):
+            if is_place_lost(error):
                 await afree_places(self._inner, request)
             raise
         response.request = request
         if hasattr(self._inner, "_pool"):
-            response.stream = guarded_stream(AsyncPooledStream, response, self._inner)
+            response.stream = guard_stream(AsyncPooledStream, response, self._inner)
         return response
 
     def _to(self, base: BaseURL) -> Any:
         async def send(exchange: Exchange, _: Any) -> httpx.Response:
             run = self._run(self._again(exchange, base), exchange.until)
-            return await adrive(exchanged(run, raises=True))
+            return await adrive(send_guarded(run, raises=True))
 
         return send
 
     def _patient(self, response: httpx.Response) -> httpx.Response:
         if self._idle is not None and not is_whole(response):
-            response.stream = guarded_stream(AsyncIdleStream, response, self._idle)
+            response.stream = guard_stream(AsyncIdleStream, response, self._idle)
         return response
 
     async def aclose(self) -> None:

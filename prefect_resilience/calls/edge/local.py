@@ -19,9 +19,9 @@ from prefect.context import TaskRunContext
 from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
 from prefect.utilities.hashing import hash_objects
 
-from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept_unless
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_unless
 from prefect_resilience.base.process import setting
-from prefect_resilience.calls.attempt import guarded, next_verdict
+from prefect_resilience.calls.attempt import make_attempt, next_verdict
 from prefect_resilience.calls.decomposing import with_changes
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
@@ -30,12 +30,12 @@ from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Memories
-from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
+from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.timeouts.process import Carriage
-from prefect_resilience.guards.timeouts.threads import abandoned
+from prefect_resilience.guards.timeouts.threads import is_abandoned
 from prefect_resilience.telemetry.edge import events
-from prefect_resilience.telemetry.edge.call_totals import CallTotals, shown_error, totals_here
+from prefect_resilience.telemetry.edge.call_totals import CallTotals, short_error, totals_here
 from prefect_resilience.telemetry.metrics import attempt_succeeded
 from prefect_resilience.telemetry.model import CallReport
 
@@ -98,14 +98,14 @@ class LocalRun(ReportingRun):
             "flow_run_id": None if flow_run is None else str(flow_run),
         }
 
-    def known(self) -> RunRecord | None:
+    def record_so_far(self) -> RunRecord | None:
         return self._record
 
     def record(self, started: float) -> RunRecord:
         self._record = self._record or RunRecord(started, CallStart(uuid4().hex))
-        return self.begun(self._record, started)
+        return self.add_attempt_start(self._record, started)
 
-    def done(self) -> None:
+    def close_record(self) -> None:
         self._record = None
 
     # The log, the metrics, and the totals of the flow run.
@@ -125,7 +125,7 @@ class LocalRun(ReportingRun):
             by = name_rejecting_guard(context.category, context.exception_type)
             rejected = by or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
             totals.append("rejected" if rejected else "attempts")
-            error = shown_error(context.summary())
+            error = short_error(context.summary())
         self._totals.add(*totals, error=error)
 
     def went_well(self) -> None:
@@ -134,7 +134,7 @@ class LocalRun(ReportingRun):
         if self._totals is not None:
             self._totals.good()
 
-    def waited(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         if self._totals is not None:
             self._totals.add(waited=seconds)
 
@@ -153,8 +153,8 @@ class LocalRun(ReportingRun):
         return hash_objects(self.name, dict(self.parameters))
 
     def carry_into_child(self) -> Carriage:
-        self.carried = notes = carried(None if self._record is None else self._record.notes)
-        return Carriage(_InChild(notes), partial(setattr, notes, "left"))
+        self.carried = notes = carry(None if self._record is None else self._record.notes)
+        return Carriage(_InChild(notes), partial(setattr, notes, "packed"))
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         args, kwargs = parameters_to_args_kwargs(
@@ -162,7 +162,7 @@ class LocalRun(ReportingRun):
         )
         part = LocalRun(f"{self.name}[{label}]", self.guard, args, kwargs, self.memories)
         driver: Callable[[Steps[Any]], Any] = adrive if self.guard.isasync else drive
-        return lambda: driver(called(part))
+        return lambda: driver(call_guarded(part))
 
     # The interface for effects.
 
@@ -177,28 +177,28 @@ class LocalRun(ReportingRun):
         return pass_here()
 
 
-def called(run: LocalRun, first: Steps[Any] | None = None) -> Steps[Any]:
+def call_guarded(run: LocalRun, first: Steps[Any] | None = None) -> Steps[Any]:
     """Call with all guards, attempt after attempt; the value. `first` ends a first attempt that failed."""
     return value_of((yield from outcome_of(run, first)))
 
 
 def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool = False) -> Steps[Any]:
-    """As `called`, but the outcome of `calls.attempt.guarded`. With `threaded`, a plain function runs in a
-    thread under `adrive`."""
+    """As `call_guarded`, but the outcome of `calls.attempt.make_attempt`. With `threaded`, a plain function
+    runs in a thread under `adrive`."""
     guard = run.guard
     while True:
         try:
             with setting(current_call, run):
                 if threaded and not guard.isasync:
-                    return (yield Blocking(drive, (guarded(guard, run, run.args, run.kwargs),)))
-                steps, first = first or guarded(guard, run, run.args, run.kwargs), None
+                    return (yield Blocking(drive, (make_attempt(guard, run, run.args, run.kwargs),)))
+                steps, first = first or make_attempt(guard, run, run.args, run.kwargs), None
                 return (yield from steps)
         except Exception as error:
             if (delay := delay_after(run, error)) is None:
                 raise
             failure = error
         try:
-            yield from paused(run, delay, failure)
+            yield from pause_before_retry(run, delay, failure)
         finally:
             del failure  # see `calls.attempt.end_attempt`
 
@@ -209,12 +209,12 @@ def delay_after(run: LocalRun, error: BaseException) -> float | None:
     return None if verdict is None else verdict.delay
 
 
-def paused(run: LocalRun, delay: float, error: BaseException) -> Steps[None]:
+def pause_before_retry(run: LocalRun, delay: float, error: BaseException) -> Steps[None]:
     """Wait for the next attempt. Raises the error at once if the attempt around this call has been abandoned,
     because its result would not be read."""
     began = time.monotonic()
-    going_on = yield from slept_unless(pause(delay), abandoned)
-    run.waited(time.monotonic() - began)
+    going_on = yield from sleep_unless(pause(delay), is_abandoned)
+    run.add_wait(time.monotonic() - began)
     if not going_on:
         add_note(error, "prefect-resilience: not retried, because the attempt around this call has ended")
         raise error
@@ -234,7 +234,7 @@ _notes_of_parent: ContextVar[Notes | None] = ContextVar("prefect_resilience_note
 """In a child process: the notes of the call in its parent."""
 
 
-def set_current(run: LocalRun) -> Token[LocalRun | None]:
+def make_current(run: LocalRun) -> Token[LocalRun | None]:
     """Make this the current call. A function, because a decorated function that is pickled by value takes
     along what it refers to, and a context variable cannot be pickled."""
     return current_call.set(run)
@@ -258,5 +258,5 @@ class _InChild:
     carried: Carried
 
     def __call__(self, call: Callable[[], Any], tell: Callable[[Any], None]) -> Any:
-        _notes_of_parent.set(self.carried.unpacked(tell))
+        _notes_of_parent.set(self.carried.unpack(tell))
         return call()

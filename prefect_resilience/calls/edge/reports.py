@@ -42,7 +42,7 @@ class Seldom:
         self._kinds: OrderedDict[object, tuple[float, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def left_out(self, kind: object, now: float) -> int | None:
+    def lines_omitted(self, kind: object, now: float) -> int | None:
         """The lines of this kind that were left out since the last one; None: leave this one out too."""
         with self._lock:
             at, missed = self._kinds.get(kind, (None, 0))
@@ -62,7 +62,7 @@ _seldom = per_process(Seldom)
 def say(level: int, kind: tuple[Any, ...], line: str) -> None:
     """Log a line, to the current run if there is one, unless one of this kind was logged within a minute."""
     run = run_here()
-    missed = _seldom.left_out((run, *kind), time.monotonic())
+    missed = _seldom.lines_omitted((run, *kind), time.monotonic())
     if missed is not None:
         more = f" (and {missed:,} more like this since the last line)" if missed else ""
         log_here().log(level, "%s%s", redact(line), more)
@@ -109,7 +109,7 @@ class ReportingRun(RunContext):
             send = emit if kind == "effect" else self.emit
             send(happening, kind, name, payload)
 
-    def begun(self, record: RunRecord, started: float) -> RunRecord:
+    def add_attempt_start(self, record: RunRecord, started: float) -> RunRecord:
         """The record, with what an attempt that began then adds to it."""
         if not record.history:  # nested code may have created it after the attempt began
             record.started = min(record.started, started)
@@ -120,7 +120,7 @@ class ReportingRun(RunContext):
 
     def notes(self, make: bool) -> Notes | None:
         """What the function kept for its next attempt. None if nothing is kept yet and `make` is false."""
-        record = self.record(time.monotonic()) if make else self.known()
+        record = self.record(time.monotonic()) if make else self.record_so_far()
         return None if record is None else record.notes
 
     # Effects.

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from typing_extensions import Unpack
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
     awaiting,
@@ -25,10 +25,10 @@ from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.blocks import AsyncBlock, Block, attempts, attempts_async, check_block
 from prefect_resilience.calls.edge.local import (
     LocalRun,
-    called,
+    call_guarded,
     delay_after,
-    paused,
-    set_current,
+    make_current,
+    pause_before_retry,
     value_of,
 )
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
@@ -101,7 +101,7 @@ class Resilient:
         self._block: Guard | None = None
 
     def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]:
-        return cast("Callable[P, R]", _decorated(fn, self._options, self._name))
+        return cast("Callable[P, R]", _decorate(fn, self._options, self._name))
 
     def __iter__(self) -> Iterator[Block]:
         return attempts(self._run(isasync=False))
@@ -125,21 +125,21 @@ def _retry_of(options: Mapping[str, Any]) -> Retry:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    known = ["name", *(name for name in DEFAULTS if name not in OF_A_RUN)]
+    accepted = ["name", *(name for name in DEFAULTS if name not in OF_A_RUN)]
     for name in options:
         if name in OF_A_RUN:
             raise ConfigurationError(f"{name}= needs a task run: use it with @resilient_task")
-        if name not in known:
-            raise ConfigurationError(f"@resilient has no option {name!r}{nearest(name, known)}")
-    given = options.get("name", "name")
-    if not isinstance(given, str) or not given.strip():
-        raise ConfigurationError(f"@resilient(name={given!r}) is not a name: write name='fetch page'")
+        if name not in accepted:
+            raise ConfigurationError(f"@resilient has no option {name!r}{nearest(name, accepted)}")
+    own_name = options.get("name", "name")
+    if not isinstance(own_name, str) or not own_name.strip():
+        raise ConfigurationError(f"@resilient(name={own_name!r}) is not a name: write name='fetch page'")
 
 
-def _decorated(fn: Any, options: Mapping[str, Any], name: str | None) -> Any:
+def _decorate(fn: Any, options: Mapping[str, Any], name: str | None) -> Any:
     if isinstance(fn, classmethod | staticmethod):
         method = cast("Any", fn)
-        return type(method)(_decorated(method.__func__, options, name))
+        return type(method)(_decorate(method.__func__, options, name))
     if isinstance(fn, type) or not callable(fn):
         raise ConfigurationError(f"@resilient guards a function, not {fn!r}")
     if isinstance(getattr(fn, "guard", None), Guard):
@@ -167,7 +167,7 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
     fn, first, memories = guard.fn, FirstAttempt(guard), _memories(guard)
     awaited: Callable[..., Any] | None = None
 
-    def unawaited(error: UnawaitedResult, run: LocalRun) -> Any:
+    def repeat_awaited(error: UnawaitedResult, run: LocalRun) -> Any:
         """Repeat the call, to be awaited on the running event loop. Without a loop it is rejected."""
         nonlocal awaited
         if error.fn is not fn or not error.can_go_on:
@@ -177,16 +177,16 @@ def _sync(guard: Guard, name: str) -> Callable[..., Any]:
         return again(*run.args, **run.kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not enabled():
+        if not is_enabled():
             return fn(*args, **kwargs)
         if awaited is not None and has_loop():
             return awaited(*args, **kwargs)
         run = LocalRun(name, guard, args, kwargs, memories)
-        around = set_current(run)
+        around = make_current(run)
         try:
-            return first.call(run, args, kwargs, called)
+            return first.call(run, args, kwargs, call_guarded)
         except UnawaitedResult as error:
-            return unawaited(error, run)
+            return repeat_awaited(error, run)
         finally:
             around.var.reset(around)
 
@@ -197,12 +197,12 @@ def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callabl
     fn, first, memories = guard.fn, FirstAttempt(guard), memories or _memories(guard)
 
     async def call(*args: Any, **kwargs: Any) -> Any:
-        if not enabled():
+        if not is_enabled():
             return await fn(*args, **kwargs)
         run = LocalRun(name, guard, args, kwargs, memories)
-        around = set_current(run)
+        around = make_current(run)
         try:
-            return await first.acall(run, args, kwargs, called)
+            return await first.acall(run, args, kwargs, call_guarded)
         finally:
             around.var.reset(around)
 
@@ -211,9 +211,9 @@ def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callabl
 
 def _generator(guard: Guard, name: str) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        if not enabled():
-            made: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
-            return (yield from made)
+        if not is_enabled():
+            chunks: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
+            return (yield from chunks)
         run = LocalRun(name, guard, args, kwargs)
         while True:
             attempt = Stream(guard, run, time.monotonic())
@@ -224,7 +224,7 @@ def _generator(guard: Guard, name: str) -> Callable[..., Any]:
                     raise
                 failure = error
             try:
-                drive(paused(run, delay, failure))
+                drive(pause_before_retry(run, delay, failure))
             finally:
                 del failure
 
@@ -235,13 +235,13 @@ def _async_generator(guard: Guard, name: str) -> Callable[..., Any]:
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         run = LocalRun(name, guard, args, kwargs)
 
-        async def begun() -> Stream:
+        async def open_stream() -> Stream:
             return Stream(guard, run, time.monotonic())
 
         while True:
-            made = aone_attempt(begun, args, kwargs) if enabled() else guard.fn(*args, **kwargs)
+            source = aone_attempt(open_stream, args, kwargs) if is_enabled() else guard.fn(*args, **kwargs)
             try:
-                async with aclosing(made) as chunks:
+                async with aclosing(source) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 return
@@ -250,7 +250,7 @@ def _async_generator(guard: Guard, name: str) -> Callable[..., Any]:
                     raise
                 failure = error
             try:
-                await adrive(paused(run, delay, failure))
+                await adrive(pause_before_retry(run, delay, failure))
             finally:
                 del failure
 

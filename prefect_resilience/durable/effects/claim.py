@@ -17,8 +17,8 @@ from logging import INFO
 from time import monotonic
 from typing import Any
 
-from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, slept
-from prefect_resilience.base.outcomes import UnawaitedResult, is_state, recorded
+from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps, drive, sleep_for
+from prefect_resilience.base.outcomes import UnawaitedResult, is_state, result_data
 from prefect_resilience.durable.effects.channels import find_unwatched_channel
 from prefect_resilience.durable.effects.current import (
     CallOutcome,
@@ -172,7 +172,7 @@ class EffectClaim(LedgerSequences):
                     if hangs is not None:
                         raise self._doubt(f"{hangs}; end it, or settle the effect with --force")
                 raise EffectBusy(self.key, self.batch_id, waited)
-            yield from slept(min(pause, self.effect.max_wait - waited))
+            yield from sleep_for(min(pause, self.effect.max_wait - waited))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def intended(self) -> Steps[None]:
@@ -364,7 +364,7 @@ class EffectClaim(LedgerSequences):
 
 
 def _as_done(value: Any) -> Done:
-    value = recorded(value)
+    value = result_data(value)
     return value if isinstance(value, Done) else Done(value)
 
 

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
-from prefect_resilience.base.naming import filled_with, shorten
+from prefect_resilience.base.naming import fill_with, shorten
 from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
 from prefect_resilience.durable.effects.recipes import (
     Recipe,
@@ -290,7 +290,7 @@ def effect_key(
     if effect.key is not None:
         arguments = {BATCH_FIELD: batch_id, **parameters}
         formatter = _Escaping(effect.key, hasher)
-        filled = filled_with(formatter, effect.key, arguments, "effect key")
+        filled = fill_with(formatter, effect.key, arguments, "effect key")
         recipe["fields"] = {
             name: args[name] if name in args else _argument(value, True, hasher)
             for name, value in (formatter.values.items() if digests else ())

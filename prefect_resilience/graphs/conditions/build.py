@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import Any, cast
 
-from prefect_resilience.base.plain import shortly, unfolded
+from prefect_resilience.base.plain import shortly, unfold
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.graphs.conditions.model import Condition
@@ -51,7 +51,7 @@ class PathBuilder:
 
     def is_in(self, values: Iterable[Any]) -> Condition:
         """The value at the path is one of `values`."""
-        listed = unfolded(values)
+        listed = unfold(values)
         if not isinstance(listed, list):
             raise ConfigurationError(
                 f"path({self._path!r}).is_in() takes a list of values, not {shortly(values)}"

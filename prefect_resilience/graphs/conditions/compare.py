@@ -15,7 +15,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from prefect_resilience.base.plain import shortly, unfolded
+from prefect_resilience.base.plain import shortly, unfold
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.exceptions import ResilienceError
 
@@ -101,7 +101,7 @@ def equal(left: Any, right: Any, bounds: EvaluationBounds, *, instants: bool = T
     waiting = [(left, right)]
     while waiting:
         bounds.step()
-        one, other = (unfolded(side) for side in waiting.pop())
+        one, other = (unfold(side) for side in waiting.pop())
         if isinstance(one, list) and isinstance(other, list):
             first, second = cast("list[Any]", one), cast("list[Any]", other)
             if len(first) != len(second):

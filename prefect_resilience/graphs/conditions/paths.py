@@ -14,7 +14,7 @@ from datetime import date
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from prefect_resilience.base.plain import can_be_written, unfolded
+from prefect_resilience.base.plain import can_be_written, unfold
 from prefect_resilience.base.policy import closest
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -173,12 +173,12 @@ def follow(parts: Sequence[Part], value: Any) -> Any:
     here = value
     for steps, part in enumerate(parts):
         if type(here) is not dict or part.key not in here:  # else the mapping need not be copied
-            here = unfolded(here)
+            here = unfold(here)
         step = _step(here, part)
         if step is _NOTHING:
             return Missing(partial(_why, here, part, parts[:steps]))
         here = step
-    return unfolded(here)
+    return unfold(here)
 
 
 def _step(here: Any, part: Part) -> Any:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 from jinja2 import StrictUndefined
 from pydantic import BaseModel
 
-from prefect_resilience.base.plain import plain_or_cut, unfolded
+from prefect_resilience.base.plain import plain_or_cut, unfold
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.graphs.plans.reading.mistakes import Names, quote, shorten
 
@@ -163,7 +163,7 @@ def step_into(base: Any, key: str | int, path: TemplatePath | None = None) -> An
         return base
     if isinstance(base, BaseModel) and isinstance(key, str) and key in type(base).model_fields:
         return getattr(base, key)
-    level = cast("Any", base) if isinstance(base, dict | list) else unfolded(base)
+    level = cast("Any", base) if isinstance(base, dict | list) else unfold(base)
     value: Any = _NOTHING
     if isinstance(level, dict):
         fields = cast("dict[Any, Any]", level)

@@ -121,10 +121,10 @@ def read(value: Any) -> BudgetDocument | None:
     return fields if fields.keys() >= {*new(0.5, 1.0, 1), "name"} else None
 
 
-def counted(document: BudgetDocument, good: int, bad: int, now: float) -> BudgetDocument:
+def count_runs(document: BudgetDocument, good: int, bad: int, now: float) -> BudgetDocument:
     """The document with `good` and `bad` more runs, which ended at `now`."""
     rings = [
-        {"seconds": ring["seconds"], "buckets": _added(ring, good, bad, now)} for ring in document["rings"]
+        {"seconds": ring["seconds"], "buckets": _add(ring, good, bad, now)} for ring in document["rings"]
     ]
     return {**document, "rings": rings, "updated_at": max(now, document["updated_at"])}
 
@@ -134,13 +134,13 @@ def fitting(document: BudgetDocument | None, objective: float, window: float, mi
     begun = new(objective, window, minimum)
     if document is None:
         return begun
-    known = {ring["seconds"]: ring for ring in document["rings"]}
-    rings = [known.get(ring["seconds"], ring) for ring in begun["rings"]]
-    kept = ("burning_since", "why", "updated_at")
-    return {**begun, "rings": rings, **{name: document[name] for name in kept}}
+    by_seconds = {ring["seconds"]: ring for ring in document["rings"]}
+    rings = [by_seconds.get(ring["seconds"], ring) for ring in begun["rings"]]
+    fields = ("burning_since", "why", "updated_at")
+    return {**begun, "rings": rings, **{name: document[name] for name in fields}}
 
 
-def judged(document: BudgetDocument, now: float) -> BudgetDocument:
+def judge(document: BudgetDocument, now: float) -> BudgetDocument:
     """The document with `burning_since` and `why` updated for `now`."""
     burning = document["burning_since"] is not None
     why = _why(document, now, STAYS if burning else 1.0, STAYS_SPENT if burning else 1.0)
@@ -151,7 +151,7 @@ def judged(document: BudgetDocument, now: float) -> BudgetDocument:
 
 def status_of(name: str, document: BudgetDocument, now: float) -> BudgetStatus:
     """The status of the budget at `now`."""
-    document = judged(document, now)
+    document = judge(document, now)
     window = document["window"]
     good, bad = totals(document, window, now)
     return BudgetStatus(
@@ -210,7 +210,7 @@ def _why(document: BudgetDocument, now: float, level: float, spent: float) -> st
     return None
 
 
-def _added(ring: dict[str, Any], good: int, bad: int, now: float) -> list[list[int]]:
+def _add(ring: dict[str, Any], good: int, bad: int, now: float) -> list[list[int]]:
     index = _index(ring["seconds"], now)
     # A bucket in the future was written before the clock was set back. It counts as the current one.
     buckets = [[min(bucket[0], index), *bucket[1:]] for bucket in ring["buckets"]]

@@ -75,11 +75,11 @@ class ErrorBudget(Policy):
 
         `name` is the name of the task or flow, if the budget has none. Raises StoreUnavailable.
         """
-        return read_status(self, self._called(name), store)
+        return read_status(self, self._name_or(name), store)
 
     def count(self, good: bool, name: str | None = None) -> None:
         """Count a run that ended. Never raises because of the store."""
-        due = count(self, self._called(name), good)
+        due = count(self, self._name_or(name), good)
         if due is not None:
             due()
 
@@ -99,7 +99,7 @@ class ErrorBudget(Policy):
         good = state.is_completed() and not (self.degraded_counts and state.name == "Degraded")
         self.count(good, subject.name)
 
-    def _called(self, name: str | None) -> str:
+    def _name_or(self, name: str | None) -> str:
         called = self.name or name
         if not called:
             raise ConfigurationError(
@@ -189,13 +189,13 @@ class Counter:
             with self._lock:
                 good, bad, self._good, self._bad = self._good, self._bad, 0, 0
                 budget = self._budget
-            burned = None if good + bad == 0 else self._merged(budget, good, bad, judge)
+            burned = None if good + bad == 0 else self._merge(budget, good, bad, judge)
         finally:
             self._at_it.release()
         if burned is not None:
             _tell(burned)
 
-    def _merged(self, budget: ErrorBudget, good: int, bad: int, judge: bool) -> BudgetStatus | None:
+    def _merge(self, budget: ErrorBudget, good: int, bad: int, judge: bool) -> BudgetStatus | None:
         """The status if this merge made the budget burn, else None."""
         try:
             link = registry.link_to(None)
@@ -215,13 +215,13 @@ def merge(
     """Add runs to a budget's document; the status if it begins to burn. Raises StoreUnavailable."""
     place = place_of(name)
     for attempt in range(TRIES):
-        found = store.load(place)
+        stored = store.load(place)
         now = store.now()
-        known = model.read(found.value) if found else None
-        before = model.fitting(known, budget.objective, budget.window, budget.minimum_runs)
-        after = model.counted(before, good, bad, now)
-        after = {**(model.judged(after, now) if judge else after), "name": redact(name)}
-        if store.swap(place, found.version if found else 0, after, now + budget.window + KEPT_FOR):
+        current = model.read(stored.value) if stored else None
+        before = model.fitting(current, budget.objective, budget.window, budget.minimum_runs)
+        after = model.count_runs(before, good, bad, now)
+        after = {**(model.judge(after, now) if judge else after), "name": redact(name)}
+        if store.swap(place, stored.version if stored else 0, after, now + budget.window + KEPT_FOR):
             begins = before["burning_since"] is None and after["burning_since"] is not None
             return model.status_of(name, after, now) if begins else None
         time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
@@ -249,9 +249,9 @@ def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference =
     flush(name)
 
     def read(opened: Store) -> BudgetStatus:
-        found = opened.load(place_of(name))
-        known = model.read(found.value) if found else None
-        document = model.fitting(known, budget.objective, budget.window, budget.minimum_runs)
+        stored = opened.load(place_of(name))
+        current = model.read(stored.value) if stored else None
+        document = model.fitting(current, budget.objective, budget.window, budget.minimum_runs)
         return model.status_of(name, document, opened.now())
 
     return registry.link_to(store).exchange(read)
@@ -265,5 +265,5 @@ def get_budgets(store: registry.StoreReference = None) -> list[BudgetStatus]:
 
 def _read_all(store: Store) -> list[BudgetStatus]:
     now = store.now()
-    documents = [model.read(document.value) for _, document in scan_all(store, PREFIX)]
-    return [model.status_of(known["name"], known, now) for known in documents if known is not None]
+    budgets = [model.read(document.value) for _, document in scan_all(store, PREFIX)]
+    return [model.status_of(budget["name"], budget, now) for budget in budgets if budget is not None]

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Steps, waited_for
+from prefect_resilience.base.drive import Blocking, Invoke, Steps, perform_wait
 from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.naming import LONGEST, fill, storable, template_fields
-from prefect_resilience.base.outcomes import PLAIN, is_coroutine_function, settled
+from prefect_resilience.base.outcomes import PLAIN, is_coroutine_function, require_result
 from prefect_resilience.base.policy import in_one_sentence
 from prefect_resilience.base.wrapping import Guarding
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
@@ -20,7 +20,7 @@ from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, moment_of
-from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flushed
+from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flush_after
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.taxonomy import ErrorInfo
@@ -78,8 +78,8 @@ class CircuitBreaker(Guarding):
             )
         if not isinstance(cast("Any", name), str):
             raise ConfigurationError(f"CircuitBreaker({name!r}): write the circuit's name first, as in 'llm'")
-        given = {key: value for key, value in locals().items() if key in CircuitPolicy.model_fields}
-        self._set_up(name, circuit_policy(name, given), store, literal=False)
+        options = {key: value for key, value in locals().items() if key in CircuitPolicy.model_fields}
+        self._prepare(name, circuit_policy(name, options), store, literal=False)
 
     @classmethod
     def from_policy(
@@ -89,14 +89,14 @@ class CircuitBreaker(Guarding):
 
         `apart`: an operator chose the policy; the code may use the same circuit with another policy.
         """
-        return cls.__new__(cls)._set_up(name, policy, store, literal=False, apart=apart)
+        return cls.__new__(cls)._prepare(name, policy, store, literal=False, apart=apart)
 
     def beside(self, policy: CircuitPolicy, name: str | None = None) -> CircuitBreaker:
         """A breaker with an operator's policy, for this circuit or another one of the same store."""
         literal = name is None and not self._fields
         return remake(name or self.name, policy, self._store, literal, apart=True)
 
-    def _set_up(
+    def _prepare(
         self,
         name: str,
         policy: CircuitPolicy,
@@ -184,18 +184,18 @@ class CircuitBreaker(Guarding):
             return super().call(fn, *args, **kwargs)
         if type(result) not in PLAIN:
             try:
-                settled(result, fn)
+                require_result(result, fn)
             except Exception as error:  # noqa: BLE001 - an awaitable, or a failed state
                 if self.settle(permit, error):
                     self.flush()
-                return self._unsettled(error, result, fn, args, kwargs)
+                return self._hand_over(error, result, fn, args, kwargs)
         next(successes)
         return result
 
     def _around(self, invoke: Invoke) -> Steps[Any]:
         return super()._around(faults.around(invoke, is_coroutine_function(invoke.fn), self.name))
 
-    def entered(self, patience: float = 0.0) -> Steps[tuple[Permit, float]]:
+    def acquire(self, patience: float = 0.0) -> Steps[tuple[Permit, float]]:
         """Enter a block, for the drivers: the permit, and the `monotonic()` time when it was granted.
 
         With patience, in seconds, a call waits while another call probes. An open circuit rejects it at once.
@@ -203,13 +203,13 @@ class CircuitBreaker(Guarding):
         until = monotonic() + patience
         while True:
             try:
-                return (yield from self._entered())
+                return (yield from self._acquire_once())
             except CircuitOpenError:
                 if (wait := self._current().shown.change(until)) is None:
                     raise
-            yield from waited_for(wait)
+            yield from perform_wait(wait)
 
-    def _entered(self) -> Steps[tuple[Permit, float]]:
+    def _acquire_once(self) -> Steps[tuple[Permit, float]]:
         # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.
         pending = PendingAdmission(self)
         try:
@@ -218,7 +218,7 @@ class CircuitBreaker(Guarding):
             pending.abandon()
             raise
 
-    def left(
+    def finish(
         self,
         ticket: tuple[Permit, float],
         error: BaseException | None = None,
@@ -229,10 +229,10 @@ class CircuitBreaker(Guarding):
         """Leave a block, for the drivers; counts the outcome."""
         permit, began = ticket
         if self.settle(permit, error, info, monotonic() - began if took is None else took):
-            yield from flushed(self, error)
+            yield from flush_after(self, error)
 
     def enter_at_once(self) -> tuple[Permit, float] | None:
-        """As `entered`, if the circuit is closed and this process has just seen it; None if it is not so."""
+        """As `acquire`, if the circuit is closed and this process has just seen it; None if it is not so."""
         until, _, permit = self._shown.fresh
         now = monotonic()
         return (permit, now) if now < until else None
@@ -289,13 +289,13 @@ class CircuitBreaker(Guarding):
         Returns False and counts nothing while the circuit rejects calls. In half-open the call counts as
         a probe. May block for the store.
         """
-        return self._recorded(None, duration)
+        return self._record(None, duration)
 
     def record_failure(self, error: BaseException, duration: float | None = None) -> bool:
         """Count a failed call that was made elsewhere, as the policy judges `error`."""
-        return self._recorded(error, duration)
+        return self._record(error, duration)
 
-    def _recorded(self, error: BaseException | None, duration: float | None) -> bool:
+    def _record(self, error: BaseException | None, duration: float | None) -> bool:
         try:
             permit = self.admit() or self.ask()
         except CircuitOpenError:
@@ -355,16 +355,16 @@ def remake(
 ) -> CircuitBreaker:
     """Build a breaker from its parts, for example from those in a pickle."""
     breaker = CircuitBreaker.__new__(CircuitBreaker)
-    return breaker._set_up(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
+    return breaker._prepare(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
 
 
 _remake = remake  # the name in older pickles
 
 
-def circuit_policy(name: object, given: dict[str, Any]) -> CircuitPolicy:
+def circuit_policy(name: object, options: dict[str, Any]) -> CircuitPolicy:
     """The policy with these options. Raises ConfigurationError, in one sentence, for an invalid option."""
     try:
-        return CircuitPolicy(**given)
+        return CircuitPolicy(**options)
     except ConfigurationError as error:
-        said = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
-        raise ConfigurationError(said.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
+        message = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
+        raise ConfigurationError(message.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None

@@ -64,7 +64,7 @@ class Circuit:
         lease = f"{os.getpid()}-{uuid.uuid4().hex[:16]}"
         try:
             try:
-                return self.admit() or self._asked(lease)
+                return self.admit() or self._request_permit(lease)
             finally:
                 self._tell()
         except BaseException as error:
@@ -73,7 +73,7 @@ class Circuit:
                 flush_aside(self)
             raise
 
-    def _asked(self, lease: str) -> Permit:
+    def _request_permit(self, lease: str) -> Permit:
         if not self._may_talk(PATIENCE):
             permit = self._merger.permit()
         else:

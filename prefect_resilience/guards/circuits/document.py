@@ -77,9 +77,9 @@ def learn(baseline: Baseline | None, calls: int, failures: int, now: float, memo
     """
     old = baseline or {"calls": 0.0, "failures": 0.0, "at": now}
     elapsed = min(max(0.0, now - old["at"]), memory)
-    kept = math.exp(-elapsed / memory)
-    weight = old["calls"] * kept + calls
-    failed = old["failures"] * kept + failures
+    decay = math.exp(-elapsed / memory)
+    weight = old["calls"] * decay + calls
+    failed = old["failures"] * decay + failures
     scale = min(1.0, MOST_CALLS / weight) if weight else 1.0
     return {"calls": weight * scale, "failures": min(failed, weight) * scale, "at": now}
 
@@ -102,10 +102,10 @@ def usual(baseline: Baseline | None, ceiling: float) -> float | None:
 
 def is_rise(failures: int, calls: int, usual_rate: float, floor: float) -> bool:
     """Whether `failures` of `calls` are a rise over the usual rate that is significant and large enough."""
-    seen = failures / calls
-    if seen < floor or seen * (1 - usual_rate) < ODDS_RATIO * usual_rate * (1 - seen):
+    rate = failures / calls
+    if rate < floor or rate * (1 - usual_rate) < ODDS_RATIO * usual_rate * (1 - rate):
         return False
-    return calls * _divergence(seen, usual_rate) >= SURPRISE
+    return calls * _divergence(rate, usual_rate) >= SURPRISE
 
 
 def row_needed(threshold: int, usual_rate: float | None) -> int:
@@ -214,13 +214,13 @@ def windows_of(document: CircuitDocument) -> list[WindowDocument]:
 
     Version 0.2.0 knows only `window`. It keeps the others when the circuit closes: they have a generation.
     """
-    more = [one for one in document.get("windows", ()) if one["generation"] == document["generation"]]
+    more = [ring for ring in document.get("windows", ()) if ring["generation"] == document["generation"]]
     return [document["window"], *more] if document["window"] else more
 
 
 def window_of(document: CircuitDocument, size: int | float) -> WindowDocument | None:
     """The window of this size, if there is one."""
-    return next((one for one in windows_of(document) if windows.fits(one, size)), None)
+    return next((window for window in windows_of(document) if windows.fits(window, size)), None)
 
 
 def count(document: CircuitDocument, size: int | float, run: Run, now: float) -> None:
@@ -242,9 +242,9 @@ def count(document: CircuitDocument, size: int | float, run: Run, now: float) ->
 def other_sizes(document: CircuitDocument, size: int | float, now: float) -> list[int | float]:
     """The sizes of other windows that are in use."""
     return [
-        size_of(one)
-        for one in windows_of(document)
-        if not windows.fits(one, size) and now - one.get("used", now) < IN_USE
+        size_of(window)
+        for window in windows_of(document)
+        if not windows.fits(window, size) and now - window.get("used", now) < IN_USE
     ]
 
 
@@ -277,7 +277,7 @@ def read(value: object) -> CircuitDocument:
     try:
         StoredCircuit.model_validate(document)
     except ValidationError as error:
-        wrong = {str(found["loc"][0]) for found in error.errors()}
+        wrong = {str(problem["loc"][0]) for problem in error.errors()}
         if wrong <= {"history", "windows"}:
             return read({name: part for name, part in document.items() if name not in wrong})
         return new()

@@ -19,8 +19,8 @@ def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBrea
 
     `name` is taken literally, as in a snapshot: it is not a template.
     """
-    known = registry.declared(name, store)
-    policy = known.policy if known is not None else CircuitPolicy()
+    circuit = registry.circuit_in_use(name, store)
+    policy = circuit.policy if circuit is not None else CircuitPolicy()
     return remake(name, policy, store)
 
 

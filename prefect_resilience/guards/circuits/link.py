@@ -67,9 +67,9 @@ class StoreLink:
     def begin(self) -> None:
         """Set the initial state of the news. Also called in a forked child, which has no thread for them."""
         self._lock = threading.Lock()
-        self.news: CircuitNews = CircuitNews(PREFIX, self._watched)
+        self.news: CircuitNews = CircuitNews(PREFIX, self._open_watch)
 
-    def _watched(self, prefix: str) -> Watch:
+    def _open_watch(self, prefix: str) -> Watch:
         store = self.store()
         if not isinstance(store, WatchedStore):
             raise StoreUnavailable("this store has no news")
@@ -93,7 +93,7 @@ class StoreLink:
         """The store's time, estimated without asking the store."""
         return monotonic() + self._offset
 
-    def heard(self, now: float) -> None:
+    def note_clock(self, now: float) -> None:
         """Remember the time of the store's clock."""
         self._offset = now - monotonic()
 
@@ -115,16 +115,16 @@ class StoreLink:
         except Exception as error:
             # The store refuses a key or a value that it cannot hold: it has not failed.
             if not isinstance(error, ValueError | TypeError):
-                self._failed(error, monotonic() - begun)
+                self._note_failure(error, monotonic() - begun)
             raise StoreUnavailable(redact(f"{type(error).__name__}: {error}")) from error
-        self._answered(begun)
+        self._note_answer(begun)
         return result
 
-    def _failed(self, error: Exception, took: float) -> None:
+    def _note_failure(self, error: Exception, took: float) -> None:
         self.rest_until = monotonic() + max(REST_AFTER_FAILURE, _rest(took))
         self._notify(is_down=True, reason=redact(str(error)))
 
-    def _answered(self, begun: float) -> None:
+    def _note_answer(self, begun: float) -> None:
         now = monotonic()
         if self._met_at is None:
             self._met_at = now
@@ -202,7 +202,7 @@ class CircuitNews:
 
     def _is_wanted(self) -> bool:
         with self._lock:
-            self._followers = {name: known for name, known in self._followers.items() if known}
+            self._followers = {name: followers for name, followers in self._followers.items() if followers}
             self._runs = bool(self._followers)
             return self._runs
 

@@ -62,7 +62,7 @@ class Listeners(Generic[L]):
         return listener
 
     def remove(self, listener: L) -> None:
-        self._known = tuple(known for known in self._known if known != listener)
+        self._known = tuple(other for other in self._known if other != listener)
 
     def tell(self, item: object) -> None:
         """Call each listener; an exception of one is logged."""

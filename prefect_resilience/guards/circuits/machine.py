@@ -219,21 +219,21 @@ class _Step:
 
     def _why_open(self, usual: float | None) -> str | None:
         doc, policy = self.doc, self.policy
-        seen = window.totals(self._window, self.now)
+        totals = window.totals(self._window, self.now)
         in_row = doc["failures_in_row"] >= document.row_needed(policy.failure_threshold, usual)
         # There was at least one call, even if a clock that was set back emptied the window.
-        if in_row and max(seen.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
+        if in_row and max(totals.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
             return f"{doc['failures_in_row']} failures in a row"
-        if seen.calls < window.least(policy.minimum_calls, policy.window_size):
+        if totals.calls < window.least(policy.minimum_calls, policy.window_size):
             return None
         if usual is None:
-            too_many = seen.failures >= policy.failure_rate * seen.calls
+            too_many = totals.failures >= policy.failure_rate * totals.calls
         else:
-            too_many = document.is_rise(seen.failures, seen.calls, usual, policy.failure_rate_floor)
+            too_many = document.is_rise(totals.failures, totals.calls, usual, policy.failure_rate_floor)
         if too_many:
-            return f"{seen.failures} of {seen.calls} calls failed"
-        if policy.slow_call is not None and seen.slow >= policy.slow_rate * seen.calls:
-            return f"{seen.slow} of {seen.calls} calls were slow"
+            return f"{totals.failures} of {totals.calls} calls failed"
+        if policy.slow_call is not None and totals.slow >= policy.slow_rate * totals.calls:
+            return f"{totals.slow} of {totals.calls} calls were slow"
         return None
 
     @property

@@ -28,9 +28,9 @@ from prefect_resilience.guards.circuits.pending import Pending, Permit
 from prefect_resilience.guards.circuits.sharing import (
     FailureBudget,
     Turn,
-    begun,
     is_counted,
-    thinned,
+    thin,
+    turn_at,
     turn_of,
 )
 from prefect_resilience.guards.circuits.view import GRACE, NEVER, UNSEEN, CurrentView, View, ask_at
@@ -145,7 +145,7 @@ class Merger:
             self._turn = turn_of(view.document["share"], view.fleet, now, self._policy.sync_interval)
         else:
             self.pending.drop()
-            self._turn = begun(turn, now)
+            self._turn = turn_at(turn, now)
         self._show_until(self._turn.due)
         return True
 
@@ -240,16 +240,16 @@ class Merger:
         key, share = PREFIX + self.name, self._turn.share
         attempt = 0
         while True:
-            found = store.load(key)
+            stored = store.load(key)
             now = store.now()
-            self._link.heard(now)
-            before, version = machine.read(found.value if found else None), found.version if found else 0
-            batch, share = thinned(batch, share, before, now)
-            (after, changes), publish = self._stepped(before, batch, now), False
+            self._link.note_clock(now)
+            before, version = machine.read(stored.value if stored else None), stored.version if stored else 0
+            batch, share = thin(batch, share, before, now)
+            (after, changes), publish = self._apply(before, batch, now), False
             if self._link.publishes:
                 counts = before["state"] == "closed" and any(map(is_counted, batch))
                 weight = self._weight(share) if counts else 0.0
-                after, publish = sharing.announced(before, after, weight, now)
+                after, publish = sharing.announce(before, after, weight, now)
             if after == before:
                 # Reading an idle circuit changes nothing, so it writes nothing.
                 return Merged(after, now, version, changes)
@@ -269,13 +269,13 @@ class Merger:
                 return Merged(before, now, version, won=False)
             time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
 
-    def _stepped(
+    def _apply(
         self, document: CircuitDocument, batch: list[Event], now: float
     ) -> tuple[CircuitDocument, tuple[EnteredState, ...]]:
         """The document after `batch`, and the changes of state."""
         changes: tuple[EnteredState, ...] = ()
         for event in batch:
-            document, more = machine.step(document, _dated(event, document), now, self._policy)
+            document, more = machine.step(document, _with_generation(event, document), now, self._policy)
             changes += more
         return document, changes
 
@@ -308,15 +308,15 @@ class Merger:
             now = self._link.now()
             # No other process counts for this one now.
             alone = {**self._shown.view.document, "share": 1.0, "demand": None}
-            document, changes = self._stepped(alone, batch, now)
-            unsynced = [*self._unsynced, *chain.from_iterable(map(self._unsynced_of, batch))]
+            document, changes = self._apply(alone, batch, now)
+            unsynced = [*self._unsynced, *chain.from_iterable(map(self._events_to_sync, batch))]
             if any(change.after == "closed" for change in changes):
                 # This process saw the service recover: its older failures need not reach the store.
                 unsynced = [event for event in unsynced if isinstance(event, Release)]
             self._unsynced = unsynced[-UNSYNCED_KEPT:]
             self._look(Merged(document, now, changes=changes))
 
-    def _unsynced_of(self, event: Event) -> Iterator[Event]:
+    def _events_to_sync(self, event: Event) -> Iterator[Event]:
         if isinstance(event, Record):
             if event.owner is not None:
                 yield Release(event.owner)
@@ -332,9 +332,9 @@ class Merger:
             is_new = is_new or self._has_diverged
             self._version, self._generation_seen = merged.version, document["generation"]
         self._is_local = merged.version is None
-        if not self._warned and (others := other_sizes(document, self._policy.window_size, now)):
+        if not self._warned and (other_windows := other_sizes(document, self._policy.window_size, now)):
             self._warned = True
-            warn_of_windows(self.name, (self._policy.window_size, *others))
+            warn_of_windows(self.name, (self._policy.window_size, *other_windows))
         if is_new:
             self.pending.begin(document["generation"])
         fleet, interval, turn = sharing.fleet_of(document, now), self._policy.sync_interval, self._turn
@@ -377,7 +377,7 @@ class Merger:
         self.news.extend(Transition(**asdict(change), name=self.name) for change in merged.changes)
 
 
-def _dated(event: Event, document: CircuitDocument) -> Event:
+def _with_generation(event: Event, document: CircuitDocument) -> Event:
     """`event`; if it was counted before the first read and the circuit is closed, with its generation."""
     if isinstance(event, Record) and event.generation == UNSEEN and document["state"] == "closed":
         return replace(event, generation=document["generation"])

@@ -146,12 +146,12 @@ class CircuitPolicy(Policy):
             raise ValueError(
                 f'counts={value!r} must be a list of error categories, as in ["timeout", "rate_limit"]'
             )
-        known = [category.value for category in ErrorCategory]
+        usual = [category.value for category in ErrorCategory]
         names: set[str] = set()
         for item in value:
             name = error_name(item) if isinstance(item, type) else str(getattr(item, "value", item))
-            if name not in known and not is_class_name(name):
-                raise ValueError(f"counts has {name!r}, which is not an error category{nearest(name, known)}")
+            if name not in usual and not is_class_name(name):
+                raise ValueError(f"counts has {name!r}, which is not an error category{nearest(name, usual)}")
             names.add(name)
         if not names:
             raise ValueError(
@@ -254,12 +254,12 @@ def moment_of(until: float | str | datetime | timedelta | None, now: float) -> f
     if until is None:
         return None
     try:
-        found = until.timestamp() if isinstance(until, datetime) else seconds_of(until)
+        number = until.timestamp() if isinstance(until, datetime) else seconds_of(until)
     except (OverflowError, ValueError, OSError):  # too far away for a time in seconds
-        found = math.inf
-    if found is None:
+        number = math.inf
+    if number is None:
         raise ConfigurationError(f"until={until!r} is not a time: {UNTIL_FORMS}")
-    moment = now + found if isinstance(until, str | timedelta) else found
+    moment = now + number if isinstance(until, str | timedelta) else number
     if not now < moment <= LAST_MOMENT:
         raise ConfigurationError(
             f"until={until!r} is {'in the past' if moment <= now else 'too far away'}: {UNTIL_FORMS}"

@@ -151,7 +151,7 @@ class PendingAdmission:
             flush_aside(self._breaker)
 
 
-def flushed(breaker: CircuitBreaker, error: BaseException | None) -> Steps[None]:
+def flush_after(breaker: CircuitBreaker, error: BaseException | None) -> Steps[None]:
     """Flush after a call that raised `error`; in a thread if the caller is cancelled, now or meanwhile."""
     if error is not None and not isinstance(error, Exception):
         flush_aside(breaker)

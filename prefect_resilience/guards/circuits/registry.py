@@ -59,13 +59,13 @@ def link_to(store: StoreReference) -> StoreLink:
     """The link to a store, which is not opened yet. Raises ConfigurationError for an invalid URL or value."""
     with _state.lock:
         if store is None:
-            return _known_link(DEFAULT, lambda: (_state.default_url or places.circuits)())
+            return _link_at(DEFAULT, lambda: (_state.default_url or places.circuits)())
         if isinstance(store, str):
             for link in _state.links_of_stores.values():
                 if link.url == store:
                     return link
             url = parse_url(store).canonical
-            return _known_link(url, url)
+            return _link_at(url, url)
         if not isinstance(store, Store):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f'store={store!r} is not a store: write a URL, as in "sqlite:///circuits.db", or leave it out'
@@ -77,7 +77,7 @@ def link_to(store: StoreReference) -> StoreLink:
         return link
 
 
-def _known_link(place: str, url: str | Callable[[], str]) -> StoreLink:
+def _link_at(place: str, url: str | Callable[[], str]) -> StoreLink:
     link = _state.links[place] = _state.links.pop(place, None) or StoreLink(url)
     while len(_state.links) > LINKS_KEPT:
         _state.links.popitem(last=False)
@@ -107,7 +107,7 @@ def circuits_used() -> bool:
     return bool(_state.circuits)
 
 
-def declared(name: str, store: StoreReference) -> Circuit | None:
+def circuit_in_use(name: str, store: StoreReference) -> Circuit | None:
     """The circuit of this name if a breaker of this process uses it, else None."""
     link = link_to(store)
     return _state.circuits.get((_place_of(store, link), name))

@@ -65,7 +65,7 @@ FAILURES_AT_ONCE = 10.0
 The others wait for the turn's end."""
 
 
-def joined(document: CircuitDocument, weight: float, now: float) -> CircuitDocument:
+def add_weight(document: CircuitDocument, weight: float, now: float) -> CircuitDocument:
     """`document` after a merge of this weight."""
     return {**document, "demand": {"sum": _demand(document, now) + weight, "at": now}}
 
@@ -90,12 +90,12 @@ def _demand(document: CircuitDocument, now: float) -> float:
     return demand["sum"] * math.exp(-max(0.0, now - demand["at"]) / MEMORY)
 
 
-def announced(
+def announce(
     before: CircuitDocument, after: CircuitDocument, weight: float, now: float
 ) -> tuple[CircuitDocument, bool]:
     """`after` a merge of this weight, with the share and the time of its news, and whether to publish it."""
     if weight:
-        after = joined(after, weight, now)
+        after = add_weight(after, weight, now)
     if before["state"] != "closed" and after["state"] == "closed" and after["demand"]:
         # Nothing was merged meanwhile, but the fleet is as large as before.
         after = {**after, "demand": {**after["demand"], "at": now}}
@@ -173,7 +173,7 @@ def turn_of(share: float, fleet: float, at: float, interval: float) -> Turn:
     return Turn(share, begins, begins + lasts, counts=False)
 
 
-def begun(turn: Turn, at: float) -> Turn:
+def turn_at(turn: Turn, at: float) -> Turn:
     """The turn at the time `at`, after its beginning. If that is long ago, there was no call: draw again."""
     lasts = turn.ends - turn.begins
     if at < turn.ends or random.random() < turn.share:
@@ -186,7 +186,7 @@ def is_counted(event: Event) -> bool:
     return isinstance(event, Record) and event.owner is None
 
 
-def thinned(
+def thin(
     batch: list[Event], share: float, document: CircuitDocument, now: float
 ) -> tuple[list[Event], float]:
     """`batch`, drawn with the probability `share`, as a draw with the document's share if that is smaller."""

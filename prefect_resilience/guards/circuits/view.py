@@ -18,7 +18,7 @@ from prefect_resilience.guards.circuits.document import rate
 from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
 from prefect_resilience.guards.circuits.pending import Epoch, Permit
-from prefect_resilience.guards.timeouts.threads import abandoned
+from prefect_resilience.guards.timeouts.threads import is_abandoned
 
 NEVER = -math.inf
 GRACE = 5.0
@@ -91,22 +91,22 @@ class CurrentView:
 
         It ends with each new view, and when the present one is too old. `until` is a time of `monotonic()`.
         """
-        seen = self.view
-        if seen.document["state"] not in {"half_open", *PASSING} or monotonic() >= until or abandoned():
+        view = self.view
+        if view.document["state"] not in {"half_open", *PASSING} or monotonic() >= until or is_abandoned():
             return None
         # Not all at once: the first one to ask the store has the answer for the others.
-        until = min(until, seen.until + random.uniform(0, JITTER))
+        until = min(until, view.until + random.uniform(0, JITTER))
 
         def block() -> None:
             woken = threading.Event()
             with self._woken(woken.set):
-                while self.view is seen and (left := until - monotonic()) > 0 and not abandoned():
-                    woken.wait(min(left, SLICE_SECONDS))
+                while self.view is view and (remaining := until - monotonic()) > 0 and not is_abandoned():
+                    woken.wait(min(remaining, SLICE_SECONDS))
 
         async def start() -> None:
             loop, woken = asyncio.get_running_loop(), asyncio.Event()
             with self._woken(lambda: loop.call_soon_threadsafe(woken.set)), suppress(TimeoutError):
-                if self.view is seen:
+                if self.view is view:
                     await asyncio.wait_for(woken.wait(), max(0.0, until - monotonic()))
 
         return Wait(block, start)
@@ -139,23 +139,23 @@ _ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
 def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> CircuitSnapshot:
     """The state that a call would meet at `now`: the document after the time since it was written."""
     # Under every policy, elapsed time changes a valid document in the same way.
-    seen, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
-    counted = window.totals(seen["window"], now)
+    current, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
+    counted = window.totals(current["window"], now)
     return CircuitSnapshot(
         name=name,
-        consecutive_failures=seen["failures_in_row"],
+        consecutive_failures=current["failures_in_row"],
         window_calls=counted.calls,
         window_failures=counted.failures,
         window_slow=counted.slow,
-        reopenings=max(0, seen["openings"] - 1),
-        probes_in_flight=len(seen["leases"]),
+        reopenings=max(0, current["openings"] - 1),
+        probes_in_flight=len(current["leases"]),
         updated_at=document["updated_at"],
-        usual_failure_rate=rate(seen["baseline"]),
+        usual_failure_rate=rate(current["baseline"]),
         # From the stored document: no call has met a state that only elapsed time brought about.
         history=tuple(
             CircuitEntered(**dict(zip(CircuitEntered.model_fields, entry, strict=True)))
             for entry in document["history"]
         ),
         share_counted=document["share"],
-        **{field: seen[field] for field in SAME_FIELDS},
+        **{field: current[field] for field in SAME_FIELDS},
     )

@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, field_validator
 from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.decomposition.splitters import ListSplit, Split, TextSplit, concat, join
-from prefect_resilience.guards.fallbacks import is_async, named_arguments
+from prefect_resilience.guards.fallbacks import arguments_by_name, is_async
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.context import ErrorContext
@@ -58,7 +58,7 @@ class Decompose(Policy):
 
     @field_validator("merge")
     @classmethod
-    def _known_merger(cls, merge: Any) -> Any:
+    def _check_merger(cls, merge: Any) -> Any:
         if isinstance(merge, str) and merge not in MERGERS:
             raise ValueError(f"Decompose(merge={merge!r}): unknown merger{nearest(merge, MERGERS)}")
         if not isinstance(merge, str) and not callable(merge):
@@ -83,8 +83,8 @@ class Decompose(Policy):
     def __init__(
         self, split: Splitter | None = None, merge: Merger = "concat", max_depth: int = 3, **options: Any
     ) -> None:
-        given = {} if split is None else {"split": split}
-        super().__init__(**given, merge=merge, max_depth=max_depth, **options)
+        split_option = {} if split is None else {"split": split}
+        super().__init__(**split_option, merge=merge, max_depth=max_depth, **options)
 
     @property
     def merger(self) -> Callable[..., Any]:
@@ -102,18 +102,18 @@ class Decompose(Policy):
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a split or merge that could not be called later."""
         name = getattr(fn, "__name__", repr(fn))
-        given = inspect.signature(fn).parameters
-        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values())
+        accepted = inspect.signature(fn).parameters
+        anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
         if isinstance(self.split, Split):
-            if self.split.parameter not in given and not anything:
+            if self.split.parameter not in accepted and not anything:
                 raise ConfigurationError(
                     f"decompose= splits the parameter {self.split.parameter!r}, which {name!r} does not have"
-                    f"{nearest(self.split.parameter, given)}"
+                    f"{nearest(self.split.parameter, accepted)}"
                 )
         else:
-            _check("split", cast("Any", self.split), name, given, anything, isasync, skip=0)
+            _check("split", cast("Any", self.split), name, accepted, anything, isasync, skip=0)
         if not isinstance(self.merge, str):
-            _check("merge", self.merge, name, given, anything, isasync, skip=1)
+            _check("merge", self.merge, name, accepted, anything, isasync, skip=1)
 
 
 Role = Literal["split", "merge"]
@@ -123,7 +123,7 @@ def _check(
     role: Role,
     target: Callable[..., Any],
     name: str,
-    given: Mapping[str, Any],
+    accepted: Mapping[str, Any],
     anything: bool,
     isasync: bool,
     *,
@@ -135,14 +135,14 @@ def _check(
             f"or a plain {role}"
         )
     parameters = list(_parameters(target).values())
-    if len([each for each in parameters if each.kind is not each.KEYWORD_ONLY]) < skip:
+    if len([parameter for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]) < skip:
         raise ConfigurationError("decompose=merge= takes no arguments: write def merge(results): ...")
-    for each in parameters[skip:]:
-        needed = each.default is each.empty and each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)
-        if needed and each.name not in given and each.name not in OFFERED and not anything:
+    for own in parameters[skip:]:
+        needed = own.default is own.empty and own.kind not in (own.VAR_KEYWORD, own.VAR_POSITIONAL)
+        if needed and own.name not in accepted and own.name not in OFFERED and not anything:
             raise ConfigurationError(
-                f"decompose={role}= needs the parameter {each.name!r}, which {name!r} does not have"
-                f"{nearest(each.name, [*given, *OFFERED])}"
+                f"decompose={role}= needs the parameter {own.name!r}, which {name!r} does not have"
+                f"{nearest(own.name, [*accepted, *OFFERED])}"
             )
 
 
@@ -153,12 +153,12 @@ def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
         return {"results": inspect.Parameter("results", inspect.Parameter.POSITIONAL_ONLY)}
 
 
-def named(
+def arguments_for(
     target: Callable[..., Any], offered: Mapping[str, Any], first: tuple[Any, ...] = ()
 ) -> tuple[list[Any], dict[str, Any]]:
     """The arguments for a split or merge: `first`, and the arguments in `offered` that it names."""
-    others = {key: value for key, value in offered.items() if key not in OFFERED}
-    return named_arguments(_parameters(target), offered, others, first)
+    extra = {key: value for key, value in offered.items() if key not in OFFERED}
+    return arguments_by_name(_parameters(target), offered, extra, first)
 
 
 @dataclass(frozen=True, slots=True)

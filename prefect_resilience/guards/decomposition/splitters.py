@@ -77,7 +77,7 @@ class TextSplit(Split):
             by = FINER[by]
             units = units_of(value, by)
         if self.size is not None:
-            units, ends = _filled(units, by, self.size)
+            units, ends = _fill(units, by, self.size)
         else:
             ends = _even(units, self.parts or 2)
         if len(ends) < 2:
@@ -162,7 +162,7 @@ def _even(units: Sequence[str], parts: int) -> list[int]:
     return [*ends, len(units)] if units else []
 
 
-def _filled(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[int]]:
+def _fill(units: Sequence[str], by: Unit, size: int) -> tuple[list[str], list[int]]:
     """Units of at most `size` characters, split into smaller ones if needed, and the places of the cuts."""
     small = list(_small(units, by, size))
     ends: list[int] = []

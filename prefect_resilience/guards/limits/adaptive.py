@@ -14,7 +14,7 @@ from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
-from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stood_in_line
+from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stand_in_line
 from prefect_resilience.guards.limits.vegas import LimitBounds, Vegas
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 
@@ -88,7 +88,7 @@ class AdaptiveLimit(Limit):
         state = _states.by_key.get(self._key())
         return self.initial if state is None else state.vegas.number
 
-    def entered(self) -> Steps[Ticket]:
+    def acquire(self) -> Steps[Ticket]:
         """Wait for a place. Raises AdaptiveLimitFullError."""
         key = self._key()
         state = _states.by_key.get(key) or _states.add(
@@ -96,7 +96,7 @@ class AdaptiveLimit(Limit):
         )
         came = time.monotonic()
         line = f"adaptive:{key}"
-        place = yield from stood_in_line(line, state.vegas.number, self.max_wait)
+        place = yield from stand_in_line(line, state.vegas.number, self.max_wait)
         if place is None:
             waited = time.monotonic() - came
             raise AdaptiveLimitFullError(None, state.vegas.number, waited, overdue_places(line))
@@ -106,7 +106,7 @@ class AdaptiveLimit(Limit):
             place.leave()
             raise
 
-    def left(
+    def finish(
         self,
         ticket: Ticket,
         error: BaseException | None = None,

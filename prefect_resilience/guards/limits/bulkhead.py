@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from prefect_resilience.base.drive import Steps, drive, slept
+from prefect_resilience.base.drive import Steps, drive, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared as shared_limits
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, NamedLimit, Ticket, prefect_name
-from prefect_resilience.guards.limits.leases import Lease, given_back
-from prefect_resilience.guards.limits.line import for_place, overdue_places, stood_in_line
+from prefect_resilience.guards.limits.leases import Lease, give_back
+from prefect_resilience.guards.limits.line import for_place, overdue_places, stand_in_line
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     ApiAway,
     SharedLimit,
-    answered,
+    ask_api,
     run_going_on,
 )
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
@@ -64,27 +64,27 @@ class Bulkhead(NamedLimit):
             self, max_concurrent: int, max_wait: Duration | None = None, name: str | None = None
         ) -> None: ...
 
-    def entered(self) -> Steps[Ticket]:
+    def acquire(self) -> Steps[Ticket]:
         """Wait for a place. Raises BulkheadFullError."""
-        name = self.settled_name()
+        name = self.final_name()
         began = monotonic()
-        place = yield from stood_in_line(self._line(name), self.max_concurrent, self.max_wait)
+        place = yield from stand_in_line(self._line(name), self.max_concurrent, self.max_wait)
         if place is None:
             raise self._refusal(name, began)
         lease = None
         try:
             if name is not None and run_going_on() is not None:
                 # The place in this process stays taken: it bounds the requests, and works without the API.
-                lease = yield from self._leased(name, began)
+                lease = yield from self._take_lease(name, began)
             return begins(Ticket(place, lease))
         except BaseException:
             _give_back(Ticket(place, lease))
             raise
 
-    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
+    def finish(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Release the place; if the call still runs after its attempt, when it has ended."""
         if not still_runs(ticket, error, partial(_give_back, ticket)):
-            yield from _given_back(ticket, error)
+            yield from _release_ticket(ticket, error)
         elif ticket.place is not None:
             ticket.place.overdue()
 
@@ -95,7 +95,7 @@ class Bulkhead(NamedLimit):
         overdue = overdue_places(self._line(name))
         return BulkheadFullError(name, self.max_concurrent, monotonic() - began, overdue)
 
-    def _leased(self, name: str, came: float) -> Steps[Lease]:
+    def _take_lease(self, name: str, came: float) -> Steps[Lease]:
         """A lease in the fleet; it has no slot if the API does not answer for too long."""
         shared = SharedLimit(
             prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
@@ -103,7 +103,7 @@ class Bulkhead(NamedLimit):
         lease, pause = Lease(shared, shared_limits.lease_holder(run_going_on())), FIRST_PAUSE
         while True:
             try:
-                if (yield from answered(shared.name, lease.take, came, self.max_wait)):
+                if (yield from ask_api(shared.name, lease.take, came, self.max_wait)):
                     return lease
             except ApiAway:
                 lease.keep()
@@ -111,25 +111,25 @@ class Bulkhead(NamedLimit):
             except BaseException:
                 start_call(lease.release)  # the API may still grant it a slot
                 raise
-            left = for_place(self.max_wait, monotonic() - came, None)
-            if left <= 0:
+            remaining = for_place(self.max_wait, monotonic() - came, None)
+            if remaining <= 0:
                 raise self._refusal(name, came)
-            yield from slept(min(left, pause * (0.5 + random())))
+            yield from sleep_for(min(remaining, pause * (0.5 + random())))
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
 
 def _give_back(ticket: Ticket) -> None:
     """Release the place of an overdue call that has ended. Does not wait for the API."""
     if ticket.lease is not None:
-        start_call(drive, _given_back(ticket, None))
+        start_call(drive, _release_ticket(ticket, None))
     elif ticket.place is not None:
         ticket.place.leave()
 
 
-def _given_back(ticket: Ticket, error: BaseException | None) -> Steps[None]:
+def _release_ticket(ticket: Ticket, error: BaseException | None) -> Steps[None]:
     try:
         if ticket.lease is not None:
-            yield from given_back(ticket.lease, error)
+            yield from give_back(ticket.lease, error)
     finally:
         if ticket.place is not None:
             ticket.place.leave()

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """The object that a caller gets from `entered` and passes to `left`."""
+    """The object that a caller gets from `acquire` and passes to `finish`."""
 
     place: HeldPlace | None = None
     lease: Lease | None = None
@@ -55,7 +55,7 @@ class Limit(Guarding, Policy):
         """The limit for these parameters: itself if its name has no fields."""
         return self
 
-    def settled_name(self) -> str | None:
+    def final_name(self) -> str | None:
         """The name without fields; None if it has no name."""
         return None
 
@@ -98,7 +98,7 @@ class NamedLimit(Limit):
         bound._literal = True
         return bound
 
-    def settled_name(self) -> str | None:
+    def final_name(self) -> str | None:
         """The name without fields. Raises ConfigurationError if it is a template."""
         if self.name is None or self._literal:
             return self.name
@@ -144,16 +144,16 @@ class BulkheadFullError(LimitRefused):
         self.max_concurrent = max_concurrent
         self.waited = waited
         self.overdue = overdue
-        which = self._unnamed if name is None else f"bulkhead {name!r}"
+        subject = self._unnamed if name is None else f"bulkhead {name!r}"
         taken = "its only place" if max_concurrent == 1 else f"all {max_concurrent} places"
-        said = f"{which} is full: {taken} stayed in use for {waited:.1f} s"
+        message = f"{subject} is full: {taken} stayed in use for {waited:.1f} s"
         if overdue == 1:
-            said += "; an abandoned call holds a place until it ends"
+            message += "; an abandoned call holds a place until it ends"
         elif overdue:
-            said += f"; {overdue} abandoned calls hold places until they end"
+            message += f"; {overdue} abandoned calls hold places until they end"
         if overdue:
-            said += ' (Timeout(..., mode="process") stops a call at its deadline)'
-        super().__init__(said)
+            message += ' (Timeout(..., mode="process") stops a call at its deadline)'
+        super().__init__(message)
 
 
 class AdaptiveLimitFullError(BulkheadFullError):
@@ -182,9 +182,9 @@ class RateLimitedError(LimitRefused):
         self.calls = calls
         self.per = per
         self.retry_after = retry_after
-        which = "a rate limit without a name" if name is None else f"rate limit {name!r}"
+        subject = "a rate limit without a name" if name is None else f"rate limit {name!r}"
         allowed = f"{calls} call{'' if calls == 1 else 's'} in {per:g} s"
-        super().__init__(f"{which} allows {allowed}: the next one can be made in {retry_after:.2f} s")
+        super().__init__(f"{subject} allows {allowed}: the next one can be made in {retry_after:.2f} s")
 
 
 NOT_IN_PREFECT = re.compile(f"[/%&<>{UNPRINTABLE}]")

@@ -23,7 +23,7 @@ from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 from prefect_resilience.guards.limits.quantiles import LatencySketch
 from prefect_resilience.guards.limits.racing import RunnerOutcome, Runners, TaskRunners, ThreadRunners
-from prefect_resilience.guards.timeouts.threads import Call, abandoned
+from prefect_resilience.guards.timeouts.threads import Call, is_abandoned
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -56,8 +56,8 @@ def _delay(after: Any) -> float | str:
 
 def _share_of(after: float | str) -> float:
     """The share of calls below a percentile such as "p95"; 0 for anything else."""
-    found = PERCENTILE.fullmatch(after) if isinstance(after, str) else None
-    return 0.0 if found is None else float(found[1]) / 100
+    match = PERCENTILE.fullmatch(after) if isinstance(after, str) else None
+    return 0.0 if match is None else float(match[1]) / 100
 
 
 class Hedge(Policy):
@@ -131,7 +131,7 @@ class Hedge(Policy):
         for limit in reversed(limits):
             bound = limit.bind(parameters).model_copy(update={"max_wait": 0.0})
             more = partial(bound.acall if aside else bound.call, more)
-            names += [name] if (name := bound.settled_name()) else []
+            names += [name] if (name := bound.final_name()) else []
         measured = _all_measured.of("|".join((_name_of(fn), *names)))
 
         async def arace(*args: Any, **kwargs: Any) -> Any:
@@ -178,7 +178,7 @@ class Measured:
             self.calls += 1
             return self.sketch.quantile(share) if self.sketch.seen >= WARM_UP else None
 
-    def ended(self, seconds: float) -> None:
+    def count_latency(self, seconds: float) -> None:
         """Count the latency of a first call. If another one won, it is the time until then: enough to know
         that the call was among the slow ones."""
         with self._lock:
@@ -189,7 +189,7 @@ class Measured:
         share = _share_of(hedge.after)
         with self._lock:
             self.abandoned = [call for call in self.abandoned if not call.finished]
-            if len(self.abandoned) >= MOST_OVERDUE or abandoned():
+            if len(self.abandoned) >= MOST_OVERDUE or is_abandoned():
                 return False
             return not share or self.more < SHARE * (1 - share) * self.calls
 
@@ -224,7 +224,7 @@ class _Race:
         try:
             while True:
                 may = runners.started < most and measured.allows(hedge)
-                outcomes = yield from runners.ended(after if may else None)
+                outcomes = yield from runners.wait_for_ends(after if may else None)
                 while outcomes:
                     outcome = outcomes.pop(0)
                     if outcome.error is None:
@@ -234,7 +234,7 @@ class _Race:
                     first = first and outcome.number != 1
                     if outcome.number == 1 or not isinstance(outcome.error, LimitRefused):
                         self._errors.append(outcome)  # a rejected call was not made
-                    del outcome  # see `calls.attempt.guarded`
+                    del outcome  # see `calls.attempt.make_attempt`
                 if runners.started < most and measured.allows(hedge):
                     measured.more += 1
                     runners.start()
@@ -243,12 +243,12 @@ class _Race:
         finally:
             self._errors.clear()
             if first:
-                measured.ended(monotonic() - began)
+                measured.count_latency(monotonic() - began)
 
     def _error(self) -> BaseException:
-        first, *others = self._errors
+        first, *rest = self._errors
         error = cast("BaseException", first.error)
-        for other in others:
+        for other in rest:
             if other.error is not error:
                 add_note(error, f"prefect-resilience: hedged call {other.number} failed too: {other.error!r}")
         return error

@@ -15,7 +15,7 @@ from random import random
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect_resilience.base.drive import Blocking, Steps, slept
+from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
@@ -73,7 +73,7 @@ class Lease:
         Raises ApiBusy and ApiAway.
         """
         with self._asking:
-            if not self._taken():
+            if not self._take():
                 return False
         self.keep()
         if self._over:
@@ -100,14 +100,14 @@ class Lease:
         """Make the request that is due. Returns whether the API answered. Never raises."""
         with self._asking:
             try:
-                self._tended()
+                self._tend()
             except (ApiBusy, ApiAway):
                 if self._over and time.monotonic() > self._ends_at:
                     _drop(self)  # it has expired
                 return False
             return True
 
-    def _tended(self) -> None:
+    def _tend(self) -> None:
         if self._over:
             if (lease_id := self.id) is not None:
                 self._ask(lambda client: give_up(client, lease_id))
@@ -124,9 +124,9 @@ class Lease:
                 "takes the next free place",
                 self._shared.name,
             )
-        self._taken()
+        self._take()
 
-    def _taken(self) -> bool:
+    def _take(self) -> bool:
         name, holder = self._shared.name, self._holder
         lease_id = self._ask(lambda client: take_place(client, name, holder, LEASE_SECONDS))
         if lease_id is not None:
@@ -142,7 +142,7 @@ class Lease:
         return self._context.copy().run(self._shared.ask, question)
 
 
-def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
+def give_back(lease: Lease, error: BaseException | None) -> Steps[None]:
     """Release the lease and wait for that; after a cancellation, release it on another thread."""
     if error is not None and not isinstance(error, Exception):
         start_call(lease.release)
@@ -150,7 +150,7 @@ def given_back(lease: Lease, error: BaseException | None) -> Steps[None]:
     try:
         pause, until = FIRST_PAUSE, time.monotonic() + RELEASE_SECONDS
         while not (yield Blocking(lease.release)) and time.monotonic() < until:
-            yield from slept(pause * (0.5 + random()))
+            yield from sleep_for(pause * (0.5 + random()))
             pause *= 2
     except BaseException:
         start_call(lease.release)
@@ -199,9 +199,9 @@ def _give_up_all() -> None:  # pyright: ignore[reportUnusedFunction]
     """Release all slots when the process exits normally, also after its flow run was terminated."""
     until = time.monotonic() + EXIT_SECONDS
     with _leases.lock:
-        left = list(_leases.held)
-    while left and time.monotonic() < until:
-        lease = left.pop(0)
+        leases = list(_leases.held)
+    while leases and time.monotonic() < until:
+        lease = leases.pop(0)
         if not lease.release():
-            left.append(lease)
+            leases.append(lease)
             time.sleep(FIRST_PAUSE)

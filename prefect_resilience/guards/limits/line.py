@@ -14,7 +14,7 @@ from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
-from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, waited_for
+from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, perform_wait
 from prefect_resilience.base.process import per_process
 
 # How long a call has to wait: the generic cell rate algorithm, as pure functions.
@@ -222,11 +222,11 @@ class HeldPlace:
             signal = self._signal = threading.Lock()
             signal.acquire()
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if signal.acquire(timeout=min(left, SLICE_SECONDS)):
+        while (remaining := until - time.monotonic()) > 0:
+            if signal.acquire(timeout=min(remaining, SLICE_SECONDS)):
                 return
 
-    async def awaited(self, seconds: float) -> None:
+    async def await_turn(self, seconds: float) -> None:
         """The same, on an event loop."""
         loop = asyncio.get_running_loop()
         called: asyncio.Future[None] = loop.create_future()
@@ -262,7 +262,7 @@ class _Lines:
 _lines = per_process(_Lines)
 
 
-def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
+def stand_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPlace | None]:
     """A held place, or None if no place became free in time (see `for_place`).
 
     If two callers give different limits, the later one counts, so an edited policy applies at once.
@@ -280,11 +280,11 @@ def stood_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPla
         began = time.monotonic()
         _wake(woken)
         while not place.held:
-            left = for_place(max_wait, time.monotonic() - began, line.stuck())
-            if left <= 0:
+            remaining = for_place(max_wait, time.monotonic() - began, line.stuck())
+            if remaining <= 0:
                 return None if place.gave_up() else place
-            turn = left if max_wait is not None else min(left, LOOK_SECONDS)
-            yield from waited_for(Wait(partial(place.block, turn), partial(place.awaited, turn)))
+            turn = remaining if max_wait is not None else min(remaining, LOOK_SECONDS)
+            yield from perform_wait(Wait(partial(place.block, turn), partial(place.await_turn, turn)))
         return place
     except BaseException:
         if place is not None:

@@ -53,10 +53,10 @@ class LatencySketch:
         """The latency that `share` of the calls (0 to 1) do not exceed. Raises ValueError without any."""
         if not self._buckets:
             raise ValueError("there is no latency yet")
-        left = share * self._weight
+        remaining = share * self._weight
         bucket = min(self._buckets)
         for bucket in sorted(self._buckets):
-            left -= self._buckets[bucket]
-            if left <= 0:
+            remaining -= self._buckets[bucket]
+            if remaining <= 0:
                 break
         return 2 * GROWTH**bucket / (1 + GROWTH)

@@ -38,14 +38,14 @@ class TaskRunners:
         return len(self._running)
 
     def start(self) -> None:
-        task = asyncio.ensure_future(_awaited(self._more if self._tasks else self._make))
+        task = asyncio.ensure_future(_await(self._more if self._tasks else self._make))
         self._tasks.append(task)
         self._running.add(task)
 
-    def ended(self, patience: float | None) -> Steps[list[RunnerOutcome]]:
-        return (yield Invoke(self._ended, (patience,)))
+    def wait_for_ends(self, patience: float | None) -> Steps[list[RunnerOutcome]]:
+        return (yield Invoke(self._wait_for_ends, (patience,)))
 
-    async def _ended(self, patience: float | None) -> list[RunnerOutcome]:
+    async def _wait_for_ends(self, patience: float | None) -> list[RunnerOutcome]:
         done, self._running = await asyncio.wait(
             self._running, timeout=patience, return_when=asyncio.FIRST_COMPLETED
         )
@@ -62,7 +62,7 @@ class TaskRunners:
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
-async def _awaited(make: Callable[[], Awaitable[Any]]) -> Any:
+async def _await(make: Callable[[], Awaitable[Any]]) -> Any:
     return await make()
 
 
@@ -96,13 +96,13 @@ class ThreadRunners:
         else:
             self._outcomes.put(outcome)
 
-    def ended(self, patience: float | None) -> Steps[list[RunnerOutcome]]:
+    def wait_for_ends(self, patience: float | None) -> Steps[list[RunnerOutcome]]:
         yield from ()
         until = None if patience is None else monotonic() + patience
         while True:
-            left = SLICE_SECONDS if until is None else min(until - monotonic(), SLICE_SECONDS)
+            remaining = SLICE_SECONDS if until is None else min(until - monotonic(), SLICE_SECONDS)
             try:
-                outcome = self._outcomes.get(timeout=max(left, 0.0))
+                outcome = self._outcomes.get(timeout=max(remaining, 0.0))
             except Empty:
                 if until is not None and monotonic() >= until:
                     return []

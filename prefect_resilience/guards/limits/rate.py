@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from prefect_resilience.base.drive import Steps, slept
+from prefect_resilience.base.drive import Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
 from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.guarding import NamedLimit, RateLimitedError, Ticket, prefect_name
@@ -16,12 +16,12 @@ from prefect_resilience.guards.limits.line import (
     Pace,
     for_place,
     in_line,
+    stand_in_line,
     start,
     start_if_free,
-    stood_in_line,
     wait_of,
 )
-from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, answered, run_going_on, take_slot
+from prefect_resilience.guards.limits.shared import ApiAway, SharedLimit, ask_api, run_going_on, take_slot
 
 LEAST_PERIOD = 0.001
 GRACE_SECONDS = 0.25
@@ -80,65 +80,65 @@ class RateLimit(NamedLimit):
         """The seconds from one call to the next, and how many calls may start at once."""
         return Pace(self.per / self.calls, self.burst or 1)
 
-    def entered(self) -> Steps[Ticket]:
+    def acquire(self) -> Steps[Ticket]:
         """Wait until a call may be made. Raises RateLimitedError, at once if the wait is known."""
-        name = self.settled_name()
+        name = self.final_name()
         key, pace = f"rate:{self._key(name)}", self.pace
-        shared = self._shared(name)
+        shared = self._fleet_limit(name)
         if shared is None and start_if_free(key, pace):
             return Ticket()
         came = monotonic()
         self._refuse_beyond(came, wait_of(key, pace, in_line(key)), name)
         patience = None if self.max_wait is None else self.max_wait + GRACE_SECONDS
-        turn = yield from stood_in_line(key, 1, patience)
+        turn = yield from stand_in_line(key, 1, patience)
         if turn is None:
             raise self._refusal(name, wait_of(key, pace))
         try:
-            yield from self._waited(key, shared, came, name)
+            yield from self._wait(key, shared, came, name)
             start(key, pace)
         finally:
             turn.leave()
         return Ticket()
 
-    def left(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
+    def finish(self, ticket: Ticket, error: BaseException | None = None, **_: Any) -> Steps[None]:
         """Does nothing: a rate limit holds no place."""
         yield from ()
 
-    def _waited(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Steps[None]:
+    def _wait(self, key: str, shared: SharedLimit | None, came: float, name: str | None) -> Steps[None]:
         """Wait until this process's rate and the fleet's rate allow a call."""
         while (wait := wait_of(key, self.pace)) > 0:
             self._refuse_beyond(came, wait, name)
-            yield from slept(wait)
+            yield from sleep_for(wait)
         if shared is not None:
             yield from self._fleet_allowed(shared, came, name)
 
     def _fleet_allowed(self, shared: SharedLimit, came: float, name: str | None) -> Steps[None]:
         while True:
             try:
-                question = partial(_taken, shared)
-                least, most = yield from answered(shared.name, question, came, self.max_wait)
+                question = partial(_take_slot, shared)
+                least, most = yield from ask_api(shared.name, question, came, self.max_wait)
             except ApiAway:
                 return
             if most == 0:
                 return
-            left = self._left(came)
-            if left <= 0 or least > left:
+            remaining = self._time_left(came)
+            if remaining <= 0 or least > remaining:
                 raise self._refusal(name, most)
             # The API does not say when in the interval the next slot becomes free, so ask repeatedly.
             pause = max(least, SHORTEST_PAUSE, min((most - least) / 8, LONGEST_PAUSE))
-            yield from slept(min(pause, left))
+            yield from sleep_for(min(pause, remaining))
 
     def _refuse_beyond(self, came: float, wait: float, name: str | None) -> None:
-        if wait > 0 and wait > self._left(came):
+        if wait > 0 and wait > self._time_left(came):
             raise self._refusal(name, wait)
 
-    def _left(self, came: float) -> float:
+    def _time_left(self, came: float) -> float:
         return for_place(self.max_wait, monotonic() - came, None)
 
     def _refusal(self, name: str | None, wait: float) -> RateLimitedError:
         return RateLimitedError(name, self.calls, self.per, wait)
 
-    def _shared(self, name: str | None) -> SharedLimit | None:
+    def _fleet_limit(self, name: str | None) -> SharedLimit | None:
         if name is None or run_going_on() is None:
             return None
         return SharedLimit(
@@ -146,5 +146,5 @@ class RateLimit(NamedLimit):
         )
 
 
-def _taken(shared: SharedLimit) -> tuple[float, float]:
+def _take_slot(shared: SharedLimit) -> tuple[float, float]:
     return shared.ask(lambda client: take_slot(client, shared.name))

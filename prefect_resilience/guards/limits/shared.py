@@ -21,7 +21,7 @@ from uuid import UUID
 
 import httpx
 
-from prefect_resilience.base.drive import Blocking, Steps, slept
+from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.limits.line import FOR_EVER, for_server
@@ -91,7 +91,7 @@ def began(name: str, *, for_good: bool = False) -> None:
             outage.since = -FOR_EVER
 
 
-def ended(name: str) -> None:
+def note_answer(name: str) -> None:
     """A request was answered."""
     outage = _outages.by_name.pop(name, None) if _outages.by_name else None
     if outage is not None and outage.alone_since is not None:
@@ -123,7 +123,7 @@ def go_alone(name: str, why: str) -> None:
     )
 
 
-def answered(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
+def ask_api(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
     """The result of `question`, a request that is retried until the API answers. `came`: the arrival time.
 
     Raises ApiAway when the caller has waited long enough, and should go on without the API.
@@ -135,11 +135,11 @@ def answered(name: str, question: Callable[[], T], came: float, max_wait: float 
         try:
             return (yield Blocking(question))
         except ApiBusy as error:
-            left = for_server(max_wait, monotonic() - came, silent(name))
-            if left <= 0:
+            remaining = for_server(max_wait, monotonic() - came, silent(name))
+            if remaining <= 0:
                 go_alone(name, str(error))
                 raise ApiAway(str(error)) from error
-        yield from slept(min(left, pause * (0.5 + random())))
+        yield from sleep_for(min(remaining, pause * (0.5 + random())))
         pause = min(pause * 1.5, LONGEST_PAUSE)
 
 
@@ -188,12 +188,12 @@ class SharedLimit:
         except Exception as error:  # any failure of the API; the caller's work must go on
             passes = may_pass(error)
             began(self.name, for_good=not passes)
-            said = str(error) if isinstance(error, ApiBusy) else redact(repr(error))
+            message = str(error) if isinstance(error, ApiBusy) else redact(repr(error))
             if passes:
-                raise ApiBusy(said) from error
-            go_alone(self.name, said)
-            raise ApiAway(said) from error
-        ended(self.name)
+                raise ApiBusy(message) from error
+            go_alone(self.name, message)
+            raise ApiAway(message) from error
+        note_answer(self.name)
         return answer
 
     def _answer(self, client: SyncPrefectClient, question: Callable[[SyncPrefectClient], T]) -> T:
@@ -257,12 +257,12 @@ def take_slot(client: SyncPrefectClient, name: str) -> tuple[float, float]:
     except Exception as error:
         if status_of(error) not in (_LOCKED, 422):
             raise
-        seen = client.read_global_concurrency_limit_by_name(name)
-        rate = seen.slot_decay_per_second
+        limit = client.read_global_concurrency_limit_by_name(name)
+        rate = limit.slot_decay_per_second
         if rate <= 0:
             raise
         # At least one: a slot may be free by now, or an operator has set the limit to 0 and none will be.
-        over = max(1, seen.active_slots + 1 - seen.limit)
+        over = max(1, limit.active_slots + 1 - limit.limit)
         return (over - 1) / rate, over / rate
     if not answer:
         raise NoSuchLimit(name)

@@ -95,7 +95,7 @@ class Expect:
                 f"or a plain function"
             )
 
-    def checked(self, value: Any) -> Steps[Any]:
+    def check(self, value: Any) -> Steps[Any]:
         """The value to return, as checked. Raises OutputFormatError."""
         try:
             shape = self.shape
@@ -118,13 +118,13 @@ class Expect:
     def _rule(self) -> Retry:
         return Retry(attempts=self.attempts, backoff=Backoff.none())
 
-    def joined(self, retry: Retry) -> Retry:
+    def with_repair(self, retry: Retry) -> Retry:
         """The task's retry policy, with a rule for the repair of its output."""
         if not self.repair or ErrorCategory.VALIDATION in retry.rules:
             return retry
         return retry.model_copy(update={"by_category": {**retry.rules, ErrorCategory.VALIDATION: self._rule}})
 
-    def told(
+    def with_hints(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], notes: Notes
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The call's arguments, with the error of the previous attempt in the declared HINTS."""
@@ -139,10 +139,10 @@ class Expect:
         ]
         if not hints:
             return args, kwargs
-        known = {"error": notes.previous, "violations": list(notes.violations)}
+        values = {"error": notes.previous, "violations": list(notes.violations)}
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         for name in hints:
             if bound.arguments[name] is parameters[name].default:
-                bound.arguments[name] = known[name]
+                bound.arguments[name] = values[name]
         return bound.args, bound.kwargs

@@ -47,13 +47,13 @@ def read_json(text: str) -> tuple[Any, str]:
     for candidate in (text, *_blocks(text)):
         source = candidate.strip().removeprefix("\ufeff")
         try:
-            return json.loads(source, parse_constant=_refused), source
+            return json.loads(source, parse_constant=_refuse), source
         except (ValueError, RecursionError) as error:
             first = first or ("it is nested too deeply" if isinstance(error, RecursionError) else str(error))
     raise NotJson(f"not JSON: {first}") from None
 
 
-def _refused(constant: str) -> Any:
+def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is not valid JSON")
 
 
@@ -126,12 +126,12 @@ class JsonType:
     name: str
 
     def of(self, value: Any) -> Any:
-        found = value if self.name == "string" else _read(value)
-        actual = type_of(found)
-        fits = (actual, self.name) == ("integer", "number") or (self.name == "object" and _has_fields(found))
+        parsed = value if self.name == "string" else _read(value)
+        actual = type_of(parsed)
+        fits = (actual, self.name) == ("integer", "number") or (self.name == "object" and _has_fields(parsed))
         if actual != self.name and not fits:
             raise Broken(actual, [])
-        return found
+        return parsed
 
 
 def _has_fields(value: Any) -> bool:
@@ -183,22 +183,22 @@ class Schema:
 
     def of(self, value: Any) -> Any:
         if self.structural or not isinstance(value, str):
-            found = _read(value)
-            self._check(found, value)
-            return found
+            parsed = _read(value)
+            self._check(parsed, value)
+            return parsed
         try:
             self._check(value, value)
             return value
         except Broken as as_text:
             try:
-                found = read_json(value)[0]
-                self._check(found, value)
-                return found
+                parsed = read_json(value)[0]
+                self._check(parsed, value)
+                return parsed
             except (NotJson, Broken):
                 raise as_text from None
 
-    def _check(self, found: Any, value: Any) -> None:
-        data = found if found is not value else _plain(found)
+    def _check(self, parsed: Any, value: Any) -> None:
+        data = parsed if parsed is not value else _plain(parsed)
         errors = None
         try:
             with suppress(RecursionError):
@@ -210,7 +210,7 @@ class Schema:
         if errors:
             wrong = sorted(errors, key=lambda error: [_in_order(step) for step in error.absolute_path])
             violations = [
-                violation(each.message, each.absolute_path, keyword=each.validator) for each in wrong
+                violation(error.message, error.absolute_path, keyword=error.validator) for error in wrong
             ]
             raise Broken(type_of(data), violations)
 
@@ -254,18 +254,18 @@ class Model:
         if text is None:
             raise Broken(type_of(value), _model_violations(as_value))
         try:
-            found, source = read_json(text)
+            parsed, source = read_json(text)
         except NotJson as error:
             raise Broken(type_of(value), [violation(str(error))]) from None
         try:
             return self._adapter.validate_json(source)
         except ModelError as error:
-            raise Broken(type_of(found), _model_violations(error)) from None
+            raise Broken(type_of(parsed), _model_violations(error)) from None
 
 
 def _model_violations(error: ModelError) -> list[dict[str, Any]]:
     wrong = error.errors(include_url=False, include_context=False, include_input=False)[:MOST_VIOLATIONS]
-    return [violation(each["msg"], each["loc"], keyword=each["type"]) for each in wrong]
+    return [violation(problem["msg"], problem["loc"], keyword=problem["type"]) for problem in wrong]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Backoff(Policy):
     delays: tuple[Seconds, ...] = ()
 
     @classmethod
-    def _named(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
+    def _name_arguments(cls, args: tuple[Any, ...], values: dict[str, Any]) -> dict[str, Any]:
         if args:
             raise ConfigurationError(f"Backoff({args[0]!r}): {_no_backoff(args[0])}")
         return values
@@ -135,7 +135,7 @@ class Backoff(Policy):
         lowest, highest = self._interval(n, previous)
         return min(lowest + (highest - lowest) * random, highest)
 
-    def lengthened(self, asked: float, n: int, *, random: float = 0.5, most: float = math.inf) -> float:
+    def lengthen(self, asked: float, n: int, *, random: float = 0.5, most: float = math.inf) -> float:
         """`asked`, the delay that a server asks for, plus up to `jitter` times the longer of it and retry
         `n`'s own delay.
 
@@ -157,7 +157,7 @@ class Backoff(Policy):
             lowest, highest = self.initial, top
         else:
             top = self._clamp(self._base(n))
-            lowest, highest = self._jittered(top)
+            lowest, highest = self._jitter_range(top)
         if not self.jitter:
             return top, top
         lowest, highest = self._clamp(lowest), self._clamp(highest)
@@ -183,7 +183,7 @@ class Backoff(Policy):
         past_maximum = n * math.log(self.multiplier) > math.log(LONGEST) - math.log(self.initial)
         return LONGEST if past_maximum else self.initial * self.multiplier**n
 
-    def _jittered(self, base: float) -> tuple[float, float]:
+    def _jitter_range(self, base: float) -> tuple[float, float]:
         if self.jitter_kind == "full":
             return 0.0, base
         if self.jitter_kind == "equal":
@@ -207,7 +207,7 @@ _skipping: list[None] = []
 
 
 @contextmanager
-def skipped() -> Generator[None, None, None]:
+def skip_delays() -> Generator[None, None, None]:
     """Skip every delay of this process within the block."""
     _skipping.append(None)
     try:

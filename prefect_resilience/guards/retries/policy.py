@@ -181,7 +181,7 @@ class Retry(Policy):
 
     @model_validator(mode="before")
     @classmethod
-    def _spelled(cls, data: Any) -> Any:
+    def _translate(cls, data: Any) -> Any:
         if isinstance(data, int) and not isinstance(data, bool):
             return {"attempts": data}
         if not isinstance(data, Mapping):
@@ -252,38 +252,37 @@ class Retry(Policy):
                 False, 0.0, f"all {rule.attempts} attempts used" if rule.attempts > 1 else "one attempt only"
             )
         delay = rule.delay(attempt - 1, random=random, previous=previous_delay)
-        asked = error.retry_after if rule.respect_retry_after else None
-        if asked is not None and (beyond := error.details.get("longest_beyond_backoff")) is not None:
-            asked = min(asked, delay + float(beyond))
-        if asked is not None and asked > rule.retry_after_cap:
+        wait = error.retry_after if rule.respect_retry_after else None
+        if wait is not None and (beyond := error.details.get("longest_beyond_backoff")) is not None:
+            wait = min(wait, delay + float(beyond))
+        if wait is not None and wait > rule.retry_after_cap:
             return Verdict(
                 False,
                 0.0,
-                f"the server asks to wait {asked:g} s, more than retry_after_cap={rule.retry_after_cap:g} s",
+                f"the server asks to wait {wait:g} s, more than retry_after_cap={rule.retry_after_cap:g} s",
             )
         limit = self.max_elapsed if rule.max_elapsed is None else rule.max_elapsed
-        left = math.inf if limit is None else limit - elapsed
-        if asked is not None:
+        remaining = math.inf if limit is None else limit - elapsed
+        if wait is not None:
             # The server's delay may lead to giving up, its jitter may not: it is limited to the time left.
             backoff = cast(Backoff, rule.backoff)
-            delay = max(delay, backoff.lengthened(asked, attempt - 1, random=random, most=left))
-        if delay > left:
+            delay = max(delay, backoff.lengthen(wait, attempt - 1, random=random, most=remaining))
+        if delay > remaining:
             return Verdict(False, 0.0, f"waiting {delay:.3g} s would exceed max_elapsed={limit:g} s")
         return Verdict(True, delay, f"{error.code} is retryable: attempt {attempt + 1} of {rule.attempts}")
 
     def refusal(self, error: ErrorInfo, exception: BaseException | None = None) -> str | None:
         """Why errors like this are never retried; None if they are."""
         names = names_of(error, exception) if self.give_up_on or self.retry_on is not None else set[str]()
-        if self.give_up_on and not names.isdisjoint(_kept(self.give_up_on)):
+        if self.give_up_on and not names.isdisjoint(_names(self.give_up_on)):
             return f"give_up_on names {error.code}"
         if exception is not None and is_interrupted(exception):
             return f"{type(exception).__name__} ends the call"
         if self.rule_name(error, exception):
             return None
         if self.retry_on is not None:
-            return (
-                None if not names.isdisjoint(_kept(self.retry_on)) else f"retry_on does not name {error.code}"
-            )
+            is_named = not names.isdisjoint(_names(self.retry_on))
+            return None if is_named else f"retry_on does not name {error.code}"
         return None if error.retryable else f"{error.code} is not retryable ({error.category.value})"
 
 
@@ -297,7 +296,7 @@ class PrefectRetries(Retry):
     retry_exhausted: bool = True
 
 
-def _kept(names: Any) -> tuple[str, ...]:
+def _names(names: Any) -> tuple[str, ...]:
     return names
 
 

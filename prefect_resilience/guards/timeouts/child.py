@@ -27,11 +27,11 @@ from typing import Any, BinaryIO, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
-from prefect_resilience.base.outcomes import UnawaitedResult, completed, is_awaitable, last
+from prefect_resilience.base.outcomes import UnawaitedResult, is_awaitable, last, require_completed
 from prefect_resilience.errors.classify.classify import CLASSIFIED, ErrorInfo, classify
 from prefect_resilience.errors.classify.reach import NAMES, members_of, names_of
 from prefect_resilience.errors.classify.shapes import put, read
-from prefect_resilience.guards.timeouts.start_child import killed_at_hangup
+from prefect_resilience.guards.timeouts.start_child import kill_at_hangup
 
 # Values and exceptions on their way between a process and its child.
 #
@@ -72,7 +72,7 @@ def as_classified(error: BaseException, info: ErrorInfo, names: Iterable[str] = 
 
 
 def _pack(error: BaseException, depth: int) -> _Packed:
-    def chained(other: BaseException | None) -> _Packed | None:
+    def pack_chained(other: BaseException | None) -> _Packed | None:
         if other is None or depth == 0:
             return None
         try:
@@ -80,10 +80,10 @@ def _pack(error: BaseException, depth: int) -> _Packed:
         except Exception:  # noqa: BLE001 the error itself matters more than its cause
             return None
 
-    context = None if error.__cause__ else chained(error.__context__)
+    context = None if error.__cause__ else pack_chained(error.__context__)
     members: list[Any] = [_pack(member, max(depth - 1, 0)) for member in members_of(error)]
     body = _parts(error, list(members_of(error))) if members else _whole(error) or _parts(error)
-    return body, members, chained(error.__cause__), context, error.__suppress_context__
+    return body, members, pack_chained(error.__cause__), context, error.__suppress_context__
 
 
 def _unpack(packed: _Packed) -> BaseException:
@@ -126,10 +126,10 @@ def _travels(value: Any) -> bool:
 
 def _rebuild(body: bytes, members: list[Any]) -> BaseException:
     """An exception. If it came in parts, `__init__` is not called: the parts may not fit its arguments."""
-    made = pickle.loads(body)
-    if isinstance(made, BaseException):
-        return made
-    error_type, args, attributes = made
+    unpickled = pickle.loads(body)
+    if isinstance(unpickled, BaseException):
+        return unpickled
+    error_type, args, attributes = unpickled
     error: BaseException
     if members:
         args = (*args, members)
@@ -161,9 +161,9 @@ def prepare_children_with(prepare: Callable[[], Any]) -> None:
 
 
 def prepare() -> None:
-    for one in _preparations:
+    for preparation in _preparations:
         with suppress(Exception):  # the call that needs it will report the error
-            one()
+            preparation()
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Server:
             served += 1
             before = set(threading.enumerate())
             kind, body = self.answer(*message)
-            self.send(kind, body, served >= MOST_CALLS or _left_something(before))
+            self.send(kind, body, served >= MOST_CALLS or _has_leftovers(before))
             del kind, body, message  # an idle child keeps no data of its last call
         watchdog = threading.Timer(EXIT_SECONDS, os._exit, (1,))
         watchdog.daemon = True
@@ -257,12 +257,12 @@ class Server:
         try:
             value = self.bound_to_parent(partial(copy_context().run, call))
         except BaseException as error:  # noqa: BLE001 it is raised again in the parent
-            return _packed_error(error, what)
+            return _pack_failure(error, what)
         finally:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError, AttributeError):
                     stream.flush()
-        return _packed(value, what)
+        return _pack_result(value, what)
 
     def bound_to_parent(self, call: Callable[[], Any]) -> Any:
         """Make the call. If the parent dies, the call is killed with this process."""
@@ -270,7 +270,7 @@ class Server:
         if self.hung_up:
             _kill_this_group()
         try:
-            with killed_at_hangup(self.calls):
+            with kill_at_hangup(self.calls):
                 return call()
         finally:
             self.busy = False
@@ -282,7 +282,7 @@ def _kill_this_group() -> None:
     os._exit(1)
 
 
-def _left_something(before: set[threading.Thread]) -> bool:
+def _has_leftovers(before: set[threading.Thread]) -> bool:
     """Whether a call left threads that the interpreter would wait for, or child processes.
 
     Daemon threads do not count: libraries, Prefect among them, start theirs once and keep them.
@@ -303,12 +303,12 @@ def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
     if is_awaitable(outcome):
         outcome = asyncio.run(last(outcome))
     try:
-        return completed(outcome, fn)
+        return require_completed(outcome, fn)
     except UnawaitedResult as error:
         raise error.close() from None
 
 
-def _packed(value: Any, what: str) -> tuple[str, Any]:
+def _pack_result(value: Any, what: str) -> tuple[str, Any]:
     try:
         return RESULT, dumps(value)
     except Exception as error:  # noqa: BLE001 any error of a __reduce__
@@ -316,7 +316,7 @@ def _packed(value: Any, what: str) -> tuple[str, Any]:
         return UNPICKLABLE, (brief, "", None, ())
 
 
-def _packed_error(error: BaseException, what: str) -> tuple[str, Any]:
+def _pack_failure(error: BaseException, what: str) -> tuple[str, Any]:
     text = _trace(error)
     try:
         return ERROR, (pack_error(error), text)

@@ -215,10 +215,10 @@ class Pool:
                         failure = self._failures.pop()
                         raise failure if isinstance(failure, OSError) else ProcessDied(what, failure)
                     self._start_missing()
-                    left = deadline - time.monotonic()
-                    if left <= 0:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0:
                         raise AttemptTimeout(seconds, f"the start of the child process of {what}")
-                    self._changed.wait(min(left, SLICE_SECONDS))
+                    self._changed.wait(min(remaining, SLICE_SECONDS))
             finally:
                 self._waiting -= 1
                 if not self._waiting:
@@ -301,8 +301,8 @@ class Pool:
 
     def _keep(self) -> None:
         """End the idle children once none has been used for `idle_seconds`."""
-        while (left := self._used + self.idle_seconds - time.monotonic()) > 0:
-            time.sleep(left)
+        while (remaining := self._used + self.idle_seconds - time.monotonic()) > 0:
+            time.sleep(remaining)
         with self._changed:
             idle, self._idle = self._idle, []
             self._keeping = False

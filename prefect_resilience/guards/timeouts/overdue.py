@@ -67,7 +67,7 @@ def still_runs(ticket: object, error: BaseException | None, then: Callable[[], N
     """
     tickets = _tickets.get()
     innermost = bool(tickets) and tickets[-1] is ticket
-    _tickets.set(tickets[:-1] if innermost else tuple(one for one in tickets if one is not ticket))
+    _tickets.set(tickets[:-1] if innermost else tuple(other for other in tickets if other is not ticket))
     running = _threads_left(ticket)
     if isinstance(error, asyncio.CancelledError | asyncio.TimeoutError | TimeoutError) and has_loop():
         # A scan of all threads and tasks takes a millisecond or more.
@@ -90,24 +90,24 @@ def _threads_left(ticket: object) -> list[StillRuns]:
 
 def _threads_in(ticket: object) -> list[StillRuns]:
     """The other threads in a context of the call, as far as the bottom frames of their stacks show it."""
-    own, found = threading.get_ident(), list[StillRuns]()
+    own, threads = threading.get_ident(), list[StillRuns]()
     for ident, frame in sys._current_frames().items():  # pyright: ignore[reportPrivateUsage]
         contexts = (_context_in(value) for value in _locals_below(frame)) if ident != own else ()
-        found += [
-            partial(_entered, context)
+        threads += [
+            partial(_is_entered, context)
             for context in contexts
-            if context is not None and _belongs(ticket, context) and _entered(context)
+            if context is not None and _belongs(ticket, context) and _is_entered(context)
         ]
-    return found
+    return threads
 
 
 def _locals_below(frame: FrameType) -> Iterator[Any]:
     stack = [frame]
     while (back := stack[-1].f_back) is not None:
         stack.append(back)
-    for one in stack[-OUTERMOST:]:
-        if one.f_locals is not one.f_globals:
-            yield from list(one.f_locals.values())
+    for frame_below in stack[-OUTERMOST:]:
+        if frame_below.f_locals is not frame_below.f_globals:
+            yield from list(frame_below.f_locals.values())
 
 
 def _context_in(value: Any, depth: int = 5) -> Context | None:
@@ -124,11 +124,11 @@ def _context_in(value: Any, depth: int = 5) -> Context | None:
         inner = [*cast("tuple[Any, ...]", value)[:1]]
     elif type(value).__module__ == "concurrent.futures.thread":
         inner = [*getattr(value, "__dict__", {}).values()]
-    found = (_context_in(one, depth - 1) for one in inner if depth)
-    return next((context for context in found if context is not None), None)
+    contexts = (_context_in(item, depth - 1) for item in inner if depth)
+    return next((context for context in contexts if context is not None), None)
 
 
-def _entered(context: Context) -> bool:
+def _is_entered(context: Context) -> bool:
     """Whether a thread is in the context. `int` is C code, so no other thread runs during the check."""
     try:
         context.run(int)
@@ -142,20 +142,20 @@ def _tasks_in(ticket: object) -> list[StillRuns]:
     now, own = time.monotonic(), asyncio.current_task()
     if now < _next_look:
         return []
-    left = [task for task in asyncio.all_tasks() if task is not own and _belongs(ticket, _context_of(task))]
+    tasks = [task for task in asyncio.all_tasks() if task is not own and _belongs(ticket, _context_of(task))]
     if (took := time.monotonic() - now) > LONG_LOOK:
         _next_look = now + 20 * took
-    return [lambda task=task: not task.done() and time.monotonic() < now + TASK_SECONDS for task in left]
+    return [lambda task=task: not task.done() and time.monotonic() < now + TASK_SECONDS for task in tasks]
 
 
 def _context_of(task: asyncio.Task[Any]) -> Context:
     if sys.version_info >= (3, 12):
         return task.get_context()
-    return next((one for one in gc.get_referents(task) if isinstance(one, Context)), Context())
+    return next((referent for referent in gc.get_referents(task) if isinstance(referent, Context)), Context())
 
 
 def _belongs(ticket: object, context: Context) -> bool:
-    return any(one is ticket for one in context.get(_tickets, ()))
+    return any(other is ticket for other in context.get(_tickets, ()))
 
 
 # -- a thread for each overdue call: there are at most as many as the limit has places

@@ -68,7 +68,7 @@ class ChildCall:
     ) -> None:
         self.since: float = monotonic()
         self.what: str = name_of(fn)
-        self.payload: bytes = _pickled((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), self.what)
+        self.payload: bytes = _pickle((fn, tuple(args), dict(kwargs), carriage and carriage.wrap), self.what)
         self.heard: Callable[[Any], None] | None = carriage and carriage.heard
         self.begun: Callable[[], None] | None = begun
         self.child: Child | None = None
@@ -167,7 +167,7 @@ class ChildCall:
 _ADVICE = 'pass plain data, or use mode="thread"'
 
 
-def _pickled(call: tuple[Any, ...], what: str) -> bytes:
+def _pickle(call: tuple[Any, ...], what: str) -> bytes:
     try:
         return dumps(call)
     except Exception as error:

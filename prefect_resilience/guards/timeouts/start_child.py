@@ -18,7 +18,7 @@ if sys.platform == "linux":
     import fcntl
 
 
-def _settled(stdout: int) -> tuple[BinaryIO, BinaryIO]:
+def _move_pipes(stdout: int) -> tuple[BinaryIO, BinaryIO]:
     """Move the two pipes to other file descriptors; the user's code gets the parent's standard output."""
     pipes = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -38,7 +38,7 @@ def _settled(stdout: int) -> tuple[BinaryIO, BinaryIO]:
 
 
 @contextmanager
-def killed_at_hangup(pipe: BinaryIO) -> Generator[None, None, None]:
+def kill_at_hangup(pipe: BinaryIO) -> Generator[None, None, None]:
     """Let the kernel kill this process group as soon as the other side closes the pipe. Linux only.
 
     A thread that reads the pipe could do so as well, unless C code keeps the GIL. Nothing may be written to
@@ -64,9 +64,9 @@ def _import(modules: list[str]) -> None:
 
 
 def main() -> None:
-    calls, channel = _settled(int(sys.argv[1]))
+    calls, channel = _move_pipes(int(sys.argv[1]))
     sys.path[:], names = pickle.load(calls)
-    with killed_at_hangup(calls):
+    with kill_at_hangup(calls):
         from prefect_resilience.guards.timeouts.child import Server, prepare
 
         _import(names)

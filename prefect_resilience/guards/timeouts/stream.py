@@ -112,28 +112,28 @@ class OneTask:
         try:
             while True:
                 try:
-                    asked = await self._asked.get()
+                    request = await self._asked.get()
                 except asyncio.CancelledError as cancelled:
                     # Cancelled between two steps: by a scope that the generator holds, or by the loop's end.
-                    early = await _made(partial(self._source.athrow, cancelled))
-                    if early[0] == "cancelled" or _asked_to_end():
+                    early = await _run_step(partial(self._source.athrow, cancelled))
+                    if early[0] == "cancelled" or _is_ended_for_good():
                         return
                     continue
-                if asked is None:
+                if request is None:
                     return
-                make, outcome = asked
-                result, early = early or await _made(make), None
+                make, outcome = request
+                result, early = early or await _run_step(make), None
                 _answer(outcome, result)
                 goes_on = result[0] == "yielded"
                 # From Python 3.13 on an error's traceback leads to this frame, which must not hold the error
-                del asked, make, outcome, result
+                del request, make, outcome, result
                 if not goes_on:
                     return
         finally:
             self._over = True
             while not self._asked.empty():
-                if (asked := self._asked.get_nowait()) is not None:
-                    _answer(asked[1], ("cancelled", asyncio.CancelledError()))
+                if (request := self._asked.get_nowait()) is not None:
+                    _answer(request[1], ("cancelled", asyncio.CancelledError()))
             try:
                 await self._source.aclose()
             except BaseException as error:
@@ -141,7 +141,7 @@ class OneTask:
                     raise
 
 
-async def _made(make: Step) -> Outcome:
+async def _run_step(make: Step) -> Outcome:
     try:
         return "yielded", await make()
     except StopAsyncIteration:
@@ -158,7 +158,7 @@ def _is_closing(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit) if inside is None else all(map(_is_closing, inside))
 
 
-def _asked_to_end() -> bool:
+def _is_ended_for_good() -> bool:
     """Whether this task was cancelled for good; cancel scopes withdraw their cancellations."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
@@ -265,9 +265,9 @@ def _ask(
     since = monotonic()
     if limit > 0:
         orders.put(order)
-    while (left := since + limit - monotonic()) > 0:
+    while (remaining := since + limit - monotonic()) > 0:
         try:
-            reply = replies.get(timeout=min(left, SLICE_SECONDS))
+            reply = replies.get(timeout=min(remaining, SLICE_SECONDS))
         except Empty:
             continue
         allowance.spent(since)

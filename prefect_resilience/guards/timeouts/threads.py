@@ -139,7 +139,7 @@ def abandon(call: Call) -> bool:
     return not call.finished
 
 
-def abandoned() -> bool:
+def is_abandoned() -> bool:
     """Whether this code runs in a call, or inside one, for which its caller has stopped waiting."""
     life = _current.get()
     while life is not None and not life.is_over:
@@ -197,8 +197,8 @@ def _wait(call: Call, seconds: float) -> bool:
     if call.done.acquire(timeout=min(max(seconds, 0.0), SLICE_SECONDS)):
         return True
     deadline = monotonic() + seconds - SLICE_SECONDS
-    while (left := deadline - monotonic()) > 0:
-        if call.done.acquire(timeout=min(left, SLICE_SECONDS)):
+    while (remaining := deadline - monotonic()) > 0:
+        if call.done.acquire(timeout=min(remaining, SLICE_SECONDS)):
             return True
     return False
 

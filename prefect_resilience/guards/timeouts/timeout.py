@@ -179,7 +179,7 @@ class Timeout(Policy):
 
     @model_validator(mode="before")
     @classmethod
-    def _spelled(cls, data: Any) -> Any:
+    def _translate(cls, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return {"total": data}
         fields = dict(cast("Mapping[str, Any]", data))
@@ -200,11 +200,11 @@ class Timeout(Policy):
     @field_validator("total", "idle", mode="before")
     @classmethod
     def _is_above_zero(cls, value: Any) -> float | None:
-        found = seconds_of(value)
-        if value is not None and (found is None or not 0 < found <= LONGEST):
-            form = "of at most ten years" if found and found > 0 else "above 0"
+        number = seconds_of(value)
+        if value is not None and (number is None or not 0 < number <= LONGEST):
+            form = "of at most ten years" if number and number > 0 else "above 0"
             raise ValueError(f"{value!r} is not a duration {form}: write {FORMS}; for no limit, timeout=None")
-        return found
+        return number
 
     @classmethod
     def of(cls, value: Any, operations: Mapping[str, float] = DEFAULT_OPERATIONS) -> Timeout | None:
@@ -223,7 +223,7 @@ class Timeout(Policy):
         if isinstance(value, (int, float, timedelta)):
             return cls(value)
         if isinstance(value, Mapping):
-            return cls(**{str(name): given for name, given in cast("Mapping[Any, Any]", value).items()})
+            return cls(**{str(name): option for name, option in cast("Mapping[Any, Any]", value).items()})
         raise ConfigurationError(
             f"a timeout cannot be a {type(value).__name__}: write seconds, an operation or Timeout(...)"
         )

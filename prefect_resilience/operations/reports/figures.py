@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, computed_field
 
 from prefect_resilience.durable.letters.model import DeadLetter, Replay
 from prefect_resilience.guards.budgets.model import BudgetStatus
-from prefect_resilience.telemetry.model import cut_random_part
+from prefect_resilience.telemetry.model import strip_random_part
 
 
 class _Figures(BaseModel):
@@ -246,7 +246,7 @@ def task_of(name: str, task_key: str, dynamic_key: str) -> str:
 
     By default Prefect names a run after its task and the start of its dynamic key.
     """
-    stable = cut_random_part(name, dynamic_key)
+    stable = strip_random_part(name, dynamic_key)
     if stable != name:
         return stable
     return name if dynamic_key.startswith(f"{task_key}-") else function_of(task_key)

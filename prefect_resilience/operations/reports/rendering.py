@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from prefect_resilience.base.text import lasting, one_line, plural, utc_text
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.reports.figures import CircuitFigures, FleetReport
-from prefect_resilience.telemetry.payloads import fitted_text
+from prefect_resilience.telemetry.payloads import fit_text
 
 TITLE = "Fleet report"
 UNKNOWN, NOTHING = "unknown", "-"
@@ -140,7 +140,7 @@ def _text(name: str, value: Any, missing: str = NOTHING) -> str:
 
 def text_of(text: str) -> str:
     """A name on one line, shortened and redacted: it may come from a service."""
-    letters = fitted_text(one_line(redact(text)), LONGEST_NAME)
+    letters = fit_text(one_line(redact(text)), LONGEST_NAME)
     # XML allows no control characters.
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in letters)
 

@@ -98,7 +98,7 @@ def plan_of(report: TuningReport) -> ChangePlan:
     for name, document in written(plan.changes, documents).items():
         mine = [one for one in plan.changes if one.block == name]
         try:
-            stored = read_policy(document).written()
+            stored = read_policy(document).as_options()
         except ConfigurationError as error:
             why = f"the block would be invalid: {error}"
             left += [NotApplied(task=one.task, option=one.option, why=why) for one in mine]

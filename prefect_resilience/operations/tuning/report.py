@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from prefect_resilience.base.text import code_cell, one_line, plural, utc_text
-from prefect_resilience.telemetry.payloads import fitted_text
+from prefect_resilience.telemetry.payloads import fit_text
 
 if TYPE_CHECKING:
     from prefect_resilience.operations.tuning.applying import AppliedTuning
@@ -131,7 +131,7 @@ def value_text(value: object) -> str:
         return ", ".join(map(value_text, cast("list[object]", value))) or "none"
     if isinstance(value, float):
         return f"{value:g}"
-    shown = "none" if value is None else fitted_text(one_line(str(value)), LONGEST)
+    shown = "none" if value is None else fit_text(one_line(str(value)), LONGEST)
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)
 
 
@@ -179,7 +179,7 @@ def _lines(report: TuningReport) -> Iterator[str]:
         yield "| task | option | now | better | why |\n|---|---|---|---|---|"
     for one in report.advice:
         texts = (one.task, one.option, value_text(one.now), value_text(one.better))
-        cells = [*(code_cell(fitted_text(text, LONGEST)) for text in texts), _text(one.why)]
+        cells = [*(code_cell(fit_text(text, LONGEST)) for text in texts), _text(one.why)]
         yield "| " + " | ".join(cells) + " |"
     yield from _list("Not judged", not_judged_of(report))
     yield from _list("Unknown", list(report.unknown.values()))
@@ -195,5 +195,5 @@ def _list(title: str, sentences: list[str]) -> Iterable[str]:
 
 def _text(text: str) -> str:
     """Text that is neither markdown nor HTML."""
-    safe = fitted_text(one_line(text), LONGEST)
+    safe = fit_text(one_line(text), LONGEST)
     return re.sub(r"([\\`*_\[\]<>#!])", r"\\\1", safe).replace("|", "&#124;")

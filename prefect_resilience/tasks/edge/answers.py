@@ -27,7 +27,7 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.decomposition.model import Decomposed
-from prefect_resilience.tasks.edge.logs import told_of_state
+from prefect_resilience.tasks.edge.logs import note_logged_state
 
 if TYPE_CHECKING:
     from prefect_resilience.tasks.edge.task_runs import TaskSurroundings
@@ -73,7 +73,7 @@ def as_answer(outcome: Any, here: TaskSurroundings) -> Any:
         # Prefect would keep it as a result, and a later pass of the flow would find a completed one.
         if (transaction := get_transaction()) is not None:
             transaction.write_on_commit = False
-        told_of_state(outcome)
+        note_logged_state(outcome)
         if here.guard.dead_letter and is_state(outcome) and outcome.is_crashed():
             _letter_of_crash(outcome, here)
     return outcome
@@ -158,11 +158,11 @@ def part_of(
     return a_in_turn
 
 
-def limited(tags: set[str]) -> set[str]:
+def read_limited_tags(tags: set[str]) -> set[str]:
     """The tags that have a concurrency limit on the server. Empty if the server cannot be asked."""
     if not tags:
         return set()
-    found: set[str] = set()
+    limited: set[str] = set()
     try:
         with get_client(sync_client=True) as client:
             for tag in tags:
@@ -170,10 +170,10 @@ def limited(tags: set[str]) -> set[str]:
                     client.read_concurrency_limit_by_tag(tag)
                 except ObjectNotFound:
                     continue
-                found.add(tag)
+                limited.add(tag)
     except Exception:  # noqa: BLE001 - an unavailable API has no limit to wait for
-        return found
-    return found
+        return limited
+    return limited
 
 
 def request_of_step(
@@ -186,5 +186,5 @@ def request_of_step(
     except (TypeError, ValueError):
         return None
     bound.apply_defaults()
-    given = dict(bound.arguments)
-    return SubtaskRequest(name, explode_variadic_parameter(fn, given), "step", Again(step, given), fn)
+    arguments = dict(bound.arguments)
+    return SubtaskRequest(name, explode_variadic_parameter(fn, arguments), "step", Again(step, arguments), fn)

@@ -26,7 +26,7 @@ from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.tasks.summaries.markdown import code
-from prefect_resilience.telemetry.payloads import fitted_text
+from prefect_resilience.telemetry.payloads import fit_text
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -80,8 +80,8 @@ ABOUT = (
 
 def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
     """The table, with the circuits in trouble first."""
-    ordered = sorted(circuits, key=lambda one: (ORDER.index(one.state), one.name))
-    refusing = sum(one.state in ("open", "forced_open") for one in ordered)
+    ordered = sorted(circuits, key=lambda circuit: (ORDER.index(circuit.state), circuit.name))
+    refusing = sum(circuit.state in ("open", "forced_open") for circuit in ordered)
     lines = [
         "# Circuits",
         "",
@@ -91,21 +91,21 @@ def markdown_of(circuits: Iterable[CircuitSnapshot], now: datetime) -> str:
     ]
     if ordered:
         lines += ["| circuit | state | failed | opened | next probe | why |", "|---|---|---:|---|---|---|"]
-        lines += [_row(one) for one in ordered[:MOST_ROWS]]
+        lines += [_row(circuit) for circuit in ordered[:MOST_ROWS]]
     if len(ordered) > MOST_ROWS:
         lines += ["", f"and {len(ordered) - MOST_ROWS} more, most of them closed or disabled"]
     return "\n".join([*lines, "", ABOUT, ""])
 
 
-def _row(one: CircuitSnapshot) -> str:
-    told = [text for text in (one.reason, one.last_error) if text and one.state != "closed"]
+def _row(circuit: CircuitSnapshot) -> str:
+    details = [text for text in (circuit.reason, circuit.last_error) if text and circuit.state != "closed"]
     cells = (
-        code(fitted_text(one.name, LONGEST_NAME)),
-        _state(one.state),
-        f"{one.window_failures} of {one.window_calls}",
-        _time(one.opened_at if one.state != "closed" else None),
-        _time(one.retry_at),
-        code(fitted_text("; ".join(told), LONGEST_REASON)) if told else "",
+        code(fit_text(circuit.name, LONGEST_NAME)),
+        _state(circuit.state),
+        f"{circuit.window_failures} of {circuit.window_calls}",
+        _time(circuit.opened_at if circuit.state != "closed" else None),
+        _time(circuit.retry_at),
+        code(fit_text("; ".join(details), LONGEST_REASON)) if details else "",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -138,7 +138,7 @@ class CircuitsTableWriter:
         self._leaving = threading.Event()
         self._registered = False
 
-    def changed(self) -> None:
+    def mark_changed(self) -> None:
         """Schedule the table after a circuit changed inside a run. Never raises, never waits."""
         self._changed = True
         self.look()
@@ -194,10 +194,10 @@ def _create_if_old() -> None:
     text = markdown_of(get_circuits(), now)
     with own_client() as client:
         body: dict[str, Any] = {"artifacts": {"key": {"any_": [KEY]}}, "limit": 1}
-        found = client.request("POST", "/artifacts/latest/filter", json=body).raise_for_status().json()
-        if found:
-            age = (now - parse_datetime(found[0]["updated"])).total_seconds()
-            if age < FRESH and _rows_of(found[0]["data"]) == _rows_of(text):
+        artifacts = client.request("POST", "/artifacts/latest/filter", json=body).raise_for_status().json()
+        if artifacts:
+            age = (now - parse_datetime(artifacts[0]["updated"])).total_seconds()
+            if age < FRESH and _rows_of(artifacts[0]["data"]) == _rows_of(text):
                 return
         create_artifact(client, ArtifactCreate(key=KEY, type="markdown", description=DESCRIPTION, data=text))
 

@@ -16,7 +16,7 @@ from prefect.events import emit_event
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.telemetry.edge.events import PREFIX
-from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text
+from prefect_resilience.telemetry.payloads import NAME, fit, fit_text
 
 if TYPE_CHECKING:
     from prefect import Task
@@ -36,14 +36,14 @@ _sent: dict[str, float] = {}
 
 def tell_options(guard: Guard, task: Task[..., Any]) -> None:
     """Send the options of the guard, unless this process did so within a day. Never raises."""
-    known, now = options_sent.get(id(guard)), monotonic()
-    if known is not None and known[0] is guard and now < known[1]:
+    sent, now = options_sent.get(id(guard)), monotonic()
+    if sent is not None and sent[0] is guard and now < sent[1]:
         return
     if len(options_sent) >= MOST:
         options_sent.clear()
     options_sent[id(guard)] = (guard, now + AGAIN)
     with suppress(Exception):  # an event that cannot be sent must not fail the work
-        _send(fitted(described(guard, task)), now)
+        _send(fit(describe(guard, task)), now)
 
 
 def _send(payload: dict[str, Any], now: float) -> None:
@@ -53,12 +53,12 @@ def _send(payload: dict[str, Any], now: float) -> None:
     _sent[key] = now
     resource = {
         "prefect.resource.id": f"{PREFIX}.options.{key}",
-        "prefect.resource.name": fitted_text(payload["task"], NAME),
+        "prefect.resource.name": fit_text(payload["task"], NAME),
     }
     emit_event(event=EVENT, resource=resource, payload=payload)
 
 
-def described(guard: Guard, task: Task[..., Any]) -> dict[str, Any]:
+def describe(guard: Guard, task: Task[..., Any]) -> dict[str, Any]:
     """The task, and its options in the form of a `ResiliencePolicy` block, with every default filled in.
 
     `limits` and `hedge`, which a block does not have, are in the same form.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from prefect.client.orchestration import get_client
 from prefect.logging.loggers import flow_run_logger
 
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.outcomes import has_loop
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
@@ -113,7 +113,7 @@ def recovery_hint(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
 
 def leave_artifacts(ending: Ending, flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
     """Write the artifacts. Returns an awaitable if an event loop is running, to keep the loop free."""
-    if not enabled():
+    if not is_enabled():
         return None
     leave = partial(_leave, ending, flow, flow_run, state)
     return asyncio.to_thread(leave) if has_loop() else leave()

@@ -21,7 +21,7 @@ from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.naming import UNSET, fill, more_options, shows
 from prefect_resilience.durable.batches.batch import batch as batch_named
 from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
@@ -45,9 +45,9 @@ from prefect_resilience.tasks.edge.flow_options import (
     FlowGuard,
     ResilienceFlowOptions,
     ResilientFlowOptions,
-    changed,
     make_guard,
     split,
+    with_changes,
 )
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.questions import bound_like, class_of_copy
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 MOST_LETTERS = 40_000
 
 
-def started(flow_run: FlowRun) -> None:
+def prepare_process(flow_run: FlowRun) -> None:
     """Prepare this process for a run of a resilient flow that has just begun."""
     keep_secrets_out_of_logs()
     notes.begin(str(flow_run.id), max(flow_run.run_count, 1), keeps_outputs=True)
@@ -86,7 +86,7 @@ def mark_run(flow_run: FlowRun, batch_id: str | None, policy: RecoveryPolicy | N
         log.warning("The recovery policy could not be stored on this run: %r", failure)
 
 
-def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
+def error_with_outputs(error: Exception, context: FlowRunContext) -> BaseException:
     """The flow's error without secrets, with the completed outputs in its context. Never raises."""
     try:
         learn_secrets(context.parameters or {})
@@ -105,17 +105,17 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
             attempt=max(flow_run.run_count, 1),
             exhausted=exhausted_since(clean, 0.0) is not None,
         )
-        known = attached_context(clean)
-        if known is None or subflow or is_sub_step(known, own):
+        inner = attached_context(clean)
+        if inner is None or subflow or is_sub_step(inner, own):
             # The flow has failed; the task or subflow that made it fail is the cause.
-            known = with_inner(own, known, subtask_request(clean))
+            inner = with_inner(own, inner, subtask_request(clean))
         if subflow and context.flow is not None:
             again = Again(context.flow, dict(context.parameters or {}))
-            asked = SubtaskRequest(context.flow.name, again.parameters, "flow", again, context.flow.fn)
-            attach_request(clean, asked)
+            request = SubtaskRequest(context.flow.name, again.parameters, "flow", again, context.flow.fn)
+            attach_request(clean, request)
         if partial:
-            known = known.model_copy(update={"details": {**known.details, "partial_results": partial}})
-        attach_context(clean, known)
+            inner = inner.model_copy(update={"details": {**inner.details, "partial_results": partial}})
+        attach_context(clean, inner)
         return clean
     except Exception:  # noqa: BLE001 - the user's own error must not be replaced
         return error
@@ -123,16 +123,16 @@ def failed_with(error: Exception, context: FlowRunContext) -> BaseException:
 
 def _within(outputs: Any, left_out: int) -> dict[str, Any]:
     """The outputs by the name of the call, as many as may be kept in an exception."""
-    told: dict[str, Any] = {}
-    left = MOST_LETTERS
+    partial: dict[str, Any] = {}
+    room = MOST_LETTERS
     for name, output in outputs.items():
-        left -= len(name) + len(json.dumps(output, ensure_ascii=False, default=str))
-        if left < 0:
+        room -= len(name) + len(json.dumps(output, ensure_ascii=False, default=str))
+        if room < 0:
             break
-        told[name] = output
-    if more := left_out + len(outputs) - len(told):
-        told["…"] = {"truncated": True, "left_out": more}
-    return told
+        partial[name] = output
+    if more := left_out + len(outputs) - len(partial):
+        partial["…"] = {"truncated": True, "left_out": more}
+    return partial
 
 
 P = ParamSpec("P")
@@ -191,9 +191,9 @@ class ResilientFlow(Flow[P, R]):
     @classmethod
     def _of(cls, flow: Flow[P, R], guard: FlowGuard) -> ResilientFlow[P, R]:
         """A copy of a plain flow, with the guard around its function."""
-        made = copy(flow)
-        made.__class__ = class_of_copy(cls, type(flow), Flow)
-        resilient = cast("ResilientFlow[P, R]", made)
+        flow_copy = copy(flow)
+        flow_copy.__class__ = class_of_copy(cls, type(flow), Flow)
+        resilient = cast("ResilientFlow[P, R]", flow_copy)
         resilient._guard_with(guard)
         return resilient
 
@@ -201,7 +201,7 @@ class ResilientFlow(Flow[P, R]):
         self.guard = guard
         for name in HOOKS:
             setattr(self, name, [*getattr(self, name)])
-        if not enabled():
+        if not is_enabled():
             return
         plain: Flow[P, R] = self  # the field is Prefect's own, with Prefect's type
         plain.fn = around(guard, bound_to=self.fn)
@@ -212,7 +212,7 @@ class ResilientFlow(Flow[P, R]):
             if wants:
                 getattr(self, name).append(at_the_end)
 
-    def _unguarded(self) -> Flow[P, R]:
+    def _plain_copy(self) -> Flow[P, R]:
         """A plain Prefect copy: with its own function and hooks."""
         plain = copy(self)
         plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
@@ -233,11 +233,11 @@ class ResilientFlow(Flow[P, R]):
         def with_options(self, **options: Any) -> ResilientFlow[P, R]:
             """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             ours, theirs = split(options, more_options(type(self), ResilientFlow))
-            made = super(ResilientFlow, self._unguarded()).with_options(**theirs)
+            plain = super(ResilientFlow, self._unguarded()).with_options(**theirs)
             for mark in ("_isclassmethod", "_isstaticmethod"):
                 if hasattr(self, mark):
-                    setattr(made, mark, getattr(self, mark))
-            return ResilientFlow._of(made, changed(self.guard, ours))
+                    setattr(plain, mark, getattr(self, mark))
+            return ResilientFlow._of(plain, with_changes(self.guard, ours))
 
 
 # -- around the function
@@ -246,45 +246,45 @@ class ResilientFlow(Flow[P, R]):
 def around(guard: FlowGuard, bound_to: Callable[..., Any]) -> Callable[..., Any]:
     """The function that the engine calls once per run. It has the signature of the user's function."""
     fn: Callable[..., Any] = guard.fn
-    inside, entered, closing, run, arun = _inside, _entered, aclosing[Any], drive, adrive
+    inside, entered, closing, run, arun = _inside, _enter, aclosing[Any], drive, adrive
     if inspect.isasyncgenfunction(guard.fn):
 
-        async def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        async def call_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             with inside(guard, await arun(entered(guard, args, kwargs))):
                 async with closing(fn(*args, **kwargs)) as items:
                     async for item in items:
                         yield item
 
-        made: Callable[..., Any] = guarded_async_generator
+        wrapper: Callable[..., Any] = call_async_generator
     elif inspect.isgeneratorfunction(guard.fn):
 
-        def guarded_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        def call_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             with inside(guard, run(entered(guard, args, kwargs))):
                 chunks: Generator[Any, Any, Any] = fn(*args, **kwargs)
                 return (yield from chunks)
 
-        made = guarded_generator
+        wrapper = call_generator
     elif inspect.iscoroutinefunction(guard.fn):
 
-        async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
+        async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
             with inside(guard, await arun(entered(guard, args, kwargs))):
                 return await fn(*args, **kwargs)
 
-        made = guarded_coroutine
+        wrapper = call_coroutine
     else:
 
-        def guarded_function(*args: Any, **kwargs: Any) -> Any:
+        def call_function(*args: Any, **kwargs: Any) -> Any:
             with inside(guard, run(entered(guard, args, kwargs))):
                 return fn(*args, **kwargs)
 
-        made = guarded_function
+        wrapper = call_function
     if (names := getattr(fn, "__globals__", None)) is not None:
         # Prefect looks up the names in annotations here. The code above uses none but its own.
-        made = FunctionType(made.__code__, names, closure=made.__closure__)
-    made = update_wrapper(made, fn)
+        wrapper = FunctionType(wrapper.__code__, names, closure=wrapper.__closure__)
+    wrapper = update_wrapper(wrapper, fn)
     # The engine reads the signature at every call, and reading it through the wrapper is slow.
-    setattr(made, "__signature__", inspect.signature(fn))  # noqa: B010
-    return bound_like(bound_to, copy_of=made)
+    setattr(wrapper, "__signature__", inspect.signature(fn))  # noqa: B010
+    return bound_like(bound_to, copy_of=wrapper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,14 +295,14 @@ class Entered:
     batch: str | None
 
 
-def _entered(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Entered | None]:
+def _enter(guard: FlowGuard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Entered | None]:
     """Name the run's batch, and write the batch and the recovery policy on the run."""
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or not enabled():
+    if context is None or context.flow_run is None or not is_enabled():
         return None
     if getattr(getattr(context.flow, "fn", None), "__wrapped__", None) is not guard.fn:
         return None
-    started(context.flow_run)
+    prepare_process(context.flow_run)
     named = None
     if guard.batch is not None:
         bound = inspect.signature(guard.fn).bind(*args, **kwargs)
@@ -322,7 +322,7 @@ def _inside(guard: FlowGuard, entered: Entered | None) -> Generator[None, None, 
         try:
             yield
         except Exception as error:
-            clean = failed_with(error, entered.context)
+            clean = error_with_outputs(error, entered.context)
             if clean is error:
                 raise
             raise clean from clean.__cause__

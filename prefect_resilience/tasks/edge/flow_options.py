@@ -80,10 +80,10 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
 
 def make_guard(fn: Callable[..., Any], ours: Mapping[str, Any]) -> FlowGuard:
     """Check the options against the function, and combine them."""
-    return changed(FlowGuard(fn), {**DEFAULTS, **ours})
+    return with_changes(FlowGuard(fn), {**DEFAULTS, **ours})
 
 
-def changed(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
+def with_changes(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
     """The guard with these options in place of its own."""
     ending = guard.ending
     if "summary" in ours:

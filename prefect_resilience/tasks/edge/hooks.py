@@ -19,7 +19,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging.loggers import flow_run_logger, task_run_logger
 from prefect.utilities.engine import resolve_inputs_sync
 
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.snapshots import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of, named_in
@@ -59,12 +59,12 @@ def dead_letter(
     """
     # Prefect passes a flow by position while it runs here, and by name when its process has died.
     subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
-    if not enabled():
+    if not is_enabled():
         return
     completed = state is not None and state.is_completed()
     if isinstance(subject, Flow):
-        made = cast("Flow[..., Any]", subject)
-        settle_for_flow(made, run) if completed else capture_for_flow(made, run, cast("State[Any]", state))
+        flow = cast("Flow[..., Any]", subject)
+        settle_for_flow(flow, run) if completed else capture_for_flow(flow, run, cast("State[Any]", state))
     elif not completed:
         capture_for_task(subject, run, state)
         _given.pop(run.id, None)
@@ -90,14 +90,14 @@ def capture_for_task(
     (default: read from `state`). Never raises.
     """
 
-    def made() -> tuple[DeadLetter, Contents] | None:
+    def make_letter() -> tuple[DeadLetter, Contents] | None:
         if is_replay_itself(task_run.id):
             return None  # the letter exists, and its replay records the outcome
-        given = _parameters_of(task_run) if parameters is None else dict(parameters)
-        error = context or _error_of(state, given)
+        arguments = _parameters_of(task_run) if parameters is None else dict(parameters)
+        error = context or _error_of(state, arguments)
         flow_run = _flow_run()
         letter, contents = letter_of(
-            given,
+            arguments,
             error and _with_run(error, task, task_run),
             now=datetime.now(UTC),
             kind="task",
@@ -113,7 +113,7 @@ def capture_for_task(
         )
         return _as_begun(letter, task_run), contents
 
-    return _captured(made, task_run_logger(task_run=task_run, task=task))
+    return _capture(make_letter, task_run_logger(task_run=task_run, task=task))
 
 
 def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
@@ -125,7 +125,7 @@ def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
 def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> DeadLetter | None:
     """Keep a failed or crashed flow run as a dead letter, like `capture_for_task`."""
 
-    def made() -> tuple[DeadLetter, Contents] | None:
+    def make_letter() -> tuple[DeadLetter, Contents] | None:
         replayed = next((t.removeprefix(LETTER_TAG) for t in flow_run.tags if t.startswith(LETTER_TAG)), None)
         parameters = _parameters_of_flow(flow_run)
         error = _error_of(state, parameters)
@@ -150,13 +150,13 @@ def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any])
             attempts=max(flow_run.run_count, 1),
         )
 
-    return _captured(made, flow_run_logger(flow_run=flow_run, flow=flow))
+    return _capture(make_letter, flow_run_logger(flow_run=flow_run, flow=flow))
 
 
-def _captured(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) -> DeadLetter | None:
+def _capture(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) -> DeadLetter | None:
     try:
-        made = make()
-        return None if made is None else _keep(*made, log)
+        letter = make()
+        return None if letter is None else _keep(*letter, log)
     except Exception as failure:  # noqa: BLE001 - the run has failed already, and its error must stay
         log.error("The dead letter could not be created: %r", failure)
         return None
@@ -167,29 +167,29 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
     queue = None
     try:
         queue = queue_of()
-        kept = queue.put(letter, contents, in_replay=in_replay())
+        stored = queue.put(letter, contents, in_replay=in_replay())
     except (StoreUnavailable, ConfigurationError) as failure:
         emit("store.unavailable", "store", "dead-letters", {"reason": str(failure)})
         try:
             if queue is None:
                 raise
-            kept = spool_of(queue).keep(letter, contents, datetime.now(UTC))
+            stored = spool_of(queue).keep(letter, contents, datetime.now(UTC))
         except (OSError, ValueError, StoreUnavailable) as worse:
             log.error(loss(letter, worse))
             return None
         log.warning(
             "The store is unavailable; dead letter %s is kept on this host until it answers: %s",
-            kept.id,
+            stored.id,
             failure,
         )
     else:
-        if kept.failures > 1:
-            log.warning("Dead letter %s failed in another pass: %s", kept.id, kept.summary())
+        if stored.failures > 1:
+            log.warning("Dead letter %s failed in another pass: %s", stored.id, stored.summary())
         else:
-            log.warning("Kept as dead letter %s: %s", kept.id, kept.summary())
-    happening = "dead-letter.failed-again" if kept.failures > 1 else "dead-letter.created"
-    emit(happening, "dead-letter", kept.id, _told(kept))
-    return kept
+            log.warning("Kept as dead letter %s: %s", stored.id, stored.summary())
+    happening = "dead-letter.failed-again" if stored.failures > 1 else "dead-letter.created"
+    emit(happening, "dead-letter", stored.id, _payload_of(stored))
+    return stored
 
 
 # -- calls that succeed when their flow run is run again
@@ -210,10 +210,10 @@ def settle_for_task(task_run: TaskRun) -> None:
     if context.task_run.id != task_run.id:
         return
     task = context.task
-    if enabled() and _leaves_letters(task):
+    if is_enabled() and _leaves_letters(task):
         log = task_run_logger(task_run=task_run, task=task)
-        given = partial(_parameters_of, task_run)
-        _settle(log, starts, task, task.task_key, _batch_of(task_run), given, str(task_run.id), twice)
+        arguments = partial(_parameters_of, task_run)
+        _settle(log, starts, task, task.task_key, _batch_of(task_run), arguments, str(task_run.id), twice)
 
 
 def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
@@ -223,8 +223,8 @@ def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
     starts = starts_here() or ((str(flow_run.id), flow_run.run_count),)
     if run_again(starts):
         log = flow_run_logger(flow_run=flow_run, flow=flow)
-        given = partial(_parameters_of_flow, flow_run)
-        _settle(log, starts, flow, flow.name, _batch_of_flow(flow_run), given, None)
+        arguments = partial(_parameters_of_flow, flow_run)
+        _settle(log, starts, flow, flow.name, _batch_of_flow(flow_run), arguments, None)
 
 
 def _settle(
@@ -246,7 +246,7 @@ def _settle(
         learn_secrets(parameters)
         kind = "flow" if isinstance(called, Flow) else "task"
         encoded = encode_parameters(parameters).parameters
-        return _begun_as(identity_of(batch_id, kind, called.name, source_of(called), key, encoded), starts)
+        return _identity_as(identity_of(batch_id, kind, called.name, source_of(called), key, encoded), starts)
 
     try:
         letter = settle_call(starts, batch_id, identity, task_run_id, twice)
@@ -257,7 +257,7 @@ def _settle(
         log.info("Settled dead letter %s: its call succeeded in this pass of the flow run", letter.id)
 
 
-def _told(letter: DeadLetter) -> dict[str, Any]:
+def _payload_of(letter: DeadLetter) -> dict[str, Any]:
     """The payload for an event about a letter, without its parameters."""
     return letter.model_dump(
         mode="json", exclude={"left_out", "claim", "replays", "size", "identity"}, exclude_none=True
@@ -274,13 +274,13 @@ def _with_run(error: ErrorContext, task: Task[..., Any], task_run: TaskRun) -> E
     """The error with the task's run. The error of a plain task does not contain it."""
     if error.node_id is not None:
         return error
-    known = {
+    fields = {
         "node_id": task.name,
         "task_run_id": str(task_run.id),
         "flow_run_id": str(task_run.flow_run_id) if task_run.flow_run_id else None,
         "attempt": max(task_run.run_count, 1),
     }
-    return error.model_copy(update=known)
+    return error.model_copy(update=fields)
 
 
 def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
@@ -288,16 +288,16 @@ def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
     context = TaskRunContext.get()
     if context is None or context.task_run.id != task_run.id:
         raise LookupError("the parameters of a task run are known only in that run")
-    if (given := _given.get(task_run.id)) is not None:
-        return given
+    if (arguments := _given.get(task_run.id)) is not None:
+        return arguments
     return resolve_inputs_sync(context.parameters, return_data=True)
 
 
 def _parameters_of_flow(flow_run: FlowRun) -> dict[str, Any]:
     """The arguments of the flow. For a deployment those of the API, because a replay passes them to it."""
     context = FlowRunContext.get()
-    here = context is not None and context.flow_run is not None and context.flow_run.id == flow_run.id
-    if flow_run.deployment_id is None and here and context is not None and context.parameters is not None:
+    own = context is not None and context.flow_run is not None and context.flow_run.id == flow_run.id
+    if flow_run.deployment_id is None and own and context is not None and context.parameters is not None:
         begun, now = flow_run.parameters, cast("Any", context.flow).serialize_parameters(context.parameters)
         changed = {name for name, value in now.items() if _is_changed(value, begun.get(name, value))}
         return {name: begun[name] if name in changed else it for name, it in context.parameters.items()}
@@ -342,16 +342,16 @@ _changed: OrderedDict[str, tuple[str, Starts]] = OrderedDict()
 """Calls that changed their arguments: by their identity afterwards, the one before, and their pass."""
 
 
-def _begun_as(identity: str, starts: Starts) -> str:
+def _identity_as(identity: str, starts: Starts) -> str:
     """The identity of a call. A later pass in this process gets the arguments that an earlier one changed."""
-    before, known = _changed.get(identity, (identity, starts))
-    return before if known != starts else identity
+    before, starts_before = _changed.get(identity, (identity, starts))
+    return before if starts_before != starts else identity
 
 
 def _as_begun(letter: DeadLetter, task_run: TaskRun) -> DeadLetter:
     """The letter with the identity of its call, which is noted if the call has changed its arguments."""
     starts, context = latest_starts(letter), TaskRunContext.get()
-    letter = letter.model_copy(update={"identity": _begun_as(letter.identity, starts)})
+    letter = letter.model_copy(update={"identity": _identity_as(letter.identity, starts)})
     if context is not None and context.task_run.id == task_run.id and task_run.id in _given:
         now = encode_parameters(resolve_inputs_sync(context.parameters, return_data=True)).parameters
         call = (letter.batch_id, letter.kind, letter.name, letter.source, letter.key)

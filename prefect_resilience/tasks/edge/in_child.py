@@ -43,8 +43,8 @@ prepare_children_with(load_prefect_collections)
 
 def notes_in_child(task_run_id: UUID) -> Notes | None:
     """The notes of the task run whose call this child process makes; None in other processes."""
-    here = _notes.get()
-    return None if here is None or here[0] != task_run_id else here[1]
+    current = _notes.get()
+    return None if current is None or current[0] != task_run_id else current[1]
 
 
 def carriage_of(context: TaskRunContext, notes: Carried) -> Carriage:
@@ -60,15 +60,15 @@ def carriage_of(context: TaskRunContext, notes: Carried) -> Carriage:
         notes,
         effect,
     )
-    return Carriage(wrap, partial(_heard, notes, effect and effect.witness))
+    return Carriage(wrap, partial(_handle, notes, effect and effect.witness))
 
 
-def _heard(notes: Carried, witness: Any, message: tuple[str, Any]) -> None:
+def _handle(notes: Carried, witness: Any, message: tuple[str, Any]) -> None:
     """Handle a report of the child, in the parent."""
     kind, body = message
     with suppress(Exception):  # a log line that cannot be sent must not fail the call
         if kind == _KEPT:
-            notes.left = body
+            notes.packed = body
         elif kind == _LOG:
             emit_api_log(body)
         else:
@@ -91,7 +91,7 @@ class InThisRun:
             tell((kind, body))
 
         settings, client = _settings_and_client(self.settings, self.api_url)
-        _notes.set((self.task_run_id, self.notes.unpacked(partial(send, _KEPT))))
+        _notes.set((self.task_run_id, self.notes.unpack(partial(send, _KEPT))))
         _forward_logs(partial(send, _LOG))
         with settings, hydrated_context(self.contexts, client=client), patch_print():
             if self.effect is None:

@@ -97,7 +97,7 @@ class RunLogFilter(logging.Filter):
         return True
 
 
-def told_of_state(state: object) -> None:
+def note_logged_state(state: object) -> None:
     """Note that this package has logged a failed state that a task returned. The engine need not log it."""
     _told_state.set(state)
 
@@ -109,7 +109,7 @@ def is_told_of(state: object) -> bool:
 def _is_told(record: logging.LogRecord, task_run: Any) -> bool:
     """Whether this package has judged, and so logged, the attempt that the engine is about to end."""
     state = _told_state.get()
-    if state is not None and isinstance(record.args, tuple) and any(each is state for each in record.args):
+    if state is not None and isinstance(record.args, tuple) and any(item is state for item in record.args):
         return True
     error = sys.exc_info()[1]
     context = None if error is None else attached_context(error)
@@ -120,8 +120,8 @@ def _quieten(record: logging.LogRecord) -> None:
     if record.exc_info:
         logger = logging.getLogger(record.name)
         if logger.isEnabledFor(logging.DEBUG):
-            known = {**vars(record), "msg": TRACEBACK, "args": None}
-            logger.handle(logging.makeLogRecord({**known, "levelno": logging.DEBUG, "levelname": "DEBUG"}))
+            fields = {**vars(record), "msg": TRACEBACK, "args": None}
+            logger.handle(logging.makeLogRecord({**fields, "levelno": logging.DEBUG, "levelname": "DEBUG"}))
     record.levelno, record.levelname = logging.WARNING, "WARNING"
     record.exc_info = record.exc_text = None
 

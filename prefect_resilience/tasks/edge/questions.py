@@ -17,15 +17,15 @@ from prefect.context import TaskRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_resilience.base.drive import drive
-from prefect_resilience.base.edge.settings import enabled
-from prefect_resilience.calls.judging import judged, report_failure, report_retry
+from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.calls.judging import judge_attempt, report_failure, report_retry
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.retries.policy import Retry
-from prefect_resilience.tasks.edge.logs import is_told_of, told_of_state
+from prefect_resilience.tasks.edge.logs import is_told_of, note_logged_state
 from prefect_resilience.tasks.edge.task_options import MOST_RETRIES_BY_POLICY
-from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, governed, record_of
+from prefect_resilience.tasks.edge.task_runs import TaskSurroundings, apply_policy, record_of
 
 if TYPE_CHECKING:
     from prefect.context import TaskRunContext
@@ -102,7 +102,7 @@ def answers_of(guard: Guard) -> Answers:
 
 def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
     """Whether to retry: the verdict of the attempt that has just failed."""
-    if not enabled():
+    if not is_enabled():
         return _as_without_us(task, task_run, state)
     record = record_of(task_run.id)
     if is_told_of(state):
@@ -117,18 +117,18 @@ def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
 
 def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> bool:
     """Judge a failure outside the attempt: a result that cannot be stored, or a returned failed state."""
-    here = TaskSurroundings(task.guard, cast(TaskRunContext, TaskRunContext.get()))
+    run = TaskSurroundings(task.guard, cast(TaskRunContext, TaskRunContext.get()))
     error = (
         state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
     )
-    guard = task.guard if task.guard.policy is None else drive(governed(task.guard, here))
-    context, verdict = drive(judged(guard, here, time.monotonic(), error))
-    told_of_state(state)
+    guard = task.guard if task.guard.policy is None else drive(apply_policy(task.guard, run))
+    context, verdict = drive(judge_attempt(guard, run, time.monotonic(), error))
+    note_logged_state(state)
     if verdict.retry:
-        report_retry(here, context, verdict)
+        report_retry(run, context, verdict)
     else:
-        here.done()
-        report_failure(here, context, verdict, error)
+        run.close_record()
+        report_failure(run, context, verdict, error)
     return verdict.retry
 
 
@@ -139,8 +139,8 @@ def _as_without_us(task: ResilientTask[..., Any], task_run: TaskRun, state: Stat
     condition = task.own_retry_condition
     if condition is None:
         return True
-    said: Any = condition(task, task_run, state)
-    return bool(run_coro_as_sync(said) if iscoroutinefunction(condition) else said)
+    answer: Any = condition(task, task_run, state)
+    return bool(run_coro_as_sync(answer) if iscoroutinefunction(condition) else answer)
 
 
 Policy = TypeVar("Policy")
@@ -193,8 +193,8 @@ def class_of_copy(resilient: type[Any], kind: type[Any], usual: type[Any]) -> ty
     assets or runs in a work pool."""
     if kind is usual or issubclass(kind, resilient):
         return resilient if kind is usual else kind
-    made = {"__module__": resilient.__module__, "__init__": kind.__init__}
-    return type(f"Resilient{kind.__name__}", (resilient, kind), made)
+    members = {"__module__": resilient.__module__, "__init__": kind.__init__}
+    return type(f"Resilient{kind.__name__}", (resilient, kind), members)
 
 
 def bound_like(bound: Callable[..., Any], copy_of: Callable[..., Any]) -> Callable[..., Any]:

@@ -79,16 +79,16 @@ def on_task_run_state(listener: Callable[[TaskRun, State[Any]], object]) -> None
         return
 
     @functools.wraps(report)
-    def reported(*args: Any, **kwargs: Any) -> Any:
-        for each in _listeners:
+    def report_and_tell(*args: Any, **kwargs: Any) -> Any:
+        for hear in _listeners:
             with suppress(Exception):  # a listener never fails the task
-                each(kwargs["task_run"], kwargs["validated_state"])
+                hear(kwargs["task_run"], kwargs["validated_state"])
         return report(*args, **kwargs)
 
-    setattr(task_engine, REPORTS_STATE, reported)
+    setattr(task_engine, REPORTS_STATE, report_and_tell)
 
 
-def started_tasks_alone(context: FlowRunContext | None) -> bool:
+def has_only_tasks(context: FlowRunContext | None) -> bool:
     """Whether the flow run started nothing but task runs of this process.
 
     A count in `task_run_dynamic_keys` belongs to a run that was created for something else, such as another

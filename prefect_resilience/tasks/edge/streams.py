@@ -13,7 +13,7 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
 from prefect_resilience.tasks.edge.answers import as_answer
-from prefect_resilience.tasks.edge.task_runs import governed, surroundings_of
+from prefect_resilience.tasks.edge.task_runs import apply_policy, surroundings_of
 
 T = TypeVar("T")
 
@@ -56,35 +56,35 @@ def in_one_task(source: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
 
 @asynccontextmanager
 async def _closing_what_is_left() -> AsyncGenerator[None, None]:
-    left: list[AsyncGenerator[Any, None]] = []
-    _closing.set(left)
+    generators: list[AsyncGenerator[Any, None]] = []
+    _closing.set(generators)
     try:
         yield
     finally:
-        for chunks in left:
+        for chunks in generators:
             await chunks.aclose()
 
 
 def stream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
     """Run one attempt of a generator function in its task run."""
-    here = surroundings_of(guard)
-    if here is None:
+    run = surroundings_of(guard)
+    if run is None:
         alone: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
         return (yield from alone)
     if guard.policy is not None:
-        guard = drive(governed(guard, here))
-    attempt = Stream(guard, here, time.monotonic())
-    return as_answer((yield from one_attempt(attempt, args, kwargs)), here)
+        guard = drive(apply_policy(guard, run))
+    attempt = Stream(guard, run, time.monotonic())
+    return as_answer((yield from one_attempt(attempt, args, kwargs)), run)
 
 
 def astream(guard: Guard, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AsyncGenerator[Any, None]:
     """Run one attempt of an async generator function in its task run."""
-    here = surroundings_of(guard)
-    if here is None:
+    run = surroundings_of(guard)
+    if run is None:
         return EngineStream(guard.fn(*args, **kwargs))
 
-    async def begun() -> Stream:
-        now = guard if guard.policy is None else await adrive(governed(guard, here))
-        return Stream(now, here, time.monotonic())
+    async def open_stream() -> Stream:
+        now = guard if guard.policy is None else await adrive(apply_policy(guard, run))
+        return Stream(now, run, time.monotonic())
 
-    return EngineStream(aone_attempt(begun, args, kwargs))
+    return EngineStream(aone_attempt(open_stream, args, kwargs))

@@ -16,7 +16,7 @@ from prefect.tasks import Task, TaskOptions, task
 from prefect.utilities.annotations import NotSet
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.base.outcomes import PLAIN, as_coroutine_function
 from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
@@ -38,6 +38,7 @@ from prefect_resilience.tasks.edge.questions import (
 from prefect_resilience.tasks.edge.streams import astream, in_one_task, stream
 from prefect_resilience.tasks.edge.task_options import (
     ResilientTaskOptions,
+    policy_of,
     prefects_backoff,
     prefects_own,
     refuse_cache,
@@ -45,7 +46,6 @@ from prefect_resilience.tasks.edge.task_options import (
     restarting,
     retry_with,
     split,
-    written_policy,
 )
 from prefect_resilience.tasks.edge.task_runs import run_async, run_sync, surroundings_of
 
@@ -81,7 +81,7 @@ class ResilientTask(Task[P, R]):
         ours, theirs = split(options)
         # As in Prefect's decorator: None leaves the logging of prints to the flow or the setting.
         super().__init__(as_coroutine_function(fn), **cast(TaskOptions, {"log_prints": None, **theirs}))
-        policy = written_policy(self, ours, theirs)
+        policy = policy_of(self, ours, theirs)
         ours = restarting(self, ours, asked=self.retries > 0)
         self._guard_with(make_guard(self.fn, self.isasync, policy, ours), ours)
 
@@ -113,16 +113,16 @@ class ResilientTask(Task[P, R]):
             raise ConfigurationError(
                 f"ResilientTask.wrap takes no {next(iter(theirs))!r}: write it in with_options(...)"
             )
-        policy = written_policy(task, ours, {})
+        policy = policy_of(task, ours, {})
         ours = restarting(task, ours, asked=task.retries > 0)
         return cls._of(task, make_guard(task.fn, task.isasync, policy, ours), ours)
 
     @classmethod
     def _of(cls, task: Task[P, R], guard: Guard, written: Mapping[str, Any]) -> ResilientTask[P, R]:
         """A copy of a plain task, with the guard around its function."""
-        made = copy(task)
-        made.__class__ = class_of_copy(cls, type(task), Task)
-        resilient = cast("ResilientTask[P, R]", made)
+        task_copy = copy(task)
+        task_copy.__class__ = class_of_copy(cls, type(task), Task)
+        resilient = cast("ResilientTask[P, R]", task_copy)
         resilient._guard_with(guard, written)
         return resilient
 
@@ -137,7 +137,7 @@ class ResilientTask(Task[P, R]):
             refuse_cache(self)
         plain: Task[P, R] = self  # the fields set below are Prefect's own, with Prefect's types
         plain.on_failure_hooks = [*self.on_failure_hooks, *_letter_hooks(guard)]
-        if not enabled():
+        if not is_enabled():
             return
         plain.source_code = self.source_code or code_without_source(guard.fn)
         plain.cache_policy = with_own_function(self.cache_policy)
@@ -153,7 +153,7 @@ class ResilientTask(Task[P, R]):
             plain.retries = guard.retrying.most_retries
         self._for_engine = answers_of(guard)
 
-    def _unguarded(self) -> Task[P, R]:
+    def _plain_copy(self) -> Task[P, R]:
         """A plain Prefect copy: with its own function, retries and delays."""
         plain = copy(self)
         plain.fn = bound_like(self.fn, copy_of=self.guard.fn)
@@ -195,7 +195,7 @@ class ResilientTask(Task[P, R]):
             if type(outcome) in PLAIN:
                 return outcome
             if inspect.iscoroutine(outcome):
-                return _awaited(outcome, return_state)
+                return _await(outcome, return_state)
             if return_state:
                 return outcome
             if inspect.isgenerator(outcome):
@@ -219,8 +219,8 @@ class ResilientTask(Task[P, R]):
             """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             written = {name: value for name, value in options.items() if value is not NotSet}
             ours, theirs = split(written, more_options(type(self), ResilientTask))
-            made = super(ResilientTask, self._unguarded()).with_options(**theirs)
-            return self._remade(made, ours, theirs)
+            plain = super(ResilientTask, self._unguarded()).with_options(**theirs)
+            return self._remade(plain, ours, theirs)
 
     def _remade(
         self, made: Task[P, R], ours: Mapping[str, Any], theirs: Mapping[str, Any]
@@ -253,46 +253,46 @@ def around(guard: Guard, isgenerator: bool, bound_to: Callable[..., Any]) -> Cal
     first = FirstAttempt(guard)
     if isgenerator and guard.isasync:
 
-        def guarded_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
+        def call_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
             return astream(guard, args, kwargs)
 
-        made: Callable[..., Any] = guarded_async_generator
+        wrapper: Callable[..., Any] = call_async_generator
     elif isgenerator:
 
-        def guarded_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        def call_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             return (yield from stream(guard, args, kwargs))
 
-        made = guarded_generator
+        wrapper = call_generator
     elif guard.isasync:
 
-        async def guarded_coroutine(*args: Any, **kwargs: Any) -> Any:
-            here = surroundings_of(guard)
-            if here is None:
+        async def call_coroutine(*args: Any, **kwargs: Any) -> Any:
+            run = surroundings_of(guard)
+            if run is None:
                 return await guard.fn(*args, **kwargs)
-            batch = tagged_again(here.task_run)
+            batch = tagged_again(run.task_run)
             if batch is None:
-                return await run_async(first, here, args, kwargs)
+                return await run_async(first, run, args, kwargs)
             with batch:
-                return await run_async(first, here, args, kwargs)
+                return await run_async(first, run, args, kwargs)
 
-        made = guarded_coroutine
+        wrapper = call_coroutine
     else:
 
-        def guarded_function(*args: Any, **kwargs: Any) -> Any:
-            here = surroundings_of(guard)
-            if here is None:
+        def call_function(*args: Any, **kwargs: Any) -> Any:
+            run = surroundings_of(guard)
+            if run is None:
                 return guard.fn(*args, **kwargs)
-            batch = tagged_again(here.task_run)
+            batch = tagged_again(run.task_run)
             if batch is None:
-                return run_sync(first, here, args, kwargs)
+                return run_sync(first, run, args, kwargs)
             with batch:
-                return run_sync(first, here, args, kwargs)
+                return run_sync(first, run, args, kwargs)
 
-        made = guarded_function
-    made = functools.update_wrapper(made, guard.fn)
+        wrapper = call_function
+    wrapper = functools.update_wrapper(wrapper, guard.fn)
     # The engine reads the signature twice per call, and reading it through the wrapper is slow.
-    setattr(made, "__signature__", inspect.signature(guard.fn))  # noqa: B010
-    return bound_like(bound_to, copy_of=made)
+    setattr(wrapper, "__signature__", inspect.signature(guard.fn))  # noqa: B010
+    return bound_like(bound_to, copy_of=wrapper)
 
 
 def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
@@ -311,7 +311,7 @@ def _context_of_runs() -> AbstractContextManager[None]:
     return context_of_calls(untag=threads) or nullcontext()
 
 
-async def _awaited(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any:
+async def _await(outcome: Coroutine[Any, Any, Any], return_state: bool) -> Any:
     context = context_of_calls()
     if context is None:
         value = await outcome

@@ -55,23 +55,23 @@ def task_config(
         >>> made["retries"], made["timeout_seconds"], made["persist_result"]
         (2, 60.0, True)
     """
-    known = list(inspect.signature(Task[..., Any].with_options).parameters)[1:]
+    accepted = list(inspect.signature(Task[..., Any].with_options).parameters)[1:]
     for name in options:
         if name in OURS:
             raise ConfigurationError(f"{name}= is set by the policy: write retry=Retry(...) and timeout=")
-        if name not in known:
-            raise ConfigurationError(f"a Prefect task has no option {name!r}{nearest(name, known)}")
+        if name not in accepted:
+            raise ConfigurationError(f"a Prefect task has no option {name!r}{nearest(name, accepted)}")
     policy = as_policy(retry)
     delays = [policy.delay(n, random=random.random()) for n in range(min(policy.most_retries, MOST_DELAYS))]
-    made: dict[str, Any] = {"retries": policy.most_retries, "retry_delay_seconds": delays or 0}
+    converted: dict[str, Any] = {"retries": policy.most_retries, "retry_delay_seconds": delays or 0}
     if delays:
-        made["retry_condition_fn"] = _condition(policy, delays)
+        converted["retry_condition_fn"] = _condition(policy, delays)
     if timeout is not None:
         try:
-            made["timeout_seconds"] = seconds("timeout", timeout)
+            converted["timeout_seconds"] = seconds("timeout", timeout)
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
-    return {**options, **made}
+    return {**options, **converted}
 
 
 def _condition(policy: Retry, delays: list[float]) -> MayRetry:

@@ -38,7 +38,7 @@ def split(options: Mapping[str, Any], more: Iterable[str] = ()) -> tuple[dict[st
         )
     effect = Effect.of(options["effect"]) if options.get("effect") is not None else None
     if effect is not None and effect.external and options.get("cache_policy") not in NO_CACHES:
-        raise _cached("a resilient task", "cache_policy")
+        raise _cache_conflict("a resilient task", "cache_policy")
     return split_options("task", options, OPTIONS, [*TaskOptions.__annotations__, *more])
 
 
@@ -51,9 +51,9 @@ def refuse_cache(task: Task[Any, Any]) -> None:
     The task has an external effect.
     """
     if task.cache_policy not in (*NO_CACHES, DEFAULT):
-        raise _cached(f"task {task.name!r}", "cache_policy or cache_key_fn")
+        raise _cache_conflict(f"task {task.name!r}", "cache_policy or cache_key_fn")
     if task.cache_policy is None and task.result_storage_key is not None:
-        raise _cached(f"task {task.name!r}", "result_storage_key")
+        raise _cache_conflict(f"task {task.name!r}", "result_storage_key")
 
 
 def refuse_later_cache(task: Any, option: str, value: Any) -> None:
@@ -61,10 +61,10 @@ def refuse_later_cache(task: Any, option: str, value: Any) -> None:
     if option == "cache_policy" and value != NO_CACHE and task.__dict__.get("_for_engine") is not None:
         effect = task.guard.effect
         if effect is not None and effect.external:
-            raise _cached(f"task {task.name!r}", option)
+            raise _cache_conflict(f"task {task.name!r}", option)
 
 
-def _cached(what: str, option: str) -> ConfigurationError:
+def _cache_conflict(what: str, option: str) -> ConfigurationError:
     return ConfigurationError(
         f"{what} has both an external effect and {option}, with which Prefect could return the result of "
         f"another effect: leave {option} out, since the ledger replays what is done"
@@ -75,15 +75,15 @@ def split_options(
     kind: str, options: Mapping[str, Any], own: Iterable[str], prefects: Iterable[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Our own options and Prefect's. Raises ConfigurationError for an unknown option."""
-    known = [*prefects, *own]
+    accepted = [*prefects, *own]
     for name in options:
-        if name not in known:
-            raise ConfigurationError(f"a resilient {kind} has no option {name!r}{nearest(name, known)}")
+        if name not in accepted:
+            raise ConfigurationError(f"a resilient {kind} has no option {name!r}{nearest(name, accepted)}")
     ours = {name: value for name, value in options.items() if name in own}
     return ours, {name: value for name, value in options.items() if name not in own}
 
 
-def written_policy(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
+def policy_of(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Retry:
     """The retry policy from a task's options, ours and Prefect's.
 
     Values from Prefect's settings (`PREFECT_TASKS_DEFAULT_RETRIES` and its delay) count as given.

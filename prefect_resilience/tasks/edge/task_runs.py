@@ -25,9 +25,9 @@ from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.outcomes import PLAIN
-from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.attempt import make_attempt
 from prefect_resilience.calls.edge.reports import ReportingRun
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard, RunRecord
@@ -35,8 +35,8 @@ from prefect_resilience.durable.batches.edge.tags import batch_of, pass_of
 from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.requests import SubtaskRequest, attach_request
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carried
-from prefect_resilience.tasks.edge.answers import Again, as_answer, limited, part_of
+from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
+from prefect_resilience.tasks.edge.answers import Again, as_answer, part_of, read_limited_tags
 from prefect_resilience.tasks.edge.configured import options_sent, tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
@@ -67,7 +67,7 @@ def _notes_here(make: bool) -> Notes | None:
     """The notes of the current resilient task run."""
     context = TaskRunContext.get()
     guard = None if context is None else getattr(context.task, "guard", None)
-    if context is None or guard is None or not enabled():
+    if context is None or guard is None or not is_enabled():
         return None
     return notes_in_child(context.task_run.id) or TaskSurroundings(guard, context).notes(make)
 
@@ -96,27 +96,27 @@ class TaskSurroundings(ReportingRun):
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        given = self.context.parameters
+        arguments = self.context.parameters
         # The arguments of a `**kwargs` come as one dict. Without any dict, the signature need not be read.
-        if not any(isinstance(value, dict) for value in given.values()):
-            return given
-        return explode_variadic_parameter(self.guard.fn, given)
+        if not any(isinstance(value, dict) for value in arguments.values()):
+            return arguments
+        return explode_variadic_parameter(self.guard.fn, arguments)
 
     @property
     def identity(self) -> dict[str, Any]:
         run = self.task_run
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "node_id": self.task.name,
             "task_run_id": str(run.id),
             "flow_run_id": str(run.flow_run_id) if run.flow_run_id else None,
         }
-        return known if self.task.action_id is None else {**known, "action_id": self.task.action_id}
+        return fields if self.task.action_id is None else {**fields, "action_id": self.task.action_id}
 
     @cached_property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         return task_run_logger(task_run=self.task_run, task=self.task)
 
-    def known(self) -> RunRecord | None:
+    def record_so_far(self) -> RunRecord | None:
         return _records.get(self.context.task_run.id) if _records else None
 
     def record(self, started: float) -> RunRecord:
@@ -124,9 +124,9 @@ class TaskSurroundings(ReportingRun):
         record = _records.setdefault(run, RunRecord(started, CallStart(str(run))))
         while len(_records) > MOST_RECORDS:
             _records.popitem(last=False)
-        return self.begun(record, started)
+        return self.add_attempt_start(record, started)
 
-    def done(self) -> None:
+    def close_record(self) -> None:
         if _records:
             _records.pop(self.task_run.id, None)
         if all_totals.sending:  # this process may not be that of the flow, which sends the last ones
@@ -140,11 +140,11 @@ class TaskSurroundings(ReportingRun):
 
     def _agrees(self, condition: Callable[..., Any], error: Exception) -> Steps[bool]:
         state = Failed(data=error, message=f"Task run encountered unexpected exception: {error!r}")
-        asked = (self.task, self.task_run, state)
+        arguments = (self.task, self.task_run, state)
         try:
             if iscoroutinefunction(condition) and not self.guard.isasync:
-                return bool((yield Invoke(run_coro_as_sync, (condition(*asked),))))
-            return bool((yield Invoke(condition, asked)))
+                return bool((yield Invoke(run_coro_as_sync, (condition(*arguments),))))
+            return bool((yield Invoke(condition, arguments)))
         except Exception as failure:  # noqa: BLE001 - as in Prefect, a condition that fails means no
             self.logger.error("retry_condition_fn failed, so there is no retry: %r", failure)
             return False
@@ -154,8 +154,8 @@ class TaskSurroundings(ReportingRun):
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         return part_of(self.task, self.context.parameters, changes, label, without_tags)
 
-    def limited_tags(self) -> set[str]:
-        return limited(set(self.task_run.tags))
+    def tags_with_limit(self) -> set[str]:
+        return read_limited_tags(set(self.task_run.tags))
 
     def leave_request(self, error: BaseException) -> None:
         again = Again(self.task, dict(self.context.parameters))
@@ -165,7 +165,7 @@ class TaskSurroundings(ReportingRun):
 
     def went_well(self) -> None:
         if _records or all_totals.sending:
-            self.done()
+            self.close_record()
         task: Any = self.context.task
         attempt_succeeded(task.name, task.action_id)
 
@@ -186,13 +186,13 @@ class TaskSurroundings(ReportingRun):
 
     def recall(self, max_age: float | None) -> Any:
         try:
-            kept = self.context.result_store.read(self._memory_key()).result
+            entry = self.context.result_store.read(self._memory_key()).result
         except Exception:  # noqa: BLE001 - each storage reports a missing value in its own way
             raise LookupError("no earlier result is kept for these arguments") from None
-        age = time.time() - kept["at"]
+        age = time.time() - entry["at"]
         if max_age is not None and age > max_age:
             raise LookupError(f"the last good result is {age:.0f} s old, more than max_age={max_age:g} s")
-        return kept["value"]
+        return entry["value"]
 
     def _memory_key(self) -> str:
         hashed = hash_objects(self.task.task_key, dict(self.parameters))
@@ -225,41 +225,41 @@ class TaskSurroundings(ReportingRun):
         try:
             return self.context.result_store.read(reference).result
         except Exception as failure:  # noqa: BLE001 - each storage reports a missing value in its own way
-            said = redact(repr(failure))
+            reason = redact(repr(failure))
             raise LookupError(
-                f"it is not JSON, and the result storage does not have it here: {said}"
+                f"it is not JSON, and the result storage does not have it here: {reason}"
             ) from None
 
     def carry_into_child(self) -> Carriage:
-        record = self.known()
-        self.carried = carried(None if record is None else record.notes)
+        record = self.record_so_far()
+        self.carried = carry(None if record is None else record.notes)
         return carriage_of(self.context, self.carried)
 
 
 def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     """The current task run; None if the function is called as a plain function."""
     context = TaskRunContext.get()
-    if context is None or getattr(context.task, "guard", None) is not guard or not enabled():
+    if context is None or getattr(context.task, "guard", None) is not guard or not is_enabled():
         return None
     keep_secrets_out_of_logs()
-    here = TaskSurroundings(guard, context)
+    run = TaskSurroundings(guard, context)
     sent = options_sent.get(id(guard))
     if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
-        tell_options(guard, here.task)
-    return here
+        tell_options(guard, run.task)
+    return run
 
 
-def governed(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
+def apply_policy(guard: Guard, here: TaskSurroundings) -> Steps[Guard]:
     """The guard with the current values of its policy block. Asks the server if the known values are old."""
     from prefect_resilience.tasks.edge.blocks import live
 
     policy = live.policy_of(guard)
-    answered = policy.looked_at(time.monotonic())
+    answered = policy.refresh(time.monotonic())
     if answered is not None:
         yield Blocking(answered.wait, (live.PATIENCE,))
-    made = policy.guard(guard, here.logger)
-    tell_options(made, here.task)
-    return made
+    current = policy.guard(guard, here.logger)
+    tell_options(current, here.task)
+    return current
 
 
 def run_sync(
@@ -270,8 +270,8 @@ def run_sync(
     if first.is_plain:
         outcome = first.call(here, args, kwargs)
     else:
-        guard = guard if guard.policy is None else drive(governed(guard, here))
-        outcome = drive(guarded(guard, here, args, kwargs))
+        guard = guard if guard.policy is None else drive(apply_policy(guard, here))
+        outcome = drive(make_attempt(guard, here, args, kwargs))
     return outcome if type(outcome) in PLAIN else as_answer(outcome, here)
 
 
@@ -283,6 +283,6 @@ async def run_async(
     if first.is_plain:
         outcome = await first.acall(here, args, kwargs)
     else:
-        guard = guard if guard.policy is None else await adrive(governed(guard, here))
-        outcome = await adrive(guarded(guard, here, args, kwargs))
+        guard = guard if guard.policy is None else await adrive(apply_policy(guard, here))
+        outcome = await adrive(make_attempt(guard, here, args, kwargs))
     return outcome if type(outcome) in PLAIN else as_answer(outcome, here)

@@ -37,7 +37,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.circuits_table import create_artifact, own_client
-from prefect_resilience.tasks.edge.seams import started_tasks_alone
+from prefect_resilience.tasks.edge.seams import has_only_tasks
 from prefect_resilience.tasks.summaries.markdown import headline, markdown
 from prefect_resilience.tasks.summaries.story import Story, divide
 from prefect_resilience.telemetry import notes
@@ -87,7 +87,7 @@ class Telling:
         run, context = self.flow_run, FlowRunContext.get()
         self.here: bool = context is not None or notes.last_notes(str(run.id)) is not None
         has_threads = isinstance(self.flow.task_runner, ThreadPoolTaskRunner)
-        self.alone: bool = self.here and has_threads and started_tasks_alone(context)
+        self.alone: bool = self.here and has_threads and has_only_tasks(context)
         self.whole: bool = self.alone and run.run_count <= 1
         self.badly: bool = self.state.type.value in ENDED_BADLY
         self.ids: list[UUID] = [run.id]

@@ -23,7 +23,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.events import PREFIX, current_pass, happening_of
 from prefect_resilience.telemetry.model import CALL_COUNTS, CALLS_COUNTED
-from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
+from prefect_resilience.telemetry.payloads import NAME, fit, fit_text, tell
 
 EVERY = 5.0
 MOST = 2_000
@@ -65,7 +65,7 @@ class CallTotals:
         if error is not None:
             all_totals.send_regularly()
 
-    def taken(self) -> dict[str, Any] | None:
+    def take_payload(self) -> dict[str, Any] | None:
         """The payload of the next event; None if there is nothing to send. The counts begin again."""
         with self.lock:
             if not (self.unsent and self.remarkable):
@@ -88,13 +88,13 @@ class AllTotals:
 
     def of(self, place: Place) -> CallTotals:
         with self.lock:
-            found = self.by_place.get(place)
-            if found is None:
-                found = self.by_place[place] = CallTotals(place)
+            totals = self.by_place.get(place)
+            if totals is None:
+                totals = self.by_place[place] = CallTotals(place)
             dropped = self.by_place.popitem(last=False)[1] if len(self.by_place) > MOST else None
         if dropped is not None:
             _send(dropped)
-        return found
+        return totals
 
     def send_regularly(self) -> None:
         with self.lock:
@@ -122,23 +122,23 @@ def totals_here(function: str) -> CallTotals | None:
 def send_totals(*, ended: UUID | None = None) -> None:
     """Send what is not sent yet. Never raises. The totals of the flow run `ended` are forgotten."""
     with all_totals.lock:
-        found = [*all_totals.by_place.values()]
-        for one in found:
-            if one.place[0] == ended:
-                del all_totals.by_place[one.place]
-    for one in found:
-        _send(one)
+        unsent = [*all_totals.by_place.values()]
+        for totals in unsent:
+            if totals.place[0] == ended:
+                del all_totals.by_place[totals.place]
+    for totals in unsent:
+        _send(totals)
 
 
 def _send(totals: CallTotals) -> None:
-    payload = totals.taken()
+    payload = totals.take_payload()
     if payload is None:
         return
     flow_run_id, count, function = totals.place
-    shown, event_id = fitted_text(function, NAME), uuid4()
-    told = fitted(payload)
+    shown, event_id = fit_text(function, NAME), uuid4()
+    event_payload = fit(payload)
     notes.note_event(
-        str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, told), count
+        str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, event_payload), count
     )
     with suppress(Exception):  # an event that cannot be sent must not fail the work
         emit_event(
@@ -151,9 +151,9 @@ def _send(totals: CallTotals) -> None:
                     "prefect.resource.role": "flow-run",
                 }
             ],
-            payload=told,
+            payload=event_payload,
         )
-    tell(CALLS_COUNTED, "calls", shown, told)
+    tell(CALLS_COUNTED, "calls", shown, event_payload)
 
 
 def _send_regularly() -> None:
@@ -161,13 +161,13 @@ def _send_regularly() -> None:
     while True:
         time.sleep(EVERY)
         with all_totals.lock:
-            if not any(one.unsent and one.remarkable for one in all_totals.by_place.values()):
+            if not any(totals.unsent and totals.remarkable for totals in all_totals.by_place.values()):
                 all_totals.sending = False
                 return
         send_totals()
 
 
-def shown_error(summary: str) -> str:
+def short_error(summary: str) -> str:
     return bounded(redact(summary), LONGEST_ERROR)
 
 

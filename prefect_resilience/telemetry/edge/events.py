@@ -31,7 +31,7 @@ from prefect_resilience.guards.circuits.listeners import (
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
-from prefect_resilience.telemetry.payloads import NAME, fitted, fitted_text, tell
+from prefect_resilience.telemetry.payloads import NAME, fit, fit_text, tell
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -62,13 +62,13 @@ def at_a_terminal(by: str) -> Generator[AtATerminal, None, None]:
     The events have `by`, the name of the operator. Without this block, events outside runs are not sent,
     because there may be no Prefect API.
     """
-    told = AtATerminal(by)
-    token = _at_a_terminal.set(told)
+    terminal = AtATerminal(by)
+    token = _at_a_terminal.set(terminal)
     try:
-        yield told
+        yield terminal
     finally:
         _at_a_terminal.reset(token)
-        _send(told)
+        _send(terminal)
 
 
 def _send(told: AtATerminal) -> None:
@@ -111,13 +111,13 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     told_by_hand = _at_a_terminal.get()
     if not in_run():
         if told_by_hand is not None:
-            _note_for_api(told_by_hand, happening, kind, fitted_text(name, NAME), fitted(payload))
+            _note_for_api(told_by_hand, happening, kind, fit_text(name, NAME), fit(payload))
         return
     try:
-        told = fitted(payload)
-        shown = fitted_text(name, NAME)
-        labels = {f"{PREFIX}.{label}": str(told[label]) for label in LABELS if told.get(label)}
-        event_id = note_happening(happening, shown, told)
+        content = fit(payload)
+        shown = fit_text(name, NAME)
+        labels = {f"{PREFIX}.{label}": str(content[label]) for label in LABELS if content.get(label)}
+        event_id = note_happening(happening, shown, content)
         emit_event(
             id=event_id,
             event=f"{PREFIX}.{happening}",
@@ -126,7 +126,7 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
                 "prefect.resource.name": shown,
                 **labels,
             },
-            payload=told,
+            payload=content,
         )
     except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
         return
@@ -159,8 +159,8 @@ def announce_recoverable(flow_run: FlowRun) -> None:
                 "prefect.resource.name": flow_run.name,
             },
             related=[
-                {"prefect.resource.id": f"prefect.{role}.{one}", "prefect.resource.role": role}
-                for role, one in roles.items()
+                {"prefect.resource.id": f"prefect.{role}.{name}", "prefect.resource.role": role}
+                for role, name in roles.items()
             ],
         )
     except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work

@@ -43,7 +43,7 @@ async def test_the_place_of_a_cancelled_request_is_given_back():
 
 async def test_httpcore_still_loses_it_without_us(monkeypatch):
     """When this fails, httpcore has mended it: `connections.free_places` can go."""
-    monkeypatch.setattr(connections, "_left_over", lambda pool, ended: [])
+    monkeypatch.setattr(connections, "_take_leftovers", lambda pool, ended: [])
     with pytest.raises(httpx.PoolTimeout):
         await third_answer()
 

@@ -337,11 +337,11 @@ def test_a_minute_later_the_line_says_how_many_were_left_out():
     from prefect_resilience.calls.edge.reports import Seldom
 
     seldom = Seldom(every=60)
-    assert seldom.left_out("kind", 0.0) == 0
-    assert [seldom.left_out("kind", at) for at in (1.0, 59.0)] == [None, None]
-    assert seldom.left_out("other", 2.0) == 0
-    assert seldom.left_out("kind", 60.0) == 2
-    assert seldom.left_out("kind", 61.0) is None
+    assert seldom.lines_omitted("kind", 0.0) == 0
+    assert [seldom.lines_omitted("kind", at) for at in (1.0, 59.0)] == [None, None]
+    assert seldom.lines_omitted("other", 2.0) == 0
+    assert seldom.lines_omitted("kind", 60.0) == 2
+    assert seldom.lines_omitted("kind", 61.0) is None
 
 
 def test_attempts_are_counted_in_the_metrics():

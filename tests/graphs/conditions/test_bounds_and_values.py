@@ -19,7 +19,7 @@ from prefect_resilience.base.plain import (
     plain,
     plain_or_cut,
     shortly,
-    unfolded,
+    unfold,
 )
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, instant, is_number, ordered
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
@@ -386,6 +386,6 @@ def test_kinds_of_plain_data() -> None:
     assert plain({10, 9, "1"}) == [10, 9, "1"]
     assert plain(Listing()) == "listing"
     assert plain(numpy.ma.array([1, 2])) == [1, 2]
-    assert unfolded(memoryview(b"ab")) == "ab"
+    assert unfold(memoryview(b"ab")) == "ab"
     assert plain({Long(10_001): 1}) == {"y" * 10_000: 1}
     assert plain(Long(10_001)) == "y" * 10_000

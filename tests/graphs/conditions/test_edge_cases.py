@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Condition, path
-from prefect_resilience.base.plain import json_value, unfolded
+from prefect_resilience.base.plain import json_value, unfold
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, ordered
 from prefect_resilience.graphs.conditions.evaluate import masked
 from prefect_resilience.graphs.conditions.paths import Missing, look_up
@@ -72,8 +72,8 @@ def test_kinds_that_nothing_compares_with() -> None:
 
 def test_what_is_plain_already_is_not_copied_to_be_looked_at() -> None:
     for value in ({"a": 1}, {}, [1], "x", Decimal(1)):
-        assert unfolded(value) is value
-    assert unfolded({1: 2}) == {"1": 2}
+        assert unfold(value) is value
+    assert unfold({1: 2}) == {"1": 2}
 
 
 def test_the_whole_value_is_known_in_the_queries_of_queries() -> None:

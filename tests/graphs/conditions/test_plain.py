@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from pydantic import BaseModel, ConfigDict, SecretStr, computed_field
 
 from prefect_resilience import path
-from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfolded
+from prefect_resilience.base.plain import CUT, plain, plain_or_cut, unfold
 from tests.graphs.conditions.strategies import results
 
 
@@ -210,7 +210,7 @@ def test_depth_and_items_are_bounded() -> None:
 def test_plain_data_stays_as_it_is(value: Any) -> None:
     once = plain(value)
     assert repr(plain(once)) == repr(once)
-    assert not isinstance(unfolded(value), tuple | set | bytes)
+    assert not isinstance(unfold(value), tuple | set | bytes)
 
 
 def test_a_copy_is_a_copy() -> None:

@@ -12,9 +12,9 @@ from prefect_resilience.guards.budgets import model
 from prefect_resilience.guards.budgets.model import (
     BUCKETS,
     MONTH,
-    counted,
+    count_runs,
     fitting,
-    judged,
+    judge,
     rules_of,
     status_of,
 )
@@ -56,11 +56,11 @@ def test_nothing_counted_is_a_whole_budget():
 
 
 def test_what_remains_is_the_share_of_the_failures_that_were_allowed():
-    after = counted(document(objective=0.9), good=95, bad=5, now=START)
+    after = count_runs(document(objective=0.9), good=95, bad=5, now=START)
     seen = status_of("x", after, START)
     assert seen.remaining == pytest.approx(0.5)
     assert seen.runs == 100
-    assert status_of("x", counted(after, 0, 10, START), START).remaining < 0
+    assert status_of("x", count_runs(after, 0, 10, START), START).remaining < 0
 
 
 @settings(deadline=None)
@@ -75,7 +75,7 @@ def test_every_span_holds_what_ended_in_it_to_within_a_bucket(runs, window):
     runs = sorted(runs, key=lambda run: run[2])
     held = document(window=window)
     for good, bad, at in runs:
-        held = counted(held, good, bad, START + at)
+        held = count_runs(held, good, bad, START + at)
     now = START + runs[-1][2]
     for span in model.spans_of(window):
         inside = [run for run in runs if now - (START + run[2]) <= span * (1 - 1 / BUCKETS) - 1e-3]
@@ -94,16 +94,16 @@ def test_the_order_of_merges_makes_no_difference(counts, chance):
     shuffled = list(counts)
     chance.shuffle(shuffled)
     for good, bad in counts:
-        there = counted(there, good, bad, START)
+        there = count_runs(there, good, bad, START)
     for good, bad in shuffled:
-        back = counted(back, good, bad, START)
+        back = count_runs(back, good, bad, START)
     assert there["rings"] == back["rings"]
 
 
 def test_a_document_is_not_changed_and_stays_json():
-    before = counted(document(), 1, 1, START)
+    before = count_runs(document(), 1, 1, START)
     text = json.dumps(before)
-    after = judged(counted(before, 1, 30, START), START)
+    after = judge(count_runs(before, 1, 30, START), START)
     assert json.dumps(before) == text
     assert model.read(json.loads(json.dumps({**after, "name": "x"}))) == {**after, "name": "x"}
     assert model.read({"window": 1}) is None
@@ -112,48 +112,48 @@ def test_a_document_is_not_changed_and_stays_json():
 
 @pytest.mark.requirement("002.32")
 def test_a_fast_burn_needs_both_of_its_windows():
-    held = counted(document(window=MONTH), 80, 20, START)
-    assert judged(held, START)["burning_since"] == START
+    held = count_runs(document(window=MONTH), 80, 20, START)
+    assert judge(held, START)["burning_since"] == START
     # The long window is bad still, the short one is not: it is over, and worth no alarm any more.
     later = START + 600
-    mended = counted(counted(document(window=MONTH), 80, 20, START), 10, 0, later)
+    mended = count_runs(count_runs(document(window=MONTH), 80, 20, START), 10, 0, later)
     fast = rules_of(MONTH)[0]
     assert model.burn_rate(*model.totals(mended, fast.long, later), 0.99) > fast.rate
     assert model.burn_rate(*model.totals(mended, fast.short, later), 0.99) == 0
 
 
 def test_too_few_runs_raise_no_alarm():
-    assert judged(counted(document(minimum=10), 0, 9, START), START)["burning_since"] is None
-    assert judged(counted(document(minimum=10), 0, 10, START), START)["burning_since"] == START
+    assert judge(count_runs(document(minimum=10), 0, 9, START), START)["burning_since"] is None
+    assert judge(count_runs(document(minimum=10), 0, 10, START), START)["burning_since"] == START
 
 
 def test_what_hovers_at_a_rate_is_one_burn():
     """After good weeks and bad days: between half of a rate and the whole of it nothing ends or begins."""
     held = document(0.99, MONTH)
     for day in range(20):
-        held = counted(held, 2_000, 0, START + day * DAY)
+        held = count_runs(held, 2_000, 0, START + day * DAY)
     now = START + 20 * DAY
     for _ in range(12):
         now += 6 * HOUR
-        held = judged(counted(held, 492, 8, now), now)
+        held = judge(count_runs(held, 492, 8, now), now)
     since = held["burning_since"]
     assert since is not None
     for step in range(8):
         now += 6 * HOUR
         bad = 6 if step % 2 else 3
-        held = judged(counted(held, 500 - bad, bad, now), now)
+        held = judge(count_runs(held, 500 - bad, bad, now), now)
         assert held["burning_since"] == since, step
 
 
 def test_a_burn_ends_and_the_next_one_is_a_new_one():
-    held = judged(counted(document(0.5, HOUR), 0, 100, START), START)
+    held = judge(count_runs(document(0.5, HOUR), 0, 100, START), START)
     assert held["burning_since"] == START
     assert held["why"].startswith("it burns")
     quiet = START + 2 * HOUR
-    held = judged(counted(held, 100, 0, quiet), quiet)
+    held = judge(count_runs(held, 100, 0, quiet), quiet)
     assert (held["burning_since"], held["why"]) == (None, None)
     again = quiet + 2 * HOUR
-    held = judged(counted(held, 0, 100, again), again)
+    held = judge(count_runs(held, 0, 100, again), again)
     assert held["burning_since"] == again
 
 
@@ -162,20 +162,20 @@ def test_a_budget_that_is_used_up_burns_until_a_tenth_is_back():
     window = MONTH
     held = document(0.99, window)
     for day in range(25):
-        held = counted(held, 989, 11, START + day * DAY)
+        held = count_runs(held, 989, 11, START + day * DAY)
     now = START + 24 * DAY + 7 * HOUR
-    used = judged(held, now)
+    used = judge(held, now)
     assert used["why"] == "it is used up: 275 of 25000 runs failed"
-    barely = judged(counted(used, 1200, 0, now), now)
+    barely = judge(count_runs(used, 1200, 0, now), now)
     assert status_of("x", barely, now).remaining == pytest.approx(-0.05, abs=0.01)
-    back = judged(counted(barely, 2800, 0, now), now)
+    back = judge(count_runs(barely, 2800, 0, now), now)
     assert 0 < status_of("x", back, now).remaining < 0.1
     assert back["burning_since"] is not None
-    assert judged(counted(back, 2600, 0, now), now)["burning_since"] is None
+    assert judge(count_runs(back, 2600, 0, now), now)["burning_since"] is None
 
 
 def test_another_policy_keeps_what_it_can():
-    held = counted(document(0.99, 7 * DAY), 90, 10, START)
+    held = count_runs(document(0.99, 7 * DAY), 90, 10, START)
     stricter = fitting(held, 0.999, 7 * DAY, 5)
     assert status_of("x", stricter, START).runs == 100
     assert stricter["objective"] == 0.999
@@ -184,8 +184,8 @@ def test_another_policy_keeps_what_it_can():
 
 
 def test_a_clock_that_was_set_back_loses_nothing():
-    held = counted(document(), 5, 5, START + DAY)
-    after = counted(held, 1, 1, START)
+    held = count_runs(document(), 5, 5, START + DAY)
+    after = count_runs(held, 1, 1, START)
     assert model.totals(after, 7 * DAY, START) == (6, 6)
 
 

@@ -26,7 +26,7 @@ def busy(processes: float, seconds: float, merges: float = MERGES) -> CircuitDoc
     weight = processes / merges
     for _ in range(round(seconds * merges)):
         now += 1 / merges
-        document = sharing.joined(document, weight, now)
+        document = sharing.add_weight(document, weight, now)
     return document
 
 
@@ -52,7 +52,7 @@ def test_a_large_fleet_merges_as_often_as_a_small_one(processes: int) -> None:
 def test_a_burst_of_a_few_processes_is_counted_whole() -> None:
     document = machine.new()
     for number in range(50):
-        document = sharing.joined(document, MEMORY, NOW + number / 1000)
+        document = sharing.add_weight(document, MEMORY, NOW + number / 1000)
     assert sharing.share_of(document, NOW + 0.05) == 1
 
 
@@ -65,10 +65,10 @@ def test_a_fleet_that_shrank_counts_more_again() -> None:
 
 def test_a_fleet_is_as_large_after_an_opening_as_before() -> None:
     closed = {**machine.new(), "demand": {"sum": 5000.0, "at": NOW}}
-    assert sharing.announced(closed, closed, 5.0, NOW)[0]["demand"] == {"sum": 5005.0, "at": NOW}
+    assert sharing.announce(closed, closed, 5.0, NOW)[0]["demand"] == {"sum": 5005.0, "at": NOW}
     opened = {**closed, "state": "open"}
     assert sharing.fleet_of(opened, NOW + 600) == 1000
-    assert sharing.announced(opened, closed, 0.0, NOW + 600)[0]["demand"] == {"sum": 5000.0, "at": NOW + 600}
+    assert sharing.announce(opened, closed, 0.0, NOW + 600)[0]["demand"] == {"sum": 5000.0, "at": NOW + 600}
 
 
 def test_a_fleet_that_starts_at_once_finds_its_share() -> None:
@@ -79,7 +79,7 @@ def test_a_fleet_that_starts_at_once_finds_its_share() -> None:
         now = NOW + number * 0.5 / 20_000
         share = sharing.share_of(document, now)
         if chance.random() < share:
-            document = sharing.joined(document, MEMORY / share, now)
+            document = sharing.add_weight(document, MEMORY / share, now)
             merges.append(now)
     assert len(merges) < 1_000
     assert sharing.share_of(document, NOW + 0.5) < 0.01
@@ -117,8 +117,8 @@ def test_a_turn_has_a_length_and_begins_later(share: float, fleet: float, seed: 
 def test_a_turn_in_which_nobody_called_is_drawn_again() -> None:
     random.seed(3)
     turn = Turn(0.01, 10.0, 10.5, counts=False)
-    assert sharing.begun(turn, 10.2).counts
-    late = [sharing.begun(turn, 99.0) for _ in range(2000)]
+    assert sharing.turn_at(turn, 10.2).counts
+    late = [sharing.turn_at(turn, 99.0) for _ in range(2000)]
     assert sum(one.counts for one in late) == pytest.approx(20, abs=15)
     assert all(one.begins >= 99 for one in late)
 
@@ -156,7 +156,7 @@ def test_the_failures_of_a_fleet_that_fails_often_are_merged_as_often_as_its_tur
 
 
 def announced(before: CircuitDocument, **changes: Any) -> bool:
-    return sharing.announced(before, {**before, **changes}, 0.0, NOW)[1]
+    return sharing.announce(before, {**before, **changes}, 0.0, NOW)[1]
 
 
 def test_what_is_told() -> None:
@@ -178,17 +178,17 @@ def test_what_is_told() -> None:
 def test_the_share_is_told_when_it_clearly_changed() -> None:
     before = {**machine.new(), "published_at": NOW - 0.1}
     crowd = {"sum": 2 * COUNTED * MEMORY, "at": NOW}
-    after, is_published = sharing.announced(before, {**before, "demand": crowd}, 0.0, NOW)
+    after, is_published = sharing.announce(before, {**before, "demand": crowd}, 0.0, NOW)
     assert is_published
     assert after["share"] == 0.5
     crowd = {**crowd, "sum": crowd["sum"] * 1.2}
-    again, is_published = sharing.announced(after, {**after, "demand": crowd}, 0.0, NOW)
+    again, is_published = sharing.announce(after, {**after, "demand": crowd}, 0.0, NOW)
     assert not is_published
     assert again["share"] == 0.5
     # A fleet in which every process may count again hears it, even if the share was near to 1.
     before = {**before, "share": 0.8}
     crowd = {"sum": 0.9 * COUNTED * MEMORY, "at": NOW}
-    after, is_published = sharing.announced(before, {**before, "demand": crowd}, 0.0, NOW)
+    after, is_published = sharing.announce(before, {**before, "demand": crowd}, 0.0, NOW)
     assert (is_published, after["share"]) == (True, 1)
 
 
@@ -215,7 +215,7 @@ def test_the_windows_rate_has_no_bias(processes: int) -> None:
             lasts = turn.ends - turn.begins
             runs = tuple[Any, ...](("f" if chance.random() < 0.05 else "s", 1) for _ in range(round(lasts)))
             document, _ = machine.step(document, machine.Record(1, runs), NOW + at, policy)
-            document = sharing.joined(document, min(MEMORY, lasts) / turn.share, NOW + at)
+            document = sharing.add_weight(document, min(MEMORY, lasts) / turn.share, NOW + at)
             turns[number] = next_turn(at)
             merges += 1
     assert document["state"] == "closed"

@@ -123,7 +123,7 @@ def test_many_refusals_lower_the_number():
 
 def test_the_duration_of_a_call_may_be_given():
     limit = counting()
-    drive(limit.left(drive(limit.entered()), took=3.0))
+    drive(limit.finish(drive(limit.acquire()), took=3.0))
     assert state(limit).vegas._seconds == 3.0
 
 

@@ -136,11 +136,11 @@ async def test_a_cancelled_caller_gives_up_its_turn():
 
 async def test_a_caller_cancelled_as_its_turn_comes_passes_the_place_on():
     bulkhead = Bulkhead(1)
-    ticket = await adrive(bulkhead.entered())
+    ticket = await adrive(bulkhead.acquire())
     first = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0))
     second = asyncio.create_task(bulkhead.acall(asyncio.sleep, 0, "second"))
     await asyncio.sleep(0.01)
-    await adrive(bulkhead.left(ticket))  # the place is the first one's now, who does not know yet
+    await adrive(bulkhead.finish(ticket))  # the place is the first one's now, who does not know yet
     first.cancel()
     assert await asyncio.wait_for(second, 10) == "second"
 
@@ -157,7 +157,7 @@ async def test_a_call_that_is_cancelled_leaves():
 
 def test_the_place_of_a_loop_that_was_closed_passes_on():
     bulkhead = Bulkhead(1)
-    ticket = drive(bulkhead.entered())
+    ticket = drive(bulkhead.acquire())
     loop = asyncio.new_event_loop()
     task = loop.create_task(bulkhead.acall(asyncio.sleep, 0))
     loop.run_until_complete(asyncio.sleep(0.01))
@@ -165,7 +165,7 @@ def test_the_place_of_a_loop_that_was_closed_passes_on():
     with ThreadPoolExecutor(1) as pool:
         after = pool.submit(bulkhead.call, int)
         wait_until(lambda: waiting(bulkhead) == 2)
-        drive(bulkhead.left(ticket))
+        drive(bulkhead.finish(ticket))
         assert after.result(10) == 0
     task.get_coro().close()
 
@@ -241,14 +241,14 @@ def test_decorated_functions_of_every_kind():
 
 def test_the_sequence_is_driven_either_way():
     bulkhead = Bulkhead(1, max_wait=0.01)
-    ticket = drive(bulkhead.entered())
+    ticket = drive(bulkhead.acquire())
     with pytest.raises(BulkheadFullError):
-        drive(bulkhead.entered())
+        drive(bulkhead.acquire())
     with pytest.raises(BulkheadFullError):
-        asyncio.run(adrive(bulkhead.entered()))
-    drive(bulkhead.left(ticket))
-    drive(bulkhead.left(ticket))  # twice gives back once
-    asyncio.run(adrive(bulkhead.left(asyncio.run(adrive(bulkhead.entered())))))
+        asyncio.run(adrive(bulkhead.acquire()))
+    drive(bulkhead.finish(ticket))
+    drive(bulkhead.finish(ticket))  # twice gives back once
+    asyncio.run(adrive(bulkhead.finish(asyncio.run(adrive(bulkhead.acquire())))))
 
 
 FORKED = """
@@ -288,7 +288,7 @@ def test_json_means_the_same():
     assert Bulkhead.model_validate_json(written.model_dump_json()) == written
     assert written.max_wait == 0.5
     assert written.fields == ("provider",)
-    assert written.bind({"provider": "{x}"}).settled_name() == "llm:{x}"
+    assert written.bind({"provider": "{x}"}).final_name() == "llm:{x}"
 
 
 def test_a_block_that_ends_in_another_context_says_so():

@@ -292,7 +292,7 @@ def test_a_process_that_ends_gives_its_places_back(api_url, name):
 
         @flow
         def leave_open():
-            drive(Bulkhead(1, name={name!r}).entered())
+            drive(Bulkhead(1, name={name!r}).acquire())
 
         leave_open()
         """

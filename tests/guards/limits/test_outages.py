@@ -9,7 +9,13 @@ import pytest
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.guards.limits import line, shared
-from prefect_resilience.guards.limits.shared import ApiAway, ApiBusy, SharedLimit, answered, may_pass
+from prefect_resilience.guards.limits.shared import (
+    ApiAway,
+    ApiBusy,
+    SharedLimit,
+    ask_api,
+    may_pass,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +37,7 @@ class Api:
         if self.asked <= self.busy:
             shared.began(self.name)
             raise ApiBusy("503 of POST /limits")
-        shared.ended(self.name)
+        shared.note_answer(self.name)
         return "a place"
 
 
@@ -43,7 +49,7 @@ def levels(caplog):
 def test_an_answer_is_waited_for(max_wait, caplog):
     for run in (drive, lambda sequence: asyncio.run(adrive(sequence))):
         api = Api("busy", busy=4)
-        assert run(answered("busy", api.ask, time.monotonic(), max_wait)) == "a place"
+        assert run(ask_api("busy", api.ask, time.monotonic(), max_wait)) == "a place"
         assert api.asked == 5
     assert levels(caplog) == []
     assert "busy" not in shared._outages.by_name
@@ -53,7 +59,7 @@ def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, mo
     api = Api("away", busy=10**6)
 
     def call(max_wait=0):
-        return drive(answered("away", api.ask, time.monotonic(), max_wait))
+        return drive(ask_api("away", api.ask, time.monotonic(), max_wait))
 
     came = time.monotonic()
     with pytest.raises(ApiAway):
@@ -84,7 +90,7 @@ def test_what_is_not_worth_waiting_for_is_not_waited_for(caplog):
     came = time.monotonic()
     for _ in range(2):
         with pytest.raises(ApiAway):
-            drive(answered("forbidden", lambda: limit.ask(int), came, 30))
+            drive(ask_api("forbidden", lambda: limit.ask(int), came, 30))
     assert time.monotonic() - came < 10
     assert levels(caplog) == ["WARNING"]
     assert "is unavailable for the limit 'forbidden'. Until it answers" in caplog.text

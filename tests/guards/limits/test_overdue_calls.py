@@ -87,8 +87,8 @@ def test_without_a_max_wait_the_wait_behind_calls_in_time_is_not(monkeypatch):
     monkeypatch.setattr(line, "OVERDUE_SECONDS", 0.0)
     monkeypatch.setattr(line, "LOOK_SECONDS", 0.01)
     bulkhead = Bulkhead(1)
-    ticket = drive(bulkhead.entered())
-    threading.Timer(0.2, lambda: drive(bulkhead.left(ticket))).start()
+    ticket = drive(bulkhead.acquire())
+    threading.Timer(0.2, lambda: drive(bulkhead.finish(ticket))).start()
     assert bulkhead.call(int) == 0
 
 
@@ -173,14 +173,14 @@ def iter_of(number):
 
 def test_a_context_that_no_thread_is_in_does_not_run(service):
     context = Context()
-    assert not overdue._entered(context)
+    assert not overdue._is_entered(context)
     thread = threading.Thread(target=context.run, args=(service.hang,))
     thread.start()
     wait_until(lambda: service.inside)
-    assert overdue._entered(context)
+    assert overdue._is_entered(context)
     service.go_on.set()
     thread.join()
-    assert not overdue._entered(context)
+    assert not overdue._is_entered(context)
 
 
 def test_a_place_that_cannot_be_given_back_is_told_and_the_others_are(service, caplog):
@@ -205,6 +205,6 @@ def test_a_place_that_cannot_be_given_back_is_told_and_the_others_are(service, c
 
 def test_the_sequence_may_be_driven_in_another_context_than_it_began_in():
     bulkhead = Bulkhead(1, max_wait=0)
-    ticket = Context().run(drive, bulkhead.entered())
-    asyncio.run(adrive(bulkhead.left(ticket)))
+    ticket = Context().run(drive, bulkhead.acquire())
+    asyncio.run(adrive(bulkhead.finish(ticket)))
     assert bulkhead.call(int) == 0

@@ -264,12 +264,12 @@ def test_blocks_decorators_and_sequences():
     bound = limit.bind({"user": "ann"})
     with bound:
         pass
-    drive(bound.left(drive(bound.entered())))
+    drive(bound.finish(drive(bound.acquire())))
 
     async def rest():
         async with bound:
             pass
-        await adrive(bound.entered())
+        await adrive(bound.acquire())
 
     with pytest.raises(RateLimitedError):
         asyncio.run(rest())

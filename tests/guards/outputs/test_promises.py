@@ -40,7 +40,7 @@ class Known(TypedDict):
 
 
 def kept(what: Any, value: Any) -> Any:
-    return drive(Expect(what).checked(value))
+    return drive(Expect(what).check(value))
 
 
 def broken(what: Any, value: Any) -> OutputFormatError:

@@ -145,8 +145,8 @@ def test_appending_is_bounded():
     notes = Notes()
     for number in range(MOST_APPENDED + 5):
         notes.keep(number, append=True)
-    told = notes.told()
+    told = notes.as_output()
     assert (told.truncated, len(told.content), told.original_size) == (True, MOST_APPENDED, MOST_APPENDED + 5)
     notes.keep(["x" * 100_000], append=True)
     notes.keep("one", append=False)
-    assert notes.told().truncated is False
+    assert notes.as_output().truncated is False

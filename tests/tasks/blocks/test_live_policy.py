@@ -82,7 +82,7 @@ class Failing:
 def later(policy: LivePolicy, seconds: float) -> None:
     """As if so much time had passed since the server was last asked."""
     policy.confirmed -= seconds
-    policy.asked -= seconds
+    policy.asked_at -= seconds
 
 
 def policy_of(task: Any) -> LivePolicy:
@@ -134,7 +134,7 @@ def test_what_is_neither_young_nor_old_is_asked_for_beside_the_run(plain: Any, n
     policy = policy_of(failing.task)
     ResiliencePolicy(retry={"attempts": 5, "backoff": {"kind": "none"}}).save(name, overwrite=True)
     later(policy, FRESH)
-    assert policy.looked_at(time.monotonic()) is None
+    assert policy.refresh(time.monotonic()) is None
     until(lambda: policy.answered is None)
     assert failing.run() == 5
 
@@ -193,7 +193,7 @@ def test_a_slow_api_holds_nobody_up_for_long(
         policy = live.policy_of(guard)
         began = time.monotonic()
         for _ in range(100):
-            answered = policy.looked_at(time.monotonic())
+            answered = policy.refresh(time.monotonic())
             if answered is not None:
                 answered.wait(live.PATIENCE)
             assert policy.guard(guard, log) is guard
@@ -210,9 +210,9 @@ def test_while_the_api_is_away_what_it_said_last_holds(plain: Any, name: str, li
     policy = policy_of(failing.task)
     later(policy, STALE)
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        policy.looked_at(time.monotonic())
+        policy.refresh(time.monotonic())
     until(lambda: policy.answered is None, 60)
-    assert policy.known.policy is not None
+    assert policy.latest.policy is not None
     assert failing.run() == 3
     assert lines == []
 
@@ -227,7 +227,7 @@ def test_many_threads_ask_once(name: str, monkeypatch: pytest.MonkeyPatch):
     found: list[int] = []
 
     def look() -> None:
-        answered = policy.looked_at(time.monotonic())
+        answered = policy.refresh(time.monotonic())
         if answered is not None:
             answered.wait(30)
         found.append(policy.guard(guard, logging.getLogger()).retry.attempts)

@@ -73,7 +73,7 @@ def test_a_block_that_was_made_of_a_task_changes_nothing(options: dict[str, Any]
     block = ResiliencePolicy.of(ask)
     assert block.retry.attempts == ask.guard.retry.attempts
     assert (block.circuit.name is None) == (ask.guard.circuit is None)
-    assert with_policy(ask.guard, read_policy(block.written())) == ask.guard
+    assert with_policy(ask.guard, read_policy(block.as_options())) == ask.guard
 
 
 def test_a_block_is_made_of_a_resilient_task_only() -> None:

@@ -61,14 +61,14 @@ def test_prefect_finds_it_by_its_entry_point():
 def test_what_is_written_is_what_comes_back():
     ResiliencePolicy(**EVERYTHING).save("everything")
     loaded = ResiliencePolicy.load("everything")
-    assert loaded.written() == EVERYTHING
+    assert loaded.as_options() == EVERYTHING
 
 
 @pytest.mark.api
 def test_saved_again_it_says_nothing_of_what_it_said_before():
     ResiliencePolicy(**EVERYTHING).save("little", overwrite=True)
     ResiliencePolicy(retry={"attempts": 5}).save("little", overwrite=True)
-    assert ResiliencePolicy.load("little").written() == {"retry": {"attempts": 5}}
+    assert ResiliencePolicy.load("little").as_options() == {"retry": {"attempts": 5}}
     with get_client(sync_client=True) as client:
         data = client.read_block_document_by_name("little", "resilience-policy").data
     # The UI checks what it shows before it saves it again.
@@ -97,18 +97,18 @@ def test_saved_again_it_says_nothing_of_what_it_said_before():
     ],
 )
 def test_it_reads_what_the_policies_read(written: dict[str, Any], means: dict[str, Any]):
-    assert ResiliencePolicy(**written).written() == means
+    assert ResiliencePolicy(**written).as_options() == means
 
 
 def test_it_keeps_a_schedule_of_delays():
-    (retry,) = ResiliencePolicy(retry=Retry(backoff=Backoff.schedule([1, 5]))).written().values()
+    (retry,) = ResiliencePolicy(retry=Retry(backoff=Backoff.schedule([1, 5]))).as_options().values()
     assert Retry(**retry).backoff == Backoff.schedule([1, 5])
 
 
 def test_it_takes_a_circuit_as_the_code_has_it():
     policy = ResiliencePolicy(circuit=CircuitBreaker("llm:{provider}", open_for=5))
-    assert policy.written()["circuit"]["name"] == "llm:{provider}"
-    assert policy.written()["circuit"]["open_for"] == 5
+    assert policy.as_options()["circuit"]["name"] == "llm:{provider}"
+    assert policy.as_options()["circuit"]["open_for"] == 5
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,6 @@ def test_without_a_recovery_there_is_no_average():
     totals = ProcessTotals()
     totals.add("total_attempts")
     assert totals.read() == ResilienceMetrics(total_attempts=1)
-    totals.recovered(2.0)
-    totals.recovered(4.0)
+    totals.count_recovery(2.0)
+    totals.count_recovery(4.0)
     assert totals.read().avg_recovery_time == 3.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prefect import flow
 
 from prefect_resilience import resilient_task
-from prefect_resilience.telemetry.payloads import LIMIT, fitted, fitted_text, size_of
+from prefect_resilience.telemetry.payloads import LIMIT, fit, fit_text, size_of
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -37,7 +37,7 @@ anything = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.text(max_size=10), anything, max_size=10), st.sampled_from([10_000, LIMIT]))
 def test_whatever_it_is_it_becomes_json_that_fits(payload, limit):
-    made = fitted(payload, limit)
+    made = fit(payload, limit)
     assert size_of(made) <= limit
     text = json.dumps(made, allow_nan=False)
     assert "\\u0000" not in text
@@ -46,7 +46,7 @@ def test_whatever_it_is_it_becomes_json_that_fits(payload, limit):
 
 def test_what_fits_stays_as_it_is():
     payload = {"a": 1, "b": [1.5, None, True], "c": {"d": "text"}}
-    assert fitted(payload) == payload
+    assert fit(payload) == payload
 
 
 @pytest.mark.parametrize(
@@ -61,21 +61,21 @@ def test_what_fits_stays_as_it_is():
     ],
 )
 def test_what_is_too_large_is_cut_and_says_so(payload):
-    made = fitted(payload)
+    made = fit(payload)
     assert size_of(made) <= LIMIT
     assert made["truncated"] is True
 
 
 @pytest.mark.parametrize("at", [0, 19_970, 19_990, 20_005, 500_000])
 def test_a_secret_at_the_cut_does_not_stay_in_half(at):
-    made = fitted({"message": "x" * (at - 1) + " " + SECRET + " " + "x" * 100_000})
+    made = fit({"message": "x" * (at - 1) + " " + SECRET + " " + "x" * 100_000})
     assert "abcdef" not in json.dumps(made)
     assert "sk-ant-api03-a" not in json.dumps(made)
 
 
 @pytest.mark.parametrize("before", range(0, 120, 3))
 def test_wherever_a_text_is_cut_no_half_of_a_secret_stays(before):
-    shown = fitted_text("x" * before + " " + SECRET + " and more" * 50, 100)
+    shown = fit_text("x" * before + " " + SECRET + " and more" * 50, 100)
     assert "ant-api" not in shown
     assert len(shown) <= 100
 
@@ -83,7 +83,7 @@ def test_wherever_a_text_is_cut_no_half_of_a_secret_stays(before):
 def test_a_nest_without_end_is_cut():
     nest: dict = {}
     nest["again"] = nest
-    assert fitted(nest)["truncated"] is True
+    assert fit(nest)["truncated"] is True
 
 
 def test_what_no_database_takes_is_replaced():
@@ -94,7 +94,7 @@ def test_what_no_database_takes_is_replaced():
         def __str__(self):
             raise ValueError
 
-    made = fitted(
+    made = fit(
         {
             "nul": "a\0b",
             "half": "a\ud800b",

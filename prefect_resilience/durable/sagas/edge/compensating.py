@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
 from prefect_resilience.durable.effects.keys import effect_key
@@ -103,7 +103,7 @@ class Compensating:
         reader = reader_of(effect, self.finder, _load_block)
         args, kwargs = positional(function, recalled(effect, function, reader))
         guard = getattr(function, "guard", None)
-        if guard is not None and enabled():
+        if guard is not None and is_enabled():
             recorded: Any = function
             task = recorded.with_options(effect=_effect_for(effect, guard.effect), cache_policy=_no_cache())
             return (yield self._command(task, tuple(args), kwargs))

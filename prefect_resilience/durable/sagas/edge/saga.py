@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, slept
+from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_for
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.durable.batches.edge.known import check_here
@@ -199,7 +199,7 @@ class _Rollback:
                 raise _no_savepoint(self.batch_id, self.to, decision.names)
             if monotonic() >= until:
                 raise EffectBusy("rollback", self.batch_id, monotonic() - began)
-            yield from slept(pause)
+            yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
     def _settle(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
@@ -219,7 +219,7 @@ class _Rollback:
             waiting = [effect for effect in left if effect["key"] in busy]
             if not waiting or monotonic() >= until:
                 break
-            yield from slept(pause)
+            yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
         for effect in left:
             why = asked.get(effect["claim"], "it is still in progress")

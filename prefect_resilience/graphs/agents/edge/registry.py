@@ -13,9 +13,9 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.tasks import Task
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
-from prefect_resilience.base.edge.settings import enabled
+from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.naming import MAIN
-from prefect_resilience.base.outcomes import generates, returned_by, settled
+from prefect_resilience.base.outcomes import generates, require_result, take_returned
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.local import LocalRun, outcome_of
 from prefect_resilience.calls.model import Substitute
@@ -223,7 +223,7 @@ class AgentStep:
         """Call the agent. Raises its error. Attempts and errors are recorded in the chain's trace."""
         if FlowRunContext.get() is not None or TaskRunContext.get() is not None:
             return (yield from self._as_run(args, kwargs))
-        if not enabled():
+        if not is_enabled():
             return Answered((yield Invoke(self.function, args, kwargs)), self.name, self.agent.degraded)
         return (yield from self._alone(args, kwargs))
 
@@ -245,9 +245,9 @@ class AgentStep:
     def _alone(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[Answered]:
         try:
             run = LocalRun(self.name, self.task.guard, args, kwargs, self._memories)
-            value = settled((yield from outcome_of(run, threaded=True)), self.function)
+            value = require_result((yield from outcome_of(run, threaded=True)), self.function)
         except Exception as error:
-            returned_by(self.function, error)
+            take_returned(self.function, error)
             context = error_context(error)
             if context is not None:
                 self._failed(context)

@@ -30,7 +30,7 @@ from prefect_resilience.graphs.plans.model import Cache, Node
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.circuits.registry import declared
+from prefect_resilience.guards.circuits.registry import circuit_in_use
 from prefect_resilience.tasks.edge.task import ResilientTask
 
 AnyTask = Task[..., Any]
@@ -179,7 +179,7 @@ class TaskFactory:
 
 def _breaker_of(name: str) -> CircuitBreaker | None:
     """A breaker with the policy that the code declared for this name."""
-    circuit = declared(name, None)
+    circuit = circuit_in_use(name, None)
     return None if circuit is None else CircuitBreaker.from_policy(name, circuit.policy)
 
 

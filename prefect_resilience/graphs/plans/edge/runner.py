@@ -22,7 +22,7 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
-from prefect_resilience.base.outcomes import answered_for
+from prefect_resilience.base.outcomes import caller_checks_failures
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
@@ -167,7 +167,7 @@ class Run:
         node = job.node
         handled = bool(node.on_failure or self.handlers.get(node.id))
         try:
-            with answered_for() if handled else nullcontext():
+            with caller_checks_failures() if handled else nullcontext():
                 future: PrefectFuture[Any] = cast(Any, job.task).submit(
                     **job.parameters, wait_for=arrows or None
                 )

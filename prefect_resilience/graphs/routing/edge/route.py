@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 
-from prefect_resilience.base.plain import unfolded
+from prefect_resilience.base.plain import unfold
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.graphs.conditions.compare import ConditionError
@@ -180,7 +180,7 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     else:
         if isinstance(ending, FailedUpstream):
             passed_on(ending, "The upstream failed, and no branch handles the error")
-        raise NoRoute(shown(unfolded(ending.value)), tuple(branch.says for branch in branches))
+        raise NoRoute(shown(unfold(ending.value)), tuple(branch.says for branch in branches))
     value = NOTHING if isinstance(ending, FailedUpstream) else ending.value
     error = ending.context if isinstance(ending, FailedUpstream) else None
     announce(

@@ -15,7 +15,7 @@ from prefect.states import Completed
 from prefect.tasks import Task, task
 from prefect.utilities.annotations import quote
 
-from prefect_resilience.base.outcomes import answered_for
+from prefect_resilience.base.outcomes import caller_checks_failures
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.routing.edge.upstream import Ending, Gave, ending_of
 
@@ -208,7 +208,7 @@ def call(target: Any, request: TargetCall) -> Ending:
         args = tuple(_as_is(value, ours) for value in args)
         kwargs = {name: _as_is(value, ours) for name, value in kwargs.items()}
     options: dict[str, Any] = {"wait_for": list(request.after)} if request.after else {}
-    with answered_for():  # this run raises the error if it does not handle it
+    with caller_checks_failures():  # this run raises the error if it does not handle it
         return _ended(cast("Any", runnable), args, {**options, **kwargs})
 
 

@@ -56,7 +56,7 @@ def with_policy(guard: Guard, policy: ResiliencePolicy) -> Guard:
 
     Raises ConfigurationError for options that are invalid for this task.
     """
-    says = policy.written()
+    says = policy.as_options()
     checked = make_guard(
         guard.fn,
         guard.isasync,
@@ -170,11 +170,11 @@ class LivePolicy:
     """One block, as known to one process. Thread-safe."""
 
     name: str
-    known: Known = field(default_factory=Known)
+    latest: Known = field(default_factory=Known)
     confirmed: float = float("-inf")
     """When the server last answered, by `monotonic()`."""
-    asked: float = float("-inf")
-    told: set[str] = field(default_factory=set[str])
+    asked_at: float = float("-inf")
+    warned: set[str] = field(default_factory=set[str])
     """The warnings that were already logged about `known`."""
     guards: OrderedDict[int, tuple[Guard, Known, Guard]] = field(
         default_factory=OrderedDict[int, tuple[Guard, Known, Guard]]
@@ -183,15 +183,15 @@ class LivePolicy:
     answered: threading.Event | None = None
     """Set when the request in progress has its answer; None if there is no request."""
 
-    def looked_at(self, now: float) -> threading.Event | None:
+    def refresh(self, now: float) -> threading.Event | None:
         """Ask the server if that is due. Returns an event to wait for if the known policy is too old."""
         if now - self.confirmed < FRESH:
             return None
         stale = now - self.confirmed >= STALE
         with self.lock:
-            if self.answered is not None or now - self.asked < FRESH:
-                return self.answered if stale and now - self.asked < PATIENCE else None
-            self.asked = now
+            if self.answered is not None or now - self.asked_at < FRESH:
+                return self.answered if stale and now - self.asked_at < PATIENCE else None
+            self.asked_at = now
             answered = self.answered = threading.Event()
         try:
             # The context determines which API is configured.
@@ -203,43 +203,44 @@ class LivePolicy:
 
     def _ask(self, answered: threading.Event) -> None:
         try:
-            known = ask(self.name)
+            answer = ask(self.name)
             with self.lock:
-                if known.state != "away":
+                if answer.state != "away":
                     self.confirmed = monotonic()
                 # While the API is unavailable, its last answer stays in use.
-                if known != self.known and (known.state != "away" or self.known.state in ("unknown", "away")):
-                    self.known, self.told = known, set()
+                is_news = answer.state != "away" or self.latest.state in ("unknown", "away")
+                if answer != self.latest and is_news:
+                    self.latest, self.warned = answer, set()
         finally:
             self.answered = None
             answered.set()
 
     def guard(self, own: Guard, log: Log) -> Guard:
         """The guard with the policy's options. Without a policy: the code's own guard, and one warning."""
-        known = self.known
-        if known.policy is None:
-            self._warn(log, known.trouble)
+        latest = self.latest
+        if latest.policy is None:
+            self._warn(log, latest.trouble)
             return own
-        kept = self.guards.get(id(own))
-        if kept is not None and kept[1] is known:
-            return kept[2]
+        cached = self.guards.get(id(own))
+        if cached is not None and cached[1] is latest:
+            return cached[2]
         try:
-            made = with_policy(own, known.policy)
+            current = with_policy(own, latest.policy)
         except ConfigurationError as error:
-            made = own
+            current = own
             self._warn(log, str(error))
         with self.lock:
-            self.guards[id(own)] = (own, known, made)
+            self.guards[id(own)] = (own, latest, current)
             while len(self.guards) > GUARDS_KEPT:
                 self.guards.popitem(last=False)
-        return made
+        return current
 
     def _warn(self, log: Log, trouble: str) -> None:
         """Log why the policy is not used, once in this process for each reason."""
         with self.lock:
-            if trouble in self.told:
+            if trouble in self.warned:
                 return
-            self.told.add(trouble)
+            self.warned.add(trouble)
         log.warning(
             "The policy block %r is not used, and the options in the code apply: %s",
             self.name,

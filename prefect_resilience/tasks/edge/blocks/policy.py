@@ -51,14 +51,14 @@ class Fields(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     @model_serializer(mode="plain")
-    def written(self) -> dict[str, Any]:
+    def as_options(self) -> dict[str, Any]:
         """The options with a value, as JSON."""
         values = {
             **{name: getattr(self, name) for name in type(self).model_fields},
             **(self.__pydantic_extra__ or {}),
         }
         plain = {
-            name: value.written() if isinstance(value, Fields) else value for name, value in values.items()
+            name: value.as_options() if isinstance(value, Fields) else value for name, value in values.items()
         }
         return {name: value for name, value in plain.items() if value not in (None, {}, [])}
 
@@ -167,8 +167,8 @@ class CircuitFields(Fields):
         # `CircuitPolicy` reports mistakes, and converts numbers that the form left as text.
         for option in policy:
             if snake_case(option) not in CircuitPolicy.model_fields and option != "timeout":
-                known = ["name", *CircuitPolicy.model_fields]
-                raise ValueError(f"a circuit has no option {option!r}{nearest(option, known)}")
+                accepted = ["name", *CircuitPolicy.model_fields]
+                raise ValueError(f"a circuit has no option {option!r}{nearest(option, accepted)}")
         return {
             **({"name": options["name"]} if "name" in options else {}),
             **_options(CircuitPolicy(**policy)),
@@ -252,8 +252,8 @@ class ResiliencePolicy(Block):
         own = guard.circuit
         return cls.model_validate(
             {
-                "retry": _said(RetryFields, guard.retry),
-                "circuit": None if own is None else {"name": own.name, **_said(CircuitFields, own.policy)},
+                "retry": _in_form(RetryFields, guard.retry),
+                "circuit": None if own is None else {"name": own.name, **_in_form(CircuitFields, own.policy)},
                 "timeout": None if guard.timeout is None else guard.timeout.total,
                 "fallback": [step.name for step in guard.fallbacks] or None,
             }
@@ -264,21 +264,21 @@ class ResiliencePolicy(Block):
         """The checksum of its schema, by which a server identifies the schema."""
         return cls._calculate_schema_checksum()
 
-    def written(self) -> dict[str, Any]:
+    def as_options(self) -> dict[str, Any]:
         """The options with a value, as JSON; options that are left to the code are missing."""
         values: dict[str, Any] = {
-            "retry": self.retry.written(),
-            "circuit": self.circuit.written(),
+            "retry": self.retry.as_options(),
+            "circuit": self.circuit.as_options(),
             "timeout": self.timeout,
             "fallback": self.fallback,
         }
         return {name: value for name, value in values.items() if value}
 
 
-def _said(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
+def _in_form(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
     """The options of a policy for which the form has a field."""
-    told = policy.model_dump(mode="json", include=set(fields.model_fields))
-    return {name: value for name, value in told.items() if value is not None}
+    values = policy.model_dump(mode="json", include=set(fields.model_fields))
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _options(policy: CircuitPolicy) -> dict[str, Any]:
@@ -288,9 +288,9 @@ def _options(policy: CircuitPolicy) -> dict[str, Any]:
 
 def _without_nothing(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options without the fields that a form left empty."""
-    kept: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     for name, value in options.items():
         inner = _without_nothing(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
         if isinstance(value, Backoff) or inner not in (None, {}, [], ""):
-            kept[name] = inner
-    return kept
+            filled[name] = inner
+    return filled

@@ -103,8 +103,8 @@ def circuit_gate() -> Gate:
 def bulkhead_gate() -> Gate:
     """Somebody else has the only place until the second attempt."""
     bulkhead = Bulkhead(1, max_wait=0)
-    ticket = drive(bulkhead.entered())
-    return Gate({"limits": (bulkhead,)}, lambda: drive(bulkhead.left(ticket)))
+    ticket = drive(bulkhead.acquire())
+    return Gate({"limits": (bulkhead,)}, lambda: drive(bulkhead.finish(ticket)))
 
 
 def function(shape: str, world: World, make: type[Client]) -> Callable[..., Any]:

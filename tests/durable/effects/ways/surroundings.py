@@ -1,4 +1,4 @@
-"""A place for guarded calls without Prefect: what `attempt.guarded` asks of its surroundings."""
+"""A place for guarded calls without Prefect: what `attempt.make_attempt` asks of its surroundings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.calls.attempt import guarded
+from prefect_resilience.calls.attempt import make_attempt
 from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
@@ -127,7 +127,7 @@ def run(
     here.guard = guard
     while True:
         try:
-            return _handed_on(drive(guarded(guard, here, arguments, {})))
+            return _handed_on(drive(make_attempt(guard, here, arguments, {})))
         except Exception as error:
             if not here.is_tried_again(error):
                 raise
@@ -141,7 +141,7 @@ async def arun(
     here.guard = guard
     while True:
         try:
-            return _handed_on(await adrive(guarded(guard, here, arguments, {})))
+            return _handed_on(await adrive(make_attempt(guard, here, arguments, {})))
         except Exception as error:
             if not here.is_tried_again(error):
                 raise
