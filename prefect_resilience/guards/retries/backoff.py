@@ -143,7 +143,7 @@ class Backoff(Policy):
         retries of callers that got the same `Retry-After`; `jitter=0` adds nothing.
 
         Example:
-            >>> Backoff.exponential(jitter=0.2).lengthened(10, 0, random=0.5)
+            >>> Backoff.exponential(jitter=0.2).lengthen(10, 0, random=0.5)
             11.0
         """
         longest = asked + max(asked, self._clamp(self._base(n))) * self.jitter

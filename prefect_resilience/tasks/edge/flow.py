@@ -233,7 +233,7 @@ class ResilientFlow(Flow[P, R]):
         def with_options(self, **options: Any) -> ResilientFlow[P, R]:
             """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             ours, theirs = split(options, more_options(type(self), ResilientFlow))
-            plain = super(ResilientFlow, self._unguarded()).with_options(**theirs)
+            plain = super(ResilientFlow, self._plain_copy()).with_options(**theirs)
             for mark in ("_isclassmethod", "_isstaticmethod"):
                 if hasattr(self, mark):
                     setattr(plain, mark, getattr(self, mark))

@@ -219,7 +219,7 @@ class ResilientTask(Task[P, R]):
             """A copy with other options, ours or Prefect's. Options that are not given stay the same."""
             written = {name: value for name, value in options.items() if value is not NotSet}
             ours, theirs = split(written, more_options(type(self), ResilientTask))
-            plain = super(ResilientTask, self._unguarded()).with_options(**theirs)
+            plain = super(ResilientTask, self._plain_copy()).with_options(**theirs)
             return self._remade(plain, ours, theirs)
 
     def _remade(

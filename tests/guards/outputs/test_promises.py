@@ -226,7 +226,7 @@ def test_promises_travel(what):
     promise = Expect(what, repair=True)
     promise.shape.name  # noqa: B018
     again = cloudpickle.loads(cloudpickle.dumps(promise))
-    assert drive(again.checked([1] if what not in (SCHEMA, Answer) else {"items": [], "score": 1}))
+    assert drive(again.check([1] if what not in (SCHEMA, Answer) else {"items": [], "score": 1}))
 
 
 def test_the_error_travels():
