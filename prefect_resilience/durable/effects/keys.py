@@ -24,14 +24,8 @@ from uuid import UUID
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr
 
 from prefect_resilience.base.naming import fill_with, shorten
-from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect
-from prefect_resilience.durable.effects.recipes import (
-    Recipe,
-    class_name,
-    declared_parameters,
-    defaults_of,
-    task_name,
-)
+from prefect_resilience.durable.effects.policy import BATCH_FIELD, Effect, names_and_defaults
+from prefect_resilience.durable.effects.recipes import Recipe, class_name, task_name
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 # Two encodings of arguments as JSON: `typed(17)` and `typed("17")` differ, `loose(17)` and `loose("17")`
@@ -270,9 +264,7 @@ def effect_key(
     of `fn` has the defaults. Without `digests` the recipe has none. Raises ConfigurationError when a field
     cannot be filled in, or when an argument has no comparable value and there is no template.
     """
-    declared = None if fn is None else declared_parameters(fn)
-    names = list(parameters if declared is None else declared)
-    defaults = {} if fn is None or declared is None else defaults_of(fn, declared)
+    names, defaults = ((*parameters,), {}) if fn is None else names_and_defaults(fn)
     fields = frozenset(effect.fields)
     args = {
         name: (_argument(value, name in fields, hasher) if digests else {})
@@ -283,7 +275,7 @@ def effect_key(
         "task": task,
         "scope": effect.scope,
         "template": effect.key,
-        "names": names,
+        "names": list(names),
         "args": args,
         "digest": DIGEST,
     }

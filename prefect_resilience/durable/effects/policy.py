@@ -9,7 +9,9 @@ import typing
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import FunctionType
 from typing import Any, Literal, cast
+from weakref import WeakKeyDictionary
 
 from pydantic import Field, TypeAdapter, field_validator
 
@@ -201,6 +203,24 @@ MOST_BYTES = 1_000_000
 LONGEST_INTEGER = 10**4000
 
 Packed = dict[str, Any]
+
+
+Declared = tuple[tuple[str, ...], dict[str, Any]]
+_declared: WeakKeyDictionary[FunctionType, Declared] = WeakKeyDictionary()
+
+
+def names_and_defaults(fn: Callable[..., Any]) -> Declared:
+    """The parameters of a function, and its defaults that do not count in a key. A nested function has
+    none of these, since its defaults may vary. Reading a signature takes as long as the rest of a key."""
+    declared = _declared.get(fn) if type(fn) is FunctionType else None
+    if declared is None:
+        parameters = inspect.signature(fn).parameters
+        own = () if "<locals>" in getattr(fn, "__qualname__", "") else parameters.items()
+        defaults = {name: item.default for name, item in own if item.default is not item.empty}
+        declared = tuple(parameters), defaults
+        if type(fn) is FunctionType:
+            _declared[fn] = declared
+    return declared
 
 
 def pack(value: Any, fn: Callable[..., Any] | None = None) -> Packed | None:

@@ -14,14 +14,12 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path, PurePath
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from weakref import WeakKeyDictionary
 
 from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.errors.exceptions import EffectKeyReused, InDoubt
@@ -57,27 +55,6 @@ def source_of(fn: Callable[..., Any]) -> CodeSource:
 def task_name(fn: Callable[..., Any]) -> str:
     """The dotted name of a function."""
     return source_of(fn).name
-
-
-Parameters = Mapping[str, inspect.Parameter]
-_declarations: WeakKeyDictionary[FunctionType, Parameters] = WeakKeyDictionary()
-
-
-def declared_parameters(fn: Callable[..., Any]) -> Parameters:
-    """The parameters of a function. Reading a signature takes as long as all digests of a few arguments."""
-    if type(fn) is not FunctionType:
-        return inspect.signature(fn).parameters
-    declared = _declarations.get(fn)
-    if declared is None:
-        declared = _declarations[fn] = inspect.signature(fn).parameters
-    return declared
-
-
-def defaults_of(fn: Callable[..., Any], declared: Parameters) -> dict[str, Any]:
-    """The defaults that do not count. A nested function has none, since its defaults may vary."""
-    if "<locals>" in getattr(fn, "__qualname__", ""):
-        return {}
-    return {name: item.default for name, item in declared.items() if item.default is not item.empty}
 
 
 MODULES = {"pathlib._local": "pathlib"}

@@ -275,14 +275,15 @@ def _complete(
         details |= _resource_details(opinion, link, message[:_LONGEST])
     if link is not None and link is not error:
         details["caused_by"] = full_name(link)
-    fields = {name: getattr(opinion, name) for name in ("kind", "retryable", "retry_after", "reason")}
+    names = "kind", "retryable", "retry_after", "reason"
+    fields = {name: value for name in names if (value := getattr(opinion, name)) is not None}
     return ErrorInfo.of(
         opinion.category,
         opinion.code or CATEGORY_CODES.get(opinion.category, name),
         message=message,
         exception_type=None if error is None else full_name(error),
         details=details,
-        **{name: value for name, value in fields.items() if value is not None},
+        **fields,
     )
 
 

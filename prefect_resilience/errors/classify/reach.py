@@ -55,8 +55,9 @@ def _context(link: BaseException) -> object:
 def members_of(error: BaseException) -> tuple[Any, ...]:
     """The members of an exception group or of a library's own form of it, () for any other exception."""
     members = read(error, "exceptions")
-    parts = cast("list[Any]", members) if isinstance(members, tuple | list) else []
-    return tuple(part for part in parts if isinstance(part, BaseException))
+    if not isinstance(members, tuple | list):
+        return ()
+    return tuple(part for part in cast("list[Any]", members) if isinstance(part, BaseException))
 
 
 def find(link: BaseException, now: float) -> Opinion | None:

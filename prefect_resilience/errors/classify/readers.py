@@ -338,8 +338,10 @@ def spoken_finding(error: BaseException) -> Opinion | None:
 
 
 def _spoken(classes: Iterable[type]) -> Opinion | None:
-    opinions = (_opinion(in_words(cls.__name__)) for cls in classes if cls.__module__ != "builtins")
-    return next((opinion for opinion in opinions if opinion is not None), None)
+    for cls in classes:
+        if cls.__module__ != "builtins" and (opinion := _opinion(in_words(cls.__name__))) is not None:
+            return opinion
+    return None
 
 
 def _opinion(name: str) -> Opinion | None:

@@ -117,6 +117,9 @@ def redact_within(value: T, room: list[int]) -> T:
 
 
 def _of_text(text: str, room: list[int]) -> str:
+    if len(text) <= _SHORT and room[2] > 0:
+        room[2] -= len(text)
+        return _short(text, registered.generation)
     if room[2] <= -EDGE:
         return text and "…"
     limit = max(0, min(room[1:]))
@@ -134,10 +137,14 @@ def _walk(value: Any, depth: int, room: list[int]) -> Any:
     items = cast("dict[Any, Any] | list[Any]", value)
     named = items.items() if isinstance(items, dict) else zip(argument_names(items), items, strict=True)
     count, room[0] = max(room[0], 0), room[0] - len(items)
-    walked = [
-        (name, MASK if _is_hidden(name, item) else _walk(item, depth - 1, room))
-        for name, item in islice(named, count)
-    ]
+    walked: list[tuple[Any, Any]] = []
+    for name, item in islice(named, count):
+        kind = _kind_of_name(name[-_SHORT:]) if isinstance(name, str) else None  # its end says what it is
+        if kind is not None and _is_hidden(kind, item):
+            walked.append((name, MASK))
+        else:
+            masked = _of_text(item, room) if isinstance(item, str) else _walk(item, depth - 1, room)
+            walked.append((name, masked))
     if isinstance(value, dict):
         return {_of_text(name, room) if isinstance(name, str) else name: item for name, item in walked}
     masked_items = [item for _, item in walked]
@@ -145,14 +152,14 @@ def _walk(value: Any, depth: int, room: list[int]) -> Any:
 
 
 @lru_cache(maxsize=2_000)
-def _is_secret_or_code(name: str) -> tuple[bool, bool]:
-    """Whether it is the name of a secret, and of a short code such as an OTP."""
-    return is_secret_name(name), piece("CODE_FIELD").search(name) is not None
+def _kind_of_name(name: str) -> tuple[bool, bool] | None:
+    """Whether it is the name of a secret, and of a short code such as an OTP; None if of neither."""
+    kind = is_secret_name(name), piece("CODE_FIELD").search(name) is not None
+    return kind if any(kind) else None
 
 
-def _is_hidden(name: object, value: Any) -> bool:
-    # The end of a name says what it is.
-    is_secret, is_code = _is_secret_or_code(name[-_SHORT:]) if isinstance(name, str) else (False, False)
+def _is_hidden(kind: tuple[bool, bool], value: Any) -> bool:
+    is_secret, is_code = kind
     if isinstance(value, str):
         return (is_secret and value != "") or (is_code and value.isdecimal())
     return is_code and isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -117,7 +117,8 @@ def retry_as_decided(task: Any, task_run: TaskRun, state: State[Any]) -> bool:
 
 def _judge_outside_attempt(task: ResilientTask[..., Any], state: State[Any]) -> bool:
     """Judge a failure outside the attempt: a result that cannot be stored, or a returned failed state."""
-    run = TaskSurroundings(task.guard, cast(TaskRunContext, TaskRunContext.get()))
+    context = cast(TaskRunContext, TaskRunContext.get())
+    run = TaskSurroundings(task.guard, context, task, context.task_run)
     error = (
         state.data if isinstance(state.data, Exception) else RuntimeError(state.message or str(state.name))
     )

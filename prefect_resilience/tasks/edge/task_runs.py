@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.guards.timeouts.process import Carriage
-    from prefect_resilience.tasks.edge.task import ResilientTask
 
 MOST_RECORDS = 10_000
 """The most records. Runs that were cut off between two attempts leave theirs; the oldest are dropped."""
@@ -69,7 +68,9 @@ def _notes_here(make: bool) -> Notes | None:
     guard = None if context is None else getattr(context.task, "guard", None)
     if context is None or guard is None or not is_enabled():
         return None
-    return notes_in_child(context.task_run.id) or TaskSurroundings(guard, context).notes(make)
+    return notes_in_child(context.task_run.id) or TaskSurroundings(
+        guard, context, context.task, context.task_run
+    ).notes(make)
 
 
 add_notes_source(_notes_here)
@@ -81,18 +82,11 @@ class TaskSurroundings(ReportingRun):
 
     guard: Guard
     context: TaskRunContext
+    task: Any
+    task_run: TaskRun
     carried: Carried | None = None
     may_go_on: bool = False
     emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(emit)
-
-    @property
-    def task(self) -> ResilientTask[..., Any]:
-        task: Any = self.context.task
-        return task
-
-    @property
-    def task_run(self) -> TaskRun:
-        return self.context.task_run
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -242,7 +236,7 @@ def surroundings_of(guard: Guard) -> TaskSurroundings | None:
     if context is None or getattr(context.task, "guard", None) is not guard or not is_enabled():
         return None
     keep_secrets_out_of_logs()
-    run = TaskSurroundings(guard, context)
+    run = TaskSurroundings(guard, context, context.task, context.task_run)
     sent = options_sent.get(id(guard))
     if guard.policy is None and (sent is None or sent[0] is not guard or sent[1] < time.monotonic()):
         tell_options(guard, run.task)

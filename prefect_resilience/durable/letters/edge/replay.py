@@ -342,12 +342,8 @@ def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome
 def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | None:
     task = cast("Task[..., Any]", call.subject)
     with TagsContext(current_tags=other_tags()):
-        made: Any = run_task(
-            task,
-            task_run_id=UUID(run_id),
-            parameters=call.parameters,
-            return_type="result" if task.isgenerator else "state",
-        )
+        kind = "result" if task.isgenerator else "state"
+        made: Any = run_task(task, task_run_id=UUID(run_id), parameters=call.parameters, return_type=kind)
         if not task.isgenerator:
             return _finish(made)
     try:  # a generator's task run ends when all of it has been read
