@@ -10,27 +10,22 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from prefect.settings import get_current_settings
-from rich.console import RenderableType
-from rich.text import Text
 
-from prefect_resilience.base.text import lasting, plural
-from prefect_resilience.durable.batches.audit import AuditEntry
+from prefect_resilience.base.text import plural
 from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
 from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
 from prefect_resilience.durable.batches.edge.snapshots import hint_of
-from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, EffectStatus
+from prefect_resilience.durable.batches.edge.status import BatchSummary
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.report import KEYS_SHOWN
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, printable, safe
+from prefect_resilience.operations.cli.look import printable, safe
 
 COUNTED = ("unknown", "intended", "failed", "done", "compensated")
-AUDIT_SHOWN = 20
-RESULT_SHOWN = 60
 HINTS_SHOWN = 200
 ACTIONS = {
     "rescheduled": ("would run again", "runs again"),
@@ -53,14 +48,30 @@ class BatchRow:
 
     @property
     def as_json(self) -> dict[str, Any]:
+        own = {"state": self.state, "flow_run": self.flow_run, "hint": self.hint}
+        return {**asdict(self.summary), "open": self.summary.open, "total": self.summary.total, **own}
+
+    @property
+    def state(self) -> str:
+        """How the batch was closed, or its flow run ended; else the state of its worst effect."""
         summary = self.summary
-        extra = {"open": summary.open, "total": summary.total, "flow_run": self.flow_run, "hint": self.hint}
-        return {**asdict(summary), **extra}
+        if summary.archived_at or summary.abandoned_at:
+            return "archived" if summary.archived_at else "abandoned"
+        worst = next((state for state in COUNTED if getattr(summary, state)), "done")
+        return worst if summary.ended is None or worst in ("unknown", "intended") else summary.ended.lower()
+
+    @property
+    def effects(self) -> str:
+        """The number of effects in each state: "2 unknown, 1 done"; with a "+" if not all are counted."""
+        least = ("done", "compensated") if self.summary.uncounted else ()
+        numbers = {state: getattr(self.summary, state) for state in COUNTED}
+        texts = (f"{n}{'+' * (state in least)} {state}" for state, n in numbers.items() if n)
+        return ", ".join(texts) or "none"
 
 
 @dataclass(frozen=True, slots=True)
 class BatchList:
-    """The first matching batches, and the counts of all. `now`: the store's time.
+    """The first matching batches, and the counts of all.
 
     `caveats`: sentences about what is unknown or left out. `left_out`: settled batches are not counted.
     """
@@ -68,7 +79,6 @@ class BatchList:
     rows: list[BatchRow]
     counts: BatchCounts
     left_out: bool
-    now: float
     caveats: tuple[str, ...]
 
 
@@ -103,7 +113,7 @@ def find(
             hints -= 1
             hint = hint_of(ledger, batch.batch_id, run=seen.runs.get(batch.batch_id))
         rows.append(BatchRow(batch, names.get(batch.batch_id), hint))
-    return BatchList(rows, seen.counts, seen.left_out, ledger.store.now(), tuple(_caveats(seen)))
+    return BatchList(rows, seen.counts, seen.left_out, tuple(_caveats(seen)))
 
 
 def _names(seen: known.Batches) -> dict[str, str]:
@@ -130,120 +140,28 @@ def _caveats(seen: known.Batches) -> Iterator[str]:
         yield "More batches are open than were counted. --all counts them all."
 
 
-# -- on the command line
-
-
-def batch_columns(now: float) -> look.Columns[BatchRow]:
-    """The table of batches."""
-    return {
-        "state": (WORD, lambda row: _state(row.summary)),
-        "batch": (16, lambda row: row.summary.batch_id + (f" ({row.flow_run})" if row.flow_run else "")),
-        "effects": (TEXT, lambda row: _effects(row.summary)),
-        "age": (NUMBER, lambda row: lasting(round(now - row.summary.first_at))),
-        "hint": (12, _hint),
-    }
-
-
-def _state(batch: BatchSummary) -> Text:
-    for state in ("archived", "abandoned"):
-        if getattr(batch, f"{state}_at") is not None:
-            return look.state(state)
-    state = next((state for state in COUNTED if getattr(batch, state)), "done")
-    if batch.ended is not None and state not in ("unknown", "intended"):
-        return look.state("failed", batch.ended.lower())
-    return look.state(state)
-
-
-def _effects(batch: BatchSummary) -> str:
-    least = ("done", "compensated") if batch.uncounted else ()
-    numbers = {state: getattr(batch, state) for state in COUNTED}
-    return ", ".join(f"{n}{'+' * (state in least)} {state}" for state, n in numbers.items() if n) or "none"
-
-
-def _hint(row: BatchRow) -> str:
-    if row.hint is None:
-        return "a large batch: see `batches show`" if row.summary.uncounted else ""
-    return f"{row.hint.strategy}: {safe(row.hint.why)}"
-
-
-def counts_line(found: BatchList, store: str) -> str:
-    """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
-    counts, least = found.counts, "+" if found.counts.more else ""
-    opened = f"{counts.open or 'none'}{least} open"
-    number = opened if found.left_out else f"{plural(counts.total, 'batch', 'batches')}, {opened}"
-    return f"{number}, {counts.in_doubt or 'none'}{least} with an unknown outcome, in {redact(store)}"
-
-
-def batch_card(status: BatchStatus, hint: RecoveryHint | str, now: float) -> Iterator[RenderableType]:
-    """All facts about one batch. `hint`: how to recover it, or why there is nothing to do."""
-    yield look.card((label, safe(text)) for label, text in _card_rows(status, hint, now))
-    if status.effects:
-        yield look.table(effect_columns(now), status.effects)
-    if status.audit:
-        yield look.table(AUDIT, status.audit[-AUDIT_SHOWN:])
-    if len(status.audit) > AUDIT_SHOWN:
-        yield f"and {len(status.audit) - AUDIT_SHOWN} earlier entries: --json shows them"
-
-
-def _card_rows(status: BatchStatus, hint: RecoveryHint | str, now: float) -> Iterator[tuple[str, str]]:
-    yield "batch", status.batch_id
-    if status.occurred_at is not None:
-        yield "run", f"{status.state} since {look.local(status.occurred_at, now)}"
-    if (archived := status.archived) is not None:
-        yield "archived", f"{look.local(archived.at, now)} by {archived.by}: {archived.why}"
-        if archived.savepoints:
-            yield "savepoints", ", ".join(archived.savepoints)
-        if (last := archived.last_rollback) is not None:
-            to = "" if last.get("to") is None else f" to {last['to']}"
-            yield "rolled back", look.local(last["at"], now) + to
-    elif isinstance(hint, str):
-        yield "hint", hint
-    else:
-        yield "hint", hint.strategy + ("" if hint.automatic else ", not automatic")
-        yield "why", hint.why
-        if hint.next_at is not None and hint.next_at > now:
-            yield "not before", look.local(hint.next_at, now)
-        for label, value in (("continues at", hint.resume_from), ("done up to", hint.skip_until)):
-            if value is not None:
-                yield label, value
-        yield from (("settle", key) for key in hint.waiting)
-
-
-def effect_columns(now: float) -> look.Columns[EffectStatus]:
-    """The table of the effects of a batch."""
-    return {
-        "state": (WORD, lambda effect: look.state(effect.state)),
-        "key": (12, lambda effect: effect.key),
-        "kind": (WORD, lambda effect: effect.kind),
-        "attempts": (NUMBER, lambda effect: str(effect.attempts)),
-        "age": (NUMBER, lambda effect: lasting(round(now - effect.intended_at))),
-        "outcome": (12, lambda effect: safe(_outcome(effect))),
-    }
-
-
-def _outcome(effect: EffectStatus) -> str:
-    if effect.error is not None:
-        return effect.error
-    if effect.overdue_at is not None:
-        return "abandoned call still running"
-    text = "" if effect.result is None else json.dumps(effect.result)
-    short = text if len(text) <= RESULT_SHOWN else f"{text[:RESULT_SHOWN]}..."
-    return " ".join(filter(None, (effect.external_id and f"as {effect.external_id}", short)))
-
-
-def _audit_outcome(entry: AuditEntry) -> str:
-    outcome = "needs a person" if entry.outcome == "told" else entry.outcome.replace("_", " ")
-    return outcome if entry.ended is None else f"{outcome}, then {entry.ended}"
-
-
-AUDIT: look.Columns[AuditEntry] = {
-    "when": (WORD, lambda entry: look.clock(entry.at)),
-    "who": (8, lambda entry: entry.by),
-    "request": (WORD, lambda entry: entry.asked + (", forced" if entry.force else "")),
-    "outcome": (WORD, _audit_outcome),
-    "why": (12, lambda entry: safe(f"{entry.why} ({entry.reason})" if entry.reason else entry.why)),
+COLUMNS: look.Columns = {
+    **{"state": "state", "batch": lambda row: row.summary.batch_id, "effects": "effects"},
+    "began": lambda row: look.cell("at", row.summary.first_at),
+    "hint": lambda row: row.hint and f"{row.hint.strategy}: {look.safe(row.hint.why)}",
 }
-"""The audit log of a batch, the newest entry last."""
+EFFECTS: look.Columns = {
+    **{"state": "state", "key": "key", "kind": "kind", "attempts": "attempts", "intended": "intended_at"},
+    **{"external id": "external_id", "error": "error"},
+    "result": lambda effect: None if effect.result is None else look.clip(json.dumps(effect.result), 60),
+}
+AUDIT: look.Columns = {
+    **{"at": "at", "by": "by", "request": "asked", "outcome": "outcome", "ended": "ended", "why": "why"},
+    "reason": "reason",
+}
+
+
+def counts_line(listed: BatchList, store: str) -> str:
+    """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
+    counts, least = listed.counts, "+" if listed.counts.more else ""
+    opened = f"{counts.open or 'none'}{least} open"
+    number = opened if listed.left_out else f"{plural(counts.total, 'batch', 'batches')}, {opened}"
+    return f"{number}, {counts.in_doubt or 'none'}{least} with an unknown outcome, in {redact(store)}"
 
 
 def report_line(report: RecoveryReport) -> str:
@@ -254,19 +172,14 @@ def report_line(report: RecoveryReport) -> str:
     return f"{would if report.dry_run else did}{part}{strategy}: {safe(report.why)}"
 
 
-def report_lines(report: RecoveryReport) -> Iterator[RenderableType]:
+def report_lines(report: RecoveryReport) -> Iterator[str]:
     """The report of a recovery, in a sentence or two."""
     yield f"{printable(report.batch_id)} {report_line(report)}."
     for effect in report.not_undone[KEYS_SHOWN:]:
         yield f"Not compensated: {printable(repr(effect.key))} ({safe(effect.why)})."
-    if report.next_at is not None and report.action == "rescheduled":
-        yield f"A worker starts it at {look.clock(report.next_at)} or later."
 
 
-# -- on the page
-
-
-def page_rows(found: BatchList) -> tuple[dict[str, Any], dict[str, Any]]:
+def page_rows(listed: BatchList) -> tuple[dict[str, Any], dict[str, Any]]:
     """The rows of the first open batches by their ids, and the summary of all: as `batches list --json`."""
-    rows = {row.summary.batch_id: {"place": place, **row.as_json} for place, row in enumerate(found.rows)}
-    return rows, {**asdict(found.counts), "shown": len(rows)}
+    rows = {row.summary.batch_id: {"place": place, **row.as_json} for place, row in enumerate(listed.rows)}
+    return rows, {**asdict(listed.counts), "shown": len(rows)}

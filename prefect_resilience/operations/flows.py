@@ -8,7 +8,6 @@ package and pulls no code. Configure the worker with the store of the fleet.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,8 +20,6 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field, WithJsonSchema
 
-from prefect_resilience.base.naming import digest
-from prefect_resilience.base.text import code_cell, utc_text
 from prefect_resilience.durable.batches.edge.operations import abandon_batch as abandon_batch
 from prefect_resilience.durable.batches.edge.operations import close_task_runs as close_task_runs
 from prefect_resilience.durable.batches.edge.operations import crash_silent_runs as crash_silent_runs
@@ -38,13 +35,7 @@ from prefect_resilience.graphs.plans.edge.start import carry_out, title_of
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.guards.circuits.fleet import get_circuits
-from prefect_resilience.operations.circuit_changes import (
-    DONE,
-    Action,
-    CircuitChange,
-    change_circuit,
-    find_circuit,
-)
+from prefect_resilience.operations.circuit_changes import DONE, Action, change_circuit, find_circuit
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
 from prefect_resilience.operations.tuning.weekly import tune as tune
@@ -56,8 +47,6 @@ ActionsOption = Annotated[
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}),
 ]
 """The actions of a plan, as `Actions.of` takes them. A form in the UI takes the names of modules."""
-
-KEY_LIMIT = 60
 
 
 # -- the flows
@@ -86,8 +75,6 @@ def set_circuit(
     before = find_circuit(name, get_circuits(), action, create)
     after = change_circuit(name, action, reason or f"{DONE[action]} by {_who()}", moment)
     get_run_logger().info("Circuit %r: %s -> %s", name, before.state if before else "new", after.state)
-    change = CircuitChange(name=name, before=before, after=after)
-    _write_artifact(_key(name), f"Circuit {code_cell(name)} was {DONE[action]}", [change], reason)
     return after.model_dump(mode="json")
 
 
@@ -99,13 +86,9 @@ def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
         reason: The reason, for the next person who looks at the circuits.
     """
     why = reason or f"reset by {_who()}"
-    changes = [
-        CircuitChange(name=before.name, before=before, after=change_circuit(before.name, "reset", why))
-        for before in get_circuits()
-    ]
-    get_run_logger().info("Circuits reset: %d", len(changes))
-    _write_artifact("circuits-reset", f"Circuits reset: {len(changes)}", changes, reason)
-    return [change.after.model_dump(mode="json") for change in changes]
+    circuits = [change_circuit(circuit.name, "reset", why) for circuit in get_circuits()]
+    get_run_logger().info("Circuits reset: %d", len(circuits))
+    return [circuit.model_dump(mode="json") for circuit in circuits]
 
 
 @flow(name="report")
@@ -122,10 +105,14 @@ def report(
         until: End of the period; the default is now.
     """
     begin = since or (until - timedelta(hours=hours) if until else timedelta(hours=hours))
-    made = make_report(begin, until)
-    get_run_logger().info("%s", headline(made))
-    _artifact(markdown_of(made), "fleet-report", headline(made))
-    return made.model_dump(mode="json")
+    figures = make_report(begin, until)
+    get_run_logger().info("%s", headline(figures))
+    markdown, description = markdown_of(figures), headline(figures)
+    try:
+        create_markdown_artifact(markdown=markdown, key="fleet-report", description=description)
+    except Exception as error:  # noqa: BLE001 - any error of the API
+        get_run_logger().warning("The report could not be written as an artifact: %s", redact(str(error)))
+    return figures.model_dump(mode="json")
 
 
 @flow(name="show-circuits")
@@ -192,29 +179,3 @@ def _who() -> str:
         return "a flow"
     creator = run.created_by.display_value if run.created_by else None
     return f"flow run {run.name!r}" + (f" of {creator}" if creator else "")
-
-
-def _write_artifact(key: str, title: str, changes: list[CircuitChange], reason: str) -> None:
-    """Write the record. The circuits are already changed, so an API error is only a warning."""
-    rows = [
-        f"| {code_cell(change.name)} | {change.before.state if change.before else 'new'} "
-        f"| {change.after.state} | {utc_text(change.after.retry_at)} |"
-        for change in changes
-    ]
-    why = code_cell(redact(reason)) if reason.strip() else "no reason given"
-    head = [f"# {title}", "", "| circuit | before | after | until |", "|---|---|---|---|"]
-    markdown = "\n".join([*head, *rows, "", f"**By:** {code_cell(_who())}", "", f"**Reason:** {why}"])
-    _artifact(markdown, key, "Circuits set manually")
-
-
-def _artifact(markdown: str, key: str, description: str) -> None:
-    try:
-        create_markdown_artifact(markdown=markdown, key=key, description=description)
-    except Exception as error:  # noqa: BLE001 - any error of the API
-        get_run_logger().warning("The artifact %r could not be written: %s", key, redact(str(error)))
-
-
-def _key(name: str) -> str:
-    """The key of a circuit's artifact. Prefect allows lowercase letters, digits and dashes."""
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:KEY_LIMIT]
-    return f"circuit-{slug}" if slug == name else f"circuit-{slug}-{digest(name)[:6]}".replace("--", "-")

@@ -29,43 +29,45 @@ def output_of_others() -> AbstractContextManager[Any]:
     return redirect_stdout(sys.stderr)
 
 
-def imported(name: str, said: str, prefix: str = "") -> ModuleType:
+def load_module(name: str, subject: str, prefix: str = "") -> ModuleType:
     """Import a module: a dotted name, also of the current folder, or the path of a .py file.
 
-    Each error begins with `said`. `prefix` is put before the name of a module that is a file. Raises
+    Each error begins with `subject`. `prefix` is put before the name of a module that is a file. Raises
     ConfigurationError if a module cannot be imported, with the import that failed and its place.
     """
     import_from_here()
     is_file = name.endswith(".py") or "/" in name
     try:
         with output_of_others():
-            return _import_file(name, said, prefix) if is_file else importlib.import_module(name)
+            return _import_file(name, subject, prefix) if is_file else importlib.import_module(name)
     except ConfigurationError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's module
         not_found = isinstance(error, ModuleNotFoundError) and not is_file
         why = _not_found(name, error) if not_found else _broken(error)
-        raise ConfigurationError(f"{said}: {why}") from None
+        raise ConfigurationError(f"{subject}: {why}") from None
 
 
-def _import_file(name: str, said: str, prefix: str) -> ModuleType:
+def _import_file(name: str, subject: str, prefix: str) -> ModuleType:
     path = Path(name)
     if not path.is_file():
-        raise ConfigurationError(f"{said}: there is no such file{nearest_file(path, ('.py',))}")
+        raise ConfigurationError(f"{subject}: there is no such file{nearest_file(path, ('.py',))}")
     path = path.resolve()
     # Modules in the same folder can be imported, as when Python runs the file as a script.
     if str(path.parent) not in sys.path:
         sys.path.insert(1, str(path.parent))
     module_name = prefix + path.stem
-    known = sys.modules.get(module_name)
-    if known is not None and getattr(known, "__file__", None) == str(path):
-        return known
-    if known is not None:
-        raise ConfigurationError(f"{said}: another module {module_name!r} is already loaded: rename the file")
+    loaded = sys.modules.get(module_name)
+    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
+        return loaded
+    if loaded is not None:
+        raise ConfigurationError(
+            f"{subject}: another module {module_name!r} is already loaded: rename the file"
+        )
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(
-            f"{said} is not a Python file: write a module, as in my_team.actions, or a .py file"
+            f"{subject} is not a Python file: write a module, as in my_team.actions, or a .py file"
         )
     module = importlib.util.module_from_spec(spec)
     # Registered before it is executed: dataclasses and pickle look modules up in sys.modules.

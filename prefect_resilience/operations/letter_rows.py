@@ -10,15 +10,14 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, cast
 
-from rich.text import Text
+from rich.console import RenderableType
 
-from prefect_resilience.base.text import lasting, plural
+from prefect_resilience.base.text import plural
 from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
-from prefect_resilience.durable.letters.model import DeadLetter, Pass, Replay
-from prefect_resilience.durable.letters.report import LetterOutcome
+from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import NUMBER, TEXT, WORD, safe
+from prefect_resilience.operations.cli.look import safe
 
 MEANINGS = {
     "waiting": "not replayed yet",
@@ -54,14 +53,13 @@ def argument_texts(letter: DeadLetter, most: int) -> Iterator[str]:
     """Each parameter and its value as JSON, without secrets and without the fields that the codec adds."""
     for name, encoded in letter.contents.parameters.items():
         text = json.dumps(redact_data({name: plain(encoded)})[name])
-        yield f"{name} = {text if len(text) <= most else f'{text[:most]}... ({len(text):,} characters)'}"
+        yield f"{name} = {look.clip(text, most)}"
 
 
 @lru_cache(maxsize=2_000)
 def call_text(letter: DeadLetter) -> str:
     """The arguments on one line. Cached: they never change, and each is read from the store."""
-    text = ", ".join(argument_texts(letter, LONGEST_CALL // 3))
-    return text if len(text) <= LONGEST_CALL else f"{text[:LONGEST_CALL]}…"
+    return look.clip(", ".join(argument_texts(letter, LONGEST_CALL // 3)), LONGEST_CALL)
 
 
 def error_kind(letter: DeadLetter) -> str:
@@ -69,26 +67,14 @@ def error_kind(letter: DeadLetter) -> str:
     return f"{letter.code} {letter.category} {VARYING.sub('…', letter.message)}"[:LONGEST_CALL]
 
 
-# -- on the command line
-
-
-def letter_columns(now: float) -> look.Columns[DeadLetter]:
-    """The table of letters."""
-    return {
-        "status": (WORD, lambda letter: look.state(letter.status)),
-        "id": (WORD, lambda letter: letter.id),
-        "task": (8, lambda letter: letter.name),
-        "age": (NUMBER, lambda letter: lasting(round(now - letter.created_at.timestamp()))),
-        "passes": (NUMBER, lambda letter: str(max(letter.failures, len(letter.passes)))),
-        "error": (12, lambda letter: safe(letter.summary())),
-    }
-
-
-OUTCOMES: look.Columns[LetterOutcome] = {
-    "result": (WORD, lambda outcome: look.state(outcome.result)),
-    "id": (WORD, lambda outcome: outcome.id),
-    "task": (8, lambda outcome: outcome.name),
-    "message": (TEXT, lambda outcome: safe(outcome.message)),
+COLUMNS: look.Columns = {
+    **{"status": "status", "id": "id", "task": "name", "created": "created_at"},
+    "passes": lambda letter: max(letter.failures, len(letter.passes)),
+    "error": lambda letter: safe(letter.summary()),
+}
+OUTCOMES: look.Columns = {
+    "result": lambda outcome: look.state(outcome.result),
+    **{"id": "id", "task": "name", "message": "message"},
 }
 """The outcome of each letter of a replay."""
 
@@ -100,50 +86,14 @@ def counts_line(counts: Mapping[str, int], url: str, *, more: bool) -> str:
     return f"{number}{': ' if states else ''}{states}, in {redact(url)}"
 
 
-def card_rows(letter: DeadLetter, now: float) -> Iterator[tuple[str, look.Cell]]:
-    """All facts about one letter."""
-    yield "dead letter", letter.id
-    meaning = f"  {MEANINGS[letter.status]}"
-    yield "status", look.state(letter.status).append(meaning, style="not bold default")
-    yield letter.kind, letter.name
-    yield "code", str(letter.source or "not found")
-    yield "failed", look.local(letter.created_at.timestamp(), now)
-    if len(letter.passes) > 1:
-        yield from _lines("passes", (_pass(one, now) for one in letter.passes))
-    else:
-        yield "attempts", str(letter.attempts)
-    yield "error", safe(letter.summary())
-    for name in ("deployment_id", "batch_id", "flow_run_id", "task_run_id"):
-        if value := getattr(letter, name):
-            yield name.removesuffix("_id").replace("_", " "), value
-    yield from _lines("parameters", argument_texts(letter, LONGEST_VALUE))
-    if letter.claim is not None:
-        yield "replaying", f"{letter.claim.owner}, since {letter.claim.since:%H:%M:%S} UTC"
-    yield from _lines("replays", (_replay(one, now) for one in letter.replays))
-    if (error := letter.error) is not None and error.stack_trace:
-        yield "stack trace", Text(redact(error.stack_trace.rstrip()))
-
-
-def _lines(label: str, texts: Iterable[look.Cell]) -> Iterator[tuple[str, look.Cell]]:
-    """Rows of a card; only the first has the label."""
-    for place, text in enumerate(texts):
-        yield "" if place else label, text
-
-
-def _replay(replay: Replay, now: float) -> str:
-    outcome = replay.outcome.replace("_", " ")
-    return f"{outcome} {look.local(replay.finished_at.timestamp(), now)}, {safe(replay.message)}"
-
-
-def _pass(one: Pass, now: float) -> str:
-    """The outcome of the call in one pass of its flow run."""
-    start = look.local(one.at.timestamp(), now) + (f", start {one.starts[-1][1]}: " if one.starts else ", ")
-    if one.outcome == "succeeded":
-        return f"{start}succeeded"
-    return f"{start}failed after {plural(one.attempts, 'attempt')}, {safe(one.code or one.category)}"
-
-
-# -- on the page
+def card_of(letter: DeadLetter) -> Iterator[RenderableType]:
+    """All facts about one letter, and what its status means."""
+    trace = letter.error.stack_trace if letter.error is not None else None
+    document = letter.model_dump(exclude={"key", "identity", "left_out"})
+    yield look.card(
+        {**document, "parameters": list(argument_texts(letter, LONGEST_VALUE)), "stack_trace": trace}
+    )
+    yield f"{letter.status.replace('_', ' ').capitalize()}: {MEANINGS[letter.status]}."
 
 
 def page_rows(listed: Iterable[DeadLetter], most: int = COUNTED) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -14,12 +14,12 @@ def python_files(path: Path) -> Iterator[Path]:
     if path.is_file():
         yield path
         return
-    for found in sorted(path.rglob("*.py")):
-        if not SKIPPED.intersection(found.relative_to(path).parts):
-            yield found
+    for file in sorted(path.rglob("*.py")):
+        if not SKIPPED.intersection(file.relative_to(path).parts):
+            yield file
 
 
-def imported(tree: ast.AST) -> dict[str, str]:
+def origins(tree: ast.AST) -> dict[str, str]:
     """The dotted origin of each imported name of the file; one from `from .a import b` begins with dots."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):

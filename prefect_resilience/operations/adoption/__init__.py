@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from prefect_resilience.operations.adoption.dangers import Danger, ModuleCode, TaskCalls, dangers_in
 from prefect_resilience.operations.adoption.reading import PlainTask, plain_tasks
 from prefect_resilience.operations.adoption.rewriting import rewritten
-from prefect_resilience.operations.sources import imported, is_relative
+from prefect_resilience.operations.sources import is_relative, origins
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def adopt(
     is_local: whether a module is of the same project, so that what it writes has to be read there.
     """
     tree = ast.parse(text)
-    names = imported(tree)
+    names = origins(tree)
     tasks = plain_tasks(tree, names, retried_by_default)
     code = ModuleCode(tree, names, is_local)
     calls = {task: code.calls_of(task.function) for task in tasks if task.function is not None}

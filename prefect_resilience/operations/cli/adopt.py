@@ -23,7 +23,6 @@ from prefect_resilience.operations.adoption import adopt as adopt_text
 from prefect_resilience.operations.adoption.dangers import Danger, TaskCalls, effect_of
 from prefect_resilience.operations.adoption.reading import PlainTask
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.look import TEXT
 from prefect_resilience.operations.cli.options import Flag, Json
 from prefect_resilience.operations.sources import python_files
 
@@ -151,7 +150,7 @@ def _parts(files: list[AdoptedFile]) -> Iterator[RenderableType]:
         yield look.table(TASKS, tasks)
     for one in files:
         if one.trouble:
-            yield look.card([(f"{one.file}:", f"cannot be read: {one.trouble}")])
+            yield f"{one.file}: cannot be read: {one.trouble}"
         for danger in one.dangers:
             where = f"{one.file}:{danger.line}" + (f", in {danger.task}" if danger.task else "")
             yield look.finding("wrong", where, danger.says, danger.mend)
@@ -168,11 +167,11 @@ def _visible(line: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\t" else " " for letter in line).rstrip()
 
 
-TASKS: look.Columns[tuple[str, AdoptedTask]] = {
-    "task": (TEXT, lambda row: row[1].name),
-    "at": (TEXT, lambda row: f"{row[0]}:{row[1].line}"),
-    "keeps": (TEXT, lambda row: ", ".join(map("=".join, row[1].kept.items())) or "no retries"),
-    "could have": (TEXT, lambda row: row[1].left or row[1].could_be),
+TASKS: look.Columns = {
+    "task": lambda row: row[1].name,
+    "place": lambda row: f"{row[0]}:{row[1].line}",
+    "keeps": lambda row: ", ".join(map("=".join, row[1].kept.items())) or "no retries",
+    "could have": lambda row: row[1].left or row[1].could_be,
 }
 """The tasks, each with its file."""
 

@@ -14,7 +14,7 @@ from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known, recovery, settling
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.listing import in_order
-from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
+from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -22,7 +22,15 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import batch_rows as rows
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import ANSWERING, ASKING, RECOVERING, Answering, Flag
+from prefect_resilience.operations.cli.options import (
+    ANSWERING,
+    ASKING,
+    PLANNING,
+    RECOVERING,
+    Answering,
+    Asking,
+    Flag,
+)
 from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
@@ -32,6 +40,7 @@ _MEANS: dict[str, str] = {
     "undone": "is compensated, so a later run of the batch may repeat it",
     "kept": "stays done, and no rollback will compensate it",
 }
+VERBS = {"compensated": "roll back", "abandoned": "abandon"}
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
 app: App = options.group(
@@ -67,15 +76,15 @@ def list_all(
         raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
     back = options.since("--since", since)
     with how.at_store() as url:
-        found = rows.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
-    if found.rows:
-        more = f"The first {limit} of " if found.counts.total > limit else ""
-        parts = [look.table(rows.batch_columns(found.now), found.rows), more + rows.counts_line(found, url)]
+        listed = rows.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
+    if listed.rows:
+        more = f"The first {limit} of " if listed.counts.total > limit else ""
+        parts = [look.table(rows.COLUMNS, listed.rows), more + rows.counts_line(listed, url)]
     else:
-        which = "open " if open or found.left_out else "archived " if archived else ""
+        which = "open " if open or listed.left_out else "archived " if archived else ""
         parts = [f"There are no {which}batches in {redact(url)}."]
-    how.answer([row.as_json for row in found.rows], *parts)
-    for sentence in found.caveats:
+    how.answer([row.as_json for row in listed.rows], *parts)
+    for sentence in listed.caveats:
         look.say(sentence)
     return 0
 
@@ -91,10 +100,12 @@ def show(batch: Id, /, *, archived: Flag = False, how: Answering = ANSWERING) ->
     """
     with how.at_store() as url:
         status = _read(batch, url, archived)
-        hint = status.hint or ("" if status.archived else _why_nothing(batch, url))
         document = _document(status)
-        now = open_ledger(url).store.now()
-    return how.answer(document, *rows.batch_card(status, hint, now))
+        hint = status.hint or ("" if status.archived else _why_nothing(batch, url))
+    facts = {**document, "hint": hint, "effects": None, "audit": None}
+    tables = ((rows.EFFECTS, status.effects), (rows.AUDIT, status.audit))
+    parts = (look.table(columns, lines) for columns, lines in tables if lines)
+    return how.answer(document, look.card(facts), *parts)
 
 
 @app.command
@@ -159,22 +170,16 @@ def settle(
 
 
 @app.command
-def reopen(
-    batch: Id, /, *, reason: options.Reason = None, yes: options.Yes = False, how: Answering = ANSWERING
-) -> int:
+def reopen(batch: Id, /, *, reason: options.Reason = None, how: Asking = ASKING) -> int:
     """Reopen a batch with lost ledger records. From now on only the records that are left count.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
     """
     with how.at_store() as url:
         number = len(batch_status(batch, store=url).effects)
-        question = (
-            f"The ledger has {number} effects of this batch. The next run may repeat any other. Continue?"
-        )
-        if not yes and not look.is_confirmed(question, f"change batch {batch}"):
-            return 1
+        how.confirm(f"let the next run repeat all but {plural(number, 'effect')} of batch {batch}")
         document = _document(known.reopen(batch, reason=reason, store=url))
-    return how.answer(document, f"Reopened {printable(batch)} with {number} effects.")
+    return how.answer(document, f"Reopened {printable(batch)} with {plural(number, 'effect')}.")
 
 
 @app.command
@@ -202,7 +207,7 @@ def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: options.Recoverin
 
 
 @app.command
-def prune(*, older_than: str, how: options.Asking = ASKING) -> int:
+def prune(*, older_than: str, how: options.Planning = PLANNING) -> int:
     """Archive batches without activity for that long, and remove them from the ledger.
 
     Choose a span after which no run is recovered: effects that are not in the ledger would be repeated.
@@ -212,19 +217,13 @@ def prune(*, older_than: str, how: options.Asking = ASKING) -> int:
         older_than: A span as in 180d, or a time as in 2026-11-20T18:00.
     """
     before = options.since("--older-than", older_than)
-    sample = options.Sample[BatchSummary](how.json)
+    columns: look.Columns = {"batch": "batch_id", "effects": "total", "last": "last_at"}
     with how.at_store() as url:
-        sample.take(known.pruning(before, dry_run=True, store=url))
-        batches = plural(sample.number, "batch", "batches")
-        if sample.number and not how.dry_run:
-            question = f"Archive {batches} and remove them from the ledger?"
-            if not how.is_confirmed(question, f"change {batches}"):
-                return 1
-            sample = options.Sample[BatchSummary](how.json)
-            sample.take(known.pruning(before, store=url))
-    batches = plural(sample.number, "batch", "batches")
-    pruned = [rows.BatchRow(batch).as_json for batch in in_order(sample.items)]
-    return how.answer(pruned, f"{batches} {how.was(sample.number)} archived.")
+        prune = partial(known.pruning, before, store=url)
+        batches, sentence = how.sweep(
+            "archive", "batch", "batches", columns, lambda dry_run: prune(dry_run=dry_run)
+        )
+    return how.answer([rows.BatchRow(batch).as_json for batch in in_order(batches)], sentence)
 
 
 # -- helpers of several commands
@@ -269,11 +268,8 @@ def _carry_out(
     with how.at_store() as url:
         work = partial(work, *words, **options, force=how.force, store=url)
         report = work(dry_run=True)
-        if report.action in asks:
-            verbs = {"compensated": "Compensate the effects of", "abandoned": "Abandon"}
-            question = f"{verbs.get(report.action, 'Continue with')} the batch {printable(report.batch_id)}?"
-            if not how.is_confirmed(question, f"change batch {report.batch_id}"):
-                return 1
+        if report.action in asks and not how.dry_run:
+            how.confirm(f"{VERBS.get(report.action, 'recover')} batch {printable(report.batch_id)}")
         if not how.dry_run:
             report = work(reason=how.reason)
     how.answer(report, *rows.report_lines(report))

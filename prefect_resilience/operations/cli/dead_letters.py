@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +20,13 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.durable.letters.edge import operations
 from prefect_resilience.durable.letters.edge.known import check_task, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying
-from prefect_resilience.durable.letters.model import DeadLetter, Status
+from prefect_resilience.durable.letters.model import Status
 from prefect_resilience.durable.letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import letter_rows as rows
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag
+from prefect_resilience.operations.cli.options import ANSWERING, PLANNING, Answering, Flag, Planning
 from prefect_resilience.operations.importing import import_from_here
 from prefect_resilience.operations.letter_rows import COUNTED
 
@@ -41,6 +41,8 @@ Statuses = Annotated[
     list[Status] | None, Parameter(help="Only letters with this status; repeat it for several.")
 ]
 
+START = set('[{"tfn')
+"""The first letters of JSON that is no number."""
 LEFT_TO_RUNS = (
     "skipped: the flow run is running or waits to run again, and may make the call itself. "
     "After it has ended, replay the letters that are still waiting."
@@ -79,12 +81,11 @@ def list_letters(
         rest = islice(matching, max(0, COUNTED - limit))
         counts = Counter[str](letter.status for letter in chain(shown, rest))
         more = next(matching, None) is not None
-        now = queue.store.now()
     if not shown:
         return how.answer([], f"No matching dead letters in {redact(url)}.")
     first = f"The {limit} newest of " if counts.total() > limit else ""
-    table = look.table(rows.letter_columns(now), shown)
-    return how.answer(shown, table, first + rows.counts_line(counts, url, more=more))
+    counts_line = first + rows.counts_line(counts, url, more=more)
+    return how.answer(shown, look.table(rows.COLUMNS, shown), counts_line)
 
 
 @app.command
@@ -97,10 +98,9 @@ def show(letter: str, /, *, how: Answering = ANSWERING) -> int:
         letter: The letter's id, as `dead-letters list` prints it.
     """
     with how.at_store() as url:
-        queue = queue_of(url)
-        row, now = queue.get(letter), queue.store.now()
+        row = queue_of(url).get(letter)
         document = {**row.model_dump(), **row.contents.model_dump()}
-    return how.answer(document, look.card(rows.card_rows(row, now)))
+    return how.answer(document, *rows.card_of(row))
 
 
 @app.command
@@ -117,7 +117,7 @@ def replay(
     set: list[str] | None = None,
     set_env: list[str] | None = None,
     force: Flag = False,
-    how: Asking = ASKING,
+    how: Planning = PLANNING,
 ) -> int:
     """Replay dead letters, the oldest first. A stopped replay can be continued.
 
@@ -147,8 +147,8 @@ def replay(
         chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
         if not chosen:
             return how.answer([], "No matching dead letters, so there is nothing to replay.")
-        if len(chosen) > 1 and not _is_confirmed(how, "Replay", chosen, len(chosen)):
-            return 1
+        if len(chosen) > 1 and not how.dry_run:
+            how.confirm(f"replay {plural(len(chosen), 'dead letter')}", rows.COLUMNS, chosen, len(chosen))
         named = bool(letters) and len(chosen) == 1
         with _bar(how.json or how.dry_run) as progress:
             work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
@@ -166,7 +166,7 @@ def purge(
     older_than: str,
     include_waiting: Flag = False,
     archive: Path | None = None,
-    how: Asking = ASKING,
+    how: Planning = PLANNING,
 ) -> int:
     """Purge letters that were replayed or settled that long ago.
 
@@ -178,26 +178,21 @@ def purge(
         archive: A file to which each letter is appended as a line of JSON before it is purged.
     """
     before = options.since("--older-than", older_than)
-    sample = options.Sample[DeadLetter](how.json)
     with how.at_store() as url:
-        queue = queue_of(url)
-        sample.take(queue.purging(before, include_waiting=include_waiting, dry_run=True))
-        if not sample.number:
-            return how.answer([], "No letters are that old, so there is nothing to purge.")
-        if not _is_confirmed(how, "Purge", sample.items, sample.number):
-            return 1
-        if not how.dry_run:
-            sample = options.Sample[DeadLetter](how.json)
-            try:
-                sample.take(queue.purging(before, include_waiting=include_waiting, archive=archive))
-            except OSError as error:
-                done = f"{sample.number} of them were purged" if sample.number else "nothing was purged"
-                raise ConfigurationError(
-                    f"--archive {archive} cannot be written, so {done}: {error}"
-                ) from None
-    return how.answer(
-        sample.items, f"{plural(sample.number, 'dead letter')} {how.was(sample.number)} purged."
-    )
+        purge = partial(queue_of(url).purging, before, include_waiting=include_waiting)
+        try:
+            letters, sentence = how.sweep(
+                "purge",
+                "dead letter",
+                "dead letters",
+                rows.COLUMNS,
+                lambda dry_run: purge(dry_run=dry_run, archive=archive),
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"--archive {archive} cannot be written, so letters that it does not have were kept: {error}"
+            ) from None
+    return how.answer(letters, sentence)
 
 
 # -- helpers of several commands
@@ -207,38 +202,18 @@ def _since(text: str | None) -> datetime | timedelta | None:
     return None if text is None else options.since("--since", text)
 
 
-def _is_confirmed(how: Asking, verb: str, letters: Sequence[DeadLetter], count: int) -> bool:
-    number = plural(count, "dead letter")
-    columns = rows.letter_columns(datetime.now().timestamp())
-    preview = look.table(columns, letters[: look.ASKED_ABOUT])
-    return how.is_confirmed(f"{verb} {number}?", f"{verb.lower()} {number}", preview, count)
-
-
-def replay_values(pairs: Iterable[str], from_environment: Iterable[str]) -> dict[str, Any]:
-    """The values of --set and --set-env by their paths. Valid JSON is parsed, anything else is text."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        path, sign, value = pair.partition("=")
-        if not path or not sign:
-            raise ConfigurationError("--set must be PATH=VALUE, as in --set order.note=hello")
-        values[path] = _json_or_text(value)
-    for pair in from_environment:
-        path, _, name = pair.partition("=")
-        if not path or not name:
-            raise ConfigurationError("--set-env must be PATH=VARIABLE, as in --set-env api_key=API_KEY")
+def replay_values(texts: Iterable[str], from_environment: Iterable[str]) -> dict[str, Any]:
+    """The values of --set and --set-env by their paths. JSON is parsed, but a number stays text."""
+    values: dict[str, Any] = options.pairs("--set", texts, "PATH=VALUE, as in --set order.note=hello")
+    values = {
+        path: options.json_or_text(text) if text[:1] in START else text for path, text in values.items()
+    }
+    example = "PATH=VARIABLE, as in --set-env api_key=API_KEY"
+    for path, name in options.pairs("--set-env", from_environment, example).items():
         if name not in os.environ:
-            raise ConfigurationError(f"--set-env {pair}: there is no environment variable {name}")
+            raise ConfigurationError(f"--set-env {path}={name}: there is no environment variable {name}")
         values[path] = os.environ[name]
     return values
-
-
-def _json_or_text(value: str) -> Any:
-    if value[:1] not in ("[", "{", '"') and value not in ("true", "false", "null"):
-        return value
-    try:
-        return json_text.loads(value)
-    except ValueError:
-        return value
 
 
 @contextmanager

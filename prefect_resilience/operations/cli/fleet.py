@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,21 +16,15 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, sentence_list
+from prefect_resilience.operations.cli.look import sentence_list
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 
 if TYPE_CHECKING:
     from prefect_resilience.operations.diagnosis import Diagnosis
-    from prefect_resilience.operations.installation import InstallationChange
     from prefect_resilience.operations.reports import FleetReport
 
 PORT = 4280
-INSTALLED: look.Columns[InstallationChange] = {
-    "": (WORD, lambda change: look.state(change.action)),
-    "what": (WORD, lambda change: change.kind),
-    "name": (TEXT, lambda change: change.name),
-    "why": (TEXT, lambda change: change.why),
-}
+INSTALLED: look.Columns = {"action": "action", "what": "kind", "name": "name", "why": "why"}
 CHANGES = ("created", "changed", "removed", "kept", "skipped", "unchanged")
 
 
@@ -150,9 +145,8 @@ def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
         yield Text(section.title, style="bold")
         if section.rows:
             # In a table without a header all headings are empty.
-            columns: look.Columns[rendering.Row] = {
-                heading or str(place): (FIGURES if place else TEXT, itemgetter(place))
-                for place, heading in enumerate(section.headings)
+            columns: look.Columns = {
+                heading or str(place): itemgetter(place) for place, heading in enumerate(section.headings)
             }
             yield look.table(columns, section.rows, head=any(section.headings))
         yield Text(f"  {section.says}\n" if section.says else "")
@@ -168,7 +162,7 @@ def dashboard(
     store: Store = None,
     json: Json = False,
 ) -> int:
-    """Show circuits, retries, fallbacks, batches, dead letters and error budgets live, until Ctrl-C.
+    """Show circuits, batches, dead letters and error budgets live, until Ctrl-C.
 
     Replays run in this process: start it in the folder of your project, so that the tasks can be imported.
     Example: prefect-resilience dashboard --port 4280
@@ -180,7 +174,7 @@ def dashboard(
         read_only: Serve the page without buttons.
     """
     # Imported here: the other commands need no web server.
-    from prefect_resilience.operations.dashboard.app import serve
+    from prefect_resilience.operations.dashboard.app import address_of, gate_for, listen, make_app, serve
     from prefect_resilience.operations.importing import import_from_here
 
     if not 0 <= port <= 65_535:
@@ -188,16 +182,14 @@ def dashboard(
     circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
     places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
     import_from_here()
-
-    def begun(address: str) -> None:
-        if json:
-            look.as_json({"url": address, "read_only": read_only}, indent=None)
-        else:
-            look.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
-
-    try:
-        serve(host, port, circuits, letters, places, hosts=allow_host or (), read_only=read_only, begun=begun)
-    except KeyboardInterrupt:
-        # Ctrl-C is the normal way to end it.
-        return 0
+    app = make_app(gate_for(host, allow_host or (), read_only=read_only), circuits, letters, places)
+    listening = listen(host, port)
+    address = address_of(host, listening)
+    if json:
+        look.as_json({"url": address, "read_only": read_only}, indent=None)
+    else:
+        look.show(f"The dashboard of {places} is at {address}; Ctrl-C ends it.")
+    # Ctrl-C is the normal way to end it.
+    with suppress(KeyboardInterrupt):
+        serve(app, listening)
     return 0

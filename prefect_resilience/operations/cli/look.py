@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO, cast
 
 from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
@@ -20,42 +22,31 @@ from rich.prompt import Confirm
 from rich.table import Column, Table
 from rich.text import Text
 
-from prefect_resilience.base.text import lasting
+from prefect_resilience.base.text import lasting, sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.secrets.redact import redact
-
-T = TypeVar("T")
-Cell = Text | str
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 # Colours of Okabe and Ito, chosen for the colour-blind.
 BLUE, YELLOW, ORANGE, PURPLE, VERMILION = "#56b4e9", "#f0e442", "#e69f00", "#cc79a7", "bold #d55e00"
 
-_STATES_BY_LOOK: dict[tuple[str, str], tuple[str, ...]] = {
-    ("✓", BLUE): ("closed", "done", "replayed", "succeeded"),
-    ("=", BLUE): ("settled",),
-    ("", BLUE): ("created",),
-    ("✗", VERMILION): ("open", "failed", "crashed", "wrong"),
-    ("!", VERMILION): ("forced_open",),
-    ("?", VERMILION): ("unknown", "compensating", "in_doubt"),
-    ("", VERMILION): ("removed",),
-    ("?", YELLOW): ("half_open",),
-    ("»", YELLOW): ("intended", "replaying"),
-    ("!", YELLOW): ("note",),
-    ("", YELLOW): ("changed",),
-    ("…", ORANGE): ("waiting", "would_replay"),
-    ("!", ORANGE): ("handled",),
-    ("-", PURPLE): ("disabled", "archived", "abandoned", "skipped"),
-    ("↩", PURPLE): ("compensated",),
-    ("", PURPLE): ("kept",),
+STATES: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("closed", "done", "replayed", "succeeded", "settled", "created"), ("✓", BLUE)),
+    **dict.fromkeys(("open", "failed", "crashed", "wrong", "removed"), ("✗", VERMILION)),
+    **dict.fromkeys(("unknown", "compensating", "in_doubt"), ("?", VERMILION)),
+    **dict.fromkeys(("intended", "replaying", "half_open", "changed"), ("»", YELLOW)),
+    **dict.fromkeys(("waiting", "would_replay"), ("…", ORANGE)),
+    **dict.fromkeys(("forced_open", "handled", "note"), ("!", ORANGE)),
+    **dict.fromkeys(("disabled", "archived", "abandoned", "skipped", "compensated", "kept"), ("-", PURPLE)),
 }
-STATES: dict[str, tuple[str, str]] = {name: look for look, names in _STATES_BY_LOOK.items() for name in names}
 """The sign and the colour of each state. Every terminal has the signs; the word is always printed as well."""
+WORDS = {"told": "needs a person"}
+"""Words for states that people do not know by their names."""
 
 
 def state(name: str, word: str | None = None) -> Text:
     """The state as a word with its sign and colour."""
     sign, colour = STATES.get(name, ("", ""))
-    shown = name.replace("_", " ") if word is None else word
+    shown = WORDS.get(name, name.replace("_", " ")) if word is None else word
     return Text(f"{sign} {shown}".strip(), style=colour)
 
 
@@ -65,46 +56,113 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in folded)
 
 
+@lru_cache(maxsize=4096)
 def safe(text: str) -> str:
-    """`text` on one line, without control characters and secrets."""
+    """`text` on one line, without control characters and secrets. Cached: redacting is slow."""
     return printable(redact(text))
+
+
+def clip(text: str, most: int) -> str:
+    """The first letters of a text that is too long."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 # -- tables and cards
 
+Columns = Mapping[str, str | Callable[[Any], Any]]
+"""The columns of a table by their headings. Each shows a field of the row, or what a function makes of it."""
 
-WORD, NUMBER, TEXT, FIGURES = "word", "number", "text", "figures"
-"""Kinds of columns: words and numbers are never wrapped, texts and figures are folded. Nothing is cut, so
-that names can be copied. A number in place of a kind is the minimum width of a text."""
-
-Columns = Mapping[str, tuple[str | int, Callable[[T], Cell]]]
-"""The columns of a table of rows by their headings: the kind of each, and what it shows of a row."""
+WORD, NARROWEST = 36, 12
+"""A word of an id's length is never folded. Texts are, to no less than the width of NARROWEST. Nothing is
+cut, so that names can be copied."""
+STATE_FIELDS = {"state", "status", "outcome", "action"}
 
 
-def table(columns: Columns[T], rows: Iterable[T], *, head: bool = True) -> Table:
-    """A table with a line for each row. Cells are printed without control characters."""
+def table(columns: Columns, rows: Iterable[Any], *, head: bool = True) -> Table:
+    """A table with a line for each row, without the columns that are empty in every row."""
     drawn = Table(
         box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold", show_header=head
     )
-    for heading, (kind, _) in columns.items():
-        drawn.add_column(
-            heading,
-            justify="right" if kind in (NUMBER, FIGURES) else "left",
-            no_wrap=kind in (WORD, NUMBER),
-            overflow="fold",
-            min_width=kind if isinstance(kind, int) else None,
-        )
-    for row in rows:
-        drawn.add_row(*(_cell(cell(row)) for _, cell in columns.values()))
+    rows, lines = list(rows), list[list[Text]]()
+    for heading, field in columns.items():
+        values = [_value(row, field) for row in rows]
+        cells = [cell(field if isinstance(field, str) else heading, value) for value in values]
+        if any(cells):
+            drawn.add_column(
+                heading,
+                justify="right" if all(isinstance(value, int | None) for value in values) else "left",
+                no_wrap=all(len(text) <= WORD and (text.style or " " not in text) for text in cells),
+                overflow="fold",
+                min_width=min(max(text.cell_len for text in cells), NARROWEST),
+            )
+            lines.append(cells)
+    for cells in zip(*lines, strict=True):
+        drawn.add_row(*cells)
     return drawn
 
 
-def card(rows: Iterable[tuple[str, Cell]]) -> Table:
-    """A card: a row for each label and its text."""
+def card(document: Any) -> Table:
+    """A row for each field of a document that has a value, and for each item of a list or mapping in it."""
     drawn = Table.grid(Column(style="bold", no_wrap=True), Column(overflow="fold"), padding=(0, 2))
-    for label, value in rows:
-        drawn.add_row(label, _cell(value))
+    fields: dict[str, Any] = to_jsonable_python(document)
+    for name, value in fields.items():
+        for place, line in enumerate(filter(None, _lines(name, value))):
+            drawn.add_row("" if place else name.replace("_", " "), line)
     return drawn
+
+
+def _lines(name: str, value: Any) -> list[Text]:
+    if isinstance(value, dict):
+        return [Text(f"{key} = ") + text for key, text in _cells(cast("dict[str, Any]", value))]
+    items = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return [cell(name, item, in_full=True) for item in items]
+
+
+def _value(row: Any, field: str | Callable[[Any], Any]) -> Any:
+    if not isinstance(field, str):
+        return field(row)
+    return getattr(row, field)
+
+
+def _cells(members: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:
+    """The members that have a value."""
+    cells = ((name, cell(name, member, in_full=True)) for name, member in members.items())
+    return ((name, text) for name, text in cells if text)
+
+
+def cell(name: str, value: Any, *, in_full: bool = False) -> Text:
+    """The value of a field as its kind is shown. Secrets are masked in all but names.
+
+    in_full: a time is shown with its date.
+    """
+    if isinstance(value, Text):
+        return value
+    if isinstance(value, Mapping):
+        return Text(", ").join(
+            Text(f"{key} ") + text for key, text in _cells(cast("Mapping[str, Any]", value))
+        )
+    if value in (None, "", []):
+        return Text()
+    if name == "at" or name.endswith("_at"):
+        return _time_cell(value, in_full)
+    if not isinstance(value, str):
+        return Text(f"{value:,.6g}" if isinstance(value, float) else json.dumps(redact_data(value)))
+    if name in STATE_FIELDS:
+        return state(value)
+    if "\n" in value:
+        return Text("\n".join(f"{line[: -len(line.lstrip())]}{safe(line)}" for line in value.splitlines()))
+    return Text(printable(value) if name in ("name", "key", "id") or name.endswith("_id") else safe(value))
+
+
+def _time_cell(at: float | str | datetime, in_full: bool) -> Text:
+    """A time as "5 min ago" or "in 10 s"; in full as "2026-11-20 14:37:07 CET (5 min ago)"."""
+    moment = datetime.fromisoformat(at) if isinstance(at, str) else at
+    seconds = moment.timestamp() if isinstance(moment, datetime) else moment
+    away = round(seconds - time.time())
+    age = f"in {lasting(away)}" if away > 0 else f"{lasting(-away)} ago" if away else "now"
+    if not seconds or not in_full:
+        return Text(age if seconds else "")
+    return Text(f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S %Z} ({age})")
 
 
 def finding(level: str, where: str, says: str, mend: str, of: str = "") -> Table:
@@ -122,25 +180,6 @@ def sentence_list(title: str, sentences: Iterable[str]) -> Iterator[RenderableTy
         if not place:
             yield Text(title, style="bold")
         yield Text(f"  {printable(sentence)}")
-
-
-def _cell(value: Cell) -> Text:
-    return value if isinstance(value, Text) else Text(printable(value))
-
-
-# -- times and durations
-
-
-def clock(time: float) -> str:
-    """A time in this host's zone: "2026-11-20 14:37:07 CET"."""
-    return f"{datetime.fromtimestamp(time).astimezone():%Y-%m-%d %H:%M:%S %Z}"
-
-
-def local(time: float, now: float) -> str:
-    """A time in this host's zone with its age: "2026-11-20 14:37:07 CET (5 min ago)"."""
-    away = lasting(round(abs(time - now)))
-    age = "now" if round(abs(time - now)) == 0 else f"{away} ago" if time < now else f"in {away}"
-    return f"{clock(time)} ({age})"
 
 
 WIDTH_OF_FILES = 120
@@ -223,24 +262,24 @@ def answer(value: Any, *parts: RenderableType, json: bool) -> int:
     return 0
 
 
-def is_confirmed(question: str, would: str, preview: RenderableType | None = None, number: int = 0) -> bool:
-    """Ask a person; True for yes. Raises ConfigurationError if there is no terminal.
+def confirm(deed: str, columns: Columns | None = None, items: Sequence[Any] = (), number: int = 0) -> None:
+    """Ask a person about a deed, as in "purge 30 letters", and show the first of the `number` items before.
 
-    `would` completes "this would ...". `preview` is printed first: the first ASKED_ABOUT of `number` items.
+    Raises ConfigurationError if the answer is no, or if there is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise ConfigurationError(
-            f"this would {would}, and there is no terminal to ask for confirmation: add --yes to confirm"
+            f"this would {deed}, and there is no terminal to ask for confirmation: add --yes to confirm"
         )
     console = stderr()
-    if preview is not None:
-        console.print(preview)
+    if columns is not None:
+        console.print(table(columns, items[:ASKED_ABOUT]))
     if number > ASKED_ABOUT:
-        console.print(f"  and {number - ASKED_ABOUT} more")
+        console.print(f"  and {number - ASKED_ABOUT:,} more")
     try:
-        if Confirm.ask(question, console=console):
-            return True
+        is_confirmed = Confirm.ask(f"{sentence_of(deed)}?", console=console)
     except (EOFError, KeyboardInterrupt):
         console.print()
-    say("Nothing was changed.")
-    return False
+        is_confirmed = False
+    if not is_confirmed:
+        raise ConfigurationError("nothing was changed: the answer was no")

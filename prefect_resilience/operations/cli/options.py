@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Generic, TypeVar
+from itertools import islice
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, Parameter
 from pydantic import ValidationError
+from pydantic_core import from_json
 from pydantic_settings import SettingsError
 from rich.console import RenderableType
 
 from prefect_resilience.base.durations import LONGEST, seconds_of
 from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
-from prefect_resilience.base.text import one_line
+from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.operations.cli import look
 from prefect_resilience.stores import parse_url
@@ -54,30 +56,54 @@ class Answering:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Asking(Answering):
-    """The options of a command that asks before it changes a store."""
+    """The options of a command that asks a person before it changes several things."""
 
-    dry_run: DryRun = False
     yes: Yes = False
 
-    def is_confirmed(self, question: str, would: str, preview: Any = None, number: int = 0) -> bool:
-        """Whether to go on: a dry run and --yes need no question, otherwise a person is asked."""
-        return self.dry_run or self.yes or look.is_confirmed(question, would, preview, number)
-
-    def was(self, number: int) -> str:
-        return "would be" if self.dry_run else "was" if number == 1 else "were"
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Setting(Answering):
-    """The options of every command that sets circuits."""
-
-    yes: Annotated[Flag, Parameter(help="Change several circuits without confirmation.")] = False
+    def confirm(
+        self, deed: str, columns: look.Columns | None = None, items: Sequence[Any] = (), number: int = 0
+    ) -> None:
+        """Ask a person about the deed, unless --yes confirms it. Raises ConfigurationError for no."""
+        if not self.yes:
+            look.confirm(deed, columns, items, number)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Recovering(Asking):
+class Planning(Asking):
+    """The options of a command that can say what it would change."""
+
+    dry_run: DryRun = False
+
+    def sweep(
+        self,
+        verb: str,
+        noun: str,
+        several: str,
+        columns: look.Columns,
+        work: Callable[[bool], Iterable[T]],
+    ) -> tuple[list[T], str]:
+        """Preview what `work(True)` yields, ask, and do it by `work(False)`.
+
+        Returns its items (without --json only the first ones) and a sentence.
+        """
+        items, number = self._take(work(True))
+        if number and not self.dry_run:
+            self.confirm(f"{verb} {plural(number, noun, several)}", columns, items, number)
+            items, number = self._take(work(False))
+        was = "would be" if self.dry_run else "was" if number == 1 else "were"
+        return items, f"{plural(number, noun, several)} {was} {verb}d."
+
+    def _take(self, items: Iterable[T]) -> tuple[list[T], int]:
+        """The items, or the first ones of very many, and their number."""
+        rest = iter(items)
+        first = list(islice(rest, None if self.json else look.ASKED_ABOUT))
+        return first, len(first) + sum(1 for _ in rest)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Recovering(Planning):
     """The options of every command that recovers, rolls back or abandons a batch."""
 
     reason: Reason = None
@@ -87,22 +113,7 @@ class Recovering(Asking):
     ] = False
 
 
-@dataclass
-class Sample(Generic[T]):
-    """The number of items of a long list, and the items: all, or those that a question shows."""
-
-    keep_all: bool
-    number: int = 0
-    items: list[T] = field(default_factory=list[T])
-
-    def take(self, items: Iterable[T]) -> None:
-        for item in items:
-            self.number += 1
-            if self.keep_all or self.number <= look.ASKED_ABOUT:
-                self.items.append(item)
-
-
-ANSWERING, ASKING, SETTING, RECOVERING = Answering(), Asking(), Setting(), Recovering()
+ANSWERING, ASKING, PLANNING, RECOVERING = Answering(), Asking(), Planning(), Recovering()
 
 
 def group(name: str, about: str) -> App:
@@ -113,6 +124,27 @@ def group(name: str, about: str) -> App:
 def check_limit(limit: int) -> None:
     if limit < 1:
         raise ConfigurationError(f"--limit {limit} must be 1 or more")
+
+
+def pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
+    """The values of an option that is repeated, by their names: --set a=1 --set b=2."""
+    values: dict[str, str] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise ConfigurationError(f"{option} {text!r} must be {example}")
+        if name.strip() in values:
+            raise ConfigurationError(f"{option} {name.strip()}=... is given twice: give each once")
+        values[name.strip()] = value
+    return values
+
+
+def json_or_text(value: str) -> Any:
+    """A value that is valid JSON as JSON (3, true, [1, 2], "3"), anything else as text."""
+    try:
+        return from_json(value, allow_inf_nan=False)
+    except ValueError:
+        return value
 
 
 # -- times

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import httpx
 from cyclopts import App, Parameter
+from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS as STARTUP_SECONDS
+from prefect.settings import get_current_settings, temporary_settings
+from pydantic import ValidationError
+from pydantic_core import from_json
 
-from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions
-from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.operations.cli import look, options, plan_files
+from prefect_resilience.base.policy import nearest, nearest_file
+from prefect_resilience.base.text import lasting, one_line, plural
+from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec
+from prefect_resilience.graphs.plans.model import Asked, Plan
+from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
+from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
+from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
+from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
+from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
-from prefect_resilience.operations.cli.plan_files import import_actions, lines_of
+from prefect_resilience.operations.flows import run_plan
+from prefect_resilience.operations.importing import load_module, output_of_others
+
+STDIN = "-"
 
 
 def _no_option(kind: object, value: object) -> None:
     """Only `-` (stdin) may begin with a hyphen; any other such value is a mistyped option."""
     for file in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(file, str) and file.startswith("-") and file != plan_files.STDIN:
+        if isinstance(file, str) and file.startswith("-") and file != STDIN:
             raise ValueError(f"There is no option {file}. For a file of that name, write ./{file}.")
 
 
@@ -50,8 +68,16 @@ ResultFile = Annotated[
     ),
 ]
 
-# The exit code of shells for Ctrl-C
 INTERRUPTED = 130
+"""The exit code of shells for Ctrl-C."""
+WHY_LIMIT = 300
+STATUSES = ("succeeded", "failed", "handled", "skipped")
+INPUT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
+"""Inputs in templates and in the paths of conditions, as JSON: inputs.drug, inputs["drug"]"""
+OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
+"""The prefixes of the messages of Prefect's client when there is no API."""
+PATIENCE = 90
+"""Seconds for an API that is started for one run: on a busy machine, its database takes more than 20 s."""
 
 app: App = options.group("plan", "Run, validate and draw plans.")
 
@@ -74,20 +100,23 @@ def run(
         input: name=value. Valid JSON is read as JSON, any other value as text. Repeat it for several.
         inputs: All inputs as one JSON object; --input overrides it.
     """
-    values = plan_files.read_inputs(input or [], inputs)
-    import_actions(actions or [])
+    values, failure = read_inputs(input or [], inputs), ""
+    import_actions(actions)
     try:
         # Mistakes that are visible before a run are reported without one.
-        plan = plan_files.read_plan(file, Actions.of(), values)
-        plan_files.check_names(values, plan)
-        result, failure = plan_files.run(plan if file == plan_files.STDIN else Path(file), values)
+        plan = _read_plan(file, Asked(Actions.of(), values))
+        _check_names(values, plan)
+        with _patient_api(), output_of_others():
+            # A file is passed as such, so that subplans are found in the same folder.
+            result = run_plan(plan if file == STDIN else Path(file), inputs=values)
     except PlanError as error:
-        return _refused(file, error)
+        return _refuse(file, error)
+    except PlanFailed as error:
+        result, failure = error.result, redact(str(error))
     except KeyboardInterrupt:
         look.say("Stopped by Ctrl-C: the flow run ended as Crashed.")
         return INTERRUPTED
-    table = look.table(plan_files.NODES, result.nodes.items())
-    look.answer(result, table, plan_files.summary(result), json=json)
+    look.answer(result, look.table(NODES, result.nodes.items()), summary(result), json=json)
     if failure:
         look.say(failure)
     return 0 if result.succeeded else 1
@@ -105,9 +134,9 @@ def validate(*files: File, actions: Modules = None, json: Json = False) -> int:
         raise ConfigurationError(
             "pass the plans to check, as in `plan validate research.json`; - reads stdin"
         )
-    import_actions(actions or [])
-    reports = [plan_files.check_file(file, Actions.of() if actions else None) for file in files]
-    look.answer(reports, *(printable(line) for report in reports for line in lines_of(report)), json=json)
+    import_actions(actions)
+    reports = [_check(file, Actions.of() if actions else None) for file in files]
+    look.answer(reports, *(line for report in reports for line in _lines(report)), json=json)
     if not actions:
         look.say(
             "Types and inputs of the nodes were not checked: add the modules of their actions with --actions."
@@ -132,15 +161,18 @@ def graph(
     Args:
         format: svg when --output ends in .svg, mermaid otherwise.
     """
-    if file == result == "-":
+    if file == result == STDIN:
         raise ConfigurationError(
             "stdin can be the plan or its result, but not both: pass one of them as a file"
         )
     kind = format or ("svg" if (output_file or "").endswith(".svg") else "mermaid")
     try:
-        picture = plan_files.picture(file, kind, result)
+        plan = _read_plan(file)
     except PlanError as error:
-        return _refused(file, error)
+        return _refuse(file, error)
+    ran = None if result is None else _read_result(result, plan)
+    draw = plan_to_svg if kind == "svg" else plan_to_mermaid
+    picture = draw(plan, ran)
     if output_file is not None:
         look.write_file(Path(output_file), picture)
     if json:
@@ -168,9 +200,9 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
 
     Example: prefect-resilience plan actions --actions my_team.actions
     """
-    import_actions(actions or [])
+    import_actions(actions)
     specs = Actions.of().specs()
-    look.answer(specs, *plan_files.action_parts(specs), json=json)
+    look.answer(specs, look.table(ACTIONS, specs), json=json)
     if all(spec.name in BUILT_IN for spec in specs):
         look.say(
             'No actions are registered: write @action("name") above a function, and add its module '
@@ -179,13 +211,181 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
     return 0
 
 
-def _refused(file: str, error: PlanError) -> int:
+def _print(text: str) -> None:
+    """Print text on stdout unchanged, whatever the width of the terminal."""
+    sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+# -- plans and their mistakes
+
+
+def _read_plan(file: str, asked: Asked | None = None) -> Plan:
+    """Read a plan from a file or stdin. Raises PlanError with every mistake; an unreadable file is one."""
+    if file != STDIN:
+        return from_file(file, asked)
+    try:
+        return from_text(_stdin(), asked, "stdin")
+    except UnicodeDecodeError as error:
+        raise PlanError([Mistake("", _why(error))], "stdin") from None
+
+
+def _check(file: str, actions: Actions | None) -> dict[str, Any]:
+    """Every mistake in one file. `nodes` is None if the file is not a readable plan."""
+    report: dict[str, Any] = {"file": _name(file), "valid": True, "actions_checked": actions is not None}
+    try:
+        return {**report, "nodes": len(_read_plan(file, Asked(actions)).tasks), "mistakes": []}
+    except PlanError as error:
+        return {**report, "valid": False, "nodes": None, "mistakes": _mistakes(file, error)}
+
+
+def _mistakes(file: str, error: PlanError) -> list[dict[str, str]]:
+    """Places and messages. A place begins with the file's name only if the file is unreadable."""
+    name = re.compile(f"^{re.escape(_name(file))}(, |$)")
+    return [
+        {"place": name.sub("", mistake.place), "message": printable(mistake.message)}
+        for mistake in error.mistakes
+    ]
+
+
+def _lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each mistake, `file: place: message`, or one line if there is none."""
+    if report.get("valid"):
+        yield f"{report['file']}: no mistakes, {plural(report['nodes'], 'node')}"
+    for mistake in report["mistakes"]:
+        yield printable(": ".join(filter(None, (report["file"], mistake["place"], mistake["message"]))))
+
+
+def _refuse(file: str, error: PlanError) -> int:
     """Print a line on stderr for each mistake of the plan."""
-    for line in lines_of(plan_files.mistakes_of(file, error)):
+    for line in _lines({"file": _name(file), "mistakes": _mistakes(file, error)}):
         look.say(line)
     return 1
 
 
-def _print(text: str) -> None:
-    """Print text on stdout unchanged, whatever the width of the terminal."""
-    sys.stdout.write(text.rstrip("\n") + "\n")
+def _name(file: str) -> str:
+    return "stdin" if file == STDIN else file
+
+
+def _read_result(file: str, plan: Plan) -> PlanResult:
+    try:
+        text = _stdin() if file == STDIN else Path(file).read_text(encoding="utf-8-sig")
+        result = PlanResult.model_validate_json(text)
+    except (OSError, UnicodeDecodeError) as error:
+        near = nearest_file(Path(file), (".json",)) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigurationError(f"--result {file} cannot be read: {_why(error)}{near}") from None
+    except ValidationError:
+        raise ConfigurationError(
+            f"--result {file} is not the result of a plan: `plan run FILE --json` prints one"
+        ) from None
+    if not result.nodes.keys() & {node.id for node in plan.tasks}:
+        raise ConfigurationError(
+            f"--result {file} is the result of another plan: the two have no node in common"
+        )
+    return result
+
+
+def _stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8-sig")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 text (byte {error.start})"
+    return (getattr(error, "strerror", None) or str(error)).lower()
+
+
+# -- inputs, actions and runs
+
+
+def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
+    """The inputs of `--inputs JSON`, overridden by those of every `--input name=value`.
+
+    A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
+    ConfigurationError for a text without =, a duplicate name, and `--inputs` that is not a JSON object.
+    """
+    example = """'{"drug": "aspirin"}'"""
+    try:
+        inputs = from_json(text or "{}", allow_inf_nan=False)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--inputs is not JSON ({error}): write it as in --inputs {example}"
+        ) from None
+    if not isinstance(inputs, dict):
+        kind = type(inputs).__name__
+        raise ConfigurationError(f"--inputs must be a JSON object, as in {example}, not {kind}")
+    values = options.pairs("--input", pairs, "name=value, as in --input drug=aspirin")
+    return {**inputs, **{name: options.json_or_text(value) for name, value in values.items()}}
+
+
+def _check_names(inputs: Iterable[str], plan: Plan) -> None:
+    """Raise ConfigurationError for an input that the plan neither declares nor uses."""
+    names = {*plan.inputs, *INPUT.findall(plan.model_dump_json())}
+    for name in inputs:
+        if name not in names:
+            near = nearest(name, names) if names else "; it has no inputs"
+            raise ConfigurationError(f"the plan has no input {name!r}{near}")
+
+
+def import_actions(modules: Iterable[str] | None) -> None:
+    """Import each module. Raises ConfigurationError for one that cannot be imported."""
+    for name in modules or ():
+        load_module(name, f"--actions {name}")
+
+
+@contextmanager
+def _patient_api() -> Generator[None]:
+    """Wait for an API that is started for this run; an error that it cannot be used says what to check."""
+    try:
+        with temporary_settings({STARTUP_SECONDS: max(PATIENCE, STARTUP_SECONDS.value())}):
+            yield
+    except (RuntimeError, httpx.HTTPError) as error:
+        if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
+            raise
+        url = get_current_settings().api.url
+        advice = (
+            "none is configured, and a temporary one did not start in time; set PREFECT_API_URL"
+            if url is None
+            else f"check that its server runs, and that PREFECT_API_URL ({redact(url)}) is correct"
+        )
+        why = redact(one_line(str(error).partition("\n")[0] or type(error).__name__).rstrip("."))
+        raise ResilienceError(f"the Prefect API cannot be used ({why}): {advice}") from error
+
+
+# -- tables
+
+
+def why(node: NodeResult) -> str:
+    """The error of a failed node and the reason of its status, if there are any."""
+    error = node.error.summary() if node.error is not None and node.status != "skipped" else ""
+    reasons = [look.safe(text) for text in (error, node.reason) if text]
+    both = reasons[:1] if len(reasons) == 2 and reasons[0] in reasons[1] else reasons
+    return "; ".join(look.clip(text, WHY_LIMIT) for text in both)
+
+
+NODES: look.Columns = {
+    "status": lambda row: look.state(row[1].status),
+    "node": lambda row: row[0],
+    "attempts": lambda row: row[1].attempts or None,
+    "duration": lambda row: "" if row[1].duration is None else lasting(row[1].duration),
+    "why": lambda row: why(row[1]),
+}
+"""The nodes of a result with their names, in the plan's order."""
+ACTIONS: look.Columns = {"action": "name", "inputs": lambda spec: _parameters(spec), "about": "description"}
+
+
+def _parameters(spec: ActionSpec) -> str:
+    """The parameters of an action: "drug: str, limit: int = 3"."""
+    texts = (
+        f"{parameter.name}: {parameter.type or 'any'}"
+        + ("" if parameter.required else f" = {dumps(parameter.default, default=str)}")
+        for parameter in spec.parameters
+    )
+    return ", ".join(texts)
+
+
+def summary(result: PlanResult) -> str:
+    """One line: how the plan ended, and the number of nodes by status."""
+    statuses = [node.status for node in result.nodes.values()]
+    counts = [f"{statuses.count(status)} {status}" for status in STATUSES if status in statuses]
+    head = "The plan succeeded" if result.succeeded else "The plan failed"
+    return f"{head}: {plural(len(statuses), 'node')}, {', '.join(counts)}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_text
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,32 +13,22 @@ from rich.console import RenderableType
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import FIGURES, TEXT, WORD, printable, sentence_list
+from prefect_resilience.operations.cli.look import printable, sentence_list
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
 from prefect_resilience.operations.tuning import applying, tuning
 from prefect_resilience.operations.tuning import report as texts
-from prefect_resilience.operations.tuning.applying import NotApplied, TuningChange
-from prefect_resilience.operations.tuning.report import ComparedFigure, TuningAdvice, TuningReport, value_text
+from prefect_resilience.operations.tuning.applying import NotApplied
+from prefect_resilience.operations.tuning.report import TuningReport, value_text
 
-ADVICE: look.Columns[TuningAdvice] = {
-    "task": (WORD, lambda advice: advice.task),
-    "option": (WORD, lambda advice: advice.option),
-    "now": (TEXT, lambda advice: value_text(advice.now)),
-    "better": (TEXT, lambda advice: value_text(advice.better)),
-    "why": (TEXT, lambda advice: advice.why),
+ADVICE: look.Columns = {
+    **{"task": "task", "option": "option", "now": lambda advice: value_text(advice.now)},
+    **{"better": lambda advice: value_text(advice.better), "why": "why"},
 }
-CHANGES: look.Columns[TuningChange] = {
-    "block": (WORD, lambda change: change.block),
-    "task": (WORD, lambda change: change.task),
-    "option": (WORD, lambda change: change.option),
-    "now": (TEXT, lambda change: value_text(change.now)),
-    "after": (TEXT, lambda change: value_text(change.after)),
+CHANGES: look.Columns = {
+    **{"block": "block", "task": "task", "option": "option"},
+    **{"now": lambda change: value_text(change.now), "after": lambda change: value_text(change.after)},
 }
-VERDICTS: dict[bool | None, look.Cell] = {
-    None: "",
-    True: look.state("done", "better"),
-    False: look.state("wrong", "worse"),
-}
+VERDICTS = {None: "", True: look.state("done", "better"), False: look.state("wrong", "worse")}
 
 
 def tune_command(
@@ -100,16 +89,17 @@ def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
         said = f"{texts.headline_of(report)}. Nothing was written."
         look.answer({"applied": None, "left": plan.left}, *left, said, json=json)
         return 1 if plan.left else 0
-    number, table = plural(len(plan.changes), "change"), look.table(CHANGES, plan.changes)
     blocks = f"the {'block' if len(plan.blocks) == 1 else 'blocks'} {', '.join(plan.blocks)}"
-    if not yes and not look.is_confirmed(f"Write {number} to {blocks}?", f"change {blocks}", table):
-        return 1
+    number = plural(len(plan.changes), "change")
+    if not yes:
+        look.confirm(f"write {number} to {blocks}", CHANGES, plan.changes)
     entry = applying.apply_changes(report, plan)
-    said = (
+    done = (
         f"{number} written to {blocks}. Running workers use them "
         "within 30 s. `prefect-resilience tune --undo` restores the old values."
     )
-    return look.answer({"applied": entry, "left": plan.left}, table, *left, said, json=json)
+    table = look.table(CHANGES, plan.changes)
+    return look.answer({"applied": entry, "left": plan.left}, table, *left, done, json=json)
 
 
 def _left(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
@@ -149,32 +139,22 @@ def what_if_command(
     """
     wanted: dict[str, Any] = {} if attempts is None else {"retry.attempts": attempts}
     wanted |= {} if timeout is None else {"timeout": timeout}
-    wanted |= dict(_option(text) for text in set_ or ())
+    options_of = options.pairs("--set", set_ or (), "name=value, as in --set retry.max_elapsed=60")
+    wanted |= {name: options.json_or_text(text) for name, text in options_of.items()}
     if not wanted:
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
     comparison = tuning.compared_with(task, wanted, options.since("--since", since))
     then = ", ".join(f"{name}={value_text(value)}" for name, value in wanted.items())
-    columns: look.Columns[ComparedFigure] = {
-        "figure": (TEXT, lambda figure: figure.name),
-        "as it ran": (FIGURES, lambda figure: texts.figure_text(figure, figure.now)),
-        then: (FIGURES, lambda figure: texts.figure_text(figure, figure.then)),
-        "difference, 9 times in 10": (FIGURES, texts.interval_text),
-        "": (TEXT, lambda figure: VERDICTS[figure.better]),
+    columns: look.Columns = {
+        "figure": "name",
+        "as it ran": lambda figure: texts.figure_text(figure, figure.now),
+        then: lambda figure: texts.figure_text(figure, figure.then),
+        "difference, 9 times in 10": texts.interval_text,
+        "": lambda figure: VERDICTS[figure.better],
     }
     replayed = f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
     parts = [look.table(columns, comparison.figures), replayed, *sentence_list("Doubts", comparison.doubts)]
     return look.answer(comparison, *parts, json=json)
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """The option and its value, which is JSON or a plain text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise ConfigurationError(f"--set {text!r} is not an option: write it as in retry.max_elapsed=60")
-    try:
-        return name.strip(), json_text.loads(value)
-    except ValueError:
-        return name.strip(), value
 
 
 def _read(path: Path) -> TuningReport:

@@ -1,41 +1,38 @@
-"""The dashboard as an ASGI application: the page, its stream of changes, and its buttons."""
+"""The dashboard as an ASGI application: the page, its data, and its buttons."""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import inspect
-import json
 import logging
 import secrets
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import uvicorn
 from prefect.settings import PREFECT_UI_URL
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from prefect_resilience.base.text import sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.dashboard import orders
-from prefect_resilience.operations.dashboard.orders import Desk, PageAnswer, PageOrder, Replays
-from prefect_resilience.operations.dashboard.reading import Fleet, Hub, changes
-from prefect_resilience.operations.dashboard.rows import Parts
+from prefect_resilience.operations.dashboard.orders import Desk, PageAnswer
+from prefect_resilience.operations.dashboard.reading import Fleet, Hub
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER = "x-resilience-token"
@@ -85,13 +82,6 @@ def _name_of(host: str) -> str | None:
 
 log: logging.Logger = logging.getLogger("prefect_resilience.dashboard")
 
-BEAT = 5.0
-"""Seconds between two messages to a page if nothing changes."""
-
-GATHER = 0.1
-"""Seconds in which the changes of several readings are combined into one message."""
-
-MOST_WATCHERS = 64
 _STATIC = Path(__file__).with_name("static")
 _HEADERS = {
     "Content-Security-Policy": (
@@ -106,29 +96,7 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 
-O = TypeVar("O", bound=PageOrder)  # noqa: E741
-
-
-class GateMiddleware:
-    """Applies the gate to every request, and adds security headers to every answer."""
-
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
-        self.app = app
-        self.gate = gate
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(_HEADERS)
-            await send(message)
-
-        refusal = self.gate.refusal(scope["method"], Headers(scope=scope))
-        app = self.app if refusal is None else JSONResponse({"error": refusal}, 403)
-        await app(scope, receive, with_headers)
+ORDER = TypeAdapter(dict[str, Any])
 
 
 def make_app(
@@ -141,7 +109,6 @@ def make_app(
     """
     hub = Hub(Fleet(circuits, store))
     desk = Desk(circuits, store)
-    replays = Replays(desk, hub)
 
     async def page(_: Request) -> Response:
         ui = PREFECT_UI_URL.value() or ""
@@ -152,130 +119,103 @@ def make_app(
             text = text.replace("{{" + name + "}}", escape(value))
         return Response(text, media_type="text/html")
 
-    async def stream(_: Request) -> Response:
-        if hub.watchers >= MOST_WATCHERS:
-            return JSONResponse({"error": f"{MOST_WATCHERS} pages are already open: close one of them"}, 503)
-        return StreamingResponse(_messages(hub), media_type="text/event-stream")
+    async def state(_: Request) -> Response:
+        return JSONResponse({"now": time.time(), "parts": hub.look()})
 
-    def button(path: str, kind: type[O], work: Callable[[O], PageAnswer | Awaitable[PageAnswer]]) -> Route:
+    def button(path: str, work: Callable[..., PageAnswer]) -> Route:
         async def endpoint(request: Request) -> Response:
-            answer = await _answer(request, kind, work)
+            answer = await _answer(request, work)
             hub.refresh()
             return answer
 
-        return Route(path, endpoint, methods=["GET" if kind is orders.DoubtsOrder else "POST"])
+        return Route(path, endpoint, methods=["POST"])
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None, None]:
-        async with hub.reading():
-            yield
-        replays.end()
+        yield
+        desk.closing.set()
 
-    app = Starlette(
+    return Starlette(
         routes=[
             Route("/", page),
-            Route("/stream", stream),
-            button("/circuits", orders.CircuitOrder, desk.set_circuit),
-            button("/batches/doubts", orders.DoubtsOrder, desk.doubts),
-            button("/batches/settle", orders.SettleOrder, desk.settle),
-            button("/batches/recover", orders.RecoverOrder, desk.recover),
-            button("/letters/replay", orders.ReplayOrder, replays.start),
-            button("/letters/stop", PageOrder, replays.stop),
+            Route("/state", state),
+            button("/circuits", desk.set_circuit),
+            button("/batches/doubts", desk.doubts),
+            button("/batches/settle", desk.settle),
+            button("/batches/recover", desk.recover),
+            button("/letters/replay", desk.replay),
             *(Route(f"/{file.name}", partial(_static, file)) for file in _STATIC.glob("*.[cj]s*")),
         ],
-        middleware=[Middleware(GateMiddleware, gate=gate)],
+        middleware=[Middleware(_gated, gate=gate)],
         lifespan=lifespan,
     )
-    app.state.hub = hub
-    return app
+
+
+def _gated(app: ASGIApp, gate: Gate) -> ASGIApp:
+    """Apply the gate to every request, and add security headers to every answer."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = gate.refusal(scope["method"], Headers(scope=scope)) if scope["type"] == "http" else None
+        answer = app if refusal is None else JSONResponse({"error": refusal}, 403)
+        await answer(scope, receive, with_headers)
+
+    return guarded
 
 
 async def _static(file: Path, _: Request) -> Response:
     return FileResponse(file)
 
 
-async def _messages(hub: Hub) -> AsyncIterator[str]:
-    """All rows, then the changes, as server-sent events."""
-    known: Parts = {}
-    async with hub.watching():
-        while not hub.closing:
-            message = {"now": hub.now(), **changes(known, hub.parts)}
-            known = hub.parts
-            yield f"data: {json.dumps(message, separators=(',', ':'))}\n\n"
-            await hub.change(known, BEAT)
-            await asyncio.sleep(GATHER)
-
-
-async def _answer(
-    request: Request, kind: type[O], work: Callable[[O], PageAnswer | Awaitable[PageAnswer]]
-) -> Response:
+async def _answer(request: Request, work: Callable[..., PageAnswer]) -> Response:
     """Carry out the order in a request. An error is a sentence for the person at the page."""
     try:
-        raw = json.dumps(dict(request.query_params)) if request.method == "GET" else await request.body()
-        order = kind.model_validate_json(raw)
-        is_async = inspect.iscoroutinefunction(work)
-        return JSONResponse(await work(order) if is_async else await run_in_threadpool(work, order))
+        order = ORDER.validate_json(await request.body())
+        return JSONResponse(await asyncio.to_thread(work, **order))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        status, said = 422, ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        status, says = 422, ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
     except StoreUnavailable as error:
-        status, said = 503, f"The store is unavailable: {error}"
+        status, says = 503, f"The store is unavailable: {error}"
     except ResilienceError as error:
-        status, said = 409, str(error)
+        status, says = 409, str(error)
     except Exception as error:
         log.warning("An action of the dashboard failed", exc_info=True)
-        status, said = 500, f"{type(error).__name__}: {error}"
-    said = redact(said)[:1_000]
-    return JSONResponse({"error": said if status == 422 else said[:1].upper() + said[1:]}, status)
+        status, says = 500, f"{type(error).__name__}: {error}"
+    says = redact(says)[:1_000]
+    return JSONResponse({"error": says if status == 422 else sentence_of(says)}, status)
 
 
 EVERYWHERE = frozenset({"0.0.0.0", "::", ""})
 
 
-def serve(
-    host: str,
-    port: int,
-    circuits: str,
-    store: str,
-    places: str,
-    *,
-    hosts: Iterable[str] = (),
-    read_only: bool = False,
-    begun: Callable[[str], None],
-) -> None:
-    """Serve the page at a host and port (0: a free one) and call `begun` with its address.
-
-    hosts: names under which the page is served, besides `host` and loopback names. Returns after Ctrl-C or
-    SIGTERM. Raises ConfigurationError if it cannot listen on the address.
-    """
-    names = LOOPBACK | ({host} - EVERYWHERE) | set(hosts)
-    gate = Gate(secrets.token_urlsafe(32), frozenset(name.lower() for name in names), read_only)
-    app = make_app(gate, circuits, store, places)
-    listening = _listening(host, port)
-    shown = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
-    begun(f"http://{shown}:{listening.getsockname()[1]}")
-    config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=2)
-    _Server(config, app).run(sockets=[listening])
-
-
-class _Server(uvicorn.Server):
-    """Ends the event streams at shutdown; they would never end by themselves."""
-
-    def __init__(self, config: uvicorn.Config, app: Starlette) -> None:
-        super().__init__(config)
-        self._app = app
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._app.state.hub.close()
-        await super().shutdown(sockets)
-
-
-def _listening(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens at a host and port (0: a free one). Raises ConfigurationError if it cannot."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)[0]
-        # Listen now: `begun` gets the address, and its caller may connect at once.
         return socket.create_server(address[:2], family=family)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(
             f"the dashboard cannot listen on {host}:{port} ({error}): choose another --host or --port"
         ) from None
+
+
+def address_of(host: str, listening: socket.socket) -> str:
+    shown = "127.0.0.1" if host in EVERYWHERE else f"[{host}]" if ":" in host else host
+    return f"http://{shown}:{listening.getsockname()[1]}"
+
+
+def gate_for(host: str, hosts: Iterable[str], *, read_only: bool) -> Gate:
+    """A gate with a new token. `hosts`: names of the page besides `host` and loopback names."""
+    names = LOOPBACK | ({host} - EVERYWHERE) | set(hosts)
+    return Gate(secrets.token_urlsafe(32), frozenset(name.lower() for name in names), read_only)
+
+
+def serve(app: Starlette, listening: socket.socket) -> None:
+    """Serve the application until Ctrl-C or SIGTERM."""
+    config = uvicorn.Config(app, log_level="critical", access_log=False, timeout_graceful_shutdown=1)
+    uvicorn.Server(config).run(sockets=[listening])

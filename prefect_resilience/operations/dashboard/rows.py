@@ -1,9 +1,8 @@
-"""Error budgets, advice, the minutes of the last hour, and the headline: what only the page shows."""
+"""Error budgets, advice and the headline: what only the page shows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any, Literal
 
 from prefect_resilience.errors.secrets.redact import redact
@@ -15,7 +14,6 @@ Parts = dict[str, dict[str, Row]]
 """The rows of the page by part and id."""
 
 BUDGETS_SHOWN = 100
-MINUTES = 60
 
 
 def budgets(listed: Iterable[BudgetStatus]) -> Parts:
@@ -45,21 +43,6 @@ def advice(latest: LatestAdvice | None) -> Parts:
         for place, change in enumerate(latest.lines)
     }
     return {"advice": rows, "summary": {"advice": {"at": latest.at, "headline": latest.headline}}}
-
-
-def minutes(counts: Mapping[str, Iterable[Mapping[str, Any]]], now: datetime) -> Row:
-    """Counts for each of the last MINUTES minutes, the current one included.
-
-    `counts`: counts by time from the Prefect API, a list of {"start_time", "count"} for each kind of event.
-    """
-    first = int(now.timestamp() // 60) - MINUTES + 1
-    series = {event: [0] * MINUTES for event in counts}
-    for event, rows in counts.items():
-        for row in rows:
-            place = int(datetime.fromisoformat(row["start_time"]).timestamp() // 60) - first
-            if 0 <= place < MINUTES:
-                series[event][place] += int(row["count"])
-    return dict(series)
 
 
 NEEDS: tuple[tuple[str, str, str, str, Literal["open", "probing"]], ...] = (

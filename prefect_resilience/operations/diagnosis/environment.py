@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 
@@ -18,7 +18,7 @@ from prefect_resilience.durable.batches.edge.listing import list_batches
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.guards.circuits.fleet import get_circuits
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew_of
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
 
@@ -88,12 +88,15 @@ MOST_SKEW = 2.0
 
 def versions() -> Iterator[DiagnosisFinding]:
     """Packages that are missing, too old or too new."""
-    for line in requires(PACKAGE) or []:
-        needed = Requirement(line)
-        for extra in ("", *_extras()):
-            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
-                yield from _needed(needed)
-                break
+    extras = ("", *_extras())
+    for needed in map(Requirement, requires(PACKAGE) or []):
+        marker, there = needed.marker, _version(needed.name)
+        is_wanted = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
+        if is_wanted and (there is None or not needed.specifier.contains(there, prereleases=True)):
+            has = "is not installed" if there is None else f"is {there}"
+            why = f": {REASONS[needed.name]}" if there and needed.name in REASONS else ""
+            wanted = f"{needed.name}{needed.specifier}"
+            yield finding("versions.needed", needed.name, has=has, wanted=wanted, why=why)
     for name, ours in CLASHES.items():
         if _version(name) is not None:
             yield finding("versions.clash", name, ours=ours)
@@ -103,15 +106,6 @@ def versions() -> Iterator[DiagnosisFinding]:
         if not older and ".".join(str(there).split(".")[:2]) not in tried:
             where, versions = f"{name} {there}", ", ".join(tried)
             yield finding("versions.untested", where, tried=versions, name=name, last=tried[-1])
-
-
-def _needed(needed: Requirement) -> Iterator[DiagnosisFinding]:
-    there = _version(needed.name)
-    if there is None or not needed.specifier.contains(there, prereleases=True):
-        has = "is not installed" if there is None else f"is {there}"
-        why = f": {REASONS[needed.name]}" if there and needed.name in REASONS else ""
-        wanted = f"{needed.name}{needed.specifier}"
-        yield finding("versions.needed", needed.name, has=has, wanted=wanted, why=why)
 
 
 def _extras() -> set[str]:
@@ -142,47 +136,35 @@ def store() -> Iterator[DiagnosisFinding]:
         yield finding("store.settings", "PREFECT_RESILIENCE_*", error=one_line(error))
         return
     for number, url in enumerate(urls):
-        yield from _store(url, ledger=number == 0)
+        yield from _store(url, url, ledger=number == 0)
 
 
-def _store(url: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
+def _store(url: str, shown: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     try:
-        opened = open_store(url)
-        skew = _skew(opened.now)
+        opened, before = open_store(url), time.time()
+        there, after = opened.now(), time.time()
         opened.load("doctor")
     except ConfigurationError as error:
-        yield finding("store.url", url, error=str(error))
+        yield finding("store.url", shown, error=str(error))
         return
     except StoreUnavailable as error:
-        yield finding("store.unavailable", url, error=one_line(error))
+        yield finding("store.unavailable", shown, error=one_line(error))
         # A replica may reject requests that the store needs, but it still answers that it is a replica.
         with suppress(StoreUnavailable):
-            yield from _kept(parse_url(url), url, ledger)
+            yield from _server(parse_url(url), shown, ledger)
         return
-    yield from _kept(parse_url(url), url, ledger)
+    yield from _server(parse_url(url), shown, ledger)
     if parse_url(url).kind == "memory":
-        yield finding("store.memory", url)
-    if abs(skew) > MOST_SKEW:
-        yield skew_of(url, "the store's", skew, digits=1)
+        yield finding("store.memory", shown)
+    yield from skew(shown, "the store's", before, there, after, MOST_SKEW)
 
 
-def _kept(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
+def _server(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
     """Problems of a store's server that may lose confirmed data."""
     if parsed.kind == "redis":
         yield from of_redis(redis_facts(parsed), shown, ledger=ledger)
     elif parsed.kind == "postgresql":
         yield from of_postgres(postgres_facts(parsed), shown, ledger=ledger)
-
-
-def _skew(now: Callable[[], float]) -> float:
-    """Seconds by which the store's clock is ahead, without the uncertainty of the round trip."""
-    before = time.time()
-    there = now()
-    after = time.time()
-    # The delay may have been on the way there or on the way back.
-    middle, half = (before + after) / 2, (after - before) / 2
-    ahead = there - middle
-    return 0.0 if abs(ahead) <= half else ahead - half if ahead > 0 else ahead + half
 
 
 def circuits() -> Iterator[DiagnosisFinding]:

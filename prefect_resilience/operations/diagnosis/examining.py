@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from types import ModuleType
 
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import get_current_settings
 
 from prefect_resilience.base.policy import nearest_file
@@ -16,10 +16,11 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.diagnosis import environment, project, server
 from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, finding
-from prefect_resilience.operations.importing import imported
+from prefect_resilience.operations.importing import load_module
 from prefect_resilience.operations.sources import python_files
 
-Check = Callable[[], Iterable[DiagnosisFinding]]
+Check = tuple[str, Callable[[], Iterable[DiagnosisFinding]]]
+"""A check with its name. Several may have one name."""
 
 
 def examine(targets: Iterable[str] = ()) -> Diagnosis:
@@ -32,43 +33,56 @@ def examine(targets: Iterable[str] = ()) -> Diagnosis:
     Raises ConfigurationError for a target that is missing or cannot be imported.
     """
     files, modules = _targets(targets)
+    with _api() as client:
+        checks = [*_checks(files, modules, client)]
+        findings = [result for name, check in checks for result in _results(name, check)]
+    # Two checks may see one thing; the first one says it.
+    unique = {(result.check, result.where): result for result in reversed(findings)}
+    names = dict.fromkeys(name for name, _ in checks)
+    return Diagnosis(checks=tuple(names), findings=tuple(reversed(unique.values())))
+
+
+def _checks(
+    files: list[Path], modules: list[ModuleType], client: SyncPrefectClient | DiagnosisFinding
+) -> Iterator[Check]:
+    """The checks that have something to check. `client`: a finding if there is no server."""
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
     policies = [policy for file in files for policy in project.named_policies(file)]
-    findings: dict[str, list[DiagnosisFinding]] = {}
-    _run(findings, environment.CHECKS)
+    yield from environment.CHECKS.items()
     if files:
-        _run(findings, {"code": lambda: [one for file in files for one in project.look_at(file)]})
+        yield "code", lambda: (result for file in files for result in project.look_at(file))
     if subjects:
-        _run(findings, {name: partial(check, subjects) for name, check in project.CHECKS.items()})
+        yield from ((name, partial(check, subjects)) for name, check in project.CHECKS.items())
+    if isinstance(client, DiagnosisFinding):
+        yield "server", lambda: [client]
+        return
+    yield from ((name, partial(check, client)) for name, check in server.CHECKS.items())
+    if subjects or policies:
+        yield "blocks", partial(project.blocks, subjects, policies)
+
+
+@contextmanager
+def _api() -> Generator[SyncPrefectClient | DiagnosisFinding]:
+    """A client of the configured server, or the finding that there is none."""
     url = get_current_settings().api.url
     if url is None:
-        _run(findings, {"server": lambda: [finding("server.none", "PREFECT_API_URL")]})
-    else:
-        blocks = {"blocks": partial(project.blocks, subjects, policies)} if subjects or policies else {}
+        yield finding("server.none", "PREFECT_API_URL")
+        return
+    with get_client(sync_client=True) as client:
         try:
-            with get_client(sync_client=True) as client:
-                client.hello().raise_for_status()
-                _run(
-                    findings, {name: partial(check, client) for name, check in server.CHECKS.items()} | blocks
-                )
+            client.hello().raise_for_status()
+            answer = client
         except Exception as error:  # noqa: BLE001 - any error of an unavailable API
-            why = one_line(error)
-            _run(findings, {"server": lambda: [finding("server.unavailable", str(url), error=why)]})
-    unique: dict[tuple[str, str], DiagnosisFinding] = {}
-    for one in chain.from_iterable(findings.values()):
-        unique.setdefault((one.check, one.where), one)
-    return Diagnosis(checks=tuple(findings), findings=tuple(unique.values()))
+            answer = finding("server.unavailable", url, error=one_line(error))
+        yield answer
 
 
-def _run(findings: dict[str, list[DiagnosisFinding]], checks: Mapping[str, Check]) -> None:
-    """Add the findings of each check under its name."""
-    for name, check in checks.items():
-        try:
-            results = list(check())
-        except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
-            failed = finding("doctor.failed", name, error=one_line(error))
-            results = [failed.model_copy(update={"check": name})]
-        findings.setdefault(name, []).extend(results)
+def _results(name: str, check: Callable[[], Iterable[DiagnosisFinding]]) -> list[DiagnosisFinding]:
+    try:
+        return list(check())
+    except Exception as error:  # noqa: BLE001 - a failed check is a finding; the other checks still run
+        failed = finding("doctor.failed", name, error=one_line(error))
+        return [failed.model_copy(update={"check": name})]
 
 
 def _targets(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
@@ -83,7 +97,7 @@ def _targets(targets: Iterable[str]) -> tuple[list[Path], list[ModuleType]]:
             raise ConfigurationError(f"there is no file or folder {str(path)!r}{nearest_file(path, ('',))}")
         # A file is imported under another name, since a module of its name may be loaded already.
         name = str(path) if path.is_file() else target.partition(":")[0]
-        module = imported(name, repr(target), prefix="examined_")
+        module = load_module(name, repr(target), prefix="examined_")
         modules.append(module)
         if module.__file__ is not None:
             files[Path(module.__file__).resolve()] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -53,9 +54,14 @@ def finding(kind: str, where: str, level: Level | None = None, /, **words: objec
     )
 
 
-def skew_of(where: str, whose: str, seconds: float, digits: int = 0) -> DiagnosisFinding:
-    way = "ahead of" if seconds > 0 else "behind"
-    return finding("clocks.skew", where, whose=whose, seconds=f"{abs(seconds):.{digits}f}", way=way)
+def skew(
+    where: str, whose: str, before: float, there: float, after: float, most: float
+) -> Iterator[DiagnosisFinding]:
+    """The finding about a clock that said `there` between two times of this machine, if they differ."""
+    seconds = there - after if there > after else min(0.0, there - before)
+    if abs(seconds) > most:
+        way = "ahead of" if seconds > 0 else "behind"
+        yield finding("clocks.skew", where, whose=whose, seconds=f"{abs(seconds):.1f}", way=way)
 
 
 @cache

@@ -17,7 +17,7 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding
-from prefect_resilience.operations.sources import imported, is_constant, origin_of
+from prefect_resilience.operations.sources import is_constant, origin_of, origins
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
@@ -38,7 +38,7 @@ def look_at(file: Path) -> list[DiagnosisFinding]:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
         return [finding("code.unreadable", str(file), error=one_line(error))]
-    names = imported(tree)
+    names = origins(tree)
     findings: list[DiagnosisFinding] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -75,7 +75,7 @@ def named_policies(file: Path) -> Iterator[NamedPolicy]:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError):
         return  # `look_at` reports this
-    names = imported(tree)
+    names = origins(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             policy = _task_options(node, names).get("policy")

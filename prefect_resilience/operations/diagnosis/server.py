@@ -20,17 +20,14 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.workers import stranded_runs
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew_of
+from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, planned
 
 EVENT_ARRIVES = 10.0
 """Seconds within which an event must arrive."""
 MOST_SKEW = 5.0
-STALE = (
-    ("created", "is missing", "are missing"),
-    ("changed", "is of another version", "are of another version"),
-)
+STALE = {"created": "missing", "changed": "of another version"}
 RUNS_SHOWN = 20
 PENDING = timedelta(hours=1)
 
@@ -46,15 +43,13 @@ def versions(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
 def clock(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """A server whose clock differs: schedules and lateness depend on it."""
     before = time.time()
-    said = client.hello().headers.get("date")
+    date = client.hello().headers.get("date")
     after = time.time()
-    if said is None:
-        return
-    there = parsedate_to_datetime(said).timestamp()
-    # The header is in whole seconds.
-    skew = there - after if there > after else there + 1 - before if there + 1 < before else 0.0
-    if abs(skew) > MOST_SKEW:
-        yield skew_of("the Prefect API", "its", skew)
+    if date is not None:
+        there = parsedate_to_datetime(date).timestamp()
+        # The header is in whole seconds.
+        moment = there if there > after else min(there + 1, after)
+        yield from skew("the Prefect API", "its", before, moment, after, MOST_SKEW)
 
 
 def events(
@@ -84,7 +79,7 @@ def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     used: Counter[str] = Counter()
     offset = 0
     while page := client.read_deployments(limit=200, offset=offset):
-        used.update(one.work_pool_name for one in page if one.work_pool_name)
+        used.update(deployment.work_pool_name for deployment in page if deployment.work_pool_name)
         offset += len(page)
     for name, deployments in sorted(used.items()):
         try:
@@ -95,15 +90,11 @@ def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
         if pool.is_paused:
             yield finding("workers.paused", name, flows=flows, name=name)
         # Push and managed pools, such as "ecs:push" and "prefect:managed", need no worker.
-        elif ":" not in pool.type and not _online(client, name):
+        elif ":" not in pool.type and not any(
+            str(worker.status) in ("WorkerStatus.ONLINE", "ONLINE")
+            for worker in client.read_workers_for_work_pool(name)
+        ):
             yield finding("workers.none", name, flows=flows, name=name)
-
-
-def _online(client: SyncPrefectClient, pool: str) -> bool:
-    return any(
-        str(worker.status) in ("WorkerStatus.ONLINE", "ONLINE")
-        for worker in client.read_workers_for_work_pool(pool)
-    )
 
 
 def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
@@ -113,11 +104,10 @@ def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     if all(action in ("created", "skipped") for action in ours):
         yield finding("installation.none", str(get_current_settings().api.url))
         return
-    for kind, (action, is_stale, are_stale) in product(("block type", "deployment", "automation"), STALE):
+    for kind, action in product(("block type", "deployment", "automation"), STALE):
         names = [change.name for change in changes if (change.kind, change.action) == (kind, action)]
         if names:
-            several = f"these {len(names)} {kind}s {are_stale}"
-            which = f"this {kind} {is_stale}" if len(names) == 1 else several
+            which = f"{plural(len(names), kind)} {STALE[action]}"
             yield finding("installation.stale", ", ".join(names), which=which)
     if skipped := [change.name for change in changes if change.action == "skipped"]:
         yield finding("installation.no-alerts", ", ".join(skipped))

@@ -17,7 +17,6 @@ from prefect.utilities.callables import parameter_schema
 from pydantic import BaseModel
 
 from prefect_resilience.operations.reports.flow_runs import OWN_TAG
-from prefect_resilience.operations.tuning.tuning import NEEDS_NUMPY, has_numpy
 
 NAME = "prefect-resilience"
 POOL = "resilience"
@@ -57,27 +56,13 @@ class Operation:
         return f"{self.name}/{self.name}"
 
     @property
-    def old_deployment(self) -> str:
-        """The full name of older versions, in which all deployments had one name."""
-        return f"{self.name}/{NAME}"
-
-    @property
     def tags(self) -> list[str]:
         """The tag of what the package runs for itself. A plan is the user's."""
         return [] if self.name == "run-plan" else [OWN_TAG]
 
     @property
-    def obstacle(self) -> str | None:
-        """Why it cannot be installed."""
-        return NEEDS_NUMPY if self.name == "tune" and not has_numpy() else None
-
-    @property
     def schedule(self) -> str | None:
         return SCHEDULES.get(self.name)
-
-    @property
-    def description(self) -> str:
-        return self.flow.description or ""
 
     @cached_property
     def parameters(self) -> dict[str, Any]:

@@ -70,9 +70,6 @@ def _install(
     notification = resources.notification(run, webhook, block)
     pool = resources.pool(run, work_pool)
     for operation in operational_flows():
-        if operation.obstacle is not None:
-            run.note("deployment", operation.deployment, "skipped", operation.obstacle)
-            continue
         deployment_id = resources.deploy(run, operation, pool, work_pool is not None)
         run.ids[f"deployment:{operation.name}"] = str(deployment_id or UNKNOWN)
     if notification is not None:
@@ -127,17 +124,11 @@ def _connect() -> Generator[SyncPrefectClient, None, None]:
     except (ConfigurationError, ObjectNotFound):
         raise
     except HTTPStatusError as error:
-        raise ApiUnavailable(redact(f"the Prefect API rejected the request: {_detail(error)}")) from error
+        raise ApiUnavailable(
+            redact(f"the Prefect API rejected the request: {one_line(error.response.text)}")
+        ) from error
     except Exception as error:
         why = redact(one_line(error))
         raise ApiUnavailable(
             f"the Prefect API is unavailable ({why}): start a server, and set PREFECT_API_URL to its address"
         ) from error
-
-
-def _detail(error: HTTPStatusError) -> str:
-    """The error message of the API on one line."""
-    try:
-        return one_line(error.response.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return one_line(error)

@@ -35,6 +35,7 @@ from prefect_resilience.operations.installation.catalog import (
     operational_flows,
 )
 from prefect_resilience.operations.reports.flow_runs import OWN_TAG
+from prefect_resilience.operations.tuning.tuning import NEEDS_NUMPY, has_numpy
 from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 
 WEBHOOK = "custom-webhook"
@@ -59,21 +60,12 @@ class Installation:
         self.changes.append(InstallationChange(kind=kind, name=name, action=action, why=why))
 
     def upsert(
-        self,
-        kind: str,
-        name: str,
-        there: object,
-        differs: bool,
-        create: Callable[[], Any],
-        update: Callable[[], Any],
-        why: str = "",
+        self, kind: str, name: str, there: object, differs: bool, save: Callable[[], Any], why: str = ""
     ) -> Any:
-        """Create the object if it is not `there`, or update it if it differs. A dry run only notes that."""
+        """Save the object if it is not `there`, or differs. A dry run only notes that."""
         action: Action = "created" if there is None else "changed" if differs else "unchanged"
         self.note(kind, name, action, why)
-        if self.dry_run or action == "unchanged":
-            return None
-        return create() if there is None else update()
+        return None if self.dry_run or action == "unchanged" else save()
 
     def remove(self, kind: str, name: str, delete: Callable[[], Any], why: str = "", users: Any = ()) -> None:
         """Remove the object, unless it has `users`."""
@@ -100,7 +92,7 @@ def register_policies(run: Installation) -> None:
     there = _find(run.client.read_block_type_by_slug, SLUG)
     differs = _find(run.client.read_block_schema_by_checksum, ResiliencePolicy.checksum()) is None
     register = cast("Any", ResiliencePolicy).register_type_and_schema
-    run.upsert("block type", POLICY, there, differs, register, register)
+    run.upsert("block type", POLICY, there, differs, register)
 
 
 def notification(run: Installation, webhook: str | None, named: str | None) -> UUID | None:
@@ -122,7 +114,7 @@ def notification(run: Installation, webhook: str | None, named: str | None) -> U
         block: Any = CustomWebhookNotificationBlock(name=ALERTS, url="{{url}}", **options)
         return block.save(ALERTS, overwrite=True)
 
-    return run.upsert("block", f"{WEBHOOK}/{ALERTS}", there, differs, save, save) or there or UNKNOWN
+    return run.upsert("block", f"{WEBHOOK}/{ALERTS}", there, differs, save) or there or UNKNOWN
 
 
 def remove_blocks(run: Installation) -> None:
@@ -169,18 +161,20 @@ def pool(run: Installation, named: str | None) -> str:
     there = _find(run.client.read_work_pool, name)
     why = "" if there else f"start a worker: prefect worker start --pool {name}"
     create = partial(run.client.create_work_pool, wanted)
-    run.upsert("work pool", name, there, False, create, create, why)
+    run.upsert("work pool", name, there, False, create, why)
     return name
 
 
 def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for: bool) -> UUID | None:
     """Create or update the deployment of one flow. Schedules and parameters are set only at creation."""
     client, name = run.client, operation.deployment
-    remove_deployment(run, operation.old_deployment, f"it is now {name}")
+    if operation.name == "tune" and not has_numpy():
+        run.note("deployment", name, "skipped", NEEDS_NUMPY)
+        return None
     there = _find(client.read_deployment_by_name, name)
     wanted: dict[str, Any] = {
         "version": version(NAME),
-        "description": operation.description,
+        "description": operation.flow.description or "",
         "entrypoint": operation.entrypoint,
         "pull_steps": [],
         "parameter_openapi_schema": operation.parameters,
@@ -188,49 +182,37 @@ def deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for
     }
     if pool_is_asked_for or there is None or there.work_pool_name is None:
         wanted["work_pool_name"] = pool
-
-    def create() -> UUID:
-        crons = [CronSchedule(cron=operation.schedule, timezone="UTC")] if operation.schedule else []
-        return client.create_deployment(
-            flow_id=client.create_flow_from_name(operation.name),
-            name=operation.name,
-            schedules=[DeploymentScheduleCreate(schedule=cron) for cron in crons],
-            tags=operation.tags,
-            **wanted,
-        )
-
     if there is None:
-        return run.upsert("deployment", name, None, True, create, create)
+
+        def create() -> UUID:
+            crons = [CronSchedule(cron=operation.schedule, timezone="UTC")] if operation.schedule else []
+            schedules = [DeploymentScheduleCreate(schedule=cron) for cron in crons]
+            flow_id, own = client.create_flow_from_name(operation.name), {"tags": operation.tags}
+            return client.create_deployment(flow_id, operation.name, schedules=schedules, **own, **wanted)
+
+        return run.upsert("deployment", name, None, True, create)
     changed = {key: value for key, value in wanted.items() if getattr(there, key) != value}
     if missing := [tag for tag in operation.tags if tag not in there.tags]:
         changed["tags"] = [*there.tags, *missing]
     update = partial(client.update_deployment, there.id, DeploymentUpdate(**changed))
     why = ", ".join(sorted(changed)).replace("_", " ")
-    run.upsert("deployment", name, there, bool(changed), create, update, why)
-    return there.id
-
-
-def remove_deployment(run: Installation, name: str, why: str = "") -> UUID | None:
-    """Remove a deployment. Returns its id; None if there is none of that name."""
-    there = _find(run.client.read_deployment_by_name, name)
-    if there is None:
-        return None
-    run.remove("deployment", name, partial(run.client.delete_deployment, there.id), why)
+    run.upsert("deployment", name, there, bool(changed), update, why)
     return there.id
 
 
 def remove_deployments(run: Installation) -> None:
     """Remove our deployments, and our work pool if it has no other deployments."""
-    removed = [
-        remove_deployment(run, name)
-        for operation in operational_flows()
-        for name in (operation.deployment, operation.old_deployment)
-    ]
+    removed: set[UUID] = set()
+    for operation in operational_flows():
+        there = _find(run.client.read_deployment_by_name, operation.deployment)
+        if there is not None:
+            removed.add(there.id)
+            run.remove("deployment", operation.deployment, partial(run.client.delete_deployment, there.id))
     if _find(run.client.read_work_pool, POOL) is None:
         return
     ours = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
-    there = run.client.read_deployments(work_pool_filter=ours)
-    users = [deployment.name for deployment in there if deployment.id not in removed]
+    others = run.client.read_deployments(work_pool_filter=ours)
+    users = [deployment.name for deployment in others if deployment.id not in removed]
     run.remove("work pool", POOL, partial(run.client.delete_work_pool, POOL), users=users)
 
 
@@ -284,9 +266,9 @@ def automate(run: Installation, file: AutomationFile, there: Automation | None) 
         why = "no receiver for alerts: add --webhook or --notification-block"
         return run.note("automation", file.name, "skipped", why)
     wanted = with_mark(AutomationCore.model_validate(file.filled(ids)))
-    create = partial(run.client.create_automation, wanted)
     if there is None:
-        return run.upsert("automation", file.name, None, True, create, create)
+        create = partial(run.client.create_automation, wanted)
+        return run.upsert("automation", file.name, None, True, create)
     differs = fingerprint(there) != fingerprint(wanted)
     if differs and fingerprint(there) != install_mark(there) and not run.reset:
         return run.note("automation", file.name, "kept", "edited by a person; --reset replaces it")
@@ -294,4 +276,4 @@ def automate(run: Installation, file: AutomationFile, there: Automation | None) 
     updated = wanted.model_copy(update={"enabled": there.enabled})
     update = partial(run.client.update_automation, there.id, updated)
     why = "" if differs or there.enabled else "disabled by a person"
-    return run.upsert("automation", file.name, there, differs, create, update, why)
+    return run.upsert("automation", file.name, there, differs, update, why)

@@ -120,7 +120,7 @@ def test_open_is_everything_that_needs_somebody(batches: str, cli: Any) -> None:
     assert crashed["hint"]["why"] == shown["hint"]["why"]
     assert shown["state"] == "Crashed"
     assert 0 <= shown["seconds_in_error"] < 600
-    assert "Crashed since" in cli("batches", "status", batches).out
+    assert "occurred at" in cli("batches", "status", batches).out
     assert cli("batches", "batch-status", batches, "--json").json["occurred_at"] == shown["occurred_at"]
     quiet = cli("batches", "show", "all-done", "--json").json
     assert (quiet["state"], quiet["occurred_at"], quiet["seconds_in_error"]) == ("Completed", None, None)
@@ -168,7 +168,7 @@ def test_nothing_is_there(environment: None, cli: Any) -> None:
 def test_show(batches: str, cli: Any) -> None:
     done = cli("batches", "show", "in-doubt")
     assert done.code == 0, done
-    assert "manual_only, not automatic" in done.out
+    assert "strategy = manual_only" in done.out
     assert "? unknown" in done.out
     assert '"m-flight"' in done.out
     assert KEY not in done.out

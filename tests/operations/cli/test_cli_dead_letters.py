@@ -178,12 +178,13 @@ def test_passes_and_settled_letters(environment: None, cli: Any) -> None:
     retried()
     (letter,) = dead_letters.list()
     (row,) = [line for line in cli("dead-letters", "list").out.splitlines() if letter.id in line]
-    assert "= settled" in row
+    assert "✓ settled" in row
     assert " 3 " in row
     assert "1 dead letter: 1 settled" in cli("dead-letters", "list", "--status", "settled").out
     card = " ".join(cli("dead-letters", "show", letter.id).out.split())
-    assert "start 1: failed after 1 attempt, NETWORK_ERROR" in card
-    assert "start 3: succeeded" in card
+    assert "outcome ✗ failed" in card
+    assert "attempts 1, category network, code NETWORK_ERROR" in card
+    assert "outcome ✓ succeeded" in card
     assert "it needs no replay" in card
     shown = cli("dead-letters", "show", letter.id, "--json").json
     assert [one["outcome"] for one in shown["passes"]] == ["failed", "failed", "succeeded"]
@@ -193,14 +194,14 @@ def test_passes_and_settled_letters(environment: None, cli: Any) -> None:
 
 
 def test_purge(letters: Any, cli: Any, tmp_path: Path) -> None:
-    assert "nothing to purge" in cli("dead-letters", "purge", "--older-than", "1s").out
+    assert "0 dead letters were purged" in cli("dead-letters", "purge", "--older-than", "1s").out
     cli("dead-letters", "replay", letters[0].id)
     archive = tmp_path / "letters.jsonl"
     words = ("dead-letters", "purge", "--older-than", "2100-01-01T00:00", "--archive", str(archive))
     assert "1 dead letter would be purged" in cli(*words, "--dry-run").out
     assert "add --yes" in cli(*words).sentence
     nowhere = cli(*words[:-1], str(tmp_path / "no" / "x"), "--yes").sentence
-    assert "cannot be written, so nothing was purged" in nowhere
+    assert "cannot be written, so letters that it does not have were kept" in nowhere
     assert "1 dead letter was purged" in cli(*words, "--yes").out
     (line,) = archive.read_text().splitlines()
     assert json.loads(line)["contents"]["parameters"]["message"] == "one"

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
+from rich.console import Console
 
-from prefect_resilience import CircuitSnapshot
 from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.cli import circuits as commands
 from prefect_resilience.operations.cli import look, options
 
 ZONE = timezone(timedelta(hours=2))
+SECRET = "sk-ant-REDACTED"
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=ZONE)
 
 
@@ -62,16 +63,26 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_a_time_has_its_age() -> None:
-    assert look.local(1000.0, 1090.0).endswith("(90 s ago)")
-    assert look.local(1090.0, 1000.0).endswith("(in 90 s)")
+    now = datetime.now().timestamp()
+    assert look.cell("opened_at", now - 90).plain == "90 s ago"
+    assert look.cell("retry_at", now + 90).plain == "in 90 s"
+    assert look.cell("at", now - 90, in_full=True).plain.endswith(" (90 s ago)")
+    assert look.cell("created_at", "2020-11-20T12:00:00Z").plain.endswith(" d ago")
 
 
-def test_names_and_globs() -> None:
-    circuits = [CircuitSnapshot(name=name) for name in ("llm:a", "llm:b", "LLM:c", "odd[1]")]
-    assert [found.name for found in commands.matching("llm:*", circuits)] == ["llm:a", "llm:b"]
-    assert commands.is_glob("llm:?", circuits)
-    assert not commands.is_glob("llm:a", circuits)
-    assert not commands.is_glob("odd[1]", circuits), "a circuit is really called so"
+def test_a_card_has_what_has_a_value() -> None:
+    console = Console(width=100, file=io.StringIO())
+    document = {
+        **{"name": "a", "state": "open", "nothing": None, "empty": [], "count": 0, "key": f"k {SECRET}"},
+        **{"error": f"no {SECRET}", "hint": {"why": "it failed", "next_at": None}},
+        "passes": [{"code": "503", "attempts": 2}, {"code": "", "attempts": 1}],
+    }
+    console.print(look.card(document))
+    rows = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    assert rows == [
+        *("name a", "state ✗ open", "count 0", f"key k {SECRET}", "error no ***", "hint why = it failed"),
+        *("passes code 503, attempts 2", "attempts 1"),
+    ]
 
 
 def test_what_a_service_says_cannot_move_the_cursor() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,67 +26,19 @@ PATIENCE = 20.0
 
 @dataclass
 class Page:
-    """What a browser knows that listens to the stream."""
+    """What a browser knows that asks for the rows again and again."""
 
+    browser: httpx.AsyncClient
     parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
-    messages: list[dict[str, Any]] = field(default_factory=list[Any])
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def take(self, message: dict[str, Any]) -> None:
-        self.messages.append(message)
-        if message.get("all"):
-            self.parts.clear()
-        for part, rows in message.get("set", {}).items():
-            self.parts.setdefault(part, {}).update(rows)
-        for part, gone in message.get("gone", {}).items():
-            for one in gone:
-                self.parts[part].pop(one, None)
-        self.news.set()
 
     def row(self, part: str, name: str) -> dict[str, Any]:
         return self.parts.get(part, {}).get(name, {})
 
     async def until(self, condition: Callable[[Page], Any]) -> None:
-        async def wait() -> None:
+        async with asyncio.timeout(PATIENCE):
             while not condition(self):
-                await self.news.wait()
-                self.news.clear()
-
-        await asyncio.wait_for(wait(), PATIENCE)
-
-
-@asynccontextmanager
-async def listening(app: Starlette) -> AsyncIterator[Page]:
-    """A browser that reads the stream; httpx would wait for its end."""
-    page, gone, asked = Page(), asyncio.Event(), False
-    scope = {
-        "type": "http",
-        "method": "GET",
-        "path": "/stream",
-        "query_string": b"",
-        "headers": [(b"host", HOST.encode())],
-        "asgi": {"version": "3.0"},
-    }
-
-    async def receive() -> dict[str, Any]:
-        nonlocal asked
-        if not asked:
-            asked = True
-            return {"type": "http.request", "body": b"", "more_body": False}
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        for line in message.get("body", b"").decode().splitlines():
-            if line.startswith("data: "):
-                page.take(json.loads(line[6:]))
-
-    task = asyncio.create_task(app(scope, receive, send))
-    try:
-        yield page
-    finally:
-        gone.set()
-        await asyncio.wait_for(task, PATIENCE)
+                await asyncio.sleep(0.02)
+                self.parts = (await self.browser.get("/state")).json()["parts"]
 
 
 @asynccontextmanager
@@ -98,6 +49,11 @@ async def browsing(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
         httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}", headers=HEADERS) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def page(browser: httpx.AsyncClient) -> Page:
+    return Page(browser)
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.effects import batch_status
 from prefect_resilience.operations.dashboard import reading
 from prefect_resilience.operations.dashboard.app import Gate, make_app
-from prefect_resilience.operations.dashboard.reading import PageSource
-from tests.operations.dashboard.conftest import HOST, browsing, call, listening
+from tests.operations.dashboard.conftest import HOST, Page, browsing, call
 from tests.stores_servers import RedisServer
 
 FILES = ("/", "/dashboard.css", "/dashboard.js", "/ask.js", "/nodes.js", "/rows.js")
@@ -59,45 +58,33 @@ async def test_what_the_page_says_of_stores_is_text(url: str) -> None:
 
 
 @pytest.mark.usefixtures("circuits")
-async def test_the_stream_shows_the_fleet_and_then_what_changes(
-    app: Starlette, browser: httpx.AsyncClient, url: str
-) -> None:
-    async with listening(app) as page:
-        await page.until(lambda p: p.row("summary", "circuits") and p.row("summary", "minutes"))
-        assert page.row("summary", "circuits")["headline"] == "2 of 3 circuits open"
-        assert page.row("circuits", "llm:primary")["level"] == "open"
-        assert page.row("circuits", "orders")["why"] == "maintenance"
-        assert "PREFECT_API_URL" in page.row("summary", "minutes")["unknown"]
-        told = len(page.messages)
-        tripped = CircuitBreaker("llm:secondary", failure_threshold=2, store=url)
-        await asyncio.to_thread(call, tripped, "ff")
-        await page.until(lambda p: p.row("circuits", "llm:secondary")["state"] == "open")
-        changed = {name for one in page.messages[told:] for name in one.get("set", {}).get("circuits", {})}
-        assert changed == {"llm:secondary"}
-        assert page.row("summary", "circuits")["headline"] == "3 of 3 circuits open"
+async def test_the_page_shows_the_fleet_and_then_what_changes(page: Page, url: str) -> None:
+    await page.until(lambda p: p.row("summary", "circuits"))
+    assert page.row("summary", "circuits")["headline"] == "2 open of 3 circuits"
+    assert page.row("circuits", "llm:primary")["level"] == "open"
+    assert page.row("circuits", "orders")["why"] == "maintenance"
+    tripped = CircuitBreaker("llm:secondary", failure_threshold=2, store=url)
+    await asyncio.to_thread(call, tripped, "ff")
+    await page.until(lambda p: p.row("circuits", "llm:secondary")["state"] == "open")
+    assert page.row("summary", "circuits")["headline"] == "3 open of 3 circuits"
 
 
-async def test_nobody_reads_while_nobody_looks(app: Starlette, browser: httpx.AsyncClient, url: str) -> None:
-    hub = app.state.hub
-    await browser.get("/")
+async def test_nobody_reads_while_nobody_looks(page: Page, url: str) -> None:
+    await page.browser.get("/")
     CircuitBreaker("c", store=url).force_open("x")
-    assert not any(hub.parts.values())
-    async with listening(app) as page, listening(app) as other:
-        await page.until(lambda p: p.row("circuits", "c"))
-        await other.until(lambda p: p.row("circuits", "c"))
-        assert hub.watchers == 2
-    assert hub.watchers == 0
-    assert not hub._watched.is_set()
+    # Between two looks, the rows are those of the one before.
+    first = (await page.browser.get("/state")).json()["parts"]
+    assert not any(first.values())
+    await page.until(lambda p: p.row("circuits", "c"))
     CircuitBreaker("c", store=url).reset("y")
-    async with listening(app) as page:
-        await page.until(lambda p: p.row("circuits", "c").get("state") == "closed")
+    await page.until(lambda p: p.row("circuits", "c").get("state") == "closed")
 
 
 async def test_a_store_that_is_away_is_said_and_what_was_read_stays(own_redis: RedisServer) -> None:
     url = own_redis.url()
     CircuitBreaker("c", store=url).force_open("x")
-    app = make_app(Gate("right"), url, url)
-    async with browsing(app), listening(app) as page:
+    async with browsing(make_app(Gate("right"), url, url)) as browser:
+        page = Page(browser)
         await page.until(lambda p: p.row("circuits", "c"))
         await asyncio.to_thread(own_redis.stop)
         await page.until(lambda p: p.row("trouble", "circuits") and p.row("trouble", "letters"))
@@ -105,14 +92,6 @@ async def test_a_store_that_is_away_is_said_and_what_was_read_stays(own_redis: R
         assert "127.0.0.1" in page.row("trouble", "circuits")["says"]
         await asyncio.to_thread(own_redis.start)
         await page.until(lambda p: not p.parts["trouble"])
-
-
-async def test_it_ends_when_it_is_told_to(app: Starlette, browser: httpx.AsyncClient) -> None:
-    async with listening(app) as page:
-        await page.until(lambda p: p.messages)
-        app.state.hub.close()
-        await asyncio.sleep(0)
-    assert app.state.hub.watchers == 0
 
 
 # -- the buttons
@@ -133,14 +112,14 @@ async def test_circuits_are_opened_closed_and_reset(browser: httpx.AsyncClient, 
 
 
 @pytest.mark.usefixtures("circuits")
-async def test_what_an_order_did_is_shown_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_an_order_did_is_shown_at_once(
+    page: Page, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Nothing is read a second time by itself.
-    monkeypatch.setattr(reading, "PageSource", lambda *args, **_: PageSource(*args[:2], interval=1e6))
-    app = make_app(Gate("right"), url, url)
-    async with browsing(app) as browser, listening(app) as page:
-        await page.until(lambda p: p.row("circuits", "orders"))
-        await browser.post("/circuits", json={"name": "orders", "action": "close"})
-        await page.until(lambda p: p.row("circuits", "orders")["state"] == "closed")
+    monkeypatch.setattr(reading, "REST", 1e6)
+    await page.until(lambda p: p.row("circuits", "orders"))
+    await page.browser.post("/circuits", json={"name": "orders", "action": "close"})
+    await page.until(lambda p: p.row("circuits", "orders")["state"] == "closed")
 
 
 @pytest.mark.usefixtures("circuits")
@@ -190,14 +169,14 @@ async def test_a_forged_order_changes_nothing(
 
 
 async def test_another_name_reads_neither_page_nor_stream(browser: httpx.AsyncClient) -> None:
-    for path in (*FILES, "/stream", "/batches/doubts?batch=b", "/nothing"):
+    for path in (*FILES, "/state", "/batches/doubts", "/nothing"):
         answer = await browser.get(path, headers={"Host": "evil.example"})
         assert answer.status_code == 403
         assert "right" not in answer.text
 
 
 async def test_orders_are_not_sent_with_get(browser: httpx.AsyncClient) -> None:
-    for path in ("/circuits", "/batches/settle", "/batches/recover", "/letters/replay", "/letters/stop"):
+    for path in ("/circuits", "/batches/settle", "/batches/recover", "/letters/replay", "/batches/doubts"):
         assert (await browser.get(path)).status_code == 405
 
 
@@ -210,19 +189,18 @@ async def test_read_only_means_no_orders(url: str) -> None:
 
 
 async def test_an_effect_in_doubt_is_shown_and_settled(
-    app: Starlette, browser: httpx.AsyncClient, url: str
+    page: Page, browser: httpx.AsyncClient, url: str
 ) -> None:
     put_in_doubt(url, "invoices", "invoice:7")
-    async with listening(app) as page:
-        await page.until(lambda p: p.row("batches", "invoices").get("unknown") == 1)
-        found = (await browser.get("/batches/doubts", params={"batch": "invoices"})).json()
-        assert found["more"] == 0
-        (effect,) = found["effects"]
-        assert (effect["key"], effect["answers"]) == ("invoice:7", ["done", "not_done"])
-        order = {"batch": "invoices", "key": "invoice:7", "answer": "done", "external_id": "m-7"}
-        answer = await browser.post("/batches/settle", json={**order, "reason": "it is in the outbox"})
-        assert answer.json() == {"said": "invoice:7: settled as done", "state": "done"}
-        await page.until(lambda p: not p.row("batches", "invoices"))
+    await page.until(lambda p: p.row("batches", "invoices").get("unknown") == 1)
+    doubts = (await browser.post("/batches/doubts", json={"batch": "invoices"})).json()
+    assert doubts["more"] == 0
+    (effect,) = doubts["effects"]
+    assert (effect["key"], effect["answers"]) == ("invoice:7", ["done", "not_done"])
+    order = {"batch": "invoices", "key": "invoice:7", "answer": "done", "external_id": "m-7"}
+    answer = await browser.post("/batches/settle", json={**order, "reason": "it is in the outbox"})
+    assert answer.json() == {"said": "invoice:7: settled as done", "state": "done"}
+    await page.until(lambda p: not p.row("batches", "invoices"))
     status = batch_status("invoices", store=url)
     assert (status.effects[0].state, status.effects[0].external_id) == ("done", "m-7")
     assert (status.audit[-1].asked, status.audit[-1].reason) == ("settle", "it is in the outbox")
@@ -250,13 +228,10 @@ async def test_a_store_that_does_not_answer_is_said_to_whoever_pressed(tmp_path:
         assert answer.json()["error"].startswith("The store is unavailable")
 
 
-async def test_which_letters_must_be_said(app: Starlette, browser: httpx.AsyncClient) -> None:
-    async with listening(app) as page:
-        answer = await browser.post("/letters/replay", json={})
-        assert answer.status_code == 200
-        await page.until(lambda p: p.row("summary", "replay").get("ended"))
-        assert page.row("summary", "replay")["said"].startswith("Choose the letters")
-    assert (await browser.post("/letters/stop", json={})).json()["error"] == "No replay is running"
+async def test_which_letters_must_be_said(browser: httpx.AsyncClient) -> None:
+    for order in ({}, {"letter": "x", "task": "y"}):
+        answer = await browser.post("/letters/replay", json=order)
+        assert (answer.status_code, answer.json()["error"][:18]) == (409, "Choose the letters")
 
 
 def test_hosts_of_the_tests_are_those_of_the_gate() -> None:

@@ -111,7 +111,7 @@ def test_open_batches_in_their_order_with_the_names_of_their_runs():
     listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1, ended="Crashed")]
     counts = BatchCounts()
     shown = [BatchRow(one, {"a": "labels of the day"}.get(one.batch_id)) for one in counts.counting(listed)]
-    found, numbers = batch_rows.page_rows(BatchList(shown, counts, False, 5.0, ()))
+    found, numbers = batch_rows.page_rows(BatchList(shown, counts, False, ()))
     assert list(found) == ["a", "b", "c"]
     assert found["a"] == {"place": 0, **shown[0].as_json}
     assert (found["a"]["flow_run"], found["b"]["flow_run"]) == ("labels of the day", None)
@@ -135,21 +135,6 @@ def test_budgets_that_burn_come_first():
     assert parts["summary"]["budgets"] == {"total": 3, "burning": 1}
     many = [BudgetStatus(name=f"{n}", **status) for n in range(300)]
     assert len(rows.budgets(many)["budgets"]) == rows.BUDGETS_SHOWN
-
-
-def test_minutes_end_with_the_one_that_goes_on():
-    counts = {
-        "retries": [
-            {"start_time": "2026-11-20T12:30:02Z", "count": 1},
-            {"start_time": "2026-11-20T12:29:59.5+00:00", "count": 4},
-            {"start_time": "2026-11-20T11:31:00Z", "count": 7},
-            {"start_time": "2026-11-20T11:30:59Z", "count": 9},
-        ],
-        "fallbacks": [],
-    }
-    told = rows.minutes(counts, NOW)
-    assert told["retries"] == [7, *[0] * 57, 4, 1]
-    assert told["fallbacks"] == [0] * rows.MINUTES
 
 
 def test_advice_is_a_short_list():

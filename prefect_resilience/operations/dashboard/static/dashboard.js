@@ -1,9 +1,7 @@
 // The page keeps the rows that the server sends, and draws those that changed.
-import { complain, request, say } from "./ask.js";
 import { $, List, atLeast, away, clock, count, el, number, order, rough, text, when } from "./nodes.js";
 import {
   PARTS,
-  READ_ONLY,
   UI,
   fillAdvice,
   fillBatch,
@@ -17,6 +15,7 @@ import {
 const BUDGET = 6; // milliseconds of a frame
 const FEW = matchMedia("(max-width: 30rem)").matches ? 8 : 24; // circuits that are shown until all are asked for
 const FEW_BESIDE = 3; // so few circuits stand beside the other lists, more of them above
+const PAUSE = 400; // milliseconds between an answer and the next question
 const SILENCE = 15; // seconds without a message: then the server is gone
 
 let everyCircuit = false;
@@ -58,7 +57,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { headline, circuits, letters, batches, budgets, advice, minutes, replay } = Object.fromEntries(parts.summary);
+  const { headline, circuits, letters, batches, budgets, advice } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -88,8 +87,6 @@ function drawSummary() {
   }
   $("advice-section").hidden = !advice?.headline;
   if (advice?.headline) $("advice-says").replaceChildren(`${advice.headline}; of `, when(advice.at));
-  if (minutes) drawMinutes(minutes);
-  if (replay) drawReplay(replay);
 }
 
 function tile(id, value, level) {
@@ -115,50 +112,36 @@ function drawLetters(letters) {
   text($("letters-says"), counts + shown);
 }
 
-function drawMinutes(minutes) {
-  $("unknown").hidden = !minutes.unknown;
-  text($("unknown"), minutes.unknown ?? "");
-  for (const thing of ["retries", "fallbacks"]) {
-    const series = minutes[thing] ?? [];
-    const most = Math.max(1, ...series);
-    const bar = (value, i) => (value ? `M${i} 20v${((-20 * value) / most).toFixed(1)}h.8V20z` : "");
-    tile(thing, minutes.unknown ? "?" : number(series.at(-2)));
-    $(thing).querySelector("path").setAttribute("d", series.map(bar).join(""));
-    $(thing).title = minutes.unknown ?? `The last hour by the minute, ${number(most)} at most`;
-  }
-}
-
-function drawReplay({ task, done, total, ended, said }) {
-  const about = task ?? "one letter";
-  if (ended && !$("replay").hidden) say(`Replay of ${about}: ${said}`);
-  $("replay").hidden = ended;
-  $("replay-stop").hidden = READ_ONLY;
-  if (total) Object.assign($("replay-bar"), { max: total, value: done });
-  else $("replay-bar").removeAttribute("value");
-  text($("replay-says"), `Replaying ${about}${total ? `: ${number(done)} of ${number(total)}` : ""}`);
-}
-
 // -- what comes from the server
 
+const known = new Map(); // each row as it was sent last, so that only what changed is drawn
 let heard = 0;
 let scheduled = false;
 
-function take({ now, all, set = {}, gone = {} }) {
+function take({ now, parts: fresh }) {
   clock.offset = now - Date.now() / 1000;
   heard = performance.now();
   live("live", "live");
   for (const name of PARTS) {
-    const fresh = set[name] ?? {};
-    const lost = all ? [...parts[name].keys()].filter((id) => !(id in fresh)) : (gone[name] ?? []);
-    for (const id of lost) keep(name, id);
-    for (const [id, row] of Object.entries(fresh)) keep(name, id, row);
+    const rows = fresh[name];
+    if (!rows) continue;
+    for (const id of [...parts[name].keys()]) if (!(id in rows)) keep(name, id);
+    for (const [id, row] of Object.entries(rows)) {
+      const written = JSON.stringify(row);
+      if (known.get(`${name}/${id}`) === written) continue;
+      known.set(`${name}/${id}`, written);
+      keep(name, id, row);
+    }
   }
   schedule();
 }
 
 function keep(name, id, after) {
   const before = parts[name].get(id);
-  if (after === undefined) parts[name].delete(id);
+  if (after === undefined) {
+    parts[name].delete(id);
+    known.delete(`${name}/${id}`);
+  }
   else parts[name].set(id, after);
   lists[name]?.touch(id, before, after);
   if (name === "summary" || name === "trouble") summaryIsStale = true;
@@ -181,14 +164,16 @@ function live(state, words) {
   text($("live"), words);
 }
 
-function connect() {
-  const stream = new EventSource("stream");
-  stream.onmessage = (event) => take(JSON.parse(event.data));
-  stream.onerror = () => {
+// Asks for the rows again and again, one request at a time.
+async function poll() {
+  try {
+    const answer = await fetch("state");
+    if (!answer.ok) throw new Error(answer.statusText);
+    take(await answer.json());
+  } catch {
     live("lost", "connection lost, reconnecting");
-    // A browser does not try again by itself after an answer that is no stream.
-    if (stream.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
-  };
+  }
+  setTimeout(poll, document.hidden ? 5 * PAUSE : PAUSE);
 }
 
 function tick() {
@@ -208,6 +193,5 @@ $("all-circuits").onclick = () => {
   everyCircuit = !everyCircuit;
   chooseAgain();
 };
-$("replay-stop").onclick = () => request("letters/stop", {}).then(({ said }) => say(said), complain);
 setInterval(tick, 1000);
-connect();
+poll();

@@ -137,7 +137,7 @@ export function fillBatch(node, id, row) {
 }
 
 async function settle(batch, name) {
-  const found = await request(`batches/doubts?batch=${encodeURIComponent(batch)}`).catch(complain);
+  const found = await request("batches/doubts", { batch }).catch(complain);
   if (!found) return;
   if (!found.effects.length) return say("No effect of this batch is in doubt any more");
   const answers = Object.fromEntries(
