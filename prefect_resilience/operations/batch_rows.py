@@ -99,44 +99,44 @@ def find(
     ledger, has_api = open_ledger(store), get_current_settings().api.url is not None
     if archived:
         listed = list_batches(archived=True, store=store)
-        seen = known.Batches(listed[:limit], BatchCounts(len(listed)), {})
+        batches = known.Batches(listed[:limit], BatchCounts(len(listed)), {})
     else:
         back = datetime.now(UTC) - since if isinstance(since, timedelta) else since
-        seen = known.find_batches(
+        batches = known.find_batches(
             store, back if has_api else None, limit=limit, only_open=only_open, every=every
         )
-    names = _names(seen) if has_api else {}
+    names = _names(batches) if has_api else {}
     rows: list[BatchRow] = []
-    for batch in seen.batches:
+    for batch in batches.batches:
         hint = None
         if batch.open and not batch.uncounted and hints:
             hints -= 1
-            hint = hint_of(ledger, batch.batch_id, run=seen.runs.get(batch.batch_id))
+            hint = hint_of(ledger, batch.batch_id, run=batches.runs.get(batch.batch_id))
         rows.append(BatchRow(batch, names.get(batch.batch_id), hint))
-    return BatchList(rows, seen.counts, seen.left_out, tuple(_caveats(seen)))
+    return BatchList(rows, batches.counts, batches.left_out, tuple(_caveats(batches)))
 
 
-def _names(seen: known.Batches) -> dict[str, str]:
+def _names(batches: known.Batches) -> dict[str, str]:
     """The names of the flow runs, as far as the API answers."""
-    names = {run_id: run.name for run_id, run in seen.runs.items()}
-    nameless = [batch.batch_id for batch in seen.batches if batch.batch_id not in names]
-    if nameless and seen.trouble is None:
+    names = {run_id: run.name for run_id, run in batches.runs.items()}
+    nameless = [batch.batch_id for batch in batches.batches if batch.batch_id not in names]
+    if nameless and batches.trouble is None:
         with suppress(ApiUnavailable):
             names |= {batch_id: run.name for batch_id, run in find_runs(nameless).items()}
     return names
 
 
-def _caveats(seen: known.Batches) -> Iterator[str]:
-    if seen.trouble is not None:
-        yield f"How flow runs ended is unknown, so batches are open only by their effects: {seen.trouble}"
-    if seen.more:
+def _caveats(batches: known.Batches) -> Iterator[str]:
+    if batches.trouble is not None:
+        yield f"How flow runs ended is unknown, so batches are open only by their effects: {batches.trouble}"
+    if batches.more:
         yield f"More than {known.MOST_RUNS:,} flow runs failed or crashed; only the latest are shown."
-    if seen.left_out:
+    if batches.left_out:
         yield (
             f"The ledger has more than {EFFECTS_READ:,} effects: only batches with open effects, and flow "
             "runs that failed or crashed, are listed and counted. --all reads every effect."
         )
-    if seen.counts.more:
+    if batches.counts.more:
         yield "More batches are open than were counted. --all counts them all."
 
 

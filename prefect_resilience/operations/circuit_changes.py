@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from prefect_resilience.base.naming import storable, template_fields
+from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -72,10 +72,6 @@ def find_circuit(
         raise ConfigurationError(
             f"the circuit {name!r} cannot be created: calls replace {{{fields[0]}}} with a value, so write "
             "the name with the value"
-        )
-    if name != storable(name):
-        raise ConfigurationError(
-            f"the circuit {name[:40]!r}... cannot be created: its name is too long or has control characters"
         )
     return None
 

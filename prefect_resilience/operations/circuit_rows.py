@@ -12,7 +12,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.cli import look
-from prefect_resilience.operations.cli.options import explained
+from prefect_resilience.operations.cli.options import explain
 
 Level = Literal["open", "probing", "failing", "off", "good"]
 """The colour of a circuit on the page. "failing": closed, but many calls fail; "off": disabled."""
@@ -44,7 +44,7 @@ class FleetCircuits:
 
 def read_circuits(url: str) -> FleetCircuits:
     """Read every circuit in the store. Raises StoreUnavailable with a sentence for the operator."""
-    with explained(url):
+    with explain(url):
         circuits = get_circuits(url)
     order = list(LEVELS)
     circuits.sort(key=lambda circuit: (order.index(circuit.state), circuit.name))

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from prefect import flow
 from prefect.artifacts import create_markdown_artifact
-from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from pydantic import Field, WithJsonSchema
 
+from prefect_resilience.durable.batches.edge.flow_runs import who
 from prefect_resilience.durable.batches.edge.operations import abandon_batch as abandon_batch
 from prefect_resilience.durable.batches.edge.operations import close_task_runs as close_task_runs
 from prefect_resilience.durable.batches.edge.operations import crash_silent_runs as crash_silent_runs
@@ -73,7 +73,7 @@ def set_circuit(
     """
     moment = _moment(action, until)
     before = find_circuit(name, get_circuits(), action, create)
-    after = change_circuit(name, action, reason or f"{DONE[action]} by {_who()}", moment)
+    after = change_circuit(name, action, reason or f"{DONE[action]} by {who()}", moment)
     get_run_logger().info("Circuit %r: %s -> %s", name, before.state if before else "new", after.state)
     return after.model_dump(mode="json")
 
@@ -85,7 +85,7 @@ def reset_circuits(reason: str = "") -> list[dict[str, Any]]:
     Args:
         reason: The reason, for the next person who looks at the circuits.
     """
-    why = reason or f"reset by {_who()}"
+    why = reason or f"reset by {who()}"
     circuits = [change_circuit(circuit.name, "reset", why) for circuit in get_circuits()]
     get_run_logger().info("Circuits reset: %d", len(circuits))
     return [circuit.model_dump(mode="json") for circuit in circuits]
@@ -170,12 +170,3 @@ def _moment(action: Action, until: datetime | None) -> datetime | None:
         raise ConfigurationError(f"until={until} is only for action='open': leave it out to {action}")
     # The form and the worker may be in different time zones.
     return until if until.tzinfo else until.replace(tzinfo=UTC)
-
-
-def _who() -> str:
-    context = FlowRunContext.get()
-    run = context.flow_run if context else None
-    if run is None:
-        return "a flow"
-    creator = run.created_by.display_value if run.created_by else None
-    return f"flow run {run.name!r}" + (f" of {creator}" if creator else "")

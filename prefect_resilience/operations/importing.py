@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import pkgutil
 import sys
 import traceback
 from contextlib import AbstractContextManager, redirect_stdout
@@ -57,13 +58,10 @@ def _import_file(name: str, subject: str, prefix: str) -> ModuleType:
     if str(path.parent) not in sys.path:
         sys.path.insert(1, str(path.parent))
     module_name = prefix + path.stem
-    loaded = sys.modules.get(module_name)
-    if loaded is not None and getattr(loaded, "__file__", None) == str(path):
-        return loaded
-    if loaded is not None:
-        raise ConfigurationError(
-            f"{subject}: another module {module_name!r} is already loaded: rename the file"
-        )
+    if (loaded := sys.modules.get(module_name)) is not None:
+        if getattr(loaded, "__file__", None) == str(path):
+            return loaded
+        raise ConfigurationError(f"{subject}: a module {module_name!r} is already loaded: rename the file")
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
         raise ConfigurationError(
@@ -86,10 +84,8 @@ def _not_found(name: str, error: BaseException) -> str:
     if not missing or not f"{name}.".startswith(f"{missing}."):
         return _broken(error)
     parent, _, last = missing.rpartition(".")
-    folders = [Path(folder) for folder in getattr(sys.modules.get(parent), "__path__", [])] or [Path.cwd()]
-    paths = [path for folder in folders if folder.is_dir() for path in folder.iterdir()]
-    names = {path.stem for path in paths if path.suffix == ".py" or path.is_dir()}
-    near = closest(last, sorted(names - {"__init__"}))
+    folders = getattr(sys.modules.get(parent), "__path__", [os.getcwd()])
+    near = closest(last, sorted(module.name for module in pkgutil.iter_modules(folders)))
     hint = "" if near is None else f"; did you mean {near!r}?"
     if parent:
         return f"the package {parent!r} has no module {last!r}{hint}"
@@ -100,13 +96,8 @@ def _not_found(name: str, error: BaseException) -> str:
 def _broken(error: BaseException) -> str:
     """The error of a failed import, and the line that caused it."""
     if isinstance(error, SyntaxError):
-        where = f"line {error.lineno} of {error.filename}"
-        return f"it is not valid Python: {error.msg} ({where})"
-    says = redact(f"{type(error).__name__}: {one_line(error)}")
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if "importlib" not in frame.filename and frame.filename != __file__
-    ]
-    where = f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
-    return f"it cannot be imported: {says}{where}"
+        return f"it is not valid Python: {error.msg} (line {error.lineno} of {error.filename})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    place = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
+    return f"it cannot be imported: {redact(f'{type(error).__name__}: {one_line(error)}')}{place}"

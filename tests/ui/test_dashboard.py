@@ -33,10 +33,11 @@ def test_one_glance(
     fleet: Dashboard, visit: Callable[..., Any], width: int, scheme: str, tmp_path: Path
 ) -> None:
     page = visit(fleet.url, width, scheme)
-    page.get_by_text("of 40 circuits open").first.wait_for()
-    # Both services that fail have opened by then, and Prefect has counted a full minute.
-    expect(page.locator("#headline")).to_have_text(re.compile("^3 of 4[0-9] circuits open"), timeout=PATIENCE)
-    expect(page.locator("#retries b")).to_have_text(re.compile("^[1-9]"), timeout=PATIENCE + 60_000)
+    page.get_by_text("of 40 circuits").first.wait_for()
+    # Both services that fail have opened by then.
+    expect(page.locator("#headline")).to_have_text(
+        re.compile("^3 open.* of 4[0-9] circuits"), timeout=PATIENCE
+    )
     levels = page.locator(".card").evaluate_all("cards => cards.map((card) => card.dataset.level)")
     assert levels[:3] == ["open"] * 3
     assert page.locator("#doubts b").inner_text() == "1"
@@ -134,7 +135,7 @@ def test_a_letter_is_replayed_by_clicks(fleet: Dashboard, visit: Callable[..., A
     expect(waiting).to_have_text("5", timeout=PATIENCE)
     page.locator("#letters .calls li").first.get_by_role("button", name="Replay").click()
     page.get_by_role("dialog").get_by_role("button", name="Replay").click()
-    page.get_by_text("Replay of one letter: 1 letter: 1 replayed").wait_for()
+    page.get_by_text("1 letter: 1 replayed").wait_for()
     expect(waiting).to_have_text("4", timeout=PATIENCE)
     assert Path(fleet.environment["SENT"]).read_text() == "5\n"
     page.locator("#letters .row").get_by_role("button", name="Replay all").click()

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from prefect.settings import get_current_settings
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -56,7 +56,6 @@ class AdoptedFile(BaseModel):
     dangers: list[Danger] = []
     trouble: str = ""
     written: bool = False
-    content: bytes = Field(default=b"", exclude=True, repr=False)
 
 
 def adopt(
@@ -82,35 +81,30 @@ def adopt(
             raise ConfigurationError(f"there is no {path}{nearest_file(path, ('.py',))}")
     by_default = bool(get_current_settings().tasks.default_retries)
     sources = dict.fromkeys(file for path in paths for file in python_files(path))
-    files = [one for file in sources if (one := _adoption_of(file, by_default)) is not None]
-    for one in files:
-        if write and one.diff:
-            try:
-                Path(one.file).write_bytes(one.content)
-            except OSError as error:
-                raise ConfigurationError(f"{one.file} cannot be written: {one_line(error)}") from None
-            one.written = True
+    files = [adopted for file in sources if (adopted := _adopt(file, by_default, write=write)) is not None]
     return look.answer(files, *_parts(files), json=json)
 
 
-def _adoption_of(file: Path, retried_by_default: bool) -> AdoptedFile | None:
-    """What becomes of a file; None if it has no plain task."""
+def _adopt(file: Path, retried_by_default: bool, *, write: bool) -> AdoptedFile | None:
+    """What becomes of a file; None if it has no plain task. Raises ConfigurationError."""
     try:
         raw = file.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
         text = raw.decode(encoding)
-        found = adopt_text(text, retried_by_default=retried_by_default, is_local=partial(_is_beside, file))
+        adoption = adopt_text(text, retried_by_default=retried_by_default, is_local=partial(_is_beside, file))
     except (OSError, SyntaxError, ValueError) as error:
         return AdoptedFile(file=str(file), trouble=one_line(error))
-    if not found.tasks:
+    if not adoption.tasks:
         return None
-    return AdoptedFile(
-        file=str(file),
-        diff=_diff(str(file), text, found.text),
-        tasks=[_task(task, found.calls.get(task, TaskCalls())) for task in found.tasks],
-        dangers=found.dangers,
-        content=found.text.encode(encoding),
-    )
+    diff = _diff(str(file), text, adoption.text)
+    if write and diff:
+        try:
+            file.write_bytes(adoption.text.encode(encoding))
+        except OSError as error:
+            raise ConfigurationError(f"{file} cannot be written: {one_line(error)}") from None
+    tasks = [_task(task, adoption.calls.get(task, TaskCalls())) for task in adoption.tasks]
+    is_written = write and bool(diff)
+    return AdoptedFile(file=str(file), diff=diff, tasks=tasks, dangers=adoption.dangers, written=is_written)
 
 
 def _is_beside(file: Path, origin: str) -> bool:
@@ -137,22 +131,22 @@ def _task(task: PlainTask, calls: TaskCalls) -> AdoptedTask:
         kept=task.settings,
         could_be=could_be,
         left=task.unread,
-        unseen=[f"line {one.line}: {one.call}, {one.why}" for one in sorted(set(calls.unseen))],
+        unseen=[f"line {item.line}: {item.call}, {item.why}" for item in sorted(set(calls.unseen))],
     )
 
 
 def _parts(files: list[AdoptedFile]) -> Iterator[RenderableType]:
-    for one in files:
-        if one.diff:
-            yield Text("\n".join(map(_visible, one.diff.splitlines())))
-    tasks = [(one.file, task) for one in files for task in one.tasks]
+    for item in files:
+        if item.diff:
+            yield Text("\n".join(map(_visible, item.diff.splitlines())))
+    tasks = [(item.file, task) for item in files for task in item.tasks]
     if tasks:
         yield look.table(TASKS, tasks)
-    for one in files:
-        if one.trouble:
-            yield f"{one.file}: cannot be read: {one.trouble}"
-        for danger in one.dangers:
-            where = f"{one.file}:{danger.line}" + (f", in {danger.task}" if danger.task else "")
+    for item in files:
+        if item.trouble:
+            yield f"{item.file}: cannot be read: {item.trouble}"
+        for danger in item.dangers:
+            where = f"{item.file}:{danger.line}" + (f", in {danger.task}" if danger.task else "")
             yield look.finding("wrong", where, danger.says, danger.mend)
     for file, task in tasks:
         if task.unseen:
@@ -177,13 +171,13 @@ TASKS: look.Columns = {
 
 
 def _count_line(files: list[AdoptedFile]) -> str:
-    tasks = [task for one in files for task in one.tasks]
+    tasks = [task for item in files for task in item.tasks]
     if not tasks:
         return "No plain Prefect tasks found."
-    changed, left = sum(not task.left for task in tasks), sum(bool(task.left) for task in tasks)
-    written = any(one.written for one in files)
-    verb = "became" if written else "would become"
-    found = plural(sum(len(one.dangers) for one in files), "danger")
+    left, written = sum(bool(task.left) for task in tasks), any(item.written for item in files)
+    changed = len(tasks) - left
+    dangers = plural(sum(len(item.dangers) for item in files), "danger")
     rest = f", {left} left unchanged" if left else ""
     end = "" if written or not changed else "; nothing was changed: add --write to change the files"
-    return f"{plural(changed, 'task')} {verb} resilient{rest}; {found}{end}"
+    verb = "became" if written else "would become"
+    return f"{plural(changed, 'task')} {verb} resilient{rest}; {dangers}{end}"

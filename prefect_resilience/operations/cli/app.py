@@ -45,15 +45,15 @@ def main() -> NoReturn:
     # Commands print what a worker would log.
     logging.getLogger("prefect_resilience").addHandler(logging.NullHandler())
     logging.getLogger("prefect_resilience").propagate = False
-    look.set_up()
+    look.prepare()
     sys.exit(_exit_code())
 
 
 def _exit_code() -> int:
-    with at_a_terminal(recovery.who()) as told:
+    with at_a_terminal(recovery.who()) as events:
         code = _run()
-    if told.trouble is not None:
-        look.say(f"Done, but the event was not sent: the Prefect API did not accept it ({told.trouble}).")
+    if events.trouble is not None:
+        look.say(f"Done, but the event was not sent: the Prefect API did not accept it ({events.trouble}).")
     return code
 
 

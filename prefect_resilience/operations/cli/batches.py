@@ -22,15 +22,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import batch_rows as rows
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
-from prefect_resilience.operations.cli.options import (
-    ANSWERING,
-    ASKING,
-    PLANNING,
-    RECOVERING,
-    Answering,
-    Asking,
-    Flag,
-)
+from prefect_resilience.operations.cli.options import Flag
 from prefect_resilience.operations.importing import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
@@ -55,8 +47,8 @@ def list_all(
     archived: Flag = False,
     all: Flag = False,
     since: str = "30d",
-    limit: int = 100,
-    how: Answering = ANSWERING,
+    limit: options.Limit = 100,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
     """Show the batches: those in doubt, then other open ones, then the rest; in each group the newest first.
 
@@ -71,7 +63,6 @@ def list_all(
         since: How far to look back for failed or crashed flow runs: a span, or a time.
         limit: The largest number of batches to show.
     """
-    options.check_limit(limit)
     if open and archived:
         raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
     back = options.since("--since", since)
@@ -81,8 +72,8 @@ def list_all(
         more = f"The first {limit} of " if listed.counts.total > limit else ""
         parts = [look.table(rows.COLUMNS, listed.rows), more + rows.counts_line(listed, url)]
     else:
-        which = "open " if open or listed.left_out else "archived " if archived else ""
-        parts = [f"There are no {which}batches in {redact(url)}."]
+        kind = "open " if open or listed.left_out else "archived " if archived else ""
+        parts = [f"There are no {kind}batches in {redact(url)}."]
     how.answer([row.as_json for row in listed.rows], *parts)
     for sentence in listed.caveats:
         look.say(sentence)
@@ -90,16 +81,13 @@ def list_all(
 
 
 @app.command(alias=("status", "batch-status"))
-def show(batch: Id, /, *, archived: Flag = False, how: Answering = ANSWERING) -> int:
+def show(batch: Id, /, *, how: options.Answering = options.ANSWERING) -> int:
     """Show the effects of a batch, how to recover it, and its audit log; also of an archived batch.
 
     Example: prefect-resilience batches show 01a1febe-b96e-7be5-9158-1f14ad773e0c
-
-    Args:
-        archived: Show the archived records even if the ledger still has the batch.
     """
     with how.at_store() as url:
-        status = _read(batch, url, archived)
+        status = _read(batch, url)
         document = _document(status)
         hint = status.hint or ("" if status.archived else _why_nothing(batch, url))
     facts = {**document, "hint": hint, "effects": None, "audit": None}
@@ -115,7 +103,7 @@ def recover(
     *,
     strategy: Literal["auto", "restart", Strategy] = "auto",
     rollback_to: str | None = None,
-    how: options.Recovering = RECOVERING,
+    how: options.Recovering = options.RECOVERING,
 ) -> int:
     """Recover a batch after a failed or crashed run: the run starts again, and done effects are not repeated.
 
@@ -145,7 +133,7 @@ def settle(
     external_id: str | None = None,
     reason: options.Reason = None,
     force: Flag = False,
-    how: Answering = ANSWERING,
+    how: options.Answering = options.ANSWERING,
 ) -> int:
     """Settle an effect that is in doubt or could not be compensated. The next run uses the answer.
 
@@ -170,7 +158,7 @@ def settle(
 
 
 @app.command
-def reopen(batch: Id, /, *, reason: options.Reason = None, how: Asking = ASKING) -> int:
+def reopen(batch: Id, /, *, reason: options.Reason = None, how: options.Asking = options.ASKING) -> int:
     """Reopen a batch with lost ledger records. From now on only the records that are left count.
 
     Example: prefect-resilience batches reopen invoices-2026-11 --reason "the bank has none of the others"
@@ -183,7 +171,7 @@ def reopen(batch: Id, /, *, reason: options.Reason = None, how: Asking = ASKING)
 
 
 @app.command
-def rollback(batch: Id, /, *, to: str | None = None, how: options.Recovering = RECOVERING) -> int:
+def rollback(batch: Id, /, *, to: str | None = None, how: options.Recovering = options.RECOVERING) -> int:
     """Compensate the effects of a batch, the last one first.
 
     Example: prefect-resilience batches rollback invoices-2026-11 --to before-payment
@@ -195,7 +183,9 @@ def rollback(batch: Id, /, *, to: str | None = None, how: options.Recovering = R
 
 
 @app.command
-def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: options.Recovering = RECOVERING) -> int:
+def abandon(
+    batch: Id, /, *, forget_doubts: Flag = False, how: options.Recovering = options.RECOVERING
+) -> int:
     """Abandon a batch: its effects are archived, and effects that were never done leave the ledger.
 
     Example: prefect-resilience batches abandon invoices-2026-11 --reason "sent manually"
@@ -207,10 +197,10 @@ def abandon(batch: Id, /, *, forget_doubts: Flag = False, how: options.Recoverin
 
 
 @app.command
-def prune(*, older_than: str, how: options.Planning = PLANNING) -> int:
+def prune(*, older_than: str, how: options.Planning = options.PLANNING) -> int:
     """Archive batches without activity for that long, and remove them from the ledger.
 
-    Choose a span after which no run is recovered: effects that are not in the ledger would be repeated.
+    Choose a span after kind no run is recovered: effects that are not in the ledger would be repeated.
     Example: prefect-resilience batches prune --older-than 180d --dry-run
 
     Args:
@@ -235,16 +225,12 @@ def _document(status: BatchStatus) -> dict[str, Any]:
     return {name: getattr(status, name) for name in names}
 
 
-def _read(batch: str, url: str, archived: bool) -> BatchStatus:
+def _read(batch: str, url: str) -> BatchStatus:
     """The batch from the ledger, or from the archive if the ledger no longer has it."""
     known.check_known(open_ledger(url), batch)
     live = batch_status(batch, store=url)
-    if live.effects and not archived:
-        return live
-    copy = batch_status(batch, archived=True, store=url)
-    if copy.archived is None and archived:
-        raise ConfigurationError(f"the batch {batch!r} has no archived records: leave --archived out")
-    return live if copy.archived is None else copy
+    archived = live if live.effects else batch_status(batch, archived=True, store=url)
+    return live if archived.archived is None else archived
 
 
 def _why_nothing(batch: str, url: str) -> str:

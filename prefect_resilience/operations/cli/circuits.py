@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import count as numbers
 from typing import Annotated
 
-from cyclopts import App, Parameter
-from rich.console import Group, RenderableType
+from cyclopts import App, Parameter, validators
+from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
@@ -26,12 +26,13 @@ from prefect_resilience.operations.circuit_changes import (
     change_circuit,
     find_circuit,
 )
-from prefect_resilience.operations.circuit_rows import FleetCircuits, read_circuits
+from prefect_resilience.operations.circuit_rows import read_circuits
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag
+from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag, Limit
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
 Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
+Interval = Annotated[float, Parameter(validator=validators.Number(gte=0.05, lte=86_400))]
 Reason = Annotated[
     str, Parameter(show_default=False, help="The reason, for the next person who looks at the circuit.")
 ]
@@ -126,7 +127,7 @@ def reset(
 
 
 @app.command
-def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = ANSWERING) -> int:
+def watch(*, interval: Interval = 1.0, count: Limit | None = None, how: Answering = ANSWERING) -> int:
     """Show every circuit at an interval, until Ctrl-C. With --json, print a line each time.
 
     Example: prefect-resilience circuits watch --interval 2
@@ -135,46 +136,29 @@ def watch(*, interval: float = 1.0, count: int | None = None, how: Answering = A
         interval: Seconds between two readings.
         count: The number of readings; without it, until Ctrl-C.
     """
-    if not 0.05 <= interval <= 86_400:
-        raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
-    if count is not None and count < 1:
-        raise ConfigurationError(f"--count {count} must be 1 or more; leave it out to watch until Ctrl-C")
     url, console, trouble = options.store_url(how.store, circuits=True), look.stdout(), ""
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not how.json else None
-    try:
-        with live or nullcontext():
-            for turn in numbers() if count is None else range(count):
-                time.sleep(interval if turn else 0)
-                before = trouble
-                try:
-                    fleet, trouble = read_circuits(url), ""
-                except StoreUnavailable as error:
-                    fleet, trouble = None, sentence_of(error)
-                if how.json:
-                    _print_reading(fleet, before, trouble)
-                elif live is not None:
-                    live.update(_picture(fleet, trouble, interval), refresh=True)
-                else:
-                    console.print(_picture(fleet, trouble, interval))
-    except KeyboardInterrupt:
-        # Ctrl-C is the normal way to end it.
-        return 0
+    # Ctrl-C is the normal way to end it.
+    with suppress(KeyboardInterrupt), live or nullcontext():
+        for turn in numbers() if count is None else range(count):
+            time.sleep(interval if turn else 0)
+            fleet, before, trouble = None, trouble, ""
+            try:
+                fleet = read_circuits(url)
+                line = f"{fleet.counts_line}; every {interval:g} s, Ctrl-C ends it; {datetime.now():%H:%M:%S}"
+                picture = Group(line, look.table(rows.COLUMNS, fleet.circuits))
+            except StoreUnavailable as error:
+                trouble = sentence_of(error)
+                picture = Group(Text(trouble, style=look.VERMILION))
+            if live is not None:
+                live.update(picture, refresh=True)
+            elif not how.json:
+                console.print(picture)
+            elif bool(before) != bool(trouble):
+                look.say(trouble or "The store is available again.")
+            if how.json and fleet is not None:
+                look.as_json(fleet.circuits, indent=None)
     return 1 if trouble else 0
-
-
-def _print_reading(fleet: FleetCircuits | None, before: str, trouble: str) -> None:
-    """A line of JSON each time the store answers. An outage is reported once, on stderr."""
-    if fleet is not None:
-        look.as_json(fleet.circuits, indent=None)
-    if bool(before) != bool(trouble):
-        look.say(trouble or "The store is available again.")
-
-
-def _picture(fleet: FleetCircuits | None, trouble: str, interval: float) -> RenderableType:
-    if fleet is None:
-        return Text(trouble, style=look.VERMILION)
-    line = f"{fleet.counts_line}; every {interval:g} s, Ctrl-C ends it; {datetime.now():%H:%M:%S}"
-    return Group(line, look.table(rows.COLUMNS, fleet.circuits))
 
 
 def _act(

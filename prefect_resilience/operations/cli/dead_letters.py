@@ -26,7 +26,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import letter_rows as rows
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import ANSWERING, PLANNING, Answering, Flag, Planning
+from prefect_resilience.operations.cli.options import ANSWERING, PLANNING, Answering, Flag, Limit, Planning
 from prefect_resilience.operations.importing import import_from_here
 from prefect_resilience.operations.letter_rows import COUNTED
 
@@ -59,7 +59,7 @@ def list_letters(
     status: Statuses = None,
     task: Task = None,
     since: Since = None,
-    limit: int = 100,
+    limit: Limit = 100,
     after: str | None = None,
     how: Answering = ANSWERING,
 ) -> int:
@@ -71,7 +71,6 @@ def list_letters(
         limit: The largest number of letters to show, the newest first.
         after: Only letters older than this one: the id of the last letter of the page before.
     """
-    options.check_limit(limit)
     with how.at_store() as url:
         queue = queue_of(url)
         matching = queue.matching(status, task, _since(since), after)
@@ -112,7 +111,7 @@ def replay(
     task: Task = None,
     since: Since = None,
     status: Statuses = None,
-    limit: int | None = None,
+    limit: Limit | None = None,
     rate: float | None = None,
     set: list[str] | None = None,
     set_env: list[str] | None = None,

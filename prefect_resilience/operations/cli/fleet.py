@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+from cyclopts import Parameter, validators
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -16,7 +17,6 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import sentence_list
 from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def install(
         )
     counts = Counter[str](change.action for change in changes)
     numbers = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
-    said = f"{numbers}; dry run, nothing was changed" if dry_run else numbers
-    parts = [look.table(INSTALLED, changes), said]
+    sentence = f"{numbers}; dry run, nothing was changed" if dry_run else numbers
+    parts = [look.table(INSTALLED, changes), sentence]
     return look.answer(
         changes, *(parts if changes else ["Nothing is installed, so there is nothing to remove."]), json=json
     )
@@ -150,13 +150,13 @@ def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
             }
             yield look.table(columns, section.rows, head=any(section.headings))
         yield Text(f"  {section.says}\n" if section.says else "")
-    yield from sentence_list("Unknown", figures.unknown)
+    yield look.card({"unknown": list(figures.unknown)})
 
 
 def dashboard(
     *,
     host: str = "127.0.0.1",
-    port: int = PORT,
+    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = PORT,
     allow_host: list[str] | None = None,
     read_only: Flag = False,
     store: Store = None,
@@ -177,8 +177,6 @@ def dashboard(
     from prefect_resilience.operations.dashboard.app import address_of, gate_for, listen, make_app, serve
     from prefect_resilience.operations.importing import import_from_here
 
-    if not 0 <= port <= 65_535:
-        raise ConfigurationError(f"--port {port} must be from 0 to 65535")
     circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
     places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
     import_from_here()

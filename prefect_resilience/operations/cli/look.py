@@ -174,14 +174,6 @@ def finding(level: str, where: str, says: str, mend: str, of: str = "") -> Table
     return drawn
 
 
-def sentence_list(title: str, sentences: Iterable[str]) -> Iterator[RenderableType]:
-    """A list of sentences below a title; nothing if there are none."""
-    for place, sentence in enumerate(sentences):
-        if not place:
-            yield Text(title, style="bold")
-        yield Text(f"  {printable(sentence)}")
-
-
 WIDTH_OF_FILES = 120
 ASKED_ABOUT = 20
 """Items shown before a question about all of them."""
@@ -194,7 +186,7 @@ class PipeConsole(Console):
         raise BrokenPipeError
 
 
-def set_up() -> None:
+def prepare() -> None:
     """Print `?` for characters that the terminal's encoding does not have. A stream that the caller closed
     is like /dev/null."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 from pydantic import ValidationError
 from pydantic_core import from_json
 from pydantic_settings import SettingsError
@@ -28,6 +28,7 @@ Json = Annotated[Flag, Parameter(name="--json", help="Print JSON on stdout, and 
 Store = Annotated[
     str | None, Parameter(help="The store's URL, as in sqlite:////srv/fleet.db. Default: the configured one.")
 ]
+Limit = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 Yes = Annotated[Flag, Parameter(help="Do not ask for confirmation.")]
 Reason = Annotated[str | None, Parameter(help="The reason, for the audit log.")]
 DryRun = Annotated[Flag, Parameter(help="Only report what would be done.")]
@@ -45,7 +46,7 @@ class Answering:
     def at_store(self, *, circuits: bool = False) -> Generator[str, None, None]:
         """The URL of the store. Inside, StoreUnavailable says what to check."""
         url = store_url(self.store, circuits=circuits)
-        with explained(url):
+        with explain(url):
             yield url
 
     def answer(self, value: Any, *parts: RenderableType) -> int:
@@ -119,11 +120,6 @@ ANSWERING, ASKING, PLANNING, RECOVERING = Answering(), Asking(), Planning(), Rec
 def group(name: str, about: str) -> App:
     """The app of a group of commands."""
     return App(name=name, help=about, help_format="plaintext", version_flags=[])
-
-
-def check_limit(limit: int) -> None:
-    if limit < 1:
-        raise ConfigurationError(f"--limit {limit} must be 1 or more")
 
 
 def pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
@@ -203,7 +199,7 @@ def store_url(option: str | None, *, circuits: bool = False) -> str:
 
 
 @contextmanager
-def explained(url: str) -> Generator[None, None, None]:
+def explain(url: str) -> Generator[None, None, None]:
     """Re-raise StoreUnavailable with the store's URL, the cause, and what to check."""
     try:
         yield

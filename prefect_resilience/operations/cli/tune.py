@@ -13,7 +13,7 @@ from rich.console import RenderableType
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.look import printable, sentence_list
+from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
 from prefect_resilience.operations.tuning import applying, tuning
 from prefect_resilience.operations.tuning import report as texts
@@ -28,7 +28,11 @@ CHANGES: look.Columns = {
     **{"block": "block", "task": "task", "option": "option"},
     **{"now": lambda change: value_text(change.now), "after": lambda change: value_text(change.after)},
 }
-VERDICTS = {None: "", True: look.state("done", "better"), False: look.state("wrong", "worse")}
+VERDICTS: dict[bool | None, Any] = {
+    None: "",
+    True: look.state("done", "better"),
+    False: look.state("wrong", "worse"),
+}
 
 
 def tune_command(
@@ -75,8 +79,7 @@ def _advice(report: TuningReport) -> Iterator[RenderableType]:
     if report.advice:
         yield look.table(ADVICE, report.advice)
     yield f"{texts.headline_of(report)}."
-    yield from sentence_list("Not judged", texts.not_judged_of(report))
-    yield from sentence_list("Unknown", report.unknown.values())
+    yield look.card({"not judged": [*texts.not_judged_of(report)], "unknown": [*report.unknown.values()]})
 
 
 # -- applying and restoring
@@ -84,10 +87,10 @@ def _advice(report: TuningReport) -> Iterator[RenderableType]:
 
 def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
     plan = applying.plan_of(report)
-    left = list(_left(plan.left, "not written"))
+    left = list(_notes(plan.left, "not written"))
     if not plan.changes:
-        said = f"{texts.headline_of(report)}. Nothing was written."
-        look.answer({"applied": None, "left": plan.left}, *left, said, json=json)
+        sentence = f"{texts.headline_of(report)}. Nothing was written."
+        look.answer({"applied": None, "left": plan.left}, *left, sentence, json=json)
         return 1 if plan.left else 0
     blocks = f"the {'block' if len(plan.blocks) == 1 else 'blocks'} {', '.join(plan.blocks)}"
     number = plural(len(plan.changes), "change")
@@ -102,14 +105,14 @@ def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
     return look.answer({"applied": entry, "left": plan.left}, table, *left, done, json=json)
 
 
-def _left(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
-    return (look.finding("note", f"{one.task}, {one.option}", what, one.why) for one in left)
+def _notes(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
+    return (look.finding("note", f"{note.task}, {note.option}", what, note.why) for note in left)
 
 
 def _restore(*, json: bool) -> int:
     entry, back, left = applying.restore()
-    said = f"{plural(len(back), 'change')} restored, of the advice that {printable(entry.by)} applied."
-    look.answer({"restored": back, "left": left}, *_left(left, "stays"), said, json=json)
+    sentence = f"{plural(len(back), 'change')} restored, of the advice that {printable(entry.by)} applied."
+    look.answer({"restored": back, "left": left}, *_notes(left, "stays"), sentence, json=json)
     return 1 if left else 0
 
 
@@ -153,7 +156,7 @@ def what_if_command(
         "": lambda figure: VERDICTS[figure.better],
     }
     replayed = f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
-    parts = [look.table(columns, comparison.figures), replayed, *sentence_list("Doubts", comparison.doubts)]
+    parts = [look.table(columns, comparison.figures), replayed, look.card({"doubts": comparison.doubts})]
     return look.answer(comparison, *parts, json=json)
 
 

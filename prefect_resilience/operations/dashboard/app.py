@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Route
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from prefect_resilience.base.text import sentence_of
@@ -119,8 +119,10 @@ def make_app(
             text = text.replace("{{" + name + "}}", escape(value))
         return Response(text, media_type="text/html")
 
-    async def state(_: Request) -> Response:
-        return JSONResponse({"now": time.time(), "parts": hub.look()})
+    async def state(request: Request) -> Response:
+        since = request.query_params.get("since", "")
+        changes = await hub.changes(int(since) if since.isdecimal() else 0)
+        return JSONResponse({"now": time.time(), **changes})
 
     def button(path: str, work: Callable[..., PageAnswer]) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -144,17 +146,17 @@ def make_app(
             button("/batches/settle", desk.settle),
             button("/batches/recover", desk.recover),
             button("/letters/replay", desk.replay),
-            *(Route(f"/{file.name}", partial(_static, file)) for file in _STATIC.glob("*.[cj]s*")),
+            Mount("/", StaticFiles(directory=_STATIC)),
         ],
-        middleware=[Middleware(_gated, gate=gate)],
+        middleware=[Middleware(_guard, gate=gate)],
         lifespan=lifespan,
     )
 
 
-def _gated(app: ASGIApp, gate: Gate) -> ASGIApp:
+def _guard(app: ASGIApp, gate: Gate) -> ASGIApp:
     """Apply the gate to every request, and add security headers to every answer."""
 
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message).update(_HEADERS)
@@ -164,11 +166,7 @@ def _gated(app: ASGIApp, gate: Gate) -> ASGIApp:
         answer = app if refusal is None else JSONResponse({"error": refusal}, 403)
         await answer(scope, receive, with_headers)
 
-    return guarded
-
-
-async def _static(file: Path, _: Request) -> Response:
-    return FileResponse(file)
+    return guard
 
 
 async def _answer(request: Request, work: Callable[..., PageAnswer]) -> Response:

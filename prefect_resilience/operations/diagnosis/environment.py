@@ -15,7 +15,7 @@ from prefect_resilience.base.edge.settings import current_settings
 from prefect_resilience.base.text import one_line
 from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.durable.batches.edge.listing import list_batches
-from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
+from prefect_resilience.durable.batches.edge.status import batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.guards.circuits.fleet import get_circuits
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
@@ -24,7 +24,7 @@ from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, po
 
 # Data that a store's server may lose, according to its settings.
 #
-# `ledger`: whether the store has effects and dead letters, or only circuits, which may be lost.
+# `ledger`: whether the store has effects and dead letters, or only circuits, which may be loss.
 
 
 def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
@@ -40,12 +40,12 @@ def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Diagnos
     elif facts.policy != "noeviction":
         yield finding("store.policy", policy, "note", policy=facts.policy, loses="circuits that are open")
     # Lost circuits are learned again from new calls.
-    if ledger and (lost := _lost_at_restart(facts)):
-        known = "it has no append-only file, and " if facts.appendonly is False else ""
-        yield finding(f"store.{lost}", f"{where} (persistence)", known=known)
+    if ledger and (loss := _loss_at_restart(facts)):
+        prefix = "it has no append-only file, and " if facts.appendonly is False else ""
+        yield finding(f"store.{loss}", f"{where} (persistence)", known=prefix)
 
 
-def _lost_at_restart(facts: RedisFacts) -> str | None:
+def _loss_at_restart(facts: RedisFacts) -> str | None:
     """The finding about a crash or a restart of Redis."""
     if facts.appendonly:
         lossy = facts.appendfsync in ("no", "everysec")
@@ -188,18 +188,15 @@ def leases() -> Iterator[DiagnosisFinding]:
     try:
         letters = list_letters(status="in_doubt", limit=SHOWN)
         unknown = [batch.batch_id for batch in list_batches(only_open=True) if batch.unknown]
-        batches = [batch_id for batch_id in unknown[:SHOWN] if _needs_a_person(batch_status(batch_id))]
+        statuses = {batch_id: batch_status(batch_id) for batch_id in unknown[:SHOWN]}
     except (ConfigurationError, StoreUnavailable):
         return
     for letter in letters:
         yield finding("leases.letter", f"dead letter {letter.id}", name=letter.name, id=letter.id)
-    for batch_id in batches:
-        yield finding("leases.batch", f"batch {batch_id}", id=batch_id)
-
-
-def _needs_a_person(batch: BatchStatus) -> bool:
-    """Whether it has an effect in doubt. A conditional or idempotent one is repeated by the next run."""
-    return any(effect.kind == "external" and effect.state == "unknown" for effect in batch.effects)
+    for batch_id, status in statuses.items():
+        # A conditional or idempotent effect in doubt is repeated by the next run.
+        if any(effect.kind == "external" and effect.state == "unknown" for effect in status.effects):
+            yield finding("leases.batch", f"batch {batch_id}", id=batch_id)
 
 
 CHECKS = {"versions": versions, "store": store, "circuits": circuits, "leases": leases}

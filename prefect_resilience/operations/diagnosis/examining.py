@@ -47,7 +47,7 @@ def _checks(
 ) -> Iterator[Check]:
     """The checks that have something to check. `client`: a finding if there is no server."""
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
-    policies = [policy for file in files for policy in project.named_policies(file)]
+    policies = [policy for file in files for policy in project.policies_in(file)]
     yield from environment.CHECKS.items()
     if files:
         yield "code", lambda: (result for file in files for result in project.look_at(file))

@@ -69,7 +69,7 @@ def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[D
     return [finding("timeouts.sync", _place(file, node), task=node.name)]
 
 
-def named_policies(file: Path) -> Iterator[NamedPolicy]:
+def policies_in(file: Path) -> Iterator[NamedPolicy]:
     """The tasks of a file with `policy="..."`, if the name is a literal."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
@@ -158,26 +158,26 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Di
     `subjects`: imported tasks. `named`: tasks that were read from files; both may contain the same task.
     """
     answer = cache(ask)
+    troubles: dict[NamedPolicy, str | None] = {policy: answer(policy.policy).trouble for policy in named}
     for task in subjects:
         guard = getattr(task, "guard", None)
-        if not isinstance(guard, Guard) or guard.policy is None:
-            continue
-        block = answer(guard.policy)
-        trouble = block.trouble
-        if block.policy is not None:
-            try:
-                with_policy(guard, block.policy)
-            except ConfigurationError as error:
-                trouble = str(error)
+        if isinstance(guard, Guard) and guard.policy is not None:
+            policy = NamedPolicy(guard.policy, task.name, _where(task))
+            troubles[policy] = _trouble(guard, answer(guard.policy))
+    for policy, trouble in troubles.items():
         if trouble:
-            yield _unusable(NamedPolicy(guard.policy, task.name, _where(task)), trouble)
-    for policy in named:
-        if trouble := answer(policy.policy).trouble:
-            yield _unusable(policy, trouble)
+            words = {"policy": policy.policy, "task": policy.task, "trouble": trouble}
+            yield finding("blocks.policy", policy.where, **words)
 
 
-def _unusable(policy: NamedPolicy, trouble: str) -> DiagnosisFinding:
-    return finding("blocks.policy", policy.where, policy=policy.policy, task=policy.task, trouble=trouble)
+def _trouble(guard: Guard, block: Any) -> str | None:
+    """Why the block cannot be used for the guard."""
+    if block.policy is not None:
+        try:
+            with_policy(guard, block.policy)
+        except ConfigurationError as error:
+            return str(error)
+    return block.trouble
 
 
 def _where(subject: Any) -> str:

@@ -22,7 +22,7 @@ from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.workers import stranded_runs
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
-from prefect_resilience.operations.installation.installing import automations_by_name, planned
+from prefect_resilience.operations.installation.installing import automations_by_name, plan_install
 
 EVENT_ARRIVES = 10.0
 """Seconds within which an event must arrive."""
@@ -97,9 +97,9 @@ def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
             yield finding("workers.none", name, flows=flows, name=name)
 
 
-def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+def installation(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Differences that `prefect-resilience install` would repair."""
-    changes = planned(client)
+    changes = plan_install(client)
     ours = [change.action for change in changes if change.kind in ("deployment", "automation")]
     if all(action in ("created", "skipped") for action in ours):
         yield finding("installation.none", str(get_current_settings().api.url))
@@ -107,8 +107,8 @@ def installed(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     for kind, action in product(("block type", "deployment", "automation"), STALE):
         names = [change.name for change in changes if (change.kind, change.action) == (kind, action)]
         if names:
-            which = f"{plural(len(names), kind)} {STALE[action]}"
-            yield finding("installation.stale", ", ".join(names), which=which)
+            number = f"{plural(len(names), kind)} {'is' if len(names) == 1 else 'are'}"
+            yield finding("installation.stale", ", ".join(names), says=f"{number} {STALE[action]}")
     if skipped := [change.name for change in changes if change.action == "skipped"]:
         yield finding("installation.no-alerts", ", ".join(skipped))
 
@@ -129,7 +129,7 @@ def automations(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
                     yield finding("automations.no-deployment", automation.name)
 
 
-def stranded(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
+def waiting_runs(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:
     """Flow runs that wait for a retry in a process that is gone, and runs that stay Pending."""
     for run in islice(stranded_runs(client), RUNS_SHOWN):
         yield finding("runs.stranded", str(run.id), name=run.name, id=run.id)
@@ -147,7 +147,7 @@ CHECKS: dict[str, Callable[[SyncPrefectClient], Iterator[Any]]] = {
     "clocks": clock,
     "events": events,
     "workers": pools,
-    "installation": installed,
+    "installation": installation,
     "automations": automations,
-    "runs": stranded,
+    "runs": waiting_runs,
 }

@@ -85,7 +85,7 @@ class AutomationFile:
         """The names of the placeholders."""
         return set(PLACEHOLDER.findall(self.text))
 
-    def filled(self, ids: Mapping[str, str]) -> dict[str, Any]:
+    def fill(self, ids: Mapping[str, str]) -> dict[str, Any]:
         """The document with ids in place of the placeholders."""
         return yaml.safe_load(PLACEHOLDER.sub(lambda found: f'"{ids[found[1]]}"', self.text))
 

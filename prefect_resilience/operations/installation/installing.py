@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 
 from httpx import HTTPStatusError
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -58,7 +59,7 @@ def install(
         return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
 
 
-def planned(client: SyncPrefectClient) -> list[InstallationChange]:
+def plan_install(client: SyncPrefectClient) -> list[InstallationChange]:
     """The changes that `install` would make on the client's server."""
     return _install(Installation(client, dry_run=True))
 
@@ -78,7 +79,7 @@ def _install(
     for file in automation_files():
         resources.automate(run, file, next(iter(by_name.pop(file.name, [])), None))
     # What is left may be from an older version.
-    for automation in (one for some in by_name.values() for one in some):
+    for automation in chain.from_iterable(by_name.values()):
         if install_mark(automation) == fingerprint(automation):
             _remove(run, automation, "no longer part of the installation")
     return run.changes
@@ -92,7 +93,7 @@ def uninstall(*, dry_run: bool = False) -> list[InstallationChange]:
     with _connect() as client:
         run = Installation(client, dry_run)
         names = {file.name for file in automation_files()}
-        for automation in (one for some in automations_by_name(client).values() for one in some):
+        for automation in chain.from_iterable(automations_by_name(client).values()):
             if automation.name in names or install_mark(automation) is not None:
                 _remove(run, automation)
         resources.remove_deployments(run)

@@ -21,7 +21,6 @@ from prefect.events.actions import SendNotification
 from prefect.events.schemas.automations import Automation, AutomationCore
 from prefect.exceptions import ObjectNotFound
 
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.installation.catalog import (
     ALERTS,
@@ -98,7 +97,12 @@ def register_policies(run: Installation) -> None:
 def notification(run: Installation, webhook: str | None, named: str | None) -> UUID | None:
     """The id of the notification block for alerts; None if there is none."""
     if named is not None:
-        return _block_named(run.client, named)
+        slug, _, name = named.partition("/")
+        if (block_id := _find_block(run.client, slug, name)) is None:
+            raise ConfigurationError(
+                f"there is no block {named!r}: write slug/name, as in slack-webhook/night"
+            )
+        return block_id
     there = _find_block(run.client, WEBHOOK, ALERTS)
     if webhook is None:
         return there
@@ -126,21 +130,6 @@ def remove_blocks(run: Installation) -> None:
     if block_type is not None:
         policies = [str(policy.name) for policy in run.client.read_block_documents_by_type(SLUG)]
         run.remove("block type", POLICY, partial(run.client.delete_block_type, block_type.id), users=policies)
-
-
-def _block_named(client: SyncPrefectClient, named: str) -> UUID:
-    slug, slash, name = named.partition("/")
-    if not slash:
-        raise ConfigurationError(
-            f"{named!r} is not the name of a block: write slug/name, as in slack-webhook/night"
-        )
-    block_id = _find_block(client, slug, name)
-    if block_id is None:
-        blocks = client.read_block_documents()
-        names = {f"{block.block_type.slug}/{block.name}" for block in blocks if block.block_type}
-        near = nearest(named, names) if names else "; no blocks are saved"
-        raise ConfigurationError(f"there is no block {named!r}{near}")
-    return block_id
 
 
 def _find_block(client: SyncPrefectClient, slug: str, name: str) -> UUID | None:
@@ -211,8 +200,8 @@ def remove_deployments(run: Installation) -> None:
     if _find(run.client.read_work_pool, POOL) is None:
         return
     ours = WorkPoolFilter.model_validate({"name": {"any_": [POOL]}})
-    others = run.client.read_deployments(work_pool_filter=ours)
-    users = [deployment.name for deployment in others if deployment.id not in removed]
+    deployments = run.client.read_deployments(work_pool_filter=ours)
+    users = [deployment.name for deployment in deployments if deployment.id not in removed]
     run.remove("work pool", POOL, partial(run.client.delete_work_pool, POOL), users=users)
 
 
@@ -265,7 +254,7 @@ def automate(run: Installation, file: AutomationFile, there: Automation | None) 
     if "notification" in file.needs and "notification" not in ids:
         why = "no receiver for alerts: add --webhook or --notification-block"
         return run.note("automation", file.name, "skipped", why)
-    wanted = with_mark(AutomationCore.model_validate(file.filled(ids)))
+    wanted = with_mark(AutomationCore.model_validate(file.fill(ids)))
     if there is None:
         create = partial(run.client.create_automation, wanted)
         return run.upsert("automation", file.name, None, True, create)

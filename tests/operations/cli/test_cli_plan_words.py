@@ -104,7 +104,7 @@ def test_a_file_sees_its_neighbours_and_is_loaded_once(folder: Path) -> None:
         ("odd_d", "def broken(:\n", "it is not valid Python: "),
         ("odd_e", "import sys\nsys.exit(3)\n", "it cannot be imported: SystemExit: 3 (line 2 of "),
         ("odd_f.txt/x", "", "there is no such file"),
-        ("json.py", "SEEN = 1\n", "another module 'json' is already loaded: rename the file"),
+        ("json.py", "SEEN = 1\n", "a module 'json' is already loaded: rename the file"),
     ],
 )
 def test_a_module_that_cannot_be_imported_says_why(

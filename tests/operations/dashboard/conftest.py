@@ -29,6 +29,7 @@ class Page:
     """What a browser knows that asks for the rows again and again."""
 
     browser: httpx.AsyncClient
+    version: int = 0
     parts: dict[str, dict[str, Any]] = field(default_factory=dict[str, Any])
 
     def row(self, part: str, name: str) -> dict[str, Any]:
@@ -38,7 +39,11 @@ class Page:
         async with asyncio.timeout(PATIENCE):
             while not condition(self):
                 await asyncio.sleep(0.02)
-                self.parts = (await self.browser.get("/state")).json()["parts"]
+                message = (await self.browser.get("/state", params={"since": self.version})).json()
+                self.version = message["version"]
+                for part, rows in message["set"].items():
+                    merged = {**({} if message["all"] else self.parts.get(part, {})), **rows}
+                    self.parts[part] = {name: row for name, row in merged.items() if row is not None}
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import pytest
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.circuit_rows import headline as circuits_headline
 from prefect_resilience.operations.circuit_rows import page_row, summary
-from prefect_resilience.operations.dashboard.rows import headline
+from prefect_resilience.operations.dashboard.reading import headline
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 

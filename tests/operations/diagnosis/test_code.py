@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.operations.diagnosis.project import look_at, named_policies
+from prefect_resilience.operations.diagnosis.project import look_at, policies_in
 from prefect_resilience.operations.sources import python_files
 
 WRONG = [
@@ -106,5 +106,5 @@ def fifth(): ...
 
 def test_policies_are_found_that_are_named_in_so_many_words(project: Callable[..., Path]):
     file = project(POLICIES)
-    assert list(named_policies(file)) == [("one", "first", f"{file}:7"), ("two", "second", f"{file}:10")]
-    assert list(named_policies(project("def broken(:"))) == []
+    assert list(policies_in(file)) == [("one", "first", f"{file}:7"), ("two", "second", f"{file}:10")]
+    assert list(policies_in(project("def broken(:"))) == []

@@ -15,7 +15,7 @@ import {
 const BUDGET = 6; // milliseconds of a frame
 const FEW = matchMedia("(max-width: 30rem)").matches ? 8 : 24; // circuits that are shown until all are asked for
 const FEW_BESIDE = 3; // so few circuits stand beside the other lists, more of them above
-const PAUSE = 400; // milliseconds between an answer and the next question
+const PAUSE = 300; // milliseconds between an answer and the next question
 const SILENCE = 15; // seconds without a message: then the server is gone
 
 let everyCircuit = false;
@@ -106,7 +106,7 @@ function drawHeadline(headline, circuits, lost) {
 function drawLetters(letters) {
   const waiting = atLeast(letters.waiting, letters.more);
   tile("waiting", waiting, letters.in_doubt ? "open" : letters.waiting && "probing");
-  const doubts = atLeast(letters.in_doubt, letters.more_doubts);
+  const doubts = atLeast(letters.in_doubt, letters.more);
   const counts = `${waiting} waiting, ${doubts} in doubt, ${atLeast(letters.done, letters.more_done)} done`;
   const shown = letters.groups > letters.shown ? `; the first ${letters.shown} of ${number(letters.groups)} groups` : "";
   text($("letters-says"), counts + shown);
@@ -114,34 +114,26 @@ function drawLetters(letters) {
 
 // -- what comes from the server
 
-const known = new Map(); // each row as it was sent last, so that only what changed is drawn
+let version = 0; // of the rows that are known: the server sends what changed since
 let heard = 0;
 let scheduled = false;
 
-function take({ now, parts: fresh }) {
+function take({ now, version: latest, all, set }) {
+  version = latest;
   clock.offset = now - Date.now() / 1000;
   heard = performance.now();
   live("live", "live");
   for (const name of PARTS) {
-    const rows = fresh[name];
-    if (!rows) continue;
-    for (const id of [...parts[name].keys()]) if (!(id in rows)) keep(name, id);
-    for (const [id, row] of Object.entries(rows)) {
-      const written = JSON.stringify(row);
-      if (known.get(`${name}/${id}`) === written) continue;
-      known.set(`${name}/${id}`, written);
-      keep(name, id, row);
-    }
+    const fresh = set[name] ?? {};
+    if (all) for (const id of [...parts[name].keys()]) if (!fresh[id]) keep(name, id);
+    for (const [id, row] of Object.entries(fresh)) keep(name, id, row ?? undefined);
   }
   schedule();
 }
 
 function keep(name, id, after) {
   const before = parts[name].get(id);
-  if (after === undefined) {
-    parts[name].delete(id);
-    known.delete(`${name}/${id}`);
-  }
+  if (after === undefined) parts[name].delete(id);
   else parts[name].set(id, after);
   lists[name]?.touch(id, before, after);
   if (name === "summary" || name === "trouble") summaryIsStale = true;
@@ -167,7 +159,7 @@ function live(state, words) {
 // Asks for the rows again and again, one request at a time.
 async function poll() {
   try {
-    const answer = await fetch("state");
+    const answer = await fetch(`state?since=${version}`);
     if (!answer.ok) throw new Error(answer.statusText);
     take(await answer.json());
   } catch {
