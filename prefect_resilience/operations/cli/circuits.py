@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from itertools import count as numbers
 from typing import Annotated
 
-from cyclopts import App, Parameter, validators
+from cyclopts import App, Parameter
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
@@ -32,7 +32,6 @@ from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answeri
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
 Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
-Interval = Annotated[float, Parameter(validator=validators.Number(gte=0.05, lte=86_400))]
 Reason = Annotated[
     str, Parameter(show_default=False, help="The reason, for the next person who looks at the circuit.")
 ]
@@ -127,7 +126,7 @@ def reset(
 
 
 @app.command
-def watch(*, interval: Interval = 1.0, count: Limit | None = None, how: Answering = ANSWERING) -> int:
+def watch(*, interval: float = 1.0, count: Limit | None = None, how: Answering = ANSWERING) -> int:
     """Show every circuit at an interval, until Ctrl-C. With --json, print a line each time.
 
     Example: prefect-resilience circuits watch --interval 2
@@ -136,6 +135,8 @@ def watch(*, interval: Interval = 1.0, count: Limit | None = None, how: Answerin
         interval: Seconds between two readings.
         count: The number of readings; without it, until Ctrl-C.
     """
+    if not 0.05 <= interval <= 86_400:
+        raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
     url, console, trouble = options.store_url(how.store, circuits=True), look.stdout(), ""
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not how.json else None
     # Ctrl-C is the normal way to end it.

@@ -93,7 +93,7 @@ def test_list(batches: str, cli: Any) -> None:
     quiet = cli("batches", "list", *NO_RUNS)
     assert "3 batches, 1 open, 1 with an unknown outcome, in sqlite" in quiet.out
     assert "The first 1 of 3 batches" in cli("batches", "list", "--limit", "1", *NO_RUNS).out
-    assert "1 or more" in cli("batches", "list", "--limit", "0").sentence
+    assert "Must be >= 1" in cli("batches", "list", "--limit", "0").sentence
     assert "memory of one process" in cli("batches", "list", "--store", "memory://").sentence
 
 

@@ -185,7 +185,7 @@ def test_a_circuit_is_created_only_on_demand(circuits: str, cli: Any) -> None:
         ("circuits list --jsn", "Did you mean --json?"),
         ("circuits watch --interval 0", "--interval 0 must be"),
         ("circuits watch --interval nan", "--interval nan must be"),
-        ("circuits watch --count 0", "--count 0 must be 1 or more"),
+        ("circuits watch --count 0", "Must be >= 1"),
         ("circuits list --store memory://", "the memory of one process"),
         ("circuits list --store fleet.db", "write sqlite:///path/to/file.db"),
     ],

@@ -91,7 +91,7 @@ def test_list_narrows(letters: Any, cli: Any) -> None:
     said = cli("dead-letters", "list", "--task", unknown).sentence
     assert f"There is no dead letter of a task or flow '{unknown}'" in said
     assert "--since 'soon' is not a time" in cli("dead-letters", "list", "--since", "soon").sentence
-    assert "1 or more" in cli("dead-letters", "list", "--limit", "0").sentence
+    assert "Must be >= 1" in cli("dead-letters", "list", "--limit", "0").sentence
     assert "memory of one process" in cli("dead-letters", "list", "--store", "memory://").sentence
 
 
