@@ -95,7 +95,6 @@ WRONG: list[tuple[str, str]] = [
     ("batches show invoice", NOBODY),
     ("batches status invoice", NOBODY),
     ("batches batch-status invoice", NOBODY),
-    ("batches show invoice --archived", NOBODY),
     ("batches recover invoice", NOBODY),
     ("batches recover invoice --dry-run", NOBODY),
     ("batches recover invoices --strategy restrat", 'Did you mean "restart"?'),

@@ -149,7 +149,7 @@ class TestTune:
         ("words", "said"),
         [
             (["what-if", "--task", "label"], "needs an option to change"),
-            (["what-if", "--task", "label", "--set", "open_for"], "is not an option"),
+            (["what-if", "--task", "label", "--set", "open_for"], "must be name=value"),
             (["tune", "--apply", "--undo"], "exclude each other"),
             (["tune", "--yes"], "add --apply"),
             (["tune", "--advice", "/proc/none.json"], "cannot be read"),
