@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.installation import InstallationChange, catalog, install, uninstall
+from prefect_resilience.operations.installation import InstallationChange, install, resources, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
 from prefect_resilience.operations.installation.resources import with_mark
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
@@ -106,25 +106,12 @@ def test_every_operational_flow_is_deployed_from_the_wheel(installed: None, clie
         assert crons == ([operation.schedule] if operation.schedule else [])
 
 
-def test_deployments_of_older_versions_which_had_one_name_are_replaced(
-    installed: None, client: SyncPrefectClient
-):
-    old = "purge-dead-letters/prefect-resilience"
-    flow_id = client.create_flow_from_name("purge-dead-letters")
-    client.create_deployment(flow_id=flow_id, name="prefect-resilience", work_pool_name="resilience")
-    change = of(install(webhook=WEBHOOK), old)
-    assert (change.action, change.why) == ("removed", "it is now purge-dead-letters/purge-dead-letters")
-    with pytest.raises(ObjectNotFound):
-        client.read_deployment_by_name(old)
-    assert actions(install(webhook=WEBHOOK)) == {"unchanged"}
-
-
 def test_a_flow_without_its_library_is_left_out(
     new: None, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(catalog, "has_numpy", lambda: False)
+    monkeypatch.setattr(resources, "has_numpy", lambda: False)
     change = of(install(webhook=WEBHOOK), "tune/tune")
-    assert (change.action, change.why) == ("skipped", catalog.NEEDS_NUMPY)
+    assert (change.action, change.why) == ("skipped", resources.NEEDS_NUMPY)
     with pytest.raises(ObjectNotFound):
         client.read_deployment_by_name("tune/tune")
 
