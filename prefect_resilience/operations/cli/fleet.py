@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter, validators
 from rich.console import RenderableType
 from rich.text import Text
 
@@ -156,7 +155,7 @@ def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
 def dashboard(
     *,
     host: str = "127.0.0.1",
-    port: Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65_535))] = PORT,
+    port: int = PORT,
     allow_host: list[str] | None = None,
     read_only: Flag = False,
     store: Store = None,
@@ -177,6 +176,8 @@ def dashboard(
     from prefect_resilience.operations.dashboard.app import address_of, gate_for, listen, make_app, serve
     from prefect_resilience.operations.importing import import_from_here
 
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(f"--port {port} must be from 0 to 65535")
     circuits, letters = options.store_url(store, circuits=True), options.store_url(store)
     places = " and ".join(dict.fromkeys(map(redact, (letters, circuits))))
     import_from_here()

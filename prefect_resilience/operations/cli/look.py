@@ -72,9 +72,9 @@ def clip(text: str, most: int) -> str:
 Columns = Mapping[str, str | Callable[[Any], Any]]
 """The columns of a table by their headings. Each shows a field of the row, or what a function makes of it."""
 
-WORD, NARROWEST = 36, 12
-"""A word of an id's length is never folded. Texts are, to no less than the width of NARROWEST. Nothing is
-cut, so that names can be copied."""
+ID, NARROWEST = 36, 12
+"""The width of an id. States, numbers and ids are never folded; texts are, to no less than NARROWEST. Nothing
+is cut, so that names can be copied."""
 STATE_FIELDS = {"state", "status", "outcome", "action"}
 
 
@@ -88,12 +88,14 @@ def table(columns: Columns, rows: Iterable[Any], *, head: bool = True) -> Table:
         values = [_value(row, field) for row in rows]
         cells = [cell(field if isinstance(field, str) else heading, value) for value in values]
         if any(cells):
+            widest = max(text.cell_len for text in cells)
+            is_number = all(isinstance(value, int | None) for value in values)
             drawn.add_column(
                 heading,
-                justify="right" if all(isinstance(value, int | None) for value in values) else "left",
-                no_wrap=all(len(text) <= WORD and (text.style or " " not in text) for text in cells),
+                justify="right" if is_number else "left",
+                no_wrap=is_number or widest == ID or all(text.style for text in cells),
                 overflow="fold",
-                min_width=min(max(text.cell_len for text in cells), NARROWEST),
+                min_width=min(widest, NARROWEST),
             )
             lines.append(cells)
     for cells in zip(*lines, strict=True):
