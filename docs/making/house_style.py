@@ -1,17 +1,22 @@
-"""Docstrings as this package writes them, as markdown: a griffe extension for the reference pages.
+"""The reference pages as this package writes them: a griffe extension.
 
-Lines such as `name: what it is`, with further lines indented below, become a list; `Example:` with its
-indented block becomes code; `Args:` and `Attributes:` become headings of such lists.
+In docstrings, lines such as `name: what it is`, with further lines indented below, become a list; `Example:`
+with its indented block becomes code; `Args:` and `Attributes:` become headings of such lists. A function that
+takes `**options` shows our options by name, with types and defaults; Prefect's own follow as `**prefect`.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import reduce
+from importlib import import_module
 from textwrap import dedent
 from typing import Any
 
 import griffe
+from prefect import Flow, Task, flow, task
 
 ENTRY = re.compile(r"^\*{0,2}`?([A-Za-z_][\w, .`]*?)`?: (\S.*)$")
 SECTIONS = {"Args:": "Parameters", "Attributes:": "Attributes", "Returns:": "Returns", "Raises:": "Raises"}
@@ -23,6 +28,41 @@ class HouseStyle(griffe.Extension):
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        options = [parameter for parameter in func.parameters if parameter.name == "options"]
+        signature = getattr(_at_runtime(func) if options else None, "__signature__", None)
+        if signature is not None:
+            before = [parameter for parameter in func.parameters if parameter not in options]
+            func.parameters = griffe.Parameters(*before, *options_of(signature))
+            func.overloads = None
+
+
+PREFECTS = {name for made in (task, flow, Task, Flow) for name in inspect.signature(made).parameters} | {
+    name for kind in (Task, Flow) for name in inspect.signature(kind.with_options).parameters
+}
+
+
+def options_of(signature: inspect.Signature) -> Iterator[griffe.Parameter]:
+    """Our options in a signature that `base.naming.shows` made, and one parameter for all of Prefect's."""
+    named = {
+        option.name: option for option in signature.parameters.values() if option.kind is option.KEYWORD_ONLY
+    }
+    theirs = PREFECTS if "log_prints" in named else set[str]()
+    for name, option in named.items():
+        if name not in theirs:
+            annotation = re.sub(r"\w+\.", "", inspect.formatannotation(option.annotation).strip("'"))
+            kind = griffe.ParameterKind.keyword_only
+            yield griffe.Parameter(name, annotation=annotation, kind=kind, default=repr(option.default))
+    if theirs:
+        yield griffe.Parameter("prefect", kind=griffe.ParameterKind.var_keyword)
+
+
+def _at_runtime(func: griffe.Function) -> Callable[..., Any] | None:
+    module = func.module.path
+    names = func.path.removeprefix(f"{module}.").split(".")
+    found: Any = reduce(lambda place, name: getattr(place, name, None), names, import_module(module))
+    return inspect.unwrap(found) if callable(found) else None
 
 
 def as_markdown(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 import prefect_resilience
 from docs.making import options, pictures, tables
-from docs.making.house_style import as_markdown
+from docs.making.house_style import as_markdown, options_of
 from tests.docs.pages import DOCS, PACKAGE, pages, public_names, used_in
 
 pytestmark = pytest.mark.docs
@@ -127,3 +127,18 @@ def test_docstrings_become_lists_and_code() -> None:
     assert as_markdown(text) == (
         "What it is.\n\n- `size`: how many, at most.\n- `name`, `other`: what.\n\n```pycon\n>>> 1\n1\n```"
     )
+
+
+@pytest.mark.parametrize(
+    ("made", "option", "last"),
+    [
+        (prefect_resilience.resilient_task, "timeout: TimeoutOption = None", "prefect"),
+        (prefect_resilience.resilient_flow, "summary: bool = True", "prefect"),
+        (prefect_resilience.resilient, "circuit: CircuitBreaker | str | None = None", "decompose"),
+    ],
+)
+def test_the_reference_shows_options_with_types_and_defaults(made: Any, option: str, last: str) -> None:
+    shown = [*options_of(inspect.signature(made))]
+    assert f"{option}" in [f"{one.name}: {one.annotation} = {one.default}" for one in shown]
+    assert shown[-1].name == last
+    assert not {"tags", "log_prints"} & {one.name for one in shown}

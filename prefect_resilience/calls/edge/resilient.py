@@ -13,6 +13,7 @@ from typing_extensions import Unpack
 
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.naming import shows
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
     awaiting,
@@ -52,6 +53,9 @@ class ResilientOptions(ResilienceOptions, total=False):
     name: str
 
 
+SHOWN: dict[str, Any] = {"name": None, **{name: DEFAULTS[name] for name in DEFAULTS if name not in OF_A_RUN}}
+
+
 @overload
 def resilient(fn: Callable[P, R], /) -> Callable[P, R]: ...
 
@@ -60,6 +64,7 @@ def resilient(fn: Callable[P, R], /) -> Callable[P, R]: ...
 def resilient(fn: None = None, /, **options: Unpack[ResilientOptions]) -> Resilient: ...
 
 
+@shows(ResilientOptions, SHOWN)
 def resilient(fn: Any = None, /, **options: Any) -> Any:
     """Guard a plain function, coroutine, generator or method as `resilient_task` guards a task.
 
