@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import httpx
@@ -380,6 +380,12 @@ def errors(draw: st.DrawFn) -> BaseException:
     if draw(st.booleans()):
         error.__cause__ = draw(st.sampled_from([TimeoutError(), ValueError(), error]))
     return error
+
+
+def test_details_are_json_whatever_an_attribute_holds() -> None:
+    info = classify(CircuitOpenError(cast("Any", b"\xff orders")))
+    assert info.details == {"circuit": "b'\\xff orders'"}
+    assert ErrorInfo.model_validate_json(info.model_dump_json()) == info
 
 
 @settings(max_examples=150, deadline=None)

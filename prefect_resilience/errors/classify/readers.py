@@ -73,6 +73,7 @@ def _by_block(block: TableBlock, error: BaseException, now: float) -> Opinion | 
 
 _MOST = 100
 _LONGEST = 2_000
+_JSON = (str, int, float, list, tuple, dict)
 
 
 def _details(block: TableBlock, error: BaseException) -> dict[str, Any]:
@@ -85,7 +86,7 @@ def _details(block: TableBlock, error: BaseException) -> dict[str, Any]:
         elif not is_long and isinstance(value, list | tuple):
             value = cast("list[Any]", value)[:_MOST]
         if value is not None:
-            details[name] = value
+            details[name] = value if isinstance(value, _JSON) else read_text(value)
     return details
 
 
