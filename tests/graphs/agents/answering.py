@@ -9,6 +9,7 @@ from uuid import UUID
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runtime import flow_run
 
 
@@ -40,11 +41,18 @@ class Answering:
                 known = [one.state.id for one in self.paused]
                 return run if run.state.is_paused() and run.state.id not in known[:after] else None
 
+            def form_part(run: FlowRun, key: str) -> str | None:
+                """Stored after the pause; None until then."""
+                try:
+                    return client.request("GET", f"/flow_runs/{run.id}/input/{key}").json()
+                except PrefectHTTPStatusError:
+                    return None
+
             for number, answer in enumerate(self._answers):
                 run = self._until(lambda number=number: paused(number))
                 self.paused.append(run)
-                key = run.state.state_details.run_input_keyset["description"]
-                text = client.request("GET", f"/flow_runs/{run.id}/input/{key}").json()
+                keys = run.state.state_details.run_input_keyset
+                text = self._until(lambda run=run, key=keys["description"]: form_part(run, key))
                 result = client.resume_flow_run(run.id, run_input=answer)
                 assert result.status.value == "ACCEPT", result
                 self.questions.append(text)
