@@ -200,7 +200,7 @@ def abandon(
 def prune(*, older_than: str, how: options.Planning = options.PLANNING) -> int:
     """Archive batches without activity for that long, and remove them from the ledger.
 
-    Choose a span after kind no run is recovered: effects that are not in the ledger would be repeated.
+    Choose a span after which no run is recovered: effects that are not in the ledger would be repeated.
     Example: prefect-resilience batches prune --older-than 180d --dry-run
 
     Args:

@@ -16,7 +16,7 @@ from prefect_resilience.durable.batches.edge.marks import flow_run_of_name
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.effects import Effect, abandon, batch, batch_status, recover, reopen, rollback, settle
 from prefect_resilience.operations import abandon_batch, recover_batch, settle_effect
-from prefect_resilience.operations.dashboard.orders import Desk, RecoverOrder
+from prefect_resilience.operations.dashboard.orders import Desk
 from prefect_resilience.stores.base import scan_all
 from tests.durable.letters import shop
 from tests.prefect_runs import until
@@ -77,7 +77,7 @@ WAYS: dict[str, Callable[[str, str], Any]] = {
     "abandon": lambda one, url: abandon(one, store=url),
     "rollback": lambda one, url: rollback(one, store=url),
     "settle": lambda one, url: settle(one, "message:1", "not_done", store=url),
-    "the dashboard": lambda one, url: Desk(store=url).recover(RecoverOrder(batch=one)),
+    "the dashboard": lambda one, url: Desk(store=url).recover(one),
 }
 
 

@@ -128,7 +128,7 @@ def test_a_stranded_run_is_seen_and_mended(client: SyncPrefectClient, run_in: An
         one for one in find_batches(since=datetime.now(UTC) - 2 * HOUR).batches if one.batch_id == str(run_id)
     )
     assert (listed.open, listed.ended) == (True, "AwaitingRetry")
-    found = [one for one in checks.stranded(client) if one.where == str(run_id)]
+    found = [one for one in checks.waiting_runs(client) if one.where == str(run_id)]
     assert [one.level for one in found] == ["wrong"]
     assert f"batches recover {run_id}" in found[0].mend
     report = recover(str(run_id))
@@ -159,9 +159,9 @@ def test_doctor_names_runs_that_stay_pending(
 ) -> None:
     monkeypatch.setattr(checks, "RUNS_SHOWN", 200)
     run_id = run_in(Pending())
-    assert not [one for one in checks.stranded(client) if one.where == str(run_id)]
+    assert not [one for one in checks.waiting_runs(client) if one.where == str(run_id)]
     monkeypatch.setattr(checks, "PENDING", timedelta(hours=-2))
-    found = [one for one in checks.stranded(client) if one.where == str(run_id)]
+    found = [one for one in checks.waiting_runs(client) if one.where == str(run_id)]
     assert found
     assert "--force" in found[0].mend
 

@@ -44,13 +44,13 @@ class Here:
 
     # -- the record of this run
 
-    def known(self) -> RunRecord | None:
+    def record_so_far(self) -> RunRecord | None:
         return self.records.get(self.run)
 
     def record(self, started: float) -> RunRecord:
         return self.records.setdefault(self.run, RunRecord(started, CallStart(self.run)))
 
-    def done(self) -> None:
+    def close_record(self) -> None:
         self.records.pop(self.run, None)
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
@@ -110,13 +110,13 @@ class Here:
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         raise AssertionError("nothing is split")
 
-    def limited_tags(self) -> set[str]:
+    def tags_with_limit(self) -> set[str]:
         return set()
 
     # -- the run
 
     def is_tried_again(self, error: Exception) -> bool:
-        record = self.known()
+        record = self.record_so_far()
         return record is not None and record.error is error and bool(record.verdict and record.verdict.retry)
 
 
