@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -87,7 +88,9 @@ def team_lead(decide: Decide, console: Console) -> Iterator[None]:
 def _answer(client: SyncPrefectClient, run: FlowRun, decide: Decide, console: Console) -> None:
     assert run.state is not None
     key = (run.state.state_details.run_input_keyset or {})["description"]
-    question = client.request("GET", f"/flow_runs/{run.id}/input/{key}").json()
+    while not (form := client.filter_flow_run_input(run.id, key, 1, set())):
+        time.sleep(0.1)  # it is stored right after the pause
+    question = form[0].decoded_value
     console.print(f"[bold]The flow run is paused.[/] {question}\n", soft_wrap=True)
     decision = decide(question)
     word = "[green]approved[/]" if decision["approved"] else f"[red]rejected[/]: {decision['comment']}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from prefect import get_client
 from prefect.client.schemas.objects import FlowRun
-from prefect.exceptions import PrefectHTTPStatusError
 from prefect.runtime import flow_run
 
 
@@ -41,18 +41,12 @@ class Answering:
                 known = [one.state.id for one in self.paused]
                 return run if run.state.is_paused() and run.state.id not in known[:after] else None
 
-            def form_part(run: FlowRun, key: str) -> str | None:
-                """Stored after the pause; None until then."""
-                try:
-                    return client.request("GET", f"/flow_runs/{run.id}/input/{key}").json()
-                except PrefectHTTPStatusError:
-                    return None
-
             for number, answer in enumerate(self._answers):
                 run = self._until(lambda number=number: paused(number))
                 self.paused.append(run)
-                keys = run.state.state_details.run_input_keyset
-                text = self._until(lambda run=run, key=keys["description"]: form_part(run, key))
+                key = run.state.state_details.run_input_keyset["description"]
+                read = partial(client.filter_flow_run_input, run.id, key, 1, set())
+                form = self._until(read)
                 result = client.resume_flow_run(run.id, run_input=answer)
                 assert result.status.value == "ACCEPT", result
-                self.questions.append(text)
+                self.questions.append(form[0].decoded_value)
