@@ -23,20 +23,20 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 44123,
-    "files": 343,
-    "longest file, lines": 400,
+    "lines of code": 42441,
+    "files": 338,
+    "longest file, lines": 399,
     "arrows between rooms": 48,
     "arrows upward": 0,
     "arrows that only late imports make": 0,
-    "contracts, lines": 60,
+    "contracts, lines": 46,
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 347,
-    "tests, lines of code": 73868,
-    "functions named by a participle, %": 14.1,
-    "assignments to vague names, %": 7.8,
+    "files with stubs": 342,
+    "tests, lines of code": 70943,
+    "functions named by a participle, %": 4.1,
+    "assignments to vague names, %": 3.3,
     "file names that stand twice": 24,
 }
 
