@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 42441,
+    "lines of code": 42438,
     "files": 338,
     "longest file, lines": 399,
     "arrows between rooms": 48,

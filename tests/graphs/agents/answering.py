@@ -45,8 +45,7 @@ class Answering:
                 run = self._until(lambda number=number: paused(number))
                 self.paused.append(run)
                 key = run.state.state_details.run_input_keyset["description"]
-                read = partial(client.filter_flow_run_input, run.id, key, 1, set())
-                form = self._until(read)
+                form = self._until(partial(client.filter_flow_run_input, run.id, key, 1, set()))
                 result = client.resume_flow_run(run.id, run_input=answer)
                 assert result.status.value == "ACCEPT", result
                 self.questions.append(form[0].decoded_value)

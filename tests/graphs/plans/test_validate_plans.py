@@ -65,6 +65,7 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"retry_policy": "often"}, "retry_policy: write an object such as {\"max_retries\": 3}, not 'often'"),
         ({"retry_policy": {"backoff": {"kind": "expo"}}}, "retry_policy.backoff.kind: unknown value 'expo'; write one of constant, decorrelated, exponential, linear, none, schedule"),
         ({"retry_policy": {"backoff": {"kind": 5}}}, "retry_policy.backoff.kind: write a string, not 5"),
+        ({"retry_policy": {"by_category": {"rate_limits": {}}}}, "retry_policy.by_category.rate_limits: unknown error category 'rate_limits'; did you mean 'rate_limit'?"),
         ({"retry_policy": {"by_category": {"rate_limit": {"atempts": 2}}}}, "retry_policy.by_category.rate_limit.atempts: unknown field; did you mean 'attempts'?"),
         ({"retry_policy": {"retryable_errors": ["rate_limits"]}}, "retry_policy.retryable_errors: unknown error category 'rate_limits'; did you mean 'rate_limit'?"),
         ({"retry_policy": 1, "execution": {"retry_policy": 1}}, "execution.retry_policy: retry_policy is written here and in the node itself: write one of them"),

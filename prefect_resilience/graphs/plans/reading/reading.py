@@ -47,11 +47,8 @@ def read_plan(
         return from_file(source, context, base)
     if isinstance(cast("Any", source), str):
         return from_text(source, context)
-    refuse(
-        "the plan",
-        f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quote(source)}",
-    )
-    return None
+    right = "write a plan, its data, a file's path, or a string of JSON or YAML"
+    return refuse("the plan", f"{right}, not {quote(source)}")
 
 
 def is_text(source: str) -> bool:
