@@ -97,11 +97,11 @@ class PrefectMarks:
         """Why the ledger does not have all records that Prefect has of the batch; None: it has them."""
         if (why := lost(document := batch_document(ledger, self.batch_id), self.token())) is not None:
             return why
+        completed = self.completed()  # before the ledger, which a process that still runs writes first
         effects: list[Any] = [
             {name: one.get(name) or () for name in ("runs", "counted")}
             for one, _ in ledger.each_effect(self.batch_id)
         ]
-        completed = self.completed()
         if document is not None:
             return missing(document, [one for one in effects if is_counted(one)], {}, completed)
         if not completed or effects:
