@@ -145,7 +145,7 @@ def _scrolled(lines: int) -> float:
 def _animation(steps: Sequence[tuple[float, int]], lines: int, seconds: float) -> Iterator[str]:
     """Two stepwise animations: a cover uncovers the lines, and the screen scrolls up.
 
-    They begin with the last screen, so that nobody looks at an empty terminal first.
+    They begin with the last screen: the first frames of a run are an empty terminal.
     """
     shown, cover, scroll = 0, list[str](), list[str]()
     for at, more in steps:

@@ -151,7 +151,8 @@ EFFECTS: look.Columns = {
     "result": lambda effect: None if effect.result is None else look.clip(json.dumps(effect.result), 60),
 }
 AUDIT: look.Columns = {
-    **{"at": "at", "by": "by", "request": lambda entry: entry.asked + ", forced" * entry.force},
+    **{"at": "at", "by": "by"},
+    "request": lambda entry: f"{entry.asked}, forced" if entry.force else entry.asked,
     **{"outcome": "outcome", "ended": "ended", "why": "why", "reason": "reason"},
 }
 

@@ -205,11 +205,10 @@ LONGEST_INTEGER = 10**4000
 Packed = dict[str, Any]
 
 
-Declared = tuple[tuple[str, ...], dict[str, Any]]
-_declared: WeakKeyDictionary[FunctionType, Declared] = WeakKeyDictionary()
+_declared: WeakKeyDictionary[FunctionType, tuple[tuple[str, ...], dict[str, Any]]] = WeakKeyDictionary()
 
 
-def names_and_defaults(fn: Callable[..., Any]) -> Declared:
+def names_and_defaults(fn: Callable[..., Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
     """The parameters of a function, and its defaults that do not count in a key. A nested function has
     none of these, since its defaults may vary. Reading a signature takes as long as the rest of a key."""
     declared = _declared.get(fn) if type(fn) is FunctionType else None

@@ -117,7 +117,7 @@ class Template:
         return bool(self.mistakes) or (len(self.parts) == 1 and self.parts == self.paths)
 
     @cached_property
-    def _compiled(self) -> TemplateExpression:
+    def _expression(self) -> TemplateExpression:
         result = nodes.Assign(nodes.Name("result", "store", lineno=1), self.tree, lineno=1)
         return TemplateExpression(SANDBOX.from_string(nodes.Template([result], lineno=1)), False)
 
@@ -135,7 +135,7 @@ class Template:
 
     def _compute(self, values: list[Any]) -> list[Any]:
         try:
-            return cast("Any", self._compiled({f"p{number}": value for number, value in enumerate(values)}))
+            return cast("Any", self._expression({f"p{number}": value for number, value in enumerate(values)}))
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001 - operators raise many kinds of errors
