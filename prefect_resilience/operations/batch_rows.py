@@ -151,8 +151,7 @@ EFFECTS: look.Columns = {
     "result": lambda effect: None if effect.result is None else look.clip(json.dumps(effect.result), 60),
 }
 AUDIT: look.Columns = {
-    **{"at": "at", "by": "by"},
-    "request": lambda entry: f"{entry.asked}, forced" if entry.force else entry.asked,
+    **{"at": "at", "by": "by", "request": lambda row: f"{row.asked}, forced" if row.force else row.asked},
     **{"outcome": "outcome", "ended": "ended", "why": "why", "reason": "reason"},
 }
 

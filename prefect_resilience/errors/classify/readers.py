@@ -10,8 +10,11 @@ import errno
 import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any, cast
+
+from pydantic_core import to_jsonable_python
 
 from prefect_resilience.base.regexes import Regex
 from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
@@ -71,9 +74,7 @@ def _by_block(block: TableBlock, error: BaseException, now: float) -> Opinion | 
     return None
 
 
-_MOST = 100
-_LONGEST = 2_000
-_JSON = (str, int, float, list, tuple, dict)
+_MOST, _LONGEST = 100, 2_000
 
 
 def _details(block: TableBlock, error: BaseException) -> dict[str, Any]:
@@ -86,8 +87,14 @@ def _details(block: TableBlock, error: BaseException) -> dict[str, Any]:
         elif not is_long and isinstance(value, list | tuple):
             value = cast("list[Any]", value)[:_MOST]
         if value is not None:
-            details[name] = value if isinstance(value, _JSON) else read_text(value)
+            details[name] = value if isinstance(value, str | int | float) else _plain(value)
     return details
+
+
+def _plain(value: Any) -> Any:
+    with suppress(Exception):  # it may contain itself, or raise anything
+        return to_jsonable_python(value, bytes_mode="base64", fallback=read_text)
+    return read_text(value)
 
 
 def _code_shown(code: str | None, block: TableBlock, error: BaseException) -> str | None:

@@ -140,11 +140,10 @@ def _walk(value: Any, depth: int, room: list[int]) -> Any:
     walked: list[tuple[Any, Any]] = []
     for name, item in islice(named, count):
         kind = _kind_of_name(name[-_SHORT:]) if isinstance(name, str) else None  # its end says what it is
-        if kind is not None and _is_hidden(kind, item):
-            walked.append((name, MASK))
-        else:
+        masked = MASK
+        if kind is None or not _is_hidden(kind, item):
             masked = _of_text(item, room) if isinstance(item, str) else _walk(item, depth - 1, room)
-            walked.append((name, masked))
+        walked.append((name, masked))
     if isinstance(value, dict):
         return {_of_text(name, room) if isinstance(name, str) else name: item for name, item in walked}
     masked_items = [item for _, item in walked]

@@ -15,7 +15,6 @@ from uuid import UUID, uuid4
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.objects import FlowRunInput
-from prefect.client.schemas.responses import SetStateStatus
 from prefect.context import FlowRunContext
 from prefect.input import RunInput, keyset_from_paused_state
 from prefect.input.run_input import run_input_subclass_from_type
@@ -174,10 +173,9 @@ class Question:
         paused = Paused(timeout_seconds=math.ceil(left) + GRACE_SECONDS, pause_key=key)
         keys = keyset_from_paused_state(paused)
         paused.state_details.run_input_keyset = cast("dict[str, str]", keys)
-        response = await client.set_flow_run_state(run_id, paused)
-        if response.status is SetStateStatus.ACCEPT:
-            # Prefect 3.9 removes what was stored under these keys before the pause.
-            await form.asave(keys, run_id)
+        await client.set_flow_run_state(run_id, paused)
+        # Afterwards: Prefect 3.9 removes what was stored under these keys before the pause.
+        await form.asave(keys, run_id)
 
 
 _TextBox = Annotated[str | None, WithJsonSchema({"type": "string", "title": "Comment"})]
