@@ -85,7 +85,7 @@ def test_list(batches: str, cli: Any) -> None:
     rows = [line for line in done.out.splitlines() if line.strip().startswith(("? unknown", "✓ done"))]
     assert len(rows) == 2
     assert "in-doubt" in rows[0]
-    assert "1 unknown, 1 done" in " ".join(done.out.split())
+    assert "1 unknown," in rows[0]
     listed = own(batches, cli("batches", "list", "--limit", "1000", "--json").json)
     assert [one["batch_id"] for one in listed] == ["in-doubt", batches, "all-done"]
     assert (listed[0]["hint"]["strategy"], listed[0]["hint"]["waiting"]) == ("manual_only", ["doubt-hotel"])
