@@ -132,6 +132,8 @@ class Plot:
         self.stopped: list[tuple[float, dict[str, Any]]] = []
         """The processes that are stopped, and until when."""
         self.met = 0
+        self.settled: set[str] = set()
+        """The effects that a person has settled since the traces were looked at last."""
         self.late_at: float | None = None
         self.run_id: Any = None
         self.said = "nothing yet"
@@ -296,6 +298,7 @@ class Plot:
         # Another process of the run may have gone on with the effect since.
         if len(new) == 1 and lone and alone and self.alone and not self.case.apart:
             self._left_behind(new[0])
+        self.settled.clear()
 
     def _counts(self) -> None:
         till = self.fleet.till
@@ -310,8 +313,8 @@ class Plot:
         """The ledger must say the same of the effect as the place where its process died."""
         key, phase = f"{self.batch_id}.{killed['order']}", killed["phase"]
         state = next((one.state for one in self._effects() if one.key == key), None)
-        if "stores/" in killed["where"]:
-            return  # on either side of the write
+        if "stores/" in killed["where"] or key in self.settled:
+            return  # on either side of the write; or its process died while a recovery was on its way
         expected: tuple[str | None, ...] = ("unknown",) if phase in OPEN_PHASES else ("done",)
         if phase == "before done" and is_late(self.case.mode, killed["order"]):
             expected = ("unknown", "done")  # who died was not the thread that was recording it
@@ -338,6 +341,7 @@ class Plot:
             self._wrong(f"a person was told of {hint and hint.waiting}, in doubt are {unknown}")
         for key in unknown:
             self.tale.doubts += 1
+            self.settled.add(key)
             taken = httpx.get(f"{self.fleet.till.url}/{key}", timeout=30).json()["taken"]
             if taken:
                 settle(self.batch_id, key, "done", f"m-{key}", f"m-{key}", by="ada", store=self.case.url)
