@@ -156,8 +156,9 @@ class Plot:
                 continue
             self._go_on_with_stopped()
             if state.id != handled:
-                handled, since = state.id, time.monotonic()
+                handled = state.id
                 self._came_to(state)
+                since = time.monotonic()  # a recovery may wait for minutes until a worker has let go
             still = time.monotonic() - since
             if state.is_completed() and still > 1.0 and not self._living():
                 break
