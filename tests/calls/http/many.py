@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,11 +19,10 @@ from typing import Any
 
 import httpx
 
-from prefect_resilience import AttemptTimeout, Backoff, Bulkhead, CircuitBreaker, Retry, Timeout
+from prefect_resilience import Backoff, Bulkhead, CircuitBreaker, Retry, Timeout
 from prefect_resilience.guards.timeouts.threads import overdue_calls
 from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
 from tests.calls.http.server import Act, Seen, Server
-from tests.calls.http.webs import until
 
 PLACES = 64
 LARGE = b"x" * 150_000
@@ -131,101 +130,49 @@ def at_rest(client: Any) -> bool:
     return idle and not pool._requests and overdue_calls() == 0
 
 
-def _connections_left(server: Connection) -> int:
-    """The connections that the server still has, once it has noticed the end of the others."""
-    left = 0
-
-    def none() -> bool:
-        nonlocal left
-        server.send("numbers")
-        _, left = server.recv()
-        return left == 0
-
-    until(none)
-    return left
+async def _until(condition: Callable[[], bool]) -> bool:
+    for _ in range(3_000):
+        if condition():
+            return True
+        await asyncio.sleep(0.01)
+    return False
 
 
-# -- threads
-
-
-def threads(seconds: float, many: int) -> Numbers:
+async def run(isasync: bool, seconds: float, many: int) -> Numbers:
+    """So many callers of one client: coroutines, some of which are cancelled, or threads."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(many, PLACES)))
     with bad_day() as (url, server):
         numbers = Numbers(files_before=files())
-        client = httpx.Client(transport=ResilientTransport(**options()), **of_client())
+        transport: Any = AsyncResilientTransport if isasync else ResilientTransport
+        made: Any = httpx.AsyncClient if isasync else httpx.Client
+        client = made(transport=transport(**options()), **of_client())
         end = time.monotonic() + seconds
-        callers = [
-            threading.Thread(target=_call_on, args=(client, url, end, seed, numbers)) for seed in range(many)
-        ]
-        for one in callers:
-            one.start()
-        for one in callers:
-            one.join()
-        numbers.calm = until(lambda: at_rest(client))
-        _count_places(client, url, numbers)
-        server.send("numbers")
-        numbers.requests, _ = server.recv()
-        client.close()
-        until(lambda: files() <= numbers.files_before)
-        numbers.files_after = files()
-        numbers.connections_left = _connections_left(server)
-    return numbers
-
-
-def _call_on(client: httpx.Client, url: str, end: float, seed: int, numbers: Numbers) -> None:
-    chance = random.Random(seed)
-    while time.monotonic() < end:
-        method = chance.choice(["GET", "GET", "GET", "POST"])
-        try:
-            with client.stream(method, f"{url}/{seed}") as answer:
-                if chance.random() < 0.2:  # left after the first chunk
-                    next(answer.iter_raw(), b"")
-                    numbers.outcomes["left"] += 1
-                else:
-                    answer.read()
-                    numbers.outcomes[str(answer.status_code)] += 1
-        except Exception as error:
-            numbers.outcomes[type(error).__name__] += 1
-
-
-def _count_places(client: httpx.Client, url: str, numbers: Numbers) -> None:
-    def held(turn: int) -> bool:
-        try:
-            return client.post(f"{url}/held/{turn}").status_code == 200
-        except AttemptTimeout:
-            return False
-
-    for turn in range(TURNS):
-        with ThreadPoolExecutor(PLACES) as callers:
-            numbers.places = sum(callers.map(held, [turn] * PLACES))
-        if numbers.places == PLACES:
-            return
-
-
-# -- coroutines
-
-
-async def coroutines(seconds: float, many: int) -> Numbers:
-    with bad_day() as (url, server):
-        numbers = Numbers(files_before=files())
-        client = httpx.AsyncClient(transport=AsyncResilientTransport(**options()), **of_client())
-        end = time.monotonic() + seconds
-        await asyncio.gather(*(_acall_on(client, url, end, seed, numbers) for seed in range(many)))
+        await asyncio.gather(*(_call_on(isasync, client, url, end, seed, numbers) for seed in range(many)))
         numbers.calm = await _until(lambda: at_rest(client))
-        await _acount_places(client, url, numbers)
+        await _count_places(isasync, client, url, numbers)
         server.send("numbers")
         numbers.requests, _ = server.recv()
-        await client.aclose()
+        await client.aclose() if isasync else client.close()
         await _until(lambda: files() <= numbers.files_before)
         numbers.files_after = files()
-        numbers.connections_left = _connections_left(server)
+
+        def none_left() -> bool:
+            """Once the server has noticed the end of the connections."""
+            server.send("numbers")
+            _, numbers.connections_left = server.recv()
+            return numbers.connections_left == 0
+
+        await _until(none_left)
     return numbers
 
 
-async def _acall_on(client: httpx.AsyncClient, url: str, end: float, seed: int, numbers: Numbers) -> None:
+async def _call_on(isasync: bool, client: Any, url: str, end: float, seed: int, numbers: Numbers) -> None:
     chance = random.Random(seed)
     while time.monotonic() < end:
-        asking = asyncio.create_task(_ask(client, url, chance))
-        if chance.random() < 0.2:
+        asking = asyncio.ensure_future(
+            _aask(client, url, chance) if isasync else asyncio.to_thread(_ask, client, url, chance)
+        )
+        if isasync and chance.random() < 0.2:
             await asyncio.wait([asking], timeout=chance.uniform(0, 0.5))
             began = time.monotonic()
             asking.cancel()
@@ -240,8 +187,20 @@ async def _acall_on(client: httpx.AsyncClient, url: str, end: float, seed: int, 
             numbers.outcomes[type(error).__name__] += 1
 
 
-async def _ask(client: httpx.AsyncClient, url: str, chance: random.Random) -> str:
-    async with client.stream(chance.choice(["GET", "GET", "GET", "POST"]), url) as answer:
+METHODS = ["GET", "GET", "GET", "POST"]
+
+
+def _ask(client: httpx.Client, url: str, chance: random.Random) -> str:
+    with client.stream(chance.choice(METHODS), url) as answer:
+        if chance.random() < 0.2:  # left after the first chunk
+            next(answer.iter_raw(), b"")
+            return "left"
+        answer.read()
+        return str(answer.status_code)
+
+
+async def _aask(client: httpx.AsyncClient, url: str, chance: random.Random) -> str:
+    async with client.stream(chance.choice(METHODS), url) as answer:
         if chance.random() < 0.2:
             async for _ in answer.aiter_raw():
                 return "left"
@@ -249,18 +208,13 @@ async def _ask(client: httpx.AsyncClient, url: str, chance: random.Random) -> st
         return str(answer.status_code)
 
 
-async def _acount_places(client: httpx.AsyncClient, url: str, numbers: Numbers) -> None:
+async def _count_places(isasync: bool, client: Any, url: str, numbers: Numbers) -> None:
     for turn in range(TURNS):
-        held = (client.post(f"{url}/held/{turn}") for _ in range(PLACES))
-        answers = await asyncio.gather(*held, return_exceptions=True)
+        held = f"{url}/held/{turn}"
+        posts = (
+            client.post(held) if isasync else asyncio.to_thread(client.post, held) for _ in range(PLACES)
+        )
+        answers = await asyncio.gather(*posts, return_exceptions=True)
         numbers.places = sum(isinstance(one, httpx.Response) for one in answers)
         if numbers.places == PLACES:
             return
-
-
-async def _until(condition: Any) -> bool:
-    for _ in range(3_000):
-        if condition():
-            return True
-        await asyncio.sleep(0.01)
-    return False

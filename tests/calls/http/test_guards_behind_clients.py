@@ -60,23 +60,6 @@ def test_retries_end_when_the_circuit_opens(make_web, server):
     assert web.calm()
 
 
-def test_what_the_client_did_wrong_does_not_open_it(make_web, server):
-    web = make_web(circuit=breaker("http:{host}"), retry=None)
-    server.says(404)
-    for _ in range(5):
-        assert web.get(server.url).status_code == 404
-
-
-def test_it_closes_when_the_service_is_back(make_web, server):
-    web = make_web(circuit=breaker("http:{host}", open_for=0.2, success_threshold=1), retry=None)
-    server.says(503, 503, 200)
-    for _ in range(2):
-        web.get(server.url)
-    time.sleep(0.25)
-    assert web.get(server.url).status_code == 200
-    assert web.get(server.url).status_code == 200
-
-
 # -- limits
 
 
@@ -142,6 +125,7 @@ def test_a_deadline_is_for_fallbacks_too(make_web, server, other):
 # -- what is left behind
 
 
+@each_client
 def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
     """A sync attempt is abandoned in its thread; its answer comes when nobody waits for it."""
     held = threading.Event()
@@ -155,7 +139,7 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
         except AttemptTimeout as error:
             errors.append(error)
 
-    if way == "sync":  # beside the main thread, where an alarm would interrupt it
+    if way != "async":  # beside the main thread, where an alarm would interrupt it
         asking = threading.Thread(target=ask)
         asking.start()
         asking.join()

@@ -5,9 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import io
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -15,57 +12,11 @@ import httpx2
 import pytest
 
 from prefect_resilience import Effect, InDoubt, batch, resilient
-from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
+from prefect_resilience.http import ResilientTransport
 from tests.calls.http.server import Act
-from tests.calls.http.webs import AT_ONCE, Web
+from tests.calls.http.webs import AT_ONCE
 
 OURS: Any = {"retry": AT_ONCE, "circuit": None}
-
-
-class NewWeb(Web):
-    """A client of httpx2 with a resilient transport."""
-
-    def __init__(self, isasync: bool, runner: asyncio.Runner, **of_transport: Any) -> None:
-        self.isasync = isasync
-        self._runner = runner
-        kind: Any = AsyncResilientTransport if isasync else ResilientTransport
-        self.transport = kind(**{**OURS, **of_transport})
-        self.client = (httpx2.AsyncClient if isasync else httpx2.Client)(transport=self.transport)
-
-
-@pytest.fixture
-def web(way) -> Iterator[NewWeb]:
-    with asyncio.Runner() as runner:
-        made = NewWeb(way == "async", runner)
-        yield made
-        made.close()
-
-
-def test_answers_are_those_of_the_clients_library(web, server) -> None:
-    server.says(503, 503, 200)
-    assert isinstance(web.get(server.url), httpx2.Response)
-    server.says(Act(503, chunks=(b"so", b"rry")))
-    last = web.get(server.url)
-    assert (last.status_code, last.content) == (503, b"sorry")
-    with pytest.raises(httpx2.HTTPStatusError):
-        last.raise_for_status()
-    assert web.calm()
-
-
-def test_errors_are_those_of_the_clients_library(web, server) -> None:
-    server.says(Act(cut="before"))
-    with pytest.raises(httpx2.HTTPError):
-        web.get(server.url)
-    assert len(server.seen) == 3
-    assert web.calm()
-
-
-def test_a_body_is_sent_again_whole(web, server) -> None:
-    server.says(503, Act(cut="before"), 200)
-    files = {"file": ("a.txt", io.BytesIO(b"x" * 50_000), "text/plain")}
-    assert web.ask("PUT", server.url, files=files).status_code == 200
-    first, *others = [one.body for one in server.seen]
-    assert others == [first] * 2
 
 
 def test_what_left_is_seen(server) -> None:

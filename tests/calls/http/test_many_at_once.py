@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.calls.http.many import PLACES, Numbers, coroutines, threads
+from tests.calls.http.many import PLACES, Numbers, run
 
 LONG = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ def check(numbers: Numbers) -> None:
     [pytest.param(2.0, 100, marks=pytest.mark.slow), pytest.param(60.0, 200, marks=LONG)],
 )
 def test_threads(seconds, many):
-    check(threads(seconds, many))
+    check(asyncio.run(run(False, seconds, many)))
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_threads(seconds, many):
     [pytest.param(1.0, 500, marks=pytest.mark.slow), pytest.param(60.0, 2_000, marks=LONG)],
 )
 def test_coroutines(seconds, many):
-    numbers = asyncio.run(coroutines(seconds, many))
+    numbers = asyncio.run(run(True, seconds, many))
     check(numbers)
     assert len(numbers.latest) > 100
     latest = sorted(numbers.latest)

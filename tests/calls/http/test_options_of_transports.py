@@ -10,6 +10,7 @@ from prefect_resilience import Fallback, Timeout
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.http import AsyncResilientTransport, BaseURL, ResilientAdapter, ResilientTransport
 from tests.calls.http.server import Act
+from tests.calls.http.webs import each_client
 
 BAD = {
     "retry='often'": {"retry": "often"},
@@ -53,9 +54,10 @@ def test_a_password_in_a_url_is_not_shown():
     assert "hunter2" not in str(caught.value)
 
 
-def test_it_can_be_turned_off(make_web, server, other, monkeypatch):
+@each_client
+def test_it_can_be_turned_off(make_web, server, other, way, monkeypatch):
     monkeypatch.setenv("PREFECT_RESILIENCE_ENABLED", "false")
-    web = make_web(fallback=other.url, timeout=Timeout(idle=0.1))
+    web = make_web(fallback=other.url, timeout=5 if way == "requests" else Timeout(idle=0.1))
     server.says(503, Act(chunks=(b"one", b"two"), gap=0.2))
     assert web.get(server.url).status_code == 503
     assert web.get(server.url).content == b"onetwo"

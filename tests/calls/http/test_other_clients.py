@@ -8,10 +8,8 @@ from typing import Any
 import elasticsearch
 import httpx
 import pytest
-import requests
 from elastic_transport import HttpxAsyncHttpNode, NodeConfig, RequestsHttpNode
 from prefect.client.orchestration import get_client
-from prefect.exceptions import PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
 from prefect_resilience import ErrorCategory as C
@@ -22,14 +20,6 @@ from tests.calls.http.webs import AT_ONCE
 
 OURS: Any = {"retry": AT_ONCE, "circuit": None}
 FOUND = Act(headers={"X-Elastic-Product": "Elasticsearch"}, body=as_json({"_id": "1", "found": True}))
-
-
-def test_requests_in_one_line(server) -> None:
-    with requests.Session() as session:
-        session.mount("http://", ResilientAdapter(**OURS))
-        server.says(503, Act(cut="before"), FOUND)
-        assert session.get(server.url).json()["found"]
-        assert len(server.seen) == 3
 
 
 # -- Elasticsearch: a node class of one's own, since its nodes make their clients themselves
@@ -125,14 +115,3 @@ def test_prefects_client_in_one_line(server, way, fault) -> None:
                 server.says(fault, fault, prefect_api)
                 client.request("GET", "/health").raise_for_status()
     assert server.paths == ["/api/health"] * 3
-
-
-def test_prefects_client_gets_the_last_answer(server) -> None:
-    server.says(503)
-    with (
-        temporary_settings({PREFECT_API_URL: f"{server.url}/api", PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(httpx_settings={"transport": ResilientTransport(**OURS)}, sync_client=True) as client,
-        pytest.raises(PrefectHTTPStatusError, match="503"),
-    ):
-        client.request("GET", "/health")
-    assert len(server.seen) == 3

@@ -117,22 +117,6 @@ def test_a_connection_that_was_refused_left_nothing(make_web, server, method):
     assert len(server.seen) == 1
 
 
-def test_a_name_that_nobody_has_left_nothing(make_web):
-    web = make_web()
-    with pytest.raises(httpx.ConnectError) as caught:
-        web.post("http://nosuch.invalid/", json={})
-    assert "gave up after 3 attempts" in "\n".join(caught.value.__notes__)
-
-
-def test_a_handshake_that_was_cut_left_nothing(make_web, server):
-    server.says(Act(cut="accept"))
-    web = make_web()
-    with pytest.raises(httpx.ConnectError) as caught:
-        web.post(f"https://{server.host}/", json={})
-    assert "gave up after 3 attempts" in "\n".join(caught.value.__notes__)
-    assert server.connections == 3
-
-
 @each_client
 def test_retry_after_is_waited_for(make_web, server):
     web = make_web()

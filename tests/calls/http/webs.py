@@ -125,19 +125,29 @@ class RequestsWeb:
     """As much of a `Web` as a requests session can do."""
 
     error = requests.RequestException
+    isasync = False
 
     def __init__(self, **of_adapter: Any) -> None:
         self.client = requests.Session()
         self.client.mount("http://", ResilientAdapter(**{"retry": AT_ONCE, "circuit": None, **of_adapter}))
 
-    def ask(self, method: str, url: str, **options: Any) -> requests.Response:
-        return self.client.request(method, url, **options)
+    def ask(self, method: str, url: str, *, content: Any = None, **options: Any) -> requests.Response:
+        return self.client.request(method, url, **({} if content is None else {"data": content}), **options)
 
     def get(self, url: str, **options: Any) -> requests.Response:
         return self.ask("GET", url, **options)
 
     def post(self, url: str, **options: Any) -> requests.Response:
         return self.ask("POST", url, **options)
+
+    def open(self, method: str, url: str, **options: Any) -> requests.Response:
+        return self.ask(method, url, stream=True, **options)
+
+    def read(self, response: requests.Response) -> bytes:
+        return response.content
+
+    def pieces(self, of: Iterable[bytes]) -> Any:
+        return (piece for piece in of)
 
     def calm(self) -> bool:
         return True
