@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,7 @@ from prefect_resilience.guards.circuits.listeners import (
 )
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.stores import Document, MemoryStore
-
-PATIENCE = 60.0
+from tests.guards.circuits.workers import Member, fleet, run_code
 
 
 class HandStore(MemoryStore):
@@ -59,65 +56,11 @@ class HandStore(MemoryStore):
             raise StoreUnavailable("the store is away")
 
 
-class Worker:
-    """A real process that runs `code`; in it, `say(x)`, `hear()` and `given` talk with the test."""
-
-    def __init__(self, process: Any, connection: Connection) -> None:
-        self.process = process
-        self._connection = connection
-
-    def hear(self) -> Any:
-        """What the process says next."""
-        assert self._connection.poll(PATIENCE), "the process says nothing"
-        return self._connection.recv()
-
-    def say(self, message: Any) -> None:
-        self._connection.send(message)
-
-    def end(self) -> None:
-        self.process.join(PATIENCE)
-        assert self.process.exitcode == 0
-
-
-PRELUDE = """
-import time
-from prefect_resilience import CircuitBreaker, CircuitOpenError, get_circuits, reset_all_circuits
-say, hear = connection.send, connection.recv
-def fail():
-    raise TimeoutError("no answer")
-def attempt(breaker, fn):
-    try:
-        return breaker.call(fn)
-    except CircuitOpenError:
-        return "refused"
-    except TimeoutError:
-        return "failed"
-"""
-
-
 @pytest.fixture
-def start() -> Iterator[Callable[..., Worker]]:
+def start() -> Iterator[Callable[..., Member]]:
     """`start(code, url=...)` runs code in a process of its own, which shares nothing with this one."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["prefect_resilience.guards.circuits.breaker", "prefect_resilience.stores.sqlite"]
-    )
-    workers: list[Worker] = []
-
-    def run(code: str, **given: Any) -> Worker:
-        ours, theirs = context.Pipe()
-        process = context.Process(
-            target=exec, args=(PRELUDE + code, {"connection": theirs, **given}), daemon=True
-        )
-        process.start()
-        theirs.close()
-        workers.append(Worker(process, ours))
-        return workers[-1]
-
-    yield run
-    for worker in workers:
-        worker.process.kill()
-        worker.process.join()
+    with fleet() as begin:
+        yield lambda code, **given: begin(run_code, code=code, **given)
 
 
 @pytest.fixture

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits import document as learning
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.machine import CircuitDocument, Record, new, read, step
+from prefect_resilience.guards.circuits.machine import Record, new, step
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 
 NOW = 1_000_000.0
@@ -58,21 +57,6 @@ class Service:
 # -- a service that fails now and then, and then more
 
 
-@pytest.mark.slow
-@pytest.mark.no_cover  # ten thousands of calls
-@pytest.mark.parametrize("window", ["60s", 100])
-@pytest.mark.parametrize("rate", [0.001, 0.02, 0.2, 0.4])
-def test_the_usual_rate_opens_it_at_most_once_in_ten_thousand_calls(rate: float, window: Any) -> None:
-    for seed in range(1 if window == "60s" else 3):
-        service = Service(seed, window=window)
-        # What is not known yet cannot be spared: the fixed thresholds hold for the first window.
-        service.calls(2000, rate)
-        service.trips.clear()
-        service.calls(10_000, rate)
-        assert len(service.trips) <= 1
-        assert service.usual == pytest.approx(rate, abs=0.05)
-
-
 @pytest.mark.requirement("003.23")
 @pytest.mark.no_cover
 @pytest.mark.parametrize(
@@ -96,19 +80,6 @@ def test_a_little_more_than_usual_is_no_rise(window: Any) -> None:
     assert service.trips == []
 
 
-def test_a_circuit_that_does_not_learn_opens_on_twenty_percent_and_on_nothing_below_its_rate() -> None:
-    """What the adaptive one is for: a fixed threshold trips on the usual, or sleeps through a rise."""
-    nervous = Service(1, window=100, failure_rate=0.1)
-    nervous.policy = nervous.policy.model_copy(update={"adaptive": False})
-    nervous.calls(2000, 0.2)
-    assert len(nervous.trips) > 10
-    sleepy = Service(1, window=100, failure_rate=0.5)
-    sleepy.policy = sleepy.policy.model_copy(update={"adaptive": False})
-    sleepy.calls(2000, 0.1)
-    assert sleepy.trips == []
-    assert sleepy.document["baseline"] is None
-
-
 def test_an_outage_is_not_learnt() -> None:
     service = Service(3, window="60s")
     service.calls(3000, 0.01)
@@ -118,15 +89,6 @@ def test_an_outage_is_not_learnt() -> None:
         service.calls(200, 1.0, stop=True)
         service.close()
     assert service.usual == pytest.approx(before, abs=0.003)
-
-
-def test_a_rate_that_creeps_up_is_usual_only_up_to_failure_rate() -> None:
-    service = Service(4, window=50, failure_rate=0.5, failure_threshold=1000)
-    for percent in range(40):
-        service.calls(1000, percent / 100)
-    service.trips.clear()
-    service.calls(2000, 0.9)
-    assert service.trips
 
 
 def test_a_service_that_fails_more_than_the_fixed_thresholds_allow_is_known_in_the_end() -> None:
@@ -202,32 +164,6 @@ def test_a_false_alarm_is_as_rare_as_is_said() -> None:
             assert tail <= learning.CHANCE * (1 + 1e-9)
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        7,
-        {},
-        {"calls": 1.0, "failures": 0.0},
-        {"calls": "1", "failures": 0.0, "at": 0.0},
-        {"calls": math.inf, "failures": 0.0, "at": 0.0},
-        {"calls": 1.0, "failures": 2.0, "at": 0.0},
-        {"calls": 1e9, "failures": 0.0, "at": 0.0},
-        {"calls": 1.0, "failures": -1.0, "at": 0.0},
-    ],
-)
-def test_a_damaged_baseline_is_not_read(damaged: Any) -> None:
-    document = {**new(), "generation": 9, "baseline": damaged}
-    assert read(document) == new()
-    document["baseline"] = learning.learn(None, 40, 4, NOW, 60)
-    assert read(document) == document
-
-
-def test_a_document_of_before_there_were_baselines_is_read() -> None:
-    old = {key: value for key, value in new().items() if key != "baseline"}
-    assert read({**old, "generation": 4})["baseline"] is None
-    assert read({**old, "generation": 4})["generation"] == 4
-
-
 # -- by eye and by hand
 
 
@@ -252,51 +188,6 @@ def test_a_knob_that_cannot_be_meant_is_refused(knob: dict[str, Any]) -> None:
 
 
 # -- laws
-
-batches = st.lists(
-    st.tuples(
-        st.lists(st.tuples(st.sampled_from("sfSF"), st.integers(0, 400)), max_size=4),
-        st.sampled_from([0.0, 0.1, 7.0, 100.0, 1e6, -50.0]),
-    ),
-    max_size=30,
-)
-sizes = st.sampled_from(["10s", "60s", 5, 50])
-
-
-def fed(batches: Any, policy: CircuitPolicy) -> list[CircuitDocument]:
-    document, now, seen = new(), NOW, [new()]
-    for runs, pause in batches:
-        now += pause
-        document, _ = step(document, Record(document["generation"], tuple(runs)), now, policy)
-        seen.append(document)
-        if document["state"] != "closed":
-            document, _ = step(document, machine.Force("closed", "go on"), now, policy)
-    return seen
-
-
-@given(batches, sizes)
-@settings(deadline=None, max_examples=80)
-def test_the_document_stays_json_and_bounded_and_is_determined_by_what_happened(
-    batches: Any, window: Any
-) -> None:
-    policy = CircuitPolicy(adaptive=True, window=window, baseline_memory=60)
-    documents = fed(batches, policy)
-    assert documents == fed(batches, policy)
-    for document in documents:
-        text = json.dumps(document, allow_nan=False)
-        assert len(text) < 3000
-        assert read(json.loads(text)) == document
-
-
-@given(batches, sizes, st.floats(0.05, 1.0))
-@settings(deadline=None, max_examples=80)
-def test_what_is_learnt_opens_nothing_below_the_floor(batches: Any, window: Any, floor: float) -> None:
-    policy = CircuitPolicy(
-        adaptive=True, window=window, failure_rate_floor=floor, failure_rate=1.0, failure_threshold=1_000_000
-    )
-    for document in fed(batches, policy):
-        if document["state"] == "open":
-            assert document["window"]["failures"] >= floor * document["window"]["calls"]
 
 
 @given(st.integers(1, 500), st.floats(0.0001, 0.95), st.floats(0.01, 1), st.data())

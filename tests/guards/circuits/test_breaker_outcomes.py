@@ -172,26 +172,6 @@ def test_one_probe_at_a_time_and_a_cancelled_one_makes_room(breaker: CircuitBrea
     assert breaker.snapshot().probes_in_flight == 0
 
 
-def test_a_late_success_does_not_close_it(breaker: CircuitBreaker, store: Any) -> None:
-    """Called while it was closed, answered while it is half open."""
-    late = [breaker.admit() or breaker.ask() for _ in range(5)]
-    trip(breaker)
-    for permit in late:
-        breaker.settle(permit)
-    breaker.flush()
-    assert breaker.state == "open"
-    store.time += 30
-    probe = breaker.ask()
-    for permit in late:
-        breaker.settle(permit)
-    breaker.flush()
-    seen = breaker.snapshot()
-    assert (seen.state, seen.probes_in_flight) == ("half_open", 1)
-    breaker.settle(probe)
-    breaker.flush()
-    assert breaker.state == "half_open", "one of the two successes that are needed"
-
-
 # -- by hand
 
 
@@ -221,16 +201,6 @@ def test_a_reason_given_by_hand_is_stored_without_secrets(
     stored = json.dumps([document.value for _, document in store.scan("")])
     assert "is blocked" in stored
     assert "a1B2" not in stored
-
-
-def test_a_forced_opening_may_have_an_end(breaker: CircuitBreaker, store: Any) -> None:
-    breaker.call(int)
-    for until in (store.time + 60, datetime.fromtimestamp(store.time + 60, UTC), timedelta(minutes=1)):
-        breaker.force_open("maintenance", until=until)
-        assert breaker.snapshot().retry_at == pytest.approx(store.time + 60, abs=1)
-    store.time += 62
-    assert breaker.state == "half_open"
-    assert breaker.call(int) == 0
 
 
 PAST = datetime.now(UTC) - timedelta(hours=1)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks import circuits, fleet_crowd
+from benchmarks import fleet_crowd
 from benchmarks.fleet_simulation import numbers, simulate
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[3]
 
 
 def test_a_shared_circuit_leaks_less_and_knocks_with_one_hand() -> None:
@@ -40,19 +36,3 @@ def test_a_crowd_keeps_the_promises(workers: int, lost: float) -> None:
     assert found["window_off_by"] <= (0.03 if workers >= 64 else 0.05)
     if not lost:
         assert found["store_worst_second_closed"] <= 200
-
-
-def test_the_load_on_the_store_is_counted_and_does_not_grow_with_the_calls() -> None:
-    few = circuits.store_load("memory://few", 20, 1.5)
-    many = circuits.store_load("memory://many", 400, 1.5)
-    assert few["operations_per_second"] > 0
-    assert many["operations_per_second"] <= 2 * few["operations_per_second"]
-    flat = [{"calls_per_second": rate, "operations_per_second": 5} for rate in (10, 1000)]
-    assert circuits.is_flat(flat)
-    assert not circuits.is_flat([flat[0], {**flat[1], "operations_per_second": 9}])
-
-
-def test_the_circuits_of_one_store_have_a_bounded_load_each() -> None:
-    found = fleet_crowd.many(8, 400, 0.05, 1)
-    assert found["per_circuit"] <= found["busiest_circuit"] <= 100
-    assert found["circuits_per_worker"] == pytest.approx(sum(1 / rank for rank in range(1, 9)), rel=0.2)

@@ -24,14 +24,6 @@ def default_store() -> Iterator[str]:
     set_default_store(None)
 
 
-def test_equal_policies_share_a_circuit(store: Any) -> None:
-    first = CircuitBreaker("service", window="1m", store=store, sync_interval=1e-9)
-    second = CircuitBreaker("service", window="60s", store=store, sync_interval=1e-9)
-    first.force_open("now")
-    with pytest.raises(CircuitOpenError):
-        second.call(int)
-
-
 def test_another_policy_for_the_same_name_is_refused(store: Any) -> None:
     first = CircuitBreaker("service", store=store)
     with pytest.raises(ConfigurationError, match=r"open_for=30\.0 and cannot have open_for=5\.0") as caught:

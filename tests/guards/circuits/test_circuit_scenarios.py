@@ -11,7 +11,6 @@ from tests.guards.circuits import long, scenarios
 from tests.guards.circuits.distorted import DISTORTIONS, Distortion
 from tests.guards.circuits.long import SLACK
 from tests.guards.circuits.scenarios import LEASE, OPEN_FOR, PROBE_TAKES
-from tests.guards.circuits.target import Visit, most_at_once
 
 STORES = os.environ.get("PREFECT_RESILIENCE_TEST_FLEET_STORES", "sqlite,postgres,redis").split(",")
 """Kinds of stores, or URLs of empty ones."""
@@ -92,10 +91,3 @@ def test_in_full(scenario: str, fleet_url: str) -> None:
     told, kept = long.SCENARIOS[scenario](fleet_url)
     print(told)
     assert kept, told
-
-
-def test_calls_at_once_are_counted_right() -> None:
-    visits = [Visit(1, 0.0, 1.0), Visit(2, 0.5, 2.0), Visit(3, 1.0, 3.0), Visit(4, 5.0, 6.0)]
-    assert most_at_once(visits) == 2
-    assert most_at_once([*visits, Visit(5, 0.6, 0.7)]) == 3
-    assert most_at_once([]) == 0

@@ -166,16 +166,6 @@ def test_commands_that_cannot_be_told_change_nothing(breaker: CircuitBreaker, st
     assert breaker.state == "forced_open"
 
 
-def test_any_error_of_a_store_is_the_stores_own(store: Any, notices: list[StoreNotice]) -> None:
-    class Broken(MemoryStore):
-        def load(self, key: str) -> Any:
-            raise ZeroDivisionError("a driver's mistake")
-
-    breaker = CircuitBreaker("service", store=Broken(), sync_interval=1e-9)
-    assert breaker.call(int) == 0
-    assert [n.available for n in notices] == [False]
-
-
 def test_a_default_url_that_means_no_store_stops_nobody(
     monkeypatch: pytest.MonkeyPatch, notices: list[StoreNotice]
 ) -> None:
@@ -287,13 +277,6 @@ def test_a_document_that_others_keep_changing_stops_nobody(store: Any) -> None:
         breaker.reset()
     store.swap = swap
     assert breaker.snapshot().window_calls == 2
-
-
-def test_a_damaged_document_begins_anew(breaker: CircuitBreaker, store: Any) -> None:
-    store.swap("circuit/service", 0, {"state": "ajar"})
-    assert breaker.call(int) == 0
-    trip(breaker)
-    assert breaker.state == "open"
 
 
 def test_a_listener_that_fails_hurts_nobody(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -46,31 +47,20 @@ OPENED: list[tuple[float, Event]] = [(0, failed(1, 3, last_error="503"))]
 HALF_OPEN: list[tuple[float, Event]] = [*OPENED, (30, Acquire("p"))]
 
 
-UNSHARED = {"demand": None, "share": 1.0, "published_at": 0.0}
-"""What `sharing` keeps in a document; no step of the machine changes it."""
-
-
 def test_opened() -> None:
     document, changes = lived(OPENED)
-    assert {key: value for key, value in document.items() if key != "window"} == {
+    assert {**document, "window": None} == {
+        **new(),
         "state": "open",
         "generation": 2,
         "failures_in_row": 3,
-        "successes": 0,
-        "slow_successes": 0,
-        "probe_failures": 0,
-        "unanswered": 0,
-        "baseline": None,
         "opened_at": NOW,
         "retry_at": NOW + 30,
-        "hold_until": None,
         "openings": 1,
-        "leases": {},
         "reason": "3 failures in a row",
         "last_error": "503",
         "history": [[2, NOW, "open", NOW + 30]],
         "updated_at": NOW,
-        **UNSHARED,
     }
     assert changes == [EnteredState("closed", "open", NOW, "3 failures in a row", 2, NOW + 30, "503")]
 
@@ -149,7 +139,6 @@ def test_recovered() -> None:
             [4, NOW + 31, "closed", None],
         ],
         "updated_at": NOW + 31,
-        **UNSHARED,
     }
 
 
@@ -324,6 +313,10 @@ def test_an_adaptive_circuit_opens_on_a_rise_over_what_is_usual(floor: float) ->
             for field in ("generation", "failures_in_row", "successes", "slow_successes", "openings")
             for value in (None, "1", 1.5)
         ],
+        *[(field, math.nan) for field in ("retry_at", "hold_until", "updated_at")],
+        ("retry_at", math.inf),
+        ("openings", -1),
+        ("probe_failures", "two"),
         ("updated_at", None),
         ("state", "ajar"),
         ("leases", []),
@@ -331,8 +324,21 @@ def test_an_adaptive_circuit_opens_on_a_rise_over_what_is_usual(floor: float) ->
         ("leases", {"p": [1]}),
         ("leases", {"p": [1, "2"]}),
         ("leases", {"p": [1, 2, 3]}),
+        ("leases", {"p": [1, math.nan]}),
         ("window", {}),
-        ("baseline", {}),
+        *[
+            ("baseline", dict(zip(("calls", "failures", "at"), numbers, strict=False)))
+            for numbers in (
+                [],
+                [1.0, 0.0],
+                ["1", 0.0, 0.0],
+                [math.inf, 0.0, 0.0],
+                [1.0, 2.0, 0.0],
+                [1e9, 0.0, 0.0],
+                [1.0, -1.0, 0.0],
+            )
+        ],
+        ("baseline", 7),
         ("retry_at", None),
     ],
 )
@@ -340,6 +346,11 @@ def test_one_damaged_field_and_the_document_is_a_new_one(field: str, value: Any)
     document, _ = lived(OPENED)
     assert read(document) == document
     assert read({**document, field: value}) == new()
+
+
+@pytest.mark.parametrize("value", [None, 7, [], {}])
+def test_what_is_no_document_is_read_as_a_new_one(value: object) -> None:
+    assert read(value) == new()
 
 
 def test_whole_numbers_are_times_too() -> None:

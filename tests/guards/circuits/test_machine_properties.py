@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 
 policies = st.builds(
     CircuitPolicy,
+    adaptive=st.booleans(),
     failure_threshold=st.integers(1, 6),
     volume_threshold=st.integers(1, 12),
     failure_rate=st.sampled_from([0.1, 0.5, 1.0]),

@@ -15,37 +15,6 @@ def test_texts_are_bounded() -> None:
     assert len(bench.does(Force("forced_open", "y" * 10_000))["reason"]) == 300
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        7,
-        [],
-        {},
-        {**new(), "state": "ajar"},
-        {**new(), "generation": "1"},
-        {**new(), "retry_at": "soon"},
-        {**new(), "reason": 5},
-        {**new(), "updated_at": None},
-        {**new(), "leases": []},
-        {**new(), "leases": {"a": 5}},
-        {**new(), "leases": {"a": [1]}},
-        {**new(), "leases": {"a": [1, None]}},
-        {**new(), "window": {}},
-        {**new(), "state": "open"},
-        {**new(), "openings": -1},
-        {**new(), "probe_failures": "two"},
-        {**new(), "state": "open", "retry_at": float("nan")},
-        {**new(), "state": "open", "retry_at": float("inf")},
-        {**new(), "leases": {"a": [1, float("nan")]}},
-        {**new(), "hold_until": float("nan")},
-        {**new(), "updated_at": float("nan")},
-    ],
-)
-def test_what_is_no_document_is_read_as_a_new_one(value: object) -> None:
-    assert read(value) == new()
-
-
 def test_a_document_is_read_as_it_is_with_what_a_later_version_added() -> None:
     bench = Bench(probes=2).opened()
     bench.asks("a", after=30)
@@ -55,15 +24,16 @@ def test_a_document_is_read_as_it_is_with_what_a_later_version_added() -> None:
     assert after["of_the_future"] == 1
 
 
-OLDER = {key: value for key, value in new().items() if key not in {"probe_failures", "unanswered"}}
-"""What the version before wrote."""
+SINCE = {"probe_failures": 0, "unanswered": 0, "baseline": None}
+OLDER = {key: value for key, value in new().items() if key not in SINCE}
+"""What versions before wrote."""
 
 
 def test_a_document_of_an_older_version_is_read() -> None:
     bench = Bench()
     half_open = {**OLDER, "state": "half_open", "generation": 3, "successes": 1, "openings": 1}
     bench.document = read(half_open)
-    assert bench.document == {**half_open, "probe_failures": 0, "unanswered": 0}
+    assert bench.document == {**half_open, **SINCE}
     assert bench.probed("f").probed("s")["state"] == "closed"
 
 

@@ -80,24 +80,6 @@ def test_an_opening_elsewhere_comes_without_a_call(url: str) -> None:
     assert breaker.call(int) == 0
 
 
-def test_failures_elsewhere_open_it_here(url: str) -> None:
-    _, circuit = following(url)
-    other = CircuitBreaker("news", store=elsewhere(url), **POLICY)
-    for _ in range(5):
-        other.record_failure(TimeoutError("no answer"))
-    wait_until(lambda: circuit.shown.view.refused)
-    assert circuit.shown.view.document["reason"] == "5 failures in a row"
-
-
-def test_other_circuits_are_not_told(url: str) -> None:
-    _, circuit = following(url)
-    view = circuit.shown.view
-    CircuitBreaker("other", store=elsewhere(url), **POLICY).force_open()
-    CircuitBreaker("news", store=elsewhere(url), **POLICY).force_open()
-    wait_until(lambda: circuit.shown.view is not view)
-    assert circuit.shown.view.document["generation"] == 2
-
-
 def test_late_and_doubled_news_changes_nothing(url: str) -> None:
     _, circuit = following(url)
     store = open_store(url)

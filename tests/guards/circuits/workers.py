@@ -45,6 +45,11 @@ class Member:
         """kill -9, now."""
         self.process.kill()
 
+    def end(self) -> None:
+        """Wait until it has ended, without an error."""
+        self.process.join(PATIENCE)
+        assert self.process.exitcode == 0
+
 
 Start = Callable[..., Member]
 
@@ -73,6 +78,29 @@ def fleet() -> Iterator[Start]:
             member.kill()
         for member in members:
             member.process.join()
+
+
+PRELUDE = """
+import os
+import time
+from prefect_resilience import CircuitBreaker, CircuitOpenError
+from prefect_resilience.guards.circuits.listeners import add_transition_listener
+say, hear = line.send, line.recv
+def fail():
+    raise TimeoutError("no answer")
+def attempt(breaker, fn):
+    try:
+        return breaker.call(fn)
+    except CircuitOpenError:
+        return "refused"
+    except TimeoutError:
+        return "failed"
+"""
+
+
+def run_code(line: Connection, code: str, **given: Any) -> None:
+    """In it, `say(x)`, `hear()` and what is given talk with the test."""
+    exec(PRELUDE + code, {"line": line, **given})
 
 
 def _join(line: Connection, name: str, url: str, policy: dict[str, Any], news: Distortion) -> CircuitBreaker:
