@@ -5,7 +5,6 @@ import copy
 import gc
 import pickle
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,7 +13,6 @@ from prefect_resilience import (
     AdaptiveLimit,
     AdaptiveLimitFullError,
     AttemptTimeout,
-    Bulkhead,
     BulkheadFullError,
     LimitRefused,
     RateLimit,
@@ -64,32 +62,6 @@ def fail(error):
     raise error
 
 
-def test_it_finds_what_a_service_works_on_at_a_time():
-    limit = AdaptiveLimit(4, maximum=60)
-
-    async def run():
-        desks, most, inside = asyncio.Semaphore(12), 0, 0
-
-        async def ask():
-            nonlocal most, inside
-            inside += 1
-            most = max(most, inside)
-            async with desks:
-                await asyncio.sleep(0.02)  # long beside the delays of a busy machine
-            inside -= 1
-
-        async def asks(until):
-            while time.monotonic() < until:
-                await limit.acall(ask)
-
-        until = time.monotonic() + 5
-        await asyncio.gather(*(asks(until) for _ in range(60)))
-        return most
-
-    assert asyncio.run(run()) >= 8  # it began with 4
-    assert 6 <= limit.current < 50
-
-
 def test_only_overload_is_a_reason_to_fall():
     for error in (Mistake(), ValueError("no"), KeyboardInterrupt()):
         limit = counting()
@@ -110,15 +82,6 @@ def test_the_rejections_of_an_inner_limit_do_not_count():
     with pytest.raises(LimitRefused):
         both()
     assert counted(outer) == (1, 0)
-
-
-def test_many_refusals_lower_the_number():
-    limit = AdaptiveLimit(20)
-    for _ in range(200):
-        with pytest.raises(Busy):
-            limit.call(fail, Busy())
-        time.sleep(0.0002)
-    assert limit.current < 20
 
 
 def test_the_duration_of_a_call_may_be_given():
@@ -226,11 +189,6 @@ def test_its_json_form_is_like_that_of_the_others():
     assert limit.model_dump(mode="json") == {"initial": 10, "minimum": 2, "maximum": 50, "max_wait": 0.5}
     again = AdaptiveLimit.model_validate_json(limit.model_dump_json())
     assert again.model_dump() == limit.model_dump()
-
-
-def test_it_may_stand_beside_other_limits():
-    calls = resilient(retry=None, limits=[Bulkhead(5), AdaptiveLimit(5), RateLimit(100, per=1)])(lambda: 0)
-    assert calls() == 0
 
 
 def the_line(limit):

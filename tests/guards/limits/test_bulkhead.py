@@ -36,14 +36,6 @@ def nothing_is_left():
     assert line._lines.by_key == {}
 
 
-def test_threads_share_the_places():
-    room, bulkhead = Service(), Bulkhead(3)
-    with ThreadPoolExecutor(12) as pool:
-        for _ in range(60):
-            pool.submit(bulkhead.call, room.hang, 0.003)
-    assert (room.most, room.calls, room.inside) == (3, 60, 0)
-
-
 async def test_tasks_share_the_places_and_the_loop_goes_on():
     room, bulkhead = Service(), Bulkhead(2)
     ticks = 0
@@ -89,18 +81,6 @@ def test_the_first_to_come_is_the_first_to_go_in():
     assert order == list(range(8))
 
 
-async def test_async_callers_are_served_in_order_too():
-    bulkhead, order = Bulkhead(1), []
-    async with bulkhead:
-        tasks = []
-        for number in range(8):
-            tasks.append(asyncio.create_task(bulkhead.acall(order.append, number)))
-            await asyncio.sleep(0)
-        assert waiting(bulkhead) == 8
-    await asyncio.gather(*tasks)
-    assert order == list(range(8))
-
-
 @pytest.mark.parametrize("max_wait", [0, 0.05])
 def test_no_place_in_time(max_wait):
     bulkhead = Bulkhead(1, max_wait=max_wait, name="narrow")
@@ -112,14 +92,6 @@ def test_no_place_in_time(max_wait):
     assert caught.value.waited >= max_wait
     assert (caught.value.name, caught.value.max_concurrent) == ("narrow", 1)
     assert bulkhead.call(int) == 0  # and nothing was lost
-
-
-async def test_no_place_in_time_for_an_async_caller():
-    bulkhead = Bulkhead(1, max_wait=0.05)
-    async with bulkhead:
-        with pytest.raises(BulkheadFullError, match="without a name is full"):
-            await bulkhead.acall(asyncio.sleep, 0)
-    await bulkhead.acall(asyncio.sleep, 0)
 
 
 async def test_a_cancelled_caller_gives_up_its_turn():
@@ -143,16 +115,6 @@ async def test_a_caller_cancelled_as_its_turn_comes_passes_the_place_on():
     await adrive(bulkhead.finish(ticket))  # the place is the first one's now, who does not know yet
     first.cancel()
     assert await asyncio.wait_for(second, 10) == "second"
-
-
-async def test_a_call_that_is_cancelled_leaves():
-    bulkhead = Bulkhead(1)
-    task = asyncio.create_task(bulkhead.acall(asyncio.sleep, 60))
-    await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await asyncio.wait_for(bulkhead.acall(asyncio.sleep, 0, "in"), 10) == "in"
 
 
 def test_the_place_of_a_loop_that_was_closed_passes_on():

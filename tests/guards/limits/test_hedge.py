@@ -1,133 +1,143 @@
-"""A slow answer is asked for again; the first success wins and nobody is left running."""
+"""A slow answer is asked for again and the first success wins: of coroutines, and of calls in threads."""
 
 import asyncio
-import functools
 import gc
+import threading
 import time
+from functools import partial
 
-import httpx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from prefect_resilience import AttemptTimeout, Bulkhead, Hedge, RateLimit, Timeout, resilient
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.limits.bulkhead import Bulkhead
-from prefect_resilience.guards.limits.hedge import Hedge
-from prefect_resilience.guards.limits.rate import RateLimit
+from prefect_resilience.guards.limits import hedge as hedges
+from prefect_resilience.guards.limits import line
+from prefect_resilience.guards.limits.quantiles import FORGETS, LatencySketch
+from prefect_resilience.guards.timeouts.threads import overdue_calls
+from tests.guards.limits.hanging import wait_until
+
+LONG, ONCE_ALL_BEGAN = 60.0, -1.0
 
 
 class Script:
-    """An async function whose calls go as written: seconds until an answer or an error.
+    """A function, and as `later` a coroutine function, whose calls go as written: seconds until an answer or
+    an error; the last line again and again.
 
-    With None for the seconds a call ends a moment after all that are written have begun.
+    LONG is until `finish`, ONCE_ALL_BEGAN a moment after all that are written have begun.
     """
 
     def __init__(self, *lines):
-        self.lines = lines
-        self.started = 0
-        self.all_begun = asyncio.Event()
-        self.cancelled = []
-        self.ended = []
+        self.lines, self.calls, self.ended = lines, 0, 0
+        self.finish, self.all_begun, self._lock = threading.Event(), threading.Event(), threading.Lock()
 
-    async def __call__(self, *args):
-        number = self.started
-        self.started += 1
-        if self.started == len(self.lines):
+    def _begins(self):
+        with self._lock:
+            seconds, outcome = self.lines[min(self.calls, len(self.lines) - 1)]
+            self.calls += 1
+        if self.calls == len(self.lines):
             self.all_begun.set()
-        seconds, outcome = self.lines[number]
-        try:
-            if seconds is None:
-                await self.all_begun.wait()
-            await asyncio.sleep(0.1 if seconds is None else seconds)
-        except asyncio.CancelledError:
-            self.cancelled.append(number)
-            await asyncio.sleep(0.01)  # cleaning up takes a moment
-            raise
-        finally:
-            self.ended.append(number)
+        return seconds, outcome
+
+    def _ends(self, outcome):
         if isinstance(outcome, BaseException):
             raise outcome
         return outcome
 
+    def __call__(self):
+        seconds, outcome = self._begins()
+        if seconds == ONCE_ALL_BEGAN:
+            self.all_begun.wait(LONG)
+        self.finish.wait(0.1 if seconds == ONCE_ALL_BEGAN else seconds)
+        self.ended += 1
+        return self._ends(outcome)
 
-async def test_a_quick_answer_needs_no_other_call():
-    script = Script((0, "first"))
-    assert await Hedge(after=30).acall(script, 1) == "first"
-    assert script.started == 1
-
-
-async def test_a_slow_one_is_overtaken_cancelled_and_awaited():
-    script = Script((60, "first"), (0, "second"))
-    assert await Hedge(after=0.02).acall(script) == "second"
-    assert script.cancelled == [0]
-    assert sorted(script.ended) == [0, 1]
-
-
-async def test_the_first_may_still_win():
-    script = Script((None, "first"), (60, "second"))
-    assert await Hedge(after=0.02).acall(script) == "first"
-    assert script.cancelled == [1]
-
-
-async def test_no_more_than_max_others():
-    script = Script((None, "first"), (60, 2), (60, 3))
-    assert await Hedge(after=0.01, max=2).acall(script) == "first"
-    assert script.started == 3
+    async def later(self):
+        seconds, outcome = self._begins()
+        try:
+            if seconds == ONCE_ALL_BEGAN:
+                await asyncio.to_thread(self.all_begun.wait, LONG)
+            await asyncio.sleep(0.1 if seconds == ONCE_ALL_BEGAN else seconds)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)  # cleaning up takes a moment
+            raise
+        finally:
+            self.ended += 1
+        return self._ends(outcome)
 
 
-async def test_a_failure_starts_the_next_at_once():
-    script = Script((0, ValueError("first")), (0, "second"))
-    began = time.monotonic()
-    assert await Hedge(after=30).acall(script) == "second"
-    assert time.monotonic() - began < 15
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    hedges._all_measured.of.cache_clear()
+    yield
+    wait_until(lambda: overdue_calls() == 0 and not line._lines.by_key)
 
 
-async def test_a_failure_waits_for_the_other_one():
-    script = Script((None, "first"), (0, ValueError("second")))
-    assert await Hedge(after=0.02).acall(script) == "first"
+@pytest.fixture(params=["sync", "async"])
+def ask(request):
+    """Calls a script with a hedge. A coroutine that lost is over then; a thread that lost is overdue."""
+    asked = []
+
+    def call(hedge, script):
+        asked.append(script)
+        try:
+            if request.param == "sync":
+                return hedge.call(script)
+            return asyncio.run(hedge.acall(script.later))
+        finally:
+            assert request.param == "sync" or script.ended == script.calls
+            wait_until(lambda: overdue_calls() == script.calls - script.ended)
+
+    yield call
+    for script in asked:
+        script.finish.set()
 
 
-async def test_when_all_fail_the_first_error_tells_of_the_others():
+FAILS = ValueError("of this call")
+SCRIPTS = {
+    "a quick answer": (Hedge(LONG), [(0, "first")], "first", 1),
+    "a slow one is overtaken": (Hedge(0.02), [(LONG, "first"), (0, "second")], "second", 2),
+    "the first may still win": (Hedge(0.02), [(ONCE_ALL_BEGAN, "first"), (LONG, "second")], "first", 2),
+    "no more than max": (Hedge(0.01, max=2), [(ONCE_ALL_BEGAN, "first"), (LONG, 2), (LONG, 3)], "first", 3),
+    "a failure starts the next at once": (Hedge(LONG), [(0, FAILS), (0, "second")], "second", 2),
+    "a failure waits for the other one": (Hedge(0.02), [(ONCE_ALL_BEGAN, "first"), (0, FAILS)], "first", 2),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_first_success_answers(ask, name):
+    hedge, lines, answer, calls = SCRIPTS[name]
+    script, began = Script(*lines), time.monotonic()
+    assert ask(hedge, script) == answer
+    assert script.calls == calls
+    assert time.monotonic() - began < LONG / 2
+
+
+def test_when_all_fail_the_first_error_tells_of_the_others(ask):
     first = ValueError("first")
     script = Script((0, first), (0, KeyError("second")), (0, OSError("https://ann:hunter2-and-more@host/")))
     with pytest.raises(ValueError, match="first") as caught:
-        await Hedge(after=30, max=2).acall(script)
+        ask(Hedge(LONG, max=2), script)
     assert caught.value is first
     notes = "\n".join(first.__notes__)
     assert "hedged call 2 failed too: KeyError('second')" in notes
     assert "hedged call 3 failed too: OSError" in notes
     assert "hunter2" not in notes
+    same = KeyError("same")
+    with pytest.raises(KeyError):
+        ask(Hedge(LONG), Script((0, same)))
+    assert not getattr(same, "__notes__", [])
 
 
 async def test_a_cancelled_caller_leaves_nothing_running():
-    script = Script((60, 1), (60, 2))
-    task = asyncio.create_task(Hedge(after=0.01).acall(script))
-    await script.all_begun.wait()
+    script = Script((LONG, 1), (LONG, 2))
+    task = asyncio.create_task(Hedge(after=0.01).acall(script.later))
+    await asyncio.to_thread(script.all_begun.wait, LONG)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert sorted(script.ended) == [0, 1]
-
-
-async def test_at_a_real_service(service, reply):
-    service.says(reply(delay=30, body="slow"), reply(body="quick"))
-    async with httpx.AsyncClient() as client:
-        answer = await Hedge(after=0.1).acall(client.get, service.url)
-    assert answer.text == "quick"
-    assert len(service.calls) == 2
-
-
-async def test_async_functions_of_every_kind():
-    async def answer(value):
-        return value
-
-    class Reader:
-        async def read(self):
-            return "method"
-
-    hedge = Hedge("1s")
-    assert await hedge.acall(answer, 1) == 1
-    assert await hedge.acall(functools.partial(answer, 2)) == 2
-    assert await hedge.acall(Reader().read) == "method"
-    assert await hedge.acall(Script((0, "object"))) == "object"
+    assert script.ended == 2
 
 
 def fetch():
@@ -142,25 +152,26 @@ async def test_a_sync_function_is_refused_before_it_is_called():
 
 
 async def test_a_failure_beside_the_winner_is_not_left_unread(caplog):
-    gate = asyncio.Event()
+    gate, started = asyncio.Event(), []
 
     async def both_at_once():
+        started.append(1)
         number = len(started)
-        started.append(number)
         await gate.wait()
-        if number == 1:
+        if number == 2:
             raise ValueError("second")
         return "first"
 
-    started = []
     task = asyncio.create_task(Hedge(after=0.01).acall(both_at_once))
-    await asyncio.sleep(0)
     while len(started) < 2:  # noqa: ASYNC110 they start by themselves
         await asyncio.sleep(0.005)
     gate.set()
     assert await task == "first"
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+# -- places in limits
 
 
 class Running:
@@ -204,3 +215,139 @@ async def test_each_call_counts_in_the_rate():
     with pytest.raises(asyncio.CancelledError):
         await calling
     assert service.inside == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "answer"),
+    [((LONG, "first"), (0, "second"), "second"), ((0.1, "first"), (LONG, "second"), "first")],
+    ids=["the first call lost", "the other call lost"],
+)
+def test_the_loser_keeps_its_place_until_it_ends(first, second, answer):
+    room, script = Bulkhead(2, max_wait=0, name="room"), Script(first, second)
+    guarded = resilient(retry=None, limits=room, hedge=Hedge(0.02))(lambda: script())
+    assert guarded() == answer
+    assert line.in_line("bulkhead:room") == 1
+    if answer == "second":
+        assert line.overdue_places("bulkhead:room") == 1
+    assert room.call(int) == 0
+    script.finish.set()
+    wait_until(lambda: line.in_line("bulkhead:room") == 0)
+
+
+def test_no_other_call_without_a_free_place():
+    script = Script((0.1, "first"), (0, "second"))
+    guarded = resilient(retry=None, limits=Bulkhead(1), hedge=Hedge(0.01))(lambda: script())
+    assert guarded() == "first"
+    assert script.calls == 1
+
+
+def test_an_attempt_that_is_over_makes_no_more_calls():
+    script = Script((LONG, "late"))
+    slow = resilient(retry=None, timeout=Timeout(0.05, mode="thread"), hedge=Hedge(0.15))(lambda: script())
+    with pytest.raises(AttemptTimeout):
+        slow()
+    time.sleep(0.3)
+    assert script.calls == 1
+    script.finish.set()
+
+
+def test_abandoned_calls_are_bounded(monkeypatch):
+    monkeypatch.setattr(hedges, "MOST_OVERDUE", 2)
+    finish, quick = threading.Event(), Hedge(0.01)
+    made = []
+
+    def read(number):
+        made.append(number)
+        if made.count(number) == 1 and number < 3:
+            finish.wait(10)
+        elif number == 3:
+            time.sleep(0.1)
+        return number
+
+    assert [quick.call(read, number) for number in (10, 0, 1)] == [10, 0, 1]
+    assert made.count(0) == 2
+    assert quick.call(read, 3) == 3
+    assert made.count(3) == 1
+    finish.set()
+
+
+# -- delays that are percentiles
+
+
+def test_a_percentile_waits_for_its_warm_up_and_follows_what_is_measured(ask, monkeypatch):
+    monkeypatch.setattr(hedges, "WARM_UP", 20)
+    hedge, script = Hedge("p90"), Script(*[(0.002, "x")] * 20, (LONG, "slow"), (0, "quick"))
+    assert [ask(hedge, script) for _ in range(20)] == ["x"] * 20
+    assert script.calls == 20
+    assert ask(hedge, script) == "quick"
+
+
+def test_a_percentile_bounds_the_load_that_it_adds(monkeypatch):
+    monkeypatch.setattr(hedges, "WARM_UP", 20)
+    hedge, made = Hedge("p90"), []
+
+    def read():
+        made.append(1)
+        time.sleep(0.001 if len(made) <= 20 else 0.01)  # everything became slow
+
+    for _ in range(60):
+        hedge.call(read)
+    assert len(made) - 60 <= 0.2 * 60
+
+
+def test_each_function_and_limit_is_measured_by_itself(monkeypatch):
+    monkeypatch.setattr(hedges, "MOST_MEASURED", 3)
+    measured = hedges._AllMeasured().of
+    monkeypatch.setattr(hedges._all_measured, "of", measured)
+
+    def calls(*names):
+        return [measured(name).calls for name in names]
+
+    hedge = Hedge("p50")
+    hedge.call(int)
+    hedge.call(partial(str, "x"))
+    hedge.within(int, [Bulkhead(1, name="llm:{kind}")], {"kind": "a"})()
+    assert calls("int", "str", "int|llm:a") == [1, 1, 1]
+    hedge.call(float)
+    assert calls("str", "int|llm:a", "float", "int") == [1, 1, 1, 0]
+
+
+def test_json_means_the_same():
+    assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)
+    assert Hedge.model_validate_json('{"after": "p99", "max": 2}') == Hedge("p99", 2)
+    assert Hedge("p99.9").model_dump()["after"] == "p99.9"
+
+
+latencies = st.lists(st.floats(1e-5, 1e3), min_size=1, max_size=400)
+
+
+@settings(max_examples=200, deadline=None)
+@given(latencies, st.floats(0.01, 0.999))
+def test_an_estimate_is_close_to_the_exact_percentile(values, share):
+    sketch = LatencySketch()
+    for value in values:
+        sketch.add(value)
+    exact = sorted(values)
+    rank = min(int(share * len(values)), len(values) - 1)
+    near = {exact[max(rank - 1, 0)], exact[rank], exact[min(rank + 1, len(values) - 1)]}
+    assert any(abs(sketch.quantile(share) - value) <= 0.026 * value for value in near)
+
+
+def test_an_estimate_follows_a_change_and_stays_small():
+    sketch = LatencySketch()
+    for _ in range(3 * FORGETS):
+        sketch.add(1.0)
+    for number in range(15 * FORGETS):
+        sketch.add(0.01 + number % 10 / 1000)
+    assert sketch.quantile(0.95) < 0.021
+    assert len(sketch._buckets) < 20
+    assert sketch.seen == 18 * FORGETS
+
+
+def test_any_latency_can_be_added_and_none_cannot_be_estimated():
+    sketch = LatencySketch()
+    with pytest.raises(ValueError, match="no latency yet"):
+        sketch.quantile(0.5)
+    for value in (0.0, 1e-9, 1e12):
+        sketch.add(value)
+    assert sketch.quantile(1.0) == pytest.approx(1e6, rel=0.03)

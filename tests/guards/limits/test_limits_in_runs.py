@@ -1,7 +1,6 @@
 """Limits that a fleet shares, on a real Prefect API and a real HTTP service."""
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
@@ -16,14 +15,12 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.guards.limits import leases, line, shared
 from prefect_resilience.guards.limits.bulkhead import Bulkhead
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, RateLimitedError
 from prefect_resilience.guards.limits.rate import RateLimit
-from tests.guards.limits.counting import Counting
-from tests.guards.limits.hanging import wait_until
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,67 +62,6 @@ def taken_by_somebody_else(prefect_name):
 def give_back(lease_id):
     with get_client(sync_client=True) as client:
         client.release_concurrency_slots_with_lease(lease_id)
-
-
-@pytest.fixture
-def counting():
-    made = Counting()
-    yield made
-    made.close()
-
-
-WORKER = textwrap.dedent(
-    """
-    import asyncio, sys, urllib.request
-    from concurrent.futures import ThreadPoolExecutor
-    from contextvars import copy_context
-    from prefect import flow
-    from prefect_resilience.guards.limits.bulkhead import Bulkhead
-    from prefect_resilience.guards.limits.rate import RateLimit
-
-    url, limit = sys.argv[1], eval(sys.argv[2])
-
-    def read():
-        urllib.request.urlopen(url, timeout=30).read()
-
-    @flow
-    def threads():
-        with ThreadPoolExecutor(4) as pool:
-            for call in [pool.submit(copy_context().run, limit.call, read) for _ in range(12)]:
-                call.result()
-
-    @flow
-    async def tasks():
-        await asyncio.gather(*(limit.acall(asyncio.to_thread, read) for _ in range(12)))
-
-    asyncio.run(tasks()) if sys.argv[3] == "async" else threads()
-    """
-)
-
-
-def fleet(api_url, counting, limit):
-    """Two processes, one of threads and one of tasks, with 12 calls each."""
-    environment = {**os.environ, "PREFECT_API_URL": api_url, "PREFECT_LOGGING_LEVEL": "ERROR"}
-    started = [
-        subprocess.Popen([sys.executable, "-c", WORKER, counting.url, limit, kind], env=environment)
-        for kind in ("sync", "async")
-    ]
-    assert [process.wait(90) for process in started] == [0, 0]
-    assert len(counting.times) == 24
-
-
-def test_two_processes_never_exceed_the_places(api_url, counting, name):
-    fleet(api_url, counting, f"Bulkhead(2, name={name!r})")
-    assert counting.most <= 2
-    found = seen(f"bulkhead:{name}")
-    assert (found.limit, found.active_slots, found.slot_decay_per_second) == (2, 0, 0)
-
-
-def test_two_processes_share_the_rate(api_url, counting, name):
-    fleet(api_url, counting, f"RateLimit(6, name={name!r})")
-    # 3.8 s where they were allowed, less where they arrive; half of that if each process had its own rate.
-    assert counting.times[-1] - counting.times[0] >= 2.8
-    assert seen(f"rate-limit:{name}").limit == 1
 
 
 @pytest.mark.smoke
@@ -252,37 +188,6 @@ def test_a_caller_cancelled_while_the_api_is_asked_leaves_no_place_taken(name, m
     assert asyncio.run(task(body)()) == 0
 
 
-def test_a_call_that_is_cancelled_gives_its_place_back(name):
-    async def body():
-        bulkhead = Bulkhead(1, name=name)
-        calling = asyncio.create_task(bulkhead.acall(asyncio.sleep, 60))
-        await asyncio.to_thread(wait_until, lambda: leases._leases.held)
-        calling.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await calling
-        return await asyncio.wait_for(bulkhead.acall(int), 20)
-
-    assert asyncio.run(task(body)()) == 0
-
-
-def test_a_lease_is_renewed_while_it_is_held_and_one_that_is_lost_is_told(name, monkeypatch, caplog):
-    monkeypatch.setattr(leases, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(leases, "TICK_SECONDS", 0.02)
-    renewed, renew = [], shared.renew
-    monkeypatch.setattr(leases, "renew", lambda *args: renewed.append(renew(*args)) or renewed[-1])
-
-    def body():
-        with Bulkhead(1, name=name):
-            (lease,) = leases._leases.held
-            wait_until(lambda: len(renewed) >= 2)
-            give_back(lease.id)  # as the server does with a lease that has run out
-            wait_until(lambda: renewed[-1] is False)
-        return renewed
-
-    assert in_run(body)[:2] == [True, True]
-    assert "Lost a place of the limit" in caplog.text
-
-
 def test_a_process_that_ends_gives_its_places_back(api_url, name):
     code = textwrap.dedent(
         f"""
@@ -300,29 +205,6 @@ def test_a_process_that_ends_gives_its_places_back(api_url, name):
     environment = {**os.environ, "PREFECT_API_URL": api_url, "PREFECT_LOGGING_LEVEL": "ERROR"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
     assert seen(f"bulkhead:{name}").active_slots == 0
-
-
-def test_an_api_that_is_away_is_said_once_and_the_limit_holds_here(name, caplog, monkeypatch):
-    caplog.set_level(logging.INFO, "prefect_resilience.limits")
-    monkeypatch.setattr(shared, "ASK_AGAIN_SECONDS", 0.0)
-    bulkhead, rate = Bulkhead(1, max_wait=0, name=name), RateLimit(1, per="1h", max_wait=0, name=name)
-
-    def body():
-        with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-            with bulkhead, pytest.raises(BulkheadFullError):
-                bulkhead.call(int)
-            assert asyncio.run(bulkhead.acall(int)) == 0
-            assert rate.call(int) == 0
-            with pytest.raises(RateLimitedError):
-                rate.call(int)
-        return bulkhead.call(int)
-
-    assert in_run(body) == 0
-    said = [record.getMessage() for record in caplog.records if record.name == "prefect_resilience.limits"]
-    assert [text.split(":")[0] for text in said if f"bulkhead:{name}" in text] == [
-        "Prefect's API is unavailable for the limit 'bulkhead",
-        "Prefect's API is available again",
-    ]
 
 
 def test_a_rate_that_the_fleet_has_used_up_is_refused_at_once(name):

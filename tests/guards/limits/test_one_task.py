@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 import contextvars
-import gc
-import weakref
 
 import anyio
 import pytest
@@ -327,28 +325,3 @@ async def test_after_the_end_there_are_no_steps():
     assert await life.close()
     assert (await life.step(source.__anext__))[0] == "cancelled"
     assert await life.close()
-
-
-class Big:
-    pass
-
-
-async def test_nothing_is_kept_alive():
-    async def fails(value):
-        yield 1
-        raise ValueError(value)
-
-    big = Big()
-    ref = weakref.ref(big)
-    gc.disable()
-    try:
-        source = aiterate_with_deadline(fails(big), 5, 5)
-        with contextlib.suppress(ValueError):
-            async for _ in source:
-                pass
-        del source, big
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert ref() is None
-    finally:
-        gc.enable()

@@ -124,14 +124,6 @@ def test_every_limit_around_an_overdue_call_is_held(service):
             limit.call(int)
 
 
-def test_other_calls_are_not_taken_for_the_overdue_one(service):
-    bulkhead = Bulkhead(2, max_wait=0)
-    with pytest.raises(AttemptTimeout):
-        bulkhead.call(within, service)
-    for _ in range(3):
-        assert bulkhead.call(int) == 0  # the second place is free each time
-
-
 # -- generators
 
 

@@ -1,13 +1,12 @@
 """Tasks whose calls go on after their attempts: retries, `.map` and streams within their bulkhead."""
 
 import asyncio
-import time
 from uuid import uuid4
 
 import pytest
 from prefect import flow
 
-from prefect_resilience import AttemptTimeout, Backoff, Bulkhead, Retry, Timeout, resilient_task
+from prefect_resilience import Backoff, Bulkhead, Retry, resilient_task
 from prefect_resilience.guards.limits import leases, line
 from prefect_resilience.guards.limits.guarding import BulkheadFullError
 from prefect_resilience.guards.timeouts.threads import overdue_calls
@@ -81,44 +80,3 @@ def test_a_retry_behind_its_own_overdue_call_waits_for_max_wait_and_says_why(ser
 
     once() if kind == "sync" else asyncio.run(aonce())
     assert (service.most, service.calls) == (1, 1)
-
-
-def test_a_stream_that_hangs_holds_its_place(service):
-    bulkhead = Bulkhead(1, max_wait=0)
-
-    @resilient_task(limits=[bulkhead], timeout=Timeout(idle=0.2), retry=None)
-    def chunks():
-        yield 1
-        service.hang(60)
-        yield 2
-
-    @flow
-    def reads():
-        reading = chunks()
-        assert next(reading) == 1
-        with pytest.raises(AttemptTimeout):
-            next(reading)
-        with pytest.raises(BulkheadFullError, match="abandoned call"):
-            bulkhead.call(int)
-        service.go_on.set()
-        wait_until(lambda: not line._lines.by_key)
-        return bulkhead.call(int)
-
-    assert reads() == 0
-    assert service.most == 1
-
-
-def test_a_call_in_a_child_process_gives_its_place_back_at_its_deadline():
-    bulkhead = Bulkhead(1, max_wait=0)
-
-    @resilient_task(limits=[bulkhead], timeout=Timeout(0.3, mode="process"), retry=None)
-    def hangs() -> None:
-        time.sleep(60)
-
-    @flow
-    def once():
-        with pytest.raises(AttemptTimeout):
-            hangs()
-        return bulkhead.call(int)
-
-    assert once() == 0

@@ -60,35 +60,6 @@ def test_the_child_and_the_grandchild_are_gone_after_the_timeout(tmp_path):
     assert str(mother) not in children()
 
 
-def test_the_child_is_gone_when_the_parent_is_killed(tmp_path):
-    pids = tmp_path / "pids"
-    script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import os, subprocess, sys, time
-            from prefect_resilience.guards.timeouts.process import ChildCall
-
-            def stay():
-                other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-                with open(sys.argv[1] + ".new", "w") as file:
-                    file.write(f"{os.getpid()} {other.pid}\\n")
-                os.rename(sys.argv[1] + ".new", sys.argv[1])
-                while True:
-                    time.sleep(600)
-
-            ChildCall(stay, (), {}).call(600)
-            """
-        )
-    )
-    parent = subprocess.Popen([sys.executable, str(script), str(pids)], env=with_our_path())
-    mother, grandchild = read_pids(pids)
-    parent.send_signal(signal.SIGKILL)
-    parent.wait(10)
-    wait_until(lambda: gone(mother))
-    wait_until(lambda: gone(grandchild))
-
-
 def test_an_interrupted_caller_kills_the_child(tmp_path):
     pids = tmp_path / "pids"
 
@@ -325,11 +296,12 @@ def test_a_child_that_dies_is_told_with_its_exit_code(tmp_path):
     assert time.monotonic() - start < 60
 
 
-def test_functions_of_a_script_travel_by_value(tmp_path):
+def test_functions_of_a_script_travel_by_value_and_its_streams_are_the_childs(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent(
             """
+            import sys
             from dataclasses import dataclass
             from prefect_resilience.guards.timeouts.process import ChildCall
             print("main runs", flush=True)
@@ -343,6 +315,8 @@ def test_functions_of_a_script_travel_by_value(tmp_path):
 
             def helper(point):
                 print("in the child", flush=True)
+                print("to err", file=sys.stderr)
+                assert sys.stdin.read() == ""
                 return Point(point.x + 1)
 
             def work(point):
@@ -366,31 +340,8 @@ def test_functions_of_a_script_travel_by_value(tmp_path):
         env=with_our_path(),
         check=False,
     )
-    assert done.stderr == ""
+    assert done.stderr == "to err\n"
     assert done.stdout == "main runs\nin the child\noops (-1,)\n"
-
-
-def test_the_streams_are_the_parents(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import sys
-            from prefect_resilience.guards.timeouts.process import ChildCall
-
-            def look():
-                print("to out")
-                print("to err", file=sys.stderr)
-                return sys.stdin.read()
-
-            assert ChildCall(look, (), {}).call(60) == ""
-            """
-        )
-    )
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, env=with_our_path(), check=True
-    )
-    assert (done.stdout, done.stderr) == ("to out\n", "to err\n")
 
 
 def test_wrap_stands_around_the_call_in_the_child_and_is_heard_at_once():

@@ -104,11 +104,6 @@ def test_a_limit_that_is_not_reached_stays_and_measures_calls_that_do_not_wait(s
     assert callers.vegas.base == pytest.approx(seconds)
 
 
-def test_a_limit_that_is_half_used_does_not_grow():
-    callers = Callers(demand=15).call(Service(40), 120)
-    assert max(callers.numbers) == 20
-
-
 def test_a_few_failures_change_nothing():
     callers = Callers()
     for call in range(2000):

@@ -70,17 +70,6 @@ def run_script(tmp_path, text, *args):
 # -- kept
 
 
-def test_one_child_serves_many_calls_and_imports_prefect_once():
-    def mark():
-        import prefect
-
-        seen, prefect.seen_by_the_test = getattr(prefect, "seen_by_the_test", 0), os.getpid()
-        return seen, os.getpid()
-
-    _, first = call_in_process(mark, (), {}, 60)
-    assert call_in_process(mark, (), {}, 60) == (first, first)
-
-
 def test_a_spare_is_ready_when_a_child_is_killed(pool):
     pool.spare = 1
     first = pid_of_call()
