@@ -90,6 +90,45 @@ class Mode:
             raise held[0]
         return held[0]
 
+    def stream(self, body: Callable[[], Any], **options: Any) -> Any:
+        """A generator task of this mode, whose chunks are those of a plain generator function."""
+        if not self.isasync:
+            return resilient_task(**options)(body)
+
+        async def stream() -> Any:
+            for chunk in body():
+                await asyncio.sleep(0)
+                yield chunk
+
+        return resilient_task(**options)(stream)
+
+    def read(
+        self, stream: Any, most: int | None = None, pause: float = 0.0
+    ) -> tuple[list[Any], Exception | None]:
+        """The chunks of a generator task in a flow, and the error that ended them, if any. The reader rests
+        after each chunk, and stops after `most` of them."""
+        chunks: list[Any] = []
+
+        def read() -> None:
+            for chunk in stream():
+                chunks.append(chunk)
+                time.sleep(pause)
+                if len(chunks) == most:
+                    break
+
+        async def aread() -> None:
+            async for chunk in stream():
+                chunks.append(chunk)
+                await asyncio.sleep(pause)
+                if len(chunks) == most:
+                    break
+
+        try:
+            asyncio.run(flow(aread)()) if self.isasync else flow(read)()
+        except Exception as error:
+            return chunks, error
+        return chunks, None
+
 
 @pytest.fixture(params=["sync", "async"])
 def mode(request: pytest.FixtureRequest) -> Mode:

@@ -42,26 +42,6 @@ def test_an_open_circuit_is_an_error_that_says_when(mode, service, get):
     assert (context.category, context.circuit, context.retryable) == ("circuit_open", "says-when", False)
 
 
-@pytest.mark.smoke
-def test_retries_go_through_the_circuit(mode, service, get):
-    service.says(503)
-    made = mode.task(
-        get, retry={"attempts": 5, "backoff": "none"}, circuit=CircuitBreaker("through", failure_threshold=2)
-    )
-    assert mode.state(made).is_failed()
-    assert len(service.calls) == 2
-
-
-def test_client_mistakes_never_trip_it(mode, service, get):
-    service.says(404)
-    circuit = CircuitBreaker("mistakes", failure_threshold=1)
-    made = mode.task(get, retry=None, circuit=circuit)
-    for _ in range(3):
-        mode.state(made)
-    assert circuit.state == "closed"
-    assert len(service.calls) == 3
-
-
 def test_events_tell_of_its_changes(mode, service, get, seen):
     service.says(503, 200)
     name = f"events-{mode.name}"

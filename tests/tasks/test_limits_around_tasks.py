@@ -101,23 +101,6 @@ def test_templates_and_several_limits(mode):
         mode.task(work, limits=3)
 
 
-def test_limits_hold_for_streams():
-    counter = Counter()
-
-    @resilient_task(retry=None, limits=Bulkhead(1))
-    def chunks():
-        with counter:
-            yield 1
-            yield 2
-
-    @flow
-    def scenario():
-        return [list(chunks()) for _ in range(3)]
-
-    assert scenario() == [[1, 2]] * 3
-    assert counter.most == 1
-
-
 def test_a_hedge_asks_again_beside_a_slow_answer():
     calls = []
 

@@ -97,6 +97,8 @@ NESTS: Mapping[str, tuple[list[Wrap], list[int]]] = {
     "a call's policy in retries": ([resilient(retry=TWICE), own(1)], [4, 2]),
     "retries in a call's policy": ([own(1), resilient(retry=TWICE)], [4, 2]),
     "a policy in a policy": ([POLICY, POLICY], [2, 1]),
+    "a call's policy in a policy": ([resilient(retry=TWICE), POLICY], [2, 1]),
+    "a call's policy in one that says so": ([resilient(retry=TWICE), TRIES_AGAIN], [4, 2]),
     "a policy that says so": ([POLICY, TRIES_AGAIN], [4, 2]),
     "a policy's number changed": ([POLICY, later_than_policy(2)], [2, 1]),
     "a policy, a flow, a policy": ([POLICY, flow, POLICY], [2, 1, 1]),
@@ -180,27 +182,3 @@ async def test_it_is_the_same_for_coroutines() -> None:
     with pytest.raises(ValueError, match="no"):
         await work()
     assert counts == [4, 2]
-
-
-def test_a_stream_restarts_after_later_retries_as_in_prefect() -> None:
-    def numbers() -> Any:
-        calls.append(1)
-        yield len(calls)
-        raise ValueError("no")
-
-    def seen(made: Callable[..., Any]) -> list[int]:
-        calls.clear()
-
-        @flow
-        def work() -> None:
-            for number in made():
-                found.append(number)
-
-        found: list[int] = []
-        with pytest.raises(ValueError, match="no"):
-            work()
-        return found
-
-    calls: list[int] = []
-    expected = seen(task(numbers).with_options(retries=2))
-    assert seen(resilient_task(numbers).with_options(retries=2)) == expected == [1, 2, 3]

@@ -156,13 +156,6 @@ def twice(make):
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_transient_state_is_retried_like_its_error(mode, kind):
-    pay, calls = twice(TRANSIENT[kind])
-    state = mode.state(mode.task(pay, retry=FAST), 7)
-    assert (state.name, state.result(), len(calls)) == ("Completed", "sent", 3)
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
 def test_in_the_end_a_letter_is_written_and_the_state_is_what_prefect_makes_of_it(mode, kind):
     pay, calls = twice(TRANSIENT[kind])
     name = f"finally {kind} {mode.name}"
@@ -183,13 +176,6 @@ def test_a_cancelled_state_is_not_retried_and_leaves_no_letter(mode):
     assert (state.name, state.message, len(calls)) == ("Cancelled", "by hand", 1)
     assert error_context(state).category.value == "cancelled"
     assert dead_letters.list(task=name) == []
-
-
-@pytest.mark.parametrize("kind", TRANSIENT)
-def test_a_fallback_answers_for_a_failed_state(mode, kind):
-    pay, _ = twice(TRANSIENT[kind])
-    state = mode.state(mode.task(pay, retry=1, fallback=lambda x: "instead"), 7)
-    assert (state.name, state.result()) == ("Fallback", "instead")
 
 
 @pytest.mark.parametrize("kind", TRANSIENT)

@@ -1,6 +1,5 @@
 """`mode="process"` in real runs: the child finds the run, its log, its API, and its death is retried."""
 
-import asyncio
 import logging
 import os
 import pickle
@@ -142,31 +141,6 @@ def test_the_log_of_a_child_that_was_killed_is_there(until, warm_children):
         return {"logged before the kill", "printed before the kill"} <= messages
 
     until(arrived)
-
-
-@pytest.mark.api
-def test_mapped_and_gathered_calls_share_the_children():
-    @resilient_task(timeout=PATIENT, retry=None)
-    def double(x):
-        return x * 2, os.getpid()
-
-    @resilient_task(timeout=PATIENT, retry=None)
-    async def adouble(x):
-        await asyncio.sleep(0)
-        return x * 2, os.getpid()
-
-    @flow
-    def mapped():
-        return double.map(range(8)).result()
-
-    @flow
-    async def gathered():
-        return await asyncio.gather(*(adouble(x) for x in range(8)))
-
-    for answers in (mapped(), asyncio.run(gathered())):
-        assert [value for value, _ in answers] == [0, 2, 4, 6, 8, 10, 12, 14]
-        assert os.getpid() not in {pid for _, pid in answers}
-        assert len({pid for _, pid in answers}) < 8
 
 
 @pytest.mark.api

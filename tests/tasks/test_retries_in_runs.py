@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import email.utils
-import logging
 import time
 
 import pytest
@@ -44,41 +42,11 @@ def test_two_503s_then_200_is_three_attempts_that_the_api_shows(mode, service, g
     assert service.calls[2] - service.calls[1] >= 0.6
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422])
-def test_a_permanent_error_is_one_attempt(mode, service, get, status):
-    service.says(status)
-    state = mode.state(mode.task(get, retry=QUICK))
-    assert state.is_failed()
-    assert len(service.calls) == 1
-    context = error_context(state)
-    assert (context.code, context.retryable, context.attempt) == (str(status), False, 1)
-
-
-@pytest.mark.parametrize("form", ["seconds", "date", "milliseconds"])
-def test_a_429_is_not_tried_again_before_the_server_wants_it(mode, service, get, reply, form):
-    asked = 2 if form != "milliseconds" else 0.7
-
-    def too_many():
-        date = email.utils.formatdate(time.time() + 2, usegmt=True)
-        headers = {
-            "seconds": {"Retry-After": "2"},
-            "date": {"Retry-After": date, "Date": email.utils.formatdate(usegmt=True)},
-            "milliseconds": {"retry-after-ms": "700"},
-        }[form]
-        return reply(429, headers)
-
-    service.says(too_many, 200)
+def test_a_429_is_not_tried_again_before_the_server_wants_it(mode, service, get, reply):
+    service.says(reply(429, {"retry-after-ms": "700"}), 200)
     assert mode.state(mode.task(get, retry=QUICK)).is_completed()
     assert len(service.calls) == 2
-    assert service.calls[1] - service.calls[0] >= asked
-
-
-def test_a_retry_after_of_an_hour_gives_up_at_once_and_says_so(mode, service, get, reply):
-    service.says(reply(429, {"Retry-After": "3600"}))
-    with pytest.raises(Exception, match="429") as caught:
-        mode.value(mode.task(get, retry=QUICK))
-    assert len(service.calls) == 1
-    assert any("3600 s" in note for note in caught.value.__notes__)
+    assert service.calls[1] - service.calls[0] >= 0.7
 
 
 def test_the_error_is_the_functions_own_with_a_note_and_the_history(mode, service, get):
@@ -137,14 +105,6 @@ def test_the_budget_ends_a_storm(service, get):
     assert 20 < len(service.calls) <= 20 + 1 + 4
 
 
-def test_the_log_says_which_attempt_comes_when_and_why(mode, service, get, caplog):
-    service.says(503, 200)
-    with caplog.at_level(logging.INFO):
-        mode.state(mode.task(get, retry=Retry(attempts=3, backoff=Backoff.constant(0.1))))
-    assert any(line.startswith("Retrying (2/3) in 0.1 s: 503") for line in caplog.messages)
-    assert any(line.startswith("Recovered at attempt 2") for line in caplog.messages)
-
-
 def test_events_tell_of_the_retry_and_the_recovery(mode, service, get, seen):
     service.says(503, 200)
     state = mode.state(mode.task(get, retry=QUICK))
@@ -162,47 +122,7 @@ def test_events_tell_of_the_retry_and_the_recovery(mode, service, get, seen):
     assert recovered["payload"]["attempts"] == 2
 
 
-@pytest.mark.smoke
-def test_bare_decorator_retries_transient_errors_only(mode):
-    from prefect_resilience import resilient_task
-
-    made = resilient_task(mode.function(lambda: None))
-    assert made.guard.retry == Retry()
-    assert made.guard.circuit is None
-    assert made.guard.timeout is None
-    assert made.guard.fallbacks == ()
-
-
-def test_an_unknown_error_is_not_retried_unless_named(mode):
-    calls = []
-
-    def broken():
-        calls.append(1)
-        raise KeyError("column")
-
-    assert mode.state(mode.task(broken, retry=QUICK)).is_failed()
-    assert len(calls) == 1
-    calls.clear()
-    assert mode.state(
-        mode.task(broken, retry=QUICK.model_copy(update={"retry_on": ("LookupError",)}))
-    ).is_failed()
-    assert len(calls) == 3
-
-
 # What Prefect's own options mean stays as it is.
-
-
-def test_prefects_own_retries_retry_anything(mode):
-    calls = []
-
-    def broken():
-        calls.append(1)
-        if len(calls) < 3:
-            raise KeyError("column")
-        return "done"
-
-    assert mode.value(mode.task(broken, retries=2, retry_delay_seconds=0)) == "done"
-    assert len(calls) == 3
 
 
 def test_prefects_own_delays_are_kept(mode, seen):
@@ -255,19 +175,6 @@ def test_a_condition_that_fails_means_no(mode, service, get):
 
     assert mode.state(mode.task(get, retry=QUICK, retry_condition_fn=condition)).is_failed()
     assert len(service.calls) == 1
-
-
-def test_a_failed_state_that_was_returned_is_judged_too(mode):
-    from prefect.states import Failed
-
-    calls = []
-
-    def unsure():
-        calls.append(1)
-        return Failed(data=ConnectionResetError("cut"), message="cut") if len(calls) < 3 else "done"
-
-    assert mode.state(mode.task(unsure, retry=QUICK)).is_completed()
-    assert len(calls) == 3
 
 
 def test_hooks_and_tags_are_the_users(mode, service, get):

@@ -86,41 +86,6 @@ def test_a_quiet_run_has_no_summary(summary_of):
     assert summary_of(work) is None
 
 
-def test_a_task_does_not_retry_what_a_call_inside_has_tried_to_the_end(mode):
-    script = Script(CUT)
-    call = function(script, retry=FAST)
-    state = mode.state(mode.task(lambda: call(), retry=FAST))
-    assert state.is_failed()
-    assert script.calls == 3
-
-
-def test_a_task_does_when_its_policy_says_so(mode):
-    script = Script(CUT)
-    call = function(script, retry=FAST)
-    policy = FAST.model_copy(update={"retry_exhausted": True})
-    mode.state(mode.task(lambda: call(), retry=policy))
-    assert script.calls == 9
-
-
-def test_a_task_in_a_task_is_not_multiplied():
-    script = Script(CUT)
-
-    @resilient_task(retry=FAST)
-    def inner():
-        script()
-
-    @resilient_task(retry=FAST)
-    def outer():
-        inner()
-
-    @flow
-    def work():
-        return outer(return_state=True)
-
-    assert work(return_state=True).result(raise_on_failure=False) is not None
-    assert script.calls == 3
-
-
 def test_effects_in_a_task_belong_to_its_run_and_are_replayed_by_its_retry():
     sent, failures = [], [CUT]
 

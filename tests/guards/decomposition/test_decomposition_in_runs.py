@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 
 import cloudpickle
@@ -39,6 +38,12 @@ def summary_of(document):
     if len(document) > LIMIT:
         raise ResourceExhausted("context", usage=len(document), limit=LIMIT)
     return f"{len(document)}"
+
+
+def tenfold(items):
+    if len(items) > 2:
+        raise ResourceExhausted("turns", 3, 2)
+    return [item * 10 for item in items]
 
 
 def children(seen, task_run_id):
@@ -119,9 +124,7 @@ def test_a_resource_error_is_not_retried_and_decomposition_comes_before_fallback
 
     def work(items):
         calls.append(len(items))
-        if len(items) > 2:
-            raise ResourceExhausted("turns", 3, 2)
-        return [item * 10 for item in items]
+        return tenfold(items)
 
     made = mode.task(
         work,
@@ -134,17 +137,12 @@ def test_a_resource_error_is_not_retried_and_decomposition_comes_before_fallback
 
 
 def test_a_fallback_answers_for_the_part_that_is_still_too_big(mode):
-    def work(items):
-        if len(items) > 2:
-            raise ResourceExhausted("turns", 3, 2)
-        return [item * 10 for item in items]
-
     def short(items, error):
         assert error.details["decomposition"]["why"] == "not split again: max_depth=1 is reached"
         return [sum(items)]
 
     halves = Decompose(lambda items: [items[:1], items[1:]], max_depth=1)
-    made = mode.task(work, decompose=halves, fallback=short)
+    made = mode.task(tenfold, decompose=halves, fallback=short)
     state = mode.state(made, [1, 2, 3, 4])
     assert (state.name, state.result()) == ("Decomposed", [10, 9])
     assert "merged from 2 parts at depth 1, some by short, after:" in state.message
@@ -153,18 +151,13 @@ def test_a_fallback_answers_for_the_part_that_is_still_too_big(mode):
 
 
 def test_the_fallback_of_the_whole_gets_the_parts_already_done(mode):
-    def work(items):
-        if len(items) > 2:
-            raise ResourceExhausted("turns", 3, 2)
-        return [item * 10 for item in items]
-
     def rest(items, error):
         if "failed_step" not in error.details:
             raise RuntimeError("only for the whole")
         return error.details["partial_results"], error.partial_output.content
 
     halves = Decompose(lambda items: [items[:1], items[1:]], max_depth=1, parallel=1)
-    state = mode.state(mode.task(work, decompose=halves, fallback=rest), [1, 2, 3, 4])
+    state = mode.state(mode.task(tenfold, decompose=halves, fallback=rest), [1, 2, 3, 4])
     assert (state.name, state.result()) == ("Fallback", ([{"part": "1", "value": [10]}], [[10]]))
 
 
@@ -322,18 +315,6 @@ def test_parts_of_a_submitted_task_run_at_the_same_time_and_those_of_a_direct_ca
     assert len(set(scenario())) == 2
 
 
-def test_a_connection_of_the_main_thread_serves_the_parts():
-    connection = sqlite3.connect(":memory:")
-
-    @resilient_task(decompose=split_list("items"))
-    def work(items):
-        if len(items) > 1:
-            raise ResourceExhausted("turns")
-        return [connection.execute("select ?", items).fetchone()[0]]
-
-    assert flow(lambda: work([1, 2]))() == [1, 2]
-
-
 def test_a_tag_with_a_limit_of_one_does_not_deadlock(mode):
     tag = f"one-{mode.name}"
     with get_client(sync_client=True) as client:
@@ -355,19 +336,6 @@ def test_a_tag_with_a_limit_of_one_does_not_deadlock(mode):
     assert sorted(done) == [[1], [2], [3], [4]]
 
 
-def test_methods_are_decomposed_too():
-    class Reader:
-        size = 1
-
-        @resilient_task(decompose=split_list("items"))
-        def read(self, items):
-            if len(items) > self.size:
-                raise ResourceExhausted("turns")
-            return [item + self.size for item in items]
-
-    assert flow(lambda: Reader().read([1, 2, 3]))() == [2, 3, 4]
-
-
 def test_a_providers_own_overflow_is_decomposed(service, reply, get):
     body = '{"error": {"message": "prompt is too long: 2100 tokens > 1000 maximum", "type": "invalid"}}'
     service.says(reply(400, body=body), 200)
@@ -382,13 +350,3 @@ def test_a_providers_own_overflow_is_decomposed(service, reply, get):
     with pytest.raises(httpx.HTTPStatusError) as caught:
         flow(lambda: ask([1, 2]))()
     assert error_context(caught.value).category == "overflow"
-
-
-def test_json_means_the_same(mode):
-    made = mode.task(
-        summary_of,
-        decompose={"split": {"kind": "text", "parameter": "document"}, "merge": "join", "max_depth": 1},
-        fallback=Fallback.value("none"),
-    )
-    assert mode.value(made, paragraphs(20)) == "1000\n\n1000"
-    assert mode.value(made, paragraphs(40)) == "none\n\nnone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
@@ -99,15 +100,6 @@ def test_the_block_overrides_what_the_code_says(mode: Any, name: str, lines: lis
 def test_without_retries_of_its_own_a_task_gets_those_of_the_block(mode: Any, name: str):
     ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
     assert Failing(mode, retry=None, policy=name).run() == 3
-
-
-def test_its_delays_are_states_that_the_ui_shows(mode: Any, name: str, seen: Any):
-    ResiliencePolicy(retry={"attempts": 2, "backoff": {"kind": "constant", "initial": 0.2}}).save(name)
-    failing = Failing(mode, retry=None, policy=name)
-    state = mode.state(failing.task)
-    names = [state.name for state in seen.states(state.state_details.task_run_id)]
-    assert "AwaitingRetry" in names
-    assert failing.calls == 2
 
 
 def test_a_change_reaches_runs_that_begin_later(plain: Any, name: str):
@@ -241,30 +233,6 @@ def test_many_threads_ask_once(name: str, monkeypatch: pytest.MonkeyPatch):
     assert found == [3] * 16
 
 
-def counted(path: str) -> int:
-    """Fails; how often it was called stands in the file."""
-    with open(path, "a") as file:
-        file.write("x")
-    raise ConnectionResetError("cut")
-
-
-@pytest.mark.timeout(240)
-def test_it_holds_under_dask(name: str, tmp_path: Path):
-    from prefect_dask import DaskTaskRunner
-
-    ResiliencePolicy(retry={"attempts": 4, "backoff": {"kind": "none"}}).save(name)
-    task = resilient_task(policy=name, retry=ONCE)(counted)
-    cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
-
-    @flow(task_runner=DaskTaskRunner(cluster_kwargs=cluster))
-    def scenario() -> list[bool]:
-        futures = [task.submit(str(tmp_path / each)) for each in "ab"]
-        return [future.wait() is None and future.state.is_failed() for future in futures]
-
-    assert scenario() == [True, True]
-    assert [(tmp_path / each).read_text() for each in "ab"] == ["xxxx", "xxxx"]
-
-
 def test_its_fallback_answers_and_its_timeout_holds(mode: Any, name: str, until: Any):
     ResiliencePolicy(timeout=0.3, retry={"attempts": 1}, fallback=[f"{__name__}:instead"]).save(name)
 
@@ -272,18 +240,11 @@ def test_its_fallback_answers_and_its_timeout_holds(mode: Any, name: str, until:
         time.sleep(5)
         return drug
 
-    body = slow
-    if mode.isasync:
+    async def aslow(drug: str) -> str:
+        await asyncio.sleep(5)
+        return drug
 
-        async def slow_async(drug: str) -> str:
-            import asyncio
-
-            await asyncio.sleep(5)
-            return drug
-
-        task = resilient_task(policy=name)(slow_async)
-    else:
-        task = resilient_task(policy=name)(body)
+    task = resilient_task(policy=name)(aslow if mode.isasync else slow)
     assert mode.value(task, "aspirin") == "instead of aspirin"
 
 
@@ -294,36 +255,14 @@ def instead(drug: str) -> str:
 def test_generators_follow_it(mode: Any, name: str):
     ResiliencePolicy(retry={"attempts": 3, "backoff": {"kind": "none"}}).save(name)
     calls: list[int] = []
-    if mode.isasync:
 
-        @resilient_task(policy=name, retry=None)
-        async def numbers() -> Any:
-            calls.append(1)
-            if len(calls) < 3:
-                raise TimeoutError
-            yield 1
+    def numbers() -> Iterator[int]:
+        calls.append(1)
+        if len(calls) < 3:
+            raise TimeoutError
+        yield 1
 
-        @flow
-        async def reading() -> list[int]:
-            return [number async for number in numbers()]
-
-        import asyncio
-
-        assert asyncio.run(reading()) == [1]
-    else:
-
-        @resilient_task(policy=name, retry=None)
-        def numbers_sync() -> Any:
-            calls.append(1)
-            if len(calls) < 3:
-                raise TimeoutError
-            yield 1
-
-        @flow
-        def reading_sync() -> list[int]:
-            return list(numbers_sync())
-
-        assert reading_sync() == [1]
+    assert mode.read(mode.stream(numbers, policy=name, retry=None)) == ([1], None)
     assert len(calls) == 3
 
 
@@ -348,7 +287,6 @@ def test_switched_off_nothing_is_asked(plain: Any, name: str, monkeypatch: pytes
 
 @resilient_task(policy="in-processes", retry=None)
 def in_a_process(folder: str) -> int:
-    from pathlib import Path
 
     calls = len(list(Path(folder).iterdir()))
     (Path(folder) / str(calls)).touch()

@@ -66,6 +66,10 @@ def fine(n: int) -> int:
     return n
 
 
+def fails() -> None:
+    raise ConnectionError("no line")
+
+
 @pytest.mark.smoke
 @pytest.mark.requirement("002.27")
 def test_a_run_in_which_much_happened_says_so(mode, left):
@@ -152,9 +156,6 @@ def test_plain_flows_and_tasks_with_the_hooks(mode, left):
     assert "1 task run, 1 retried (1 retry)." in text
     assert "How to continue" not in text
 
-    def fails():
-        raise ConnectionError("no line")
-
     state = ran(mode, flow(**hooks)(mode.function(fails)))
     assert "ended **Failed**" in left.summary(run_id_of(state))
     found = left.by(run_id_of(state))
@@ -230,11 +231,7 @@ def test_a_busy_api_is_asked_again_to_take_the_artifact(left, monkeypatch):
 
     monkeypatch.setattr(httpx.Client, "send", send_unless_busy)
 
-    @resilient_flow
-    def work():
-        raise ConnectionError("no line")
-
-    assert "ended **Failed**" in left.summary(run_id_of(work(return_state=True)))
+    assert "ended **Failed**" in left.summary(run_id_of(resilient_flow(fails)(return_state=True)))
     assert rejected == ["POST"] * 2
 
 
@@ -276,15 +273,8 @@ def test_a_failed_run_says_how_to_go_on_and_what_is_kept(mode, left):
 
 
 def test_a_dead_letter_is_kept_once_beside_the_users_own_hook(left):
-    @resilient_flow(dead_letter=True, on_failure=[dead_letter], summary=False, recovery=None)
-    def work():
-        raise ConnectionError("no line")
-
-    @resilient_flow(dead_letter=True, summary=False, recovery=None)
-    def other():
-        raise ConnectionError("no line")
-
-    for made in (work, other):
+    for hooks in ([dead_letter], []):
+        made = resilient_flow(dead_letter=True, on_failure=hooks, summary=False, recovery=None)(fails)
         run_id = run_id_of(made(return_state=True))
         assert [one.flow_run_id for one in dead_letters.list()].count(run_id) == 1
         assert left.by(run_id) == {}
@@ -308,11 +298,7 @@ def test_what_will_not_pass_is_left_to_a_person(left):
 def test_how_far_a_run_is_recovered_by_itself_is_written_on_it():
     policy = RecoveryPolicy(attempts=0)
 
-    @resilient_flow(recovery=policy)
-    def work():
-        raise ConnectionError("no line")
-
-    state = work(return_state=True)
+    state = resilient_flow(recovery=policy)(fails)(return_state=True)
     with get_client(sync_client=True) as client:
         run = client.read_flow_run(state.state_details.flow_run_id)
     assert RECOVERY_TAG in run.tags
@@ -324,9 +310,7 @@ def test_how_far_a_run_is_recovered_by_itself_is_written_on_it():
 
 
 def test_an_inner_flow_is_not_recovered_by_itself(left):
-    @resilient_flow(recovery="auto")
-    def inner():
-        raise ConnectionError("no line")
+    inner = resilient_flow(recovery="auto")(fails)
 
     @flow
     def outer():
@@ -341,28 +325,17 @@ def test_an_inner_flow_is_not_recovered_by_itself(left):
 def test_without_a_store_there_is_a_summary_still(left, monkeypatch):
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "postgresql://nobody@127.0.0.1:1/none")
 
-    @resilient_flow
-    def work():
-        raise ConnectionError("no line")
-
-    state = work(return_state=True)
+    state = resilient_flow(fails)(return_state=True)
     text = left.summary(run_id_of(state))
     assert "ended **Failed**" in text
     assert "How to continue" not in text
 
 
 def test_recovery_none_says_nothing(left):
-    @resilient_flow(recovery=None)
-    def work():
-        raise ConnectionError("no line")
-
-    @resilient_flow(summary=False)
-    def hinted():
-        raise ConnectionError("no line")
-
-    assert "How to continue" not in left.summary(run_id_of(work(return_state=True)))
-    state = hinted(return_state=True)
-    assert [key[:21] for key in left.by(run_id_of(state))] == ["recovery-hint-hinted-"]
+    state = resilient_flow(recovery=None)(fails)(return_state=True)
+    assert "How to continue" not in left.summary(run_id_of(state))
+    state = resilient_flow(summary=False)(fails)(return_state=True)
+    assert [key[:20] for key in left.by(run_id_of(state))] == ["recovery-hint-fails-"]
 
 
 def test_an_interrupted_run_leaves_its_summary(left, monkeypatch):

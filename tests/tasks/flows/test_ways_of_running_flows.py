@@ -15,7 +15,6 @@ from prefect.states import Failed, State
 from pydantic import BaseModel
 
 from prefect_resilience import (
-    ResilientFlow,
     TaskFailure,
     error_context,
     failed,
@@ -94,20 +93,6 @@ def test_retried_by_prefect(mode):
 
     assert ran(mode, resilient_flow(retries=2)(mode.function(work))) == "done"
     assert seen == [1, 2, 3]
-
-
-def test_the_users_error_is_what_the_caller_catches(mode):
-    class Odd(Exception):
-        pass
-
-    raised = Odd("of my own")
-
-    def work():
-        raise raised
-
-    with pytest.raises(Odd) as caught:
-        ran(mode, resilient_flow(mode.function(work)))
-    assert caught.value is raised
 
 
 class Shop:
@@ -190,15 +175,6 @@ def test_inside_other_flows(mode):
 
     values, root = ran(mode, outer)
     assert sorted(values) == [(2, str(root)), (4, str(root))]
-
-
-def test_wrapped(mode):
-    made = ResilientFlow.wrap(flow(mode.function(lambda_like)), batch="w-{n}")
-    assert ran(mode, made, 7) == "w-7"
-
-
-def lambda_like(n: int) -> str:
-    return current_batch()
 
 
 def test_the_batch_is_named_after_the_parameters(mode):

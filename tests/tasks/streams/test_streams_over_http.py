@@ -95,12 +95,13 @@ def streaming():
     made.close()
 
 
-def reading(mode, url, **options):
-    """A generator task that hands on what the server sends."""
+def reading(mode, url, begins=lambda run_id: None, **options):
+    """A generator task that hands on what the server sends. `begins` is told the id of its run."""
     if mode.isasync:
 
         @resilient_task(**options)
         async def read():
+            begins(task_run.get_id())
             async with httpx.AsyncClient() as client, client.stream("GET", url) as answer:
                 answer.raise_for_status()
                 async for text in answer.aiter_text():
@@ -109,6 +110,7 @@ def reading(mode, url, **options):
 
         @resilient_task(**options)
         def read():
+            begins(task_run.get_id())
             with httpx.Client() as client, client.stream("GET", url) as answer:
                 answer.raise_for_status()
                 yield from answer.iter_text()
@@ -116,68 +118,38 @@ def reading(mode, url, **options):
     return read
 
 
-def read(mode, made, *, stop_after=None, pause=0.0):
-    """Everything that a reader gets: the chunks, and the error if there was one."""
-    got: list = []
-
-    async def aread():
-        try:
-            async for chunk in made():
-                got.append(chunk)
-                await asyncio.sleep(pause)
-                if len(got) == stop_after:
-                    break
-        except Exception as error:
-            return got, error
-        return got, None
-
-    def sread():
-        try:
-            for chunk in made():
-                got.append(chunk)
-                time.sleep(pause)
-                if len(got) == stop_after:
-                    break
-        except Exception as error:
-            return got, error
-        return got, None
-
-    if mode.isasync:
-        return asyncio.run(flow(persist_result=False)(aread)())
-    return flow(persist_result=False)(sread)()
-
-
 def test_half_a_stream_is_not_read_again_and_what_came_is_kept(mode, streaming):
     streaming.scripts = [["one ", 0.05, "two ", 0.05, None], ["never"]]
     circuit = CircuitBreaker(f"half-{mode.name}", failure_threshold=1)
     made = reading(mode, streaming.url, retry=QUICK, circuit=circuit, fallback=lambda: "never")
-    got, error = read(mode, made)
+    got, error = mode.read(made)
     assert "".join(got) == "one two "
     assert isinstance(error, httpx.RemoteProtocolError)
     assert streaming.calls == 1
     context = error_context(error)
     assert (context.code, context.partial_output.content) == ("NETWORK_ERROR", "one two ")
     assert context.attempt == 1
+    assert any("not restarted" in note for note in error.__notes__)
     assert circuit.state == "open"
 
 
 @pytest.mark.smoke
 def test_before_the_first_chunk_it_is_tried_again(mode, streaming):
     streaming.scripts = [[503], [0.01, None], ["one ", "two"]]
-    got, error = read(mode, reading(mode, streaming.url, retry=QUICK))
+    got, error = mode.read(reading(mode, streaming.url, retry=QUICK))
     assert ("".join(got), error, streaming.calls) == ("one two", None, 3)
 
 
 def test_only_a_task_that_says_so_starts_again(mode, streaming):
     streaming.scripts = [["one ", 0.05, None], ["one ", "two"]]
-    got, error = read(mode, reading(mode, streaming.url, retry=QUICK, restart_stream=True))
+    got, error = mode.read(reading(mode, streaming.url, retry=QUICK, restart_stream=True))
     assert ("".join(got), error, streaming.calls) == ("one one two", None, 2)
 
 
 def test_a_stream_that_stops_coming_ends_by_idle(mode, streaming):
     streaming.scripts = [["one ", 20.0, "two"]]
     began = time.monotonic()
-    got, error = read(mode, reading(mode, streaming.url, retry=QUICK, timeout=Timeout(idle=2.5)))
+    got, error = mode.read(reading(mode, streaming.url, retry=QUICK, timeout=Timeout(idle=1)))
     assert time.monotonic() - began < 15
     assert got == ["one "]
     assert isinstance(error, AttemptTimeout)
@@ -188,10 +160,10 @@ def test_a_stream_that_stops_coming_ends_by_idle(mode, streaming):
 def test_a_slow_reader_is_neither_idle_nor_a_slow_call(mode, streaming):
     streaming.scripts = [["one ", 0.02, "two ", 0.02, "three"]]
     circuit = CircuitBreaker(
-        f"slow-reader-{mode.name}", minimum_calls=1, window=10, slow_call=5, slow_rate=0.1
+        f"slow-reader-{mode.name}", minimum_calls=1, window=10, slow_call=3, slow_rate=0.1
     )
-    made = reading(mode, streaming.url, retry=None, circuit=circuit, timeout=Timeout(total=5, idle=2.5))
-    got, error = read(mode, made, pause=2.7)
+    made = reading(mode, streaming.url, retry=None, circuit=circuit, timeout=Timeout(total=3, idle=1))
+    got, error = mode.read(made, pause=1.2)
     assert ("".join(got), error) == ("one two three", None)
     assert circuit.state == "closed"
 
@@ -200,32 +172,10 @@ def test_a_reader_that_leaves_early_is_no_failure(mode, streaming, seen):
     streaming.scripts = [["chunk ", 0.02] * 2000]
     circuit = CircuitBreaker(f"left-{mode.name}", failure_threshold=1)
     ids: list = []
-    closed: list = []
-    if mode.isasync:
+    made = reading(mode, streaming.url, ids.append, retry=None, circuit=circuit, timeout=Timeout(idle=5))
 
-        @resilient_task(retry=None, circuit=circuit, timeout=Timeout(idle=5))
-        async def read_on():
-            ids.append(task_run.get_id())
-            try:
-                async with httpx.AsyncClient() as client, client.stream("GET", streaming.url) as answer:
-                    async for text in answer.aiter_text():
-                        yield text
-            finally:
-                closed.append(True)
-    else:
-
-        @resilient_task(retry=None, circuit=circuit, timeout=Timeout(idle=5))
-        def read_on():
-            ids.append(task_run.get_id())
-            try:
-                with httpx.Client() as client, client.stream("GET", streaming.url) as answer:
-                    yield from answer.iter_text()
-            finally:
-                closed.append(True)
-
-    got, error = read(mode, read_on, stop_after=2)
+    got, error = mode.read(made, most=2)
     assert (len(got), error) == (2, None)
-    assert closed == [True]
     assert streaming.gone.wait(10)
     assert circuit.state == "closed"
     assert circuit.snapshot().window_failures == 0
@@ -303,16 +253,16 @@ def broken(chunks):
 def test_a_fallback_s_stream_gives_way_before_its_first_chunk_and_never_after(mode, streaming):
     streaming.scripts = [[503]]
     made = reading(mode, streaming.url, retry=None, fallback=[broken([]), lambda: "the last"])
-    assert read(mode, made) == (["the last"], None)
+    assert mode.read(made) == (["the last"], None)
     made = reading(mode, streaming.url, retry=QUICK, fallback=[broken(["a"]), lambda: "never"])
-    got, error = read(mode, made)
+    got, error = mode.read(made)
     assert got == ["a"]
     assert isinstance(error, LookupError)
     assert error_context(error).partial_output.content == "a"
     assert any("fallback 'stands_in' was used, after: 503" in note for note in error.__notes__)
     assert streaming.calls == 4
     made = reading(mode, streaming.url, retry=None, fallback=broken([]))
-    got, error = read(mode, made)
+    got, error = mode.read(made)
     assert (got, type(error)) == ([], httpx.HTTPStatusError)
     assert any("fallback 'stands_in' failed: LookupError" in note for note in error.__notes__)
 
@@ -327,20 +277,13 @@ def test_what_a_long_stream_gave_is_kept_within_bounds(mode):
         yield "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
         raise ConnectionResetError("cut")
 
-    def task(body):
-        if not mode.isasync:
-            return resilient_task(retry=None)(body)
+    def kept(body):
+        _, error = mode.read(mode.stream(body, retry=None))
+        return error_context(error).partial_output
 
-        async def stream():
-            for chunk in body():
-                yield chunk
-
-        return resilient_task(retry=None)(stream)
-
-    partial = error_context(read(mode, task(letters))[1]).partial_output
-    assert partial.truncated
-    assert len(partial.content) <= 64_000
-    assert "sk-ant-api03" not in error_context(read(mode, task(secret))[1]).partial_output.content
+    assert kept(letters).truncated
+    assert len(kept(letters).content) <= 64_000
+    assert "sk-ant-api03" not in kept(secret).content
 
 
 def test_mistakes():
