@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -110,16 +111,8 @@ def other() -> None:
     raise ValueError(f"not here either {data is None}")
 
 
-async def aother() -> None:
-    other()
-
-
 def promise() -> str | int:
     return 3 if hold() and len(kept) % 2 else "three"
-
-
-async def apromise() -> str | int:
-    return promise()
 
 
 class TooBig(Exception):
@@ -131,10 +124,6 @@ def measure(text: str, room: int = 2) -> int:
     if len(text) > room:
         raise TooBig(f"context length exceeded {data is None}")
     return len(text)
-
-
-async def ameasure(text: str) -> int:
-    return measure(text)
 
 
 def fails_in_parts(text: str) -> None:
@@ -232,37 +221,65 @@ PROCESS = Timeout(60, mode="process")
 ENDS = (ConnectionError, ValueError, InDoubt, httpx.ConnectError, requests.ConnectionError)
 """The errors of calls that fail: what stays behind when the caller has dropped them."""
 
+GUARDED: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
+    "retried": (flaky, lambda: {"retry": RETRY}),
+    "retried, with a cause": (chained, lambda: {"retry": RETRY}),
+    "failed at once": (fails, lambda: {"retry": None}),
+    "failed": (fails, lambda: {"retry": RETRY}),
+    "a circuit": (flaky, lambda: {"retry": RETRY, "circuit": breaker()}),
+    "limits": (flaky, lambda: {"retry": RETRY, "limits": [Bulkhead(3)]}),
+    "a timeout": (flaky, lambda: {"retry": RETRY, "timeout": 60}),
+    "a hedge": (flaky, lambda: {"retry": RETRY, "hedge": Hedge(after=60)}),
+    "a budget": (flaky, lambda: {"retry": RETRY.model_copy(update={"budget": RetryBudget()})}),
+    "a fallback": (fails, lambda: {"retry": None, "fallback": Fallback.value(3)}),
+    "fallbacks that fail": (fails, lambda: {"retry": None, "fallback": [lambda: fails(), lambda: 3]}),
+    "a good result": (fails, lambda: {"retry": RETRY, "fallback": Fallback.last_known_good()}),
+    "nested": (lambda: resilient(retry=None)(flaky)(), lambda: {"retry": RETRY}),
+    "a last fallback that fails": (fails, lambda: {"retry": None, "fallback": other}),
+    "retries and fallbacks that fail": (fails, lambda: {"retry": RETRY, "fallback": [other, other]}),
+    "a malformed output": (promise, lambda: {"retry": None, "expect": Expect("string", repair=True)}),
+    "no good output": (
+        promise,
+        lambda: {"retry": None, "expect": "array", "fallback": [other, lambda: 3]},
+    ),
+    "parts": (measure, lambda: {"retry": None, "decompose": PARTS}),
+    "parts that fail": (fails_in_parts, lambda: {"retry": None, "decompose": PARTS}),
+    "an effect": (flaky, lambda: payment(verify=not_done)),
+    "an effect, guarded": (
+        flaky,
+        lambda: payment(verify=not_done) | {"circuit": breaker(), "limits": [Bulkhead(3)], "timeout": 60},
+    ),
+    "an effect that fails": (fails, lambda: payment(verify=not_done) | {"fallback": other}),
+    "an effect in doubt": (fails, lambda: payment()),
+    "rounds that fail": (lambda: iterate(fails, bool, 3), lambda: {"retry": None, "fallback": lambda: 3}),
+}
+"""Functions and their options, called as they are and as coroutines."""
+ARGUMENTS = {measure: ("ab cd ef",), fails_in_parts: ("abc def ghi",)}
+
+
+def guarded(name: str) -> Any:
+    body, options = GUARDED[name]
+    return resilient(**options())(body)(*ARGUMENTS.get(body, ()))
+
+
+async def aguarded(name: str) -> Any:
+    body, options = GUARDED[name]
+
+    @functools.wraps(body)
+    async def later(*args: Any) -> Any:
+        await asyncio.sleep(0)
+        return body(*args)
+
+    return await resilient(**options())(later)(*ARGUMENTS.get(body, ()))
+
+
 CALLS: dict[str, Any] = {
-    "retried": lambda: resilient(retry=RETRY)(flaky)(),
-    "retried, with a cause": lambda: resilient(retry=RETRY)(chained)(),
-    "failed at once": lambda: resilient(retry=None)(fails)(),
-    "failed": lambda: resilient(retry=RETRY)(fails)(),
-    "a circuit": lambda: resilient(retry=RETRY, circuit=breaker())(flaky)(),
+    **{name: functools.partial(guarded, name) for name in GUARDED},
+    **{f"async: {name}": functools.partial(aguarded, name) for name in GUARDED},
     "a breaker": lambda: breaker().call(fails),
-    "limits": lambda: resilient(retry=RETRY, limits=[Bulkhead(3)])(flaky)(),
-    "a timeout": lambda: resilient(retry=RETRY, timeout=60)(flaky)(),
-    "a hedge": lambda: resilient(retry=RETRY, hedge=Hedge(after=60))(flaky)(),
-    "a budget": lambda: resilient(retry=RETRY.model_copy(update={"budget": RetryBudget()}))(flaky)(),
-    "a fallback": lambda: resilient(retry=None, fallback=Fallback.value(3))(fails)(),
-    "fallbacks that fail": lambda: resilient(retry=None, fallback=[lambda: fails(), lambda: 3])(fails)(),
-    "a good result": lambda: resilient(retry=RETRY, fallback=Fallback.last_known_good())(fails)(),
-    "nested": lambda: resilient(retry=RETRY)(lambda: resilient(retry=None)(flaky)())(),
-    "a last fallback that fails": lambda: resilient(retry=None, fallback=other)(fails)(),
-    "retries and fallbacks that fail": lambda: resilient(retry=RETRY, fallback=[other, other])(fails)(),
-    "a malformed output": lambda: resilient(retry=None, expect=Expect("string", repair=True))(promise)(),
-    "no good output": lambda: resilient(retry=None, expect="array", fallback=[other, lambda: 3])(promise)(),
-    "parts": lambda: resilient(retry=None, decompose=PARTS)(measure)("ab cd ef"),
-    "parts that fail": lambda: resilient(retry=None, decompose=PARTS)(fails_in_parts)("abc def ghi"),
     "a child": lambda: resilient(retry=RETRY, timeout=PROCESS, fallback=lambda data: 3)(in_child)(hold(), []),
-    "an effect": lambda: resilient(**payment(verify=not_done))(flaky)(),
-    "an effect, guarded": lambda: resilient(
-        **payment(verify=not_done), circuit=breaker(), limits=[Bulkhead(3)], timeout=60
-    )(flaky)(),
-    "an effect that fails": lambda: resilient(**payment(verify=not_done), fallback=other)(fails)(),
-    "an effect in doubt": lambda: resilient(**payment())(fails)(),
     "an open circuit": lambda: opened(fails, CircuitBreaker(uuid4().hex, failure_threshold=1)),
     "rounds": lambda: iterate(resilient(retry=RETRY)(flaky), bool, 3),
-    "rounds that fail": lambda: resilient(retry=None, fallback=lambda: 3)(lambda: iterate(fails, bool, 3))(),
     "a request": lambda: get("flaky"),
     "a request with guards": lambda: get("flaky", circuit=breaker(), limits=[Bulkhead(3)], timeout=60),
     "a response that is a failure": lambda: get("busy"),
@@ -278,26 +295,8 @@ CALLS: dict[str, Any] = {
     "a stream": lambda: list(resilient(retry=RETRY)(stream)()),
     "a stream that breaks": lambda: list(resilient(retry=RETRY)(breaks)()),
     "a stream and a fallback": lambda: list(resilient(retry=None, fallback=lambda: iter([1]))(breaks)()),
-    "async: retried": lambda: resilient(retry=RETRY)(aflaky)(),
-    "async: failed": lambda: resilient(retry=RETRY)(afails)(),
-    "async: a circuit": lambda: resilient(retry=RETRY, circuit=breaker())(aflaky)(),
     "async: a breaker": lambda: breaker().acall(afails),
-    "async: a timeout": lambda: resilient(retry=RETRY, timeout=60)(aflaky)(),
-    "async: a hedge": lambda: resilient(retry=RETRY, hedge=Hedge(after=60))(aflaky)(),
-    "async: a fallback": lambda: resilient(retry=None, fallback=lambda: 3)(afails)(),
-    "async: a last fallback that fails": lambda: resilient(retry=None, fallback=aother)(afails)(),
-    "async: a plain fallback that fails": lambda: resilient(retry=None, fallback=other)(afails)(),
-    "async: a malformed output": lambda: resilient(retry=None, expect=Expect("string", repair=True))(
-        apromise
-    )(),
-    "async: parts": lambda: resilient(retry=None, decompose=PARTS)(ameasure)("ab cd ef"),
-    "async: an effect": lambda: resilient(**payment(verify=not_done))(aflaky)(),
-    "async: an effect, guarded": lambda: resilient(
-        **payment(verify=not_done), circuit=breaker(), limits=[Bulkhead(3)], timeout=60
-    )(aflaky)(),
-    "async: an effect in doubt": lambda: resilient(**payment())(afails)(),
     "async: rounds": lambda: aiterate(resilient(retry=RETRY)(aflaky), bool, 3),
-    "async: rounds that fail": lambda: aiterate(afails, bool, 3),
     "async: a request": lambda: aget("flaky"),
     "async: a request with guards": lambda: aget("flaky", circuit=breaker(), timeout=60),
     "async: a response that is a failure": lambda: aget("busy"),

@@ -139,9 +139,3 @@ def test_a_value_that_is_cut_says_so():
     assert show({"a": [1, 2]}) == {"a": [1, 2]}
     assert show([1] * 100) == {"truncated": True, "content": [1] * 60}
     assert show([{"password": "hunter2"}]) == [{"password": "***"}]
-
-
-def test_a_run_that_was_retried_twice_is_one_that_was_retried():
-    came("f", "1", "Running", "AwaitingRetry", "Retrying", "AwaitingRetry", "Retrying", "Completed")
-    seen = notes.last_notes("f")
-    assert (seen.retried, seen.retries) == (1, 2)

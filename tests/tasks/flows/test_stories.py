@@ -37,7 +37,6 @@ from prefect_resilience.telemetry.model import (
     PassFacts,
     StateSeen,
     TaskRunSeen,
-    outcome_of,
 )
 
 AT = 1_800_000_000.0
@@ -229,12 +228,6 @@ def test_the_letters_that_wait():
     assert cells(markdown(etl()), "Dead letters") == [["`l-2`", "send", "401 auth"]]
     assert "`prefect-resilience dead-letters replay l-2`" in markdown(etl())
     assert "dead letter" not in headline(replace(etl(), letters=()))
-
-
-def test_a_run_of_one_pass_has_no_table_of_passes():
-    only = story(seen(FINE))
-    assert "## Passes" not in markdown(only)
-    assert not any(one.startswith("Pass ") for one in texts(draw(only, list_calls(only))))
 
 
 def test_ends_that_nobody_reported_and_passes_that_go_on():
@@ -534,54 +527,10 @@ def test_the_calls_with_the_most_trouble_have_a_lane():
     assert all(label.startswith("bad") for label in labels)
 
 
-def test_nothing_that_ran_is_no_picture():
-    assert "![" not in markdown(story(seen()))
-
-
 def test_the_axis_says_how_long_it_took():
     for ended, shown in ((36_000, "10 h"), (1_200, "20 min"), (0.5, "500 ms"), (20, "20 s")):
         whole = story(seen(run("a", ("Running", 0), ("Completed", ended))), ended=AT + ended)
         assert shown in texts(draw(whole, list_calls(whole)))
-
-
-def test_labels_are_cut():
-    wide = story(seen(run("m" * 400, ("Running", 0), ("Completed", 1))))
-    assert "m" * 65 + "…" in texts(draw(wide, list_calls(wide)))
-
-
-def test_a_legend_of_everything_breaks_its_line():
-    every = [
-        ONCE_AGAIN,
-        run("a", ("Running", 0), ("Fallback", 1)),
-        run("b", ("Running", 0), ("Replayed", 1)),
-        run("c", ("Running", 0)),
-    ]
-    moves = [
-        happening("circuit.forced", "x", at, after=state) for at, state in ((1, "open"), (2, "half_open"))
-    ]
-    whole = story(seen(*every, happenings=moves))
-    places = [
-        one.get("y") for one in ET.fromstring(draw(whole, list_calls(whole))).iter()
-        if one.text in ("did not end", "circuit half-open")
-    ]  # fmt: skip
-    assert len(set(places)) == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "outcome"),
-    [
-        ("COMPLETED", "Completed", "ok"),
-        ("COMPLETED", "Cached", "ok"),
-        ("COMPLETED", "Degraded", "replaced"),
-        ("COMPLETED", "Replayed", "replayed"),
-        ("FAILED", "InDoubt", "failed"),
-        ("CRASHED", "Crashed", "crashed"),
-        ("RUNNING", "Retrying", "running"),
-        ("PENDING", "NotReady", "pending"),
-    ],
-)
-def test_what_a_state_means(kind, name, outcome):
-    assert outcome_of(kind, name) == outcome
 
 
 # -- properties
