@@ -11,7 +11,6 @@ import pytest
 
 from prefect_resilience import CircuitBreaker, CircuitPolicy
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.guards.circuits.breaker import BOUND_KEPT
 from prefect_resilience.guards.circuits.fleet import get_circuit
 from tests.guards.circuits.tripping import trip
 
@@ -125,10 +124,11 @@ def test_bound_names_are_taken_literally_and_kept_short(store: Any) -> None:
     assert CircuitBreaker("a{{b}}").name == "a{b}"
 
 
-def test_only_so_many_bound_breakers_are_kept(store: Any) -> None:
+def test_only_so_many_bound_breakers_are_kept(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prefect_resilience.guards.circuits.breaker.BOUND_KEPT", 3)
     breaker = CircuitBreaker("llm:{provider}", store=store)
     first = breaker.bind({"provider": 0})
-    for n in range(BOUND_KEPT + 1):
+    for n in range(4):
         breaker.bind({"provider": n})
     assert breaker.bind({"provider": 0}) is not first
 

@@ -163,18 +163,6 @@ def iter_of(number):
 # -- the way it is known
 
 
-def test_a_context_that_no_thread_is_in_does_not_run(service):
-    context = Context()
-    assert not overdue._is_entered(context)
-    thread = threading.Thread(target=context.run, args=(service.hang,))
-    thread.start()
-    wait_until(lambda: service.inside)
-    assert overdue._is_entered(context)
-    service.go_on.set()
-    thread.join()
-    assert not overdue._is_entered(context)
-
-
 def test_a_place_that_cannot_be_given_back_is_told_and_the_others_are(service, caplog):
     given_back = threading.Event()
 

@@ -61,32 +61,22 @@ def test_the_next_attempt_goes_on_where_the_last_one_stopped(mode):
     assert calls == [1, 2, 2, 3, 4, 4]
 
 
-def test_an_attempt_that_begins_anew_does_not_append_to_the_last_one(mode):
-    attempts = []
+@pytest.mark.parametrize(
+    ("attempts", "kept"),
+    [([[0, 1], [0, 1, 2]], [0, 1, 2]), ([["half"], []], ["half"])],
+    ids=["anew", "nothing"],
+)
+def test_what_the_last_attempt_kept_that_kept_anything(mode, attempts, kept):
+    pages = iter(attempts)
 
     def read():
-        attempts.append(1)
-        for page in range(len(attempts) + 1):
+        for page in next(pages):
             keep_partial(page, append=True)
         raise ConnectionResetError("cut")
 
     with pytest.raises(ConnectionResetError) as caught:
         mode.value(mode.task(read, retry=TWICE))
-    assert error_context(caught.value).partial_output.content == [0, 1, 2]
-
-
-def test_an_attempt_that_kept_nothing_leaves_what_was_kept_before(mode):
-    attempts = []
-
-    def read():
-        attempts.append(1)
-        if len(attempts) == 1:
-            keep_partial("half")
-        raise ConnectionResetError("cut")
-
-    with pytest.raises(ConnectionResetError) as caught:
-        mode.value(mode.task(read, retry=TWICE))
-    assert error_context(caught.value).partial_output.content == "half"
+    assert error_context(caught.value).partial_output.content == kept
 
 
 def test_success_leaves_nothing_behind_and_is_no_recovery(mode, caplog):
