@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from typing import Any
 
 import cloudpickle
 import pytest
@@ -233,7 +234,7 @@ def test_methods_classmethods_and_staticmethods(mode):
         "of_class": guarded(classmethod(mode.function(of_class))),
         "static": guarded(staticmethod(mode.function(static))),
     }
-    client_class = type("Client", (), members)
+    client_class: Any = type("Client", (), members)
     client = client_class("mg")
     assert mode.value(client.method, 5) == "5mg"
     assert mode.value(client.method.with_options(name="renamed"), 6) == "6mg"

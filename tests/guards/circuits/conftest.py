@@ -41,9 +41,9 @@ class HandStore(MemoryStore):
         self._contact()
         return super().load(key)
 
-    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
+    def swap(self, key: str, *args: Any, **kwargs: Any) -> int:
         self._contact()
-        return super().swap(key, expected_version, value, expires_at)
+        return super().swap(key, *args, **kwargs)
 
     def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
         self._contact()

@@ -319,5 +319,5 @@ class Twin(MemoryStore):
     def load(self, key: str) -> Any:
         return MemoryStore.load(self._other, key)
 
-    def swap(self, key: str, expected_version: int, value: Any, expires_at: float | None = None) -> int:
-        return MemoryStore.swap(self._other, key, expected_version, value, expires_at)
+    def swap(self, key: str, *args: Any, **kwargs: Any) -> int:
+        return MemoryStore.swap(self._other, key, *args, **kwargs)

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 import weakref
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ class Stream:
     def __init__(self, isasync, runner, script, total, idle):
         self.isasync, self.script, self._runner = isasync, script, runner
         self.go_on, self.closed = threading.Event(), threading.Event()
-        self._source = (
+        self._source: Any = (
             aiterate_with_deadline(self.aplay(), total, idle)
             if isasync
             else iterate_with_deadline(self.play(), total, idle)
