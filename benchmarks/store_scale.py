@@ -38,7 +38,7 @@ from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
 from prefect_resilience.durable.batches.edge.known import pruning
-from prefect_resilience.durable.batches.edge.snapshots import effects_seen, snapshot_with
+from prefect_resilience.durable.batches.edge.status import snapshot_of
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import open_batch
@@ -124,7 +124,7 @@ def _claim(url: str, batch: str) -> None:
 
 def _hint(url: str) -> object:
     ledger = open_ledger(url)
-    return hint_for(snapshot_with(ledger, BIG, effects_seen(ledger, BIG), None), RecoveryRequest(), 0.5)
+    return hint_for(snapshot_of(ledger, BIG), RecoveryRequest(), 0.5)
 
 
 def _glance(url: str) -> None:

@@ -16,8 +16,7 @@ from prefect_resilience.durable.batches.decisions import RecoveryReport
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
 from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
-from prefect_resilience.durable.batches.edge.snapshots import hint_of
-from prefect_resilience.durable.batches.edge.status import BatchSummary
+from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.report import KEYS_SHOWN

@@ -8,7 +8,6 @@ marked as cut off.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -172,8 +171,9 @@ class Audit:
 
         self._change(step)
 
-    def note(self, entry: AuditEntry) -> AuditEntry:
+    def note(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         """Record something that needs no claim. What is settled resets the count of automatic recoveries."""
+        entry = self.entry(by, asked, reason, **more)
         reset = {"automatic": 0, "automatic_at": None} if entry.outcome == "settled" else {}
         self._change(lambda document: {**_with(document, entry), **reset})
         return entry
@@ -184,13 +184,8 @@ class Audit:
         return AuditEntry(id=uuid4().hex, at=now, **kept, **more)
 
     def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-        empty = _new(self.batch_id)
-
-        def from_stored(stored: dict[str, Any] | None) -> dict[str, Any] | None:
-            after = step(stored or empty)
-            return stored if after is empty else after
-
-        return change(self.ledger.store, self.place, from_stored, AUDIT_SECONDS) or empty
+        new = _new(self.batch_id)
+        return change(self.ledger.store, self.place, lambda stored: step(stored or new), AUDIT_SECONDS)
 
 
 # -- the document
@@ -264,27 +259,11 @@ def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """The numbers of effects that were archived and of those that were removed, and the keys in doubt."""
-
-    archived: int
-    removed: int
-    doubts: tuple[str, ...]
-
-    def __str__(self) -> str:
-        stay = f"; still in doubt: {', '.join(map(repr, self.doubts))}" if self.doubts else READY
-        return f"{plural(self.archived, 'effect')} archived, {self.removed} of them removed{stay}"
-
-
-READY = "; another run of the batch does the effects that are missing"
-
-
-def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> Cleared:
+def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> str:
     """Archive every effect of a batch, then remove those that were certainly not done, or may be repeated.
 
     Effects that are done stay, so that they are not done again. External effects in doubt stay too, unless
-    `forget_doubts`. It may be killed and repeated.
+    `forget_doubts`. Returns what it did, in words. It may be killed and repeated.
     """
     removed, counted, doubts = 0, 0, list[str]()
     copies = _archive(ledger, batch_id, why, by)
@@ -297,7 +276,10 @@ def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bo
         elif document.value["state"] in ("intended", "unknown", "compensating"):
             doubts.append(document.value["key"])
     note_removed_effects(ledger, batch_id, counted)
-    return Cleared(len(copies), removed, tuple(doubts))
+    rest = "another run of the batch does the effects that are missing"
+    if doubts:
+        rest = f"still in doubt: {', '.join(map(repr, doubts))}"
+    return f"{plural(len(copies), 'effect')} archived, {removed} of them removed; {rest}"
 
 
 def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bool:

@@ -22,7 +22,13 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.durable.sagas.report import NotUndone, Outline, named_some
+from prefect_resilience.durable.sagas.report import (
+    NotUndone,
+    RollbackReport,
+    in_words,
+    named_some,
+    not_undone,
+)
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
@@ -45,17 +51,10 @@ class RecoveryRequest:
     """None: the policy of the run's flow, else the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedEffects:
+def archived_in_words(done: int, at: float) -> str:
     """How many effects of a batch were done and are archived, and since when."""
-
-    done: int
-    at: float
-
-    def __str__(self) -> str:
-        what = "its 1 done effect was" if self.done == 1 else f"its {self.done} done effects were"
-        when = datetime.fromtimestamp(self.at, UTC)
-        return f"{what} moved to the archive at {when:%Y-%m-%d %H:%M} UTC"
+    what = "its 1 done effect was" if done == 1 else f"its {done} done effects were"
+    return f"{what} moved to the archive at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +72,12 @@ class BatchSnapshot:
     now: float
     begun_at: float | None = None
     """When the newest of its effects was last begun."""
-    archived: ArchivedEffects | None = None
-    """The archived effects, if the ledger has none of the batch any more."""
+    flow_run_id: str | None = None
+    """The flow run of that effect."""
+    archived: str | None = None
+    """The archived effects in words, if the ledger has none of the batch any more."""
     not_recorded: str | None = None
     """Why the ledger does not have all records that Prefect has of the batch."""
-    beat: float | None = None
-    """The last heartbeat of a run with effects in doubt that seems to be running."""
     busy_in: str = ""
     """The process of the first effect in progress, and how old its last heartbeat is."""
 
@@ -134,16 +133,16 @@ def decided(
     )
 
 
-def rolled_back(report: RecoveryReport, outline: Outline, *, planned: bool = False) -> RecoveryReport:
+def rolled_back(report: RecoveryReport, done: RollbackReport, *, planned: bool = False) -> RecoveryReport:
     """The report with the outcome of its rollback, which is not "compensated" if nothing was compensated."""
-    left = "" if planned or outline.complete else "; a person must act on the rest"
-    action: RecoveryAction = "told" if outline.not_undone else "nothing"
+    undone, stays = tuple(one.key for one in (*done.already, *done.compensated)), not_undone(done)
+    left = "" if planned or done.complete else "; a person must act on the rest"
+    action: RecoveryAction = "told" if stays else "nothing"
     # An effect in doubt may turn out to be done; then it is compensated.
-    if outline.undone or (planned and not outline.complete):
+    if undone or (planned and not done.complete):
         action = "compensated"
-    why = f"{report.why}; {outline.told(planned=planned)}{left}"
-    undone = {"undone": outline.undone, "not_undone": outline.not_undone}
-    return report.model_copy(update={"action": action, "why": why, **undone})
+    why = f"{report.why}; {in_words(done, planned=planned)}{left}"
+    return report.model_copy(update={"action": action, "why": why, "undone": undone, "not_undone": stays})
 
 
 def hint_for(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryHint | None:
@@ -164,9 +163,8 @@ def _doubts_in_run(seen: BatchSnapshot, run: BatchRun) -> RecoveryHint | None:
     doubts = tuple(effect.key for effect in seen.effects if effect.state == "unknown")
     if not doubts or run.type == "COMPLETED":
         return None
-    beat = "no heartbeat" if seen.beat is None else f"its last heartbeat {seen.now - seen.beat:.0f} s ago"
     why = (
-        f"its flow run {run.name!r} is {run.state} and sent {beat}, but the process that began "
+        f"its flow run {run.name!r} is {run.state}, but the process that began "
         f"{named_some([*map(repr, doubts)])} is gone: if the run's process is gone too, settle each with "
         f"`prefect-resilience batches settle`, then recover with force; else wait for its end"
     )
@@ -219,7 +217,7 @@ def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> Reco
     hint = hint_for(seen, asked, chance)
     if hint is None:
         known = "it has no effects" if not seen.effects else "no effect is missing or in doubt"
-        known = known if seen.archived is None else str(seen.archived)
+        known = seen.archived or known
         completed = seen.run is not None and seen.run.type == "COMPLETED"
         return decided(seen, None, "nothing", "its flow run completed" if completed else known)
     if seen.trail.abandoned_at is not None:

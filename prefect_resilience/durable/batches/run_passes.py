@@ -34,10 +34,6 @@ Cause = Literal[
 ]
 
 FINAL_TYPES = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
-AUDIT_SLACK = 60.0
-"""The most seconds between an audit entry and the state that it wrote: the clocks differ, and a recovery
-takes time."""
-
 RECOVERED = "Recovered by {by}: {why}"
 """The message of the state by which a recovery reschedules a run."""
 _RECOVERED = re.compile(r"""Recovered by ((?:'[^']*'|"[^"]*"|[^:'"])+): (.*)""", re.DOTALL)
@@ -134,26 +130,26 @@ def passes_of(
             of its task runs.
     """
     read = _read(sorted(states, key=lambda state: state.at))
-    known = origin or RunOrigin()
-    counted = run_count == len(read)
-    found: list[RunPass] = []
+    passes: list[RunPass] = []
     for number, going in enumerate(read, start=1):
-        last = number == len(read)
-        end = going.end
-        found.append(
+        end = going.end or RunState("", "", 0.0)
+        start = _first(going, origin or RunOrigin())
+        if number > 1:
+            start = _again(going, read[number - 2], audit)
+        passes.append(
             RunPass(
                 number=number,
                 began=going.began.at,
-                start=_first(going, known) if number == 1 else _again(going, read[number - 2], audit),
-                ended=None if end is None else end.at,
-                end="" if end is None else end.name,
-                end_type="" if end is None else end.type,
-                message="" if end is None else end.message,
-                over=end is not None or not last,
-                count=number if counted else None,
+                start=start,
+                ended=None if going.end is None else end.at,
+                end=end.name,
+                end_type=end.type,
+                message=end.message,
+                over=going.end is not None or number < len(read),
+                count=number if run_count == len(read) else None,
             )
         )
-    return tuple(found)
+    return tuple(passes)
 
 
 def pass_of_task_run(passes: Sequence[RunPass], count: int, at: float) -> RunPass | None:
@@ -243,26 +239,13 @@ def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
 
 def _start_of_recovery(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]) -> Start:
     by, why = told.groups()
-    entry = _entry_of(state, by, audit)
-    if entry is None:
-        return Start("recovery", by, why, state.at)
-    found = entry.why or why
-    # An automation passes the beginning of the hint as its reason.
-    repeated = bool(entry.reason) and found.startswith(entry.reason)
-    said = found if repeated else "; ".join(part for part in (entry.reason, found) if part)
-    return Start("recovery", entry.by, said, state.at)
-
-
-def _entry_of(state: RunState, by: str, audit: Sequence[AuditEntry]) -> AuditEntry | None:
-    """The entry of the recovery that wrote this state."""
-    done = [one for one in audit if one.outcome in ("rescheduled", "started")]
-    for one in done:
-        if one.state_id is not None and one.state_id == state.id:
-            return one
-    near = [
-        one for one in done if one.state_id is None and one.by == by and abs(one.at - state.at) <= AUDIT_SLACK
-    ]
-    return min(near, key=lambda one: abs(one.at - state.at), default=None)
+    entry = next((one for one in audit if one.state_id == state.id), None)
+    if entry is not None:
+        by, why = entry.by, entry.why or why
+        # An automation passes the beginning of the hint as its reason.
+        if entry.reason and not why.startswith(entry.reason):
+            why = f"{entry.reason}; {why}"
+    return Start("recovery", by, why, state.at)
 
 
 # Task runs that a killed process left Running or Pending, and that nothing will ever finish.
@@ -294,20 +277,11 @@ class UnfinishedRun:
     """
 
     id: str
-    name: str
     type: str
     state: str
     since: float
     count: int = 0
     elsewhere: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class LeftBehind:
-    """A task run to set to Crashed, and the message of that state."""
-
-    run: UnfinishedRun
-    message: str
 
 
 def left_behind(
@@ -316,10 +290,9 @@ def left_behind(
     now: float,
     *,
     heartbeats: Iterable[float] = (),
-    only_crashed: bool = False,
     settles: float = SETTLES,
-) -> list[LeftBehind]:
-    """The task runs that no process works on any more.
+) -> dict[str, str]:
+    """The ids of the task runs that no process works on any more, each with the message of its new state.
 
     Args:
         runs: Unfinished task runs of one flow run.
@@ -327,21 +300,16 @@ def left_behind(
         now: The time.
         heartbeats: When the flow run sent heartbeats. One after the end of a pass shows that the process
             lives although the run is Crashed: its task runs are left.
-        only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
     """
-    found: list[LeftBehind] = []
-    alive = _alive(passes, heartbeats)
+    alive, lost = _alive(passes, heartbeats), dict[str, str]()
     for run in runs:
-        if run.elsewhere or run.type not in UNFINISHED:
-            continue
         one = pass_of_task_run(passes, run.count, run.since)
-        if one is None or one.number in alive or (only_crashed and not one.crashed):
+        if run.elsewhere or run.type not in UNFINISHED or one is None or one.number in alive:
             continue
-        if not _is_over(one, run, now, settles):
-            continue
-        found.append(LeftBehind(run, _message(run, one)))
-    return found
+        if _is_over(one, run, now, settles):
+            lost[run.id] = _message(run, one)
+    return lost
 
 
 def _is_over(one: RunPass, run: UnfinishedRun, now: float, settles: float) -> bool:

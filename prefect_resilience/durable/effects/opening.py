@@ -167,10 +167,16 @@ def is_counted(effect: EffectDocument) -> bool:
 
 
 def missing(
-    document: dict[str, Any], effects: list[EffectDocument], own: dict[str, int], completed: dict[str, float]
+    document: dict[str, Any] | None,
+    effects: list[EffectDocument],
+    own: dict[str, int],
+    completed: dict[str, float],
 ) -> str | None:
     """Why effects of a batch must be missing; None: none is missing. `own`: this process's count, {process:
     number}."""
+    if document is None:
+        known = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
+        return known if completed else None
     created = {**document["created"]}
     for process, number in own.items():
         created[process] = max(number, created.get(process, 0))
@@ -317,13 +323,10 @@ def _opened(
         count.begin_life(document["life"])
     if why is None and not begins:
         recorded = [{k: one[k] for k in _READ & one.keys()} for one, _ in ledger.each_effect(batch_id)]
-        if document is not None:
-            effects = [effect for effect in recorded if is_counted(effect)]
-            why = missing(document, effects, {here.process: count.number}, completed)
-        elif any("recipe" not in effect for effect in recorded):
+        effects = [effect for effect in recorded if is_counted(effect)]
+        why = missing(document, effects, {here.process: count.number}, completed)
+        if document is None and any("recipe" not in effect for effect in recorded):
             why = "a version before 0.2 recorded its effects"
-        elif completed:
-            why = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
     if why is not None:
         raise NotRecorded(loss_report(batch_id, why))
     if document is None:

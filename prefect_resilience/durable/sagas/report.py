@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, is_open, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.undo import to_undo, unsettled
-from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.durable.sagas.compensations import compensation_of
+from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
+from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import change
 
 
@@ -73,6 +74,18 @@ _SAID = {
 }
 
 
+def described(effect: EffectDocument, why: str = "") -> Compensation:
+    """An effect as an entry of a report."""
+    return Compensation(
+        key=effect["key"],
+        task=effect.get("task"),
+        function=compensation_of(effect),
+        external_id=effect["external_id"],
+        generation=effect.get("generation", 1),
+        why=redact(why),
+    )
+
+
 KEYS_SHOWN = 3
 NotUndoneHow = Literal["failed", "in_doubt", "skipped"]
 
@@ -89,44 +102,33 @@ class NotUndone:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """The effects of a batch that a rollback compensates, in order, and those that it does not."""
-
-    undone: tuple[str, ...] = ()
-    not_undone: tuple[NotUndone, ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left for a person to do. Effects without a compensation do not count."""
-        return all(one.how == "skipped" for one in self.not_undone)
-
-    def told(self, *, planned: bool = False) -> str:
-        """Both lists as one phrase."""
-        yes, no = ("to compensate", "not to compensate") if planned else ("compensated", "not compensated")
-        if not self.undone and not self.not_undone:
-            return "there is nothing to compensate"
-        parts = [f"{yes}: {named_some([*map(repr, self.undone)]) or 'nothing'}"]
-        if self.not_undone:
-            parts.append(f"{no}: {named_some([f'{one.key!r} ({one.why})' for one in self.not_undone])}")
-        return "; ".join(parts)
-
-
-def outline_of(report: RollbackReport) -> Outline:
-    """The outline of a rollback, with the effects that earlier rollbacks had compensated."""
-    left = [
+def not_undone(report: RollbackReport) -> tuple[NotUndone, ...]:
+    """The effects that the rollback did not compensate, with the reasons."""
+    return tuple(
         NotUndone(one.key, how, one.why) for how in get_args(NotUndoneHow) for one in getattr(report, how)
-    ]
-    return Outline(tuple(one.key for one in (*report.already, *report.compensated)), tuple(left))
+    )
 
 
-def planned(documents: Iterable[EffectDocument], since: float | None) -> Outline:
-    """What a rollback of these effects would compensate, back to a savepoint's time or to the beginning."""
-    effects = list(documents)
-    todo = to_undo(effects, since)
-    left = [NotUndone(one["key"], "in_doubt", _doubt(one)) for one in unsettled(effects, since)]
-    left += [NotUndone(one["key"], "skipped", why_it_stays(one)) for one in todo.skipped]
-    return Outline(tuple(one["key"] for one in todo.effects), tuple(left))
+def in_words(report: RollbackReport, *, planned: bool = False) -> str:
+    """What a rollback compensated, or would compensate, and what not, as one phrase."""
+    yes, no = ("to compensate", "not to compensate") if planned else ("compensated", "not compensated")
+    undone = [repr(one.key) for one in (*report.already, *report.compensated)]
+    stays = [f"{one.key!r} ({one.why})" for one in not_undone(report)]
+    if not undone and not stays:
+        return "there is nothing to compensate"
+    rest = f"; {no}: {named_some(stays)}" if stays else ""
+    return f"{yes}: {named_some(undone) or 'nothing'}{rest}"
+
+
+def planned(batch_id: str, to: str | None, todo: undo.ToUndo) -> RollbackReport:
+    """The report of a rollback that has still to be made, if every compensation succeeds."""
+    return RollbackReport(
+        batch_id,
+        to,
+        compensated=tuple(described(one) for one in todo.effects),
+        in_doubt=tuple(described(one, _doubt(one)) for one in todo.unsettled),
+        skipped=tuple(described(one, why_it_stays(one)) for one in todo.skipped),
+    )
 
 
 def why_it_stays(effect: EffectDocument) -> str:
@@ -147,7 +149,7 @@ def named_some(items: Sequence[str]) -> str:
 
 
 SAGAS = "effects-saga/"
-T = TypeVar("T")
+SAGA_SECONDS = 365 * 86_400.0
 
 
 def saga_place(batch_id: str) -> str:
@@ -163,69 +165,64 @@ class SagaLog:
         self.batch_id = batch_id
         self.place: str = saga_place(batch_id)
 
-    def begin(self, claim: str, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """Claim the batch's rollback; after `Begun` the caller holds it, until `end` or `drop`.
+    def begin(self, claim: str, to: str | None) -> float | None:
+        """Claim the batch's rollback, until `end` or `give_up`. Returns the time to go back to; None: its
+        beginning.
 
-        Raises ConfigurationError if `to` is a batch with effects in progress.
+        Raises EffectBusy while another rollback runs, and ConfigurationError if `to` is unknown, or a batch
+        with effects in progress.
         """
         ended = self._end_of(to)
         owner = self.ledger.owner.hold(claim)
         try:
-            decision = self._change(
-                self.place,
+            saga = self._change(
                 lambda saga, now: undo.begin(
-                    saga, self.batch_id, claim, owner, self._busy(saga), to, now, ended
-                ),
+                    saga, self.batch_id, claim, owner, self._is_busy(saga), to, now, ended
+                )
             )
+        except (EffectBusy, ConfigurationError):
+            self.ledger.owner.drop(claim)
+            raise
         except BaseException:
             self.give_up(claim)
             raise
-        if not isinstance(decision, undo.Begun):
-            self.ledger.owner.drop(claim)
-        return decision
+        return saga["rollback"]["since"]
 
-    def planned(self, to: str | None) -> undo.Begun | undo.Busy | undo.NoSavepoint:
-        """What `begin` would return if no other rollback ran; nothing is changed."""
+    def planned(self, to: str | None) -> RollbackReport:
+        """What a rollback would compensate, if no other rollback ran; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
-        return undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)[1]
+        saga = undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)
+        todo = undo.to_undo(
+            (document for document, _ in self.ledger.effects(self.batch_id)), saga["rollback"]["since"]
+        )
+        return planned(self.batch_id, to, todo)
 
     def _end_of(self, to: str | None) -> float | None:
         """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""
-        saga = self.saga()
-        if (
-            to is None
-            or to == self.batch_id
-            or (saga and any(one["name"] == to for one in saga["savepoints"]))
-        ):
+        if to is None or to == self.batch_id or to in undo.savepoints_of(self.saga() or undo.new_saga(to)):
             return None
         effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
             raise ConfigurationError(f"batch {to!r} is still in progress: it has no end to roll back to")
-        return undo.ended_at(document for document, _ in effects)
+        return undo.completed_at(document for document, _ in effects)
 
     def end(self, claim: str, report: RollbackReport) -> None:
-        def end_rollback(saga: Any, now: float) -> tuple[Any, None]:
-            return undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}), None
-
-        self._change(self.place, end_rollback)
+        self._change(lambda saga, now: undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}))
         self.ledger.owner.drop(claim)
 
     def give_up(self, claim: str) -> None:
         """The rollback was interrupted: another one may finish it. Does not block."""
         self.ledger.owner.give_up(claim)
 
-    def mark(self, name: str) -> float | undo.Busy | undo.Interrupted:
-        return self._change(
-            self.place, lambda saga, now: undo.mark(saga, self.batch_id, name, self._busy(saga), now)
-        )
+    def mark(self, name: str) -> float:
+        """Set a savepoint, or find an existing one. Returns its time."""
+        saga = self._change(lambda saga, now: undo.mark(saga, self.batch_id, name, self._is_busy(saga), now))
+        return undo.savepoints_of(saga)[name]
 
     def saga(self) -> Any:
         """The document of the batch's savepoints and rollbacks, or None."""
         found = self.ledger.store.load(self.place)
         return None if found is None else found.value
-
-    def effects(self) -> list[tuple[EffectDocument, bool]]:
-        return self.ledger.effects(self.batch_id)
 
     def effect(self, key: str) -> EffectDocument | None:
         found = self.ledger.store.load(place_of(self.batch_id, key))
@@ -237,41 +234,30 @@ class SagaLog:
     def fence(self, effect: EffectDocument, claim: str) -> EffectDocument | None:
         """Fence the effect for this rollback; None if it has changed since it was listed."""
         owner = self.ledger.owner.hold(claim)
+        return self.change_effect(effect, lambda document, _: undo.fenced(document, claim, owner))
 
-        def fence_effect(found: Any, now: float) -> tuple[Any, EffectDocument | None]:
-            if not _same(found, effect):
-                return found, None
-            after = undo.fenced(found, claim, owner)
-            return after, after
+    def change_effect(
+        self, effect: EffectDocument, step: Callable[[EffectDocument, float], EffectDocument]
+    ) -> EffectDocument | None:
+        """The effect after `step`; None if it has changed since it was read."""
+        after: EffectDocument | None = None
 
-        return self._change(place_of(self.batch_id, effect["key"]), fence_effect)
+        def change_same(document: EffectDocument | None) -> EffectDocument | None:
+            nonlocal after
+            after = None
+            if document is not None and all(document[name] == effect[name] for name in ("claim", "state")):
+                after = step(document, self.ledger.store.now())
+            return after or document
 
-    def decide(
-        self, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
-    ) -> bool:
-        """Record the outcome of a fenced effect, or a person's answer; False if it has changed meanwhile."""
+        change(self.ledger.store, self.place_of(effect), change_same, is_open=is_open)
+        return after
 
-        def decide_effect(found: Any, now: float) -> tuple[Any, bool]:
-            ours = _same(found, effect)
-            return (change(found, now) if ours else found), ours
-
-        return self._change(place_of(self.batch_id, effect["key"]), decide_effect)
-
-    def _busy(self, saga: Any) -> bool:
+    def _is_busy(self, saga: Any) -> bool:
         rollback = None if saga is None else saga["rollback"]
         return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
 
-    def _change(self, place: str, step: Callable[[Any, float], tuple[Any, T]]) -> T:
-        decisions: list[T] = []
-
-        def decide(before: Any) -> Any:
-            after, decision = step(before, self.ledger.store.now())
-            decisions.append(decision)
-            return after
-
-        change(self.ledger.store, place, decide, is_open=is_open)
-        return decisions[-1]
-
-
-def _same(found: EffectDocument | None, effect: EffectDocument) -> bool:
-    return found is not None and (found["claim"], found["state"]) == (effect["claim"], effect["state"])
+    def _change(self, step: Callable[[Any, float], Any]) -> Any:
+        """The saga's document after a step. It expires a year after the last one."""
+        return change(
+            self.ledger.store, self.place, lambda saga: step(saga, self.ledger.store.now()), SAGA_SECONDS
+        )

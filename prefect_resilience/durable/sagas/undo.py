@@ -1,11 +1,12 @@
 """A rollback as pure functions: the effects to compensate, their order, and each step of one effect.
 
-    done ── fenced ──> compensating ── `undone` ──> compensated ── intended again ──> (the next generation)
+    done ── fenced ──> compensating ── ended ──> compensated ── intended again ──> (the next generation)
       ^                     │  └─ outcome unknown: stays, until a person answers `undone` or `kept`
       └── failed, or kept ──┘
 
 All effects are fenced before the first is compensated: if a rollback dies half-way, no later run treats
-one of them as done. `now` is the store's clock.
+one of them as done. The compensation of an effect is an effect of its own in the ledger. `now` is the store's
+clock.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.current import sent_key
 from prefect_resilience.durable.effects.model import EffectDocument, generation_of
+from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 
 SagaDocument = dict[str, Any]
 """One per batch: {"batch", "savepoints": [{"name", "at"}], "rollback": {"claim", "owner", "to", "since",
@@ -33,43 +36,30 @@ def fenced(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
     return {**document, "state": "compensating", "compensation": held}
 
 
-def undone(document: EffectDocument, now: float) -> EffectDocument:
-    return {**_release(document, now, None), "state": "compensated"}
+def ended(
+    document: EffectDocument,
+    now: float,
+    state: str,
+    error: dict[str, Any] | None = None,
+    by: str | None = None,
+) -> EffectDocument:
+    """The effect after its compensation.
 
-
-def still_done(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
-    """The effect after a compensation that certainly took no effect."""
-    return {**_release(document, now, error), "state": "done"}
-
-
-def doubted(document: EffectDocument, now: float, error: dict[str, Any]) -> EffectDocument:
-    """The effect after a compensation with an unknown outcome: a person must settle it."""
-    return _release(document, now, error)
-
-
-def kept(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person gives up the compensation: the effect stays done, and no rollback compensates it."""
-    released = _release(document, now, document["compensation"].get("error"))
-    held = {**released["compensation"], "given_up": by}
-    return {**released, "state": "done", "compensation": held, "verified_by": by}
-
-
-def undone_by(document: EffectDocument, now: float, by: str) -> EffectDocument:
-    """A person confirms that the effect is compensated."""
-    return {**undone(document, now), "verified_by": by}
+    `state`: "compensated"; "done" if the compensation certainly took no effect, or was given up;
+    "compensating" if its outcome is unknown: then a person must settle it. `by`: the person who decided it.
+    """
+    held = {**document["compensation"], "owner": None, "error": error, "at": now}
+    if by is None:
+        return {**document, "state": state, "compensation": held}
+    # No rollback compensates an effect that a person keeps.
+    held |= {"given_up": by} if state == "done" else {}
+    return {**document, "state": state, "compensation": held, "verified_by": by}
 
 
 def can_be_undone(document: EffectDocument) -> bool:
     """Whether it has a compensation that was not given up."""
     held = document.get("compensation")
     return held is not None and not held.get("given_up")
-
-
-def _release(document: EffectDocument, now: float, error: dict[str, Any] | None) -> EffectDocument:
-    return {
-        **document,
-        "compensation": {**document["compensation"], "owner": None, "error": error, "at": now},
-    }
 
 
 def compensation_key(document: EffectDocument) -> str:
@@ -82,11 +72,15 @@ def compensation_key(document: EffectDocument) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ToUndo:
-    """The work of a rollback. `effects` are in the order in which they are compensated."""
+    """The work of a rollback. `effects` are in the order in which they are compensated.
+
+    `unsettled`: their outcome is unknown.
+    """
 
     effects: tuple[EffectDocument, ...]
     already: tuple[EffectDocument, ...]
     skipped: tuple[EffectDocument, ...]
+    unsettled: tuple[EffectDocument, ...]
 
 
 def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
@@ -96,31 +90,19 @@ def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
     fenced are always compensated.
     """
     effects = [one for one in documents if "compensates" not in one]
-    after = [one for one in effects if _is_after(one, since)]
+    after = [one for one in effects if since is None or _completion(one)[0] > since]
     done = [one for one in after if one["state"] == "done"]
     begun = [one for one in effects if one["state"] == "compensating"]
     return ToUndo(
-        _last_first([*begun, *(one for one in done if can_be_undone(one))]),
+        _last_first([*begun, *filter(can_be_undone, done)]),
         _last_first(one for one in after if one["state"] == "compensated"),
         _last_first(one for one in done if not can_be_undone(one)),
+        tuple(one for one in after if one["state"] in ("intended", "unknown")),
     )
 
 
 def _last_first(documents: Iterable[EffectDocument]) -> tuple[EffectDocument, ...]:
     return tuple(sorted(documents, key=_completion, reverse=True))
-
-
-def unsettled(documents: Iterable[EffectDocument], since: float | None) -> list[EffectDocument]:
-    """Effects with an unknown outcome."""
-    return [
-        one
-        for one in documents
-        if "compensates" not in one and one["state"] in ("intended", "unknown") and _is_after(one, since)
-    ]
-
-
-def _is_after(document: EffectDocument, since: float | None) -> bool:
-    return since is None or _completion(document)[0] > since
 
 
 def _completion(document: EffectDocument) -> tuple[float, float, str]:
@@ -132,30 +114,6 @@ def _completion(document: EffectDocument) -> tuple[float, float, str]:
 # -- a batch's savepoints, and its rollback
 
 
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """The caller holds the rollback; `since` is None for the beginning of the batch."""
-
-    since: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Another rollback of the batch is running."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """A rollback of the batch was interrupted and must be finished first."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoSavepoint:
-    """There is no savepoint of that name; `names` are the existing ones."""
-
-    names: tuple[str, ...]
-
-
 def begin(
     document: SagaDocument | None,
     batch_id: str,
@@ -165,27 +123,30 @@ def begin(
     to: str | None,
     now: float,
     earlier_ended: float | None = None,
-) -> tuple[SagaDocument | None, Begun | Busy | NoSavepoint]:
-    """Claim the rollback of a batch. `alive`: whether an earlier rollback still runs.
+) -> SagaDocument:
+    """Claim the rollback of a batch. Its `since` is the time to go back to; None: the beginning.
 
     `to` is one of its savepoints, or else another batch that ended at `earlier_ended`. This rollback also
-    finishes an interrupted one, and goes back to the earlier target of the two.
+    finishes an interrupted one, and goes back to the earlier target of the two. `alive`: whether an earlier
+    rollback still runs; then it raises EffectBusy. Raises ConfigurationError for an unknown savepoint.
     """
-    saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
+    saga = document or new_saga(batch_id)
     earlier = saga["rollback"]
     if earlier is not None and alive:
-        return document, Busy()
-    marks = {mark["name"]: mark["at"] for mark in saga["savepoints"]}
+        raise EffectBusy("rollback", batch_id, 0.0)
+    marks = savepoints_of(saga)
     since = None if to is None else marks.get(to, earlier_ended)
     if to is not None and since is None:
-        return document, NoSavepoint(tuple(marks))
+        known = nearest(to, marks) if marks else "; it has no savepoints"
+        raise ConfigurationError(
+            f"batch {batch_id!r} has no savepoint {to!r}{known}, and no other batch has that id"
+        )
     if earlier is not None and since is not None and (earlier["since"] is None or earlier["since"] < since):
         to, since = earlier["to"], earlier["since"]
-    rollback = {"claim": claim, "owner": owner, "to": to, "since": since, "at": now}
-    return {**saga, "rollback": rollback}, Begun(since)
+    return {**saga, "rollback": {"claim": claim, "owner": owner, "to": to, "since": since, "at": now}}
 
 
-def ended_at(documents: Iterable[EffectDocument]) -> float | None:
+def completed_at(documents: Iterable[EffectDocument]) -> float | None:
     """When the last effect of a batch was completed; None if it has none."""
     return max((_completion(one)[0] for one in documents), default=None)
 
@@ -199,14 +160,25 @@ def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> S
     return {**document, "savepoints": kept, "rollback": None, "last": outcome}
 
 
-def mark(
-    document: SagaDocument | None, batch_id: str, name: str, alive: bool, now: float
-) -> tuple[SagaDocument | None, float | Busy | Interrupted]:
-    """Set a savepoint, or find an existing one; the result has its time."""
-    saga = document or {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
+def mark(document: SagaDocument | None, batch_id: str, name: str, alive: bool, now: float) -> SagaDocument:
+    """Set a savepoint, unless there is one of that name.
+
+    Raises EffectBusy while a rollback runs, and InDoubt if one was interrupted.
+    """
+    saga = document or new_saga(batch_id)
+    if saga["rollback"] is not None and alive:
+        raise EffectBusy(f"savepoint:{name}", batch_id, 0.0)
     if saga["rollback"] is not None:
-        return document, Busy() if alive else Interrupted()
-    for known in saga["savepoints"]:
-        if known["name"] == name:
-            return document, known["at"]
-    return {**saga, "savepoints": [*saga["savepoints"], {"name": name, "at": now}]}, now
+        raise InDoubt(f"savepoint:{name}", batch_id, "a rollback was interrupted: rollback() finishes it")
+    if name in savepoints_of(saga):
+        return saga
+    return {**saga, "savepoints": [*saga["savepoints"], {"name": name, "at": now}]}
+
+
+def savepoints_of(saga: SagaDocument) -> dict[str, float]:
+    """The times of its savepoints."""
+    return {one["name"]: one["at"] for one in saga["savepoints"]}
+
+
+def new_saga(batch_id: str) -> SagaDocument:
+    return {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}

@@ -19,7 +19,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural, utc_text
-from prefect_resilience.durable.batches.edge.workers import stranded_runs
+from prefect_resilience.durable.batches.edge.flow_runs import stranded_runs
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
 from prefect_resilience.operations.installation.installing import automations_by_name, plan_install

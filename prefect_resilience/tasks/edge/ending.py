@@ -22,7 +22,7 @@ from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.outcomes import has_loop
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error
-from prefect_resilience.durable.batches.edge.snapshots import hint_of
+from prefect_resilience.durable.batches.edge.status import hint_of
 from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import open_ledger

@@ -27,8 +27,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from prefect_resilience.base.process import at_exit, start_thread
 from prefect_resilience.durable.batches.audit import Audit, AuditEntry
-from prefect_resilience.durable.batches.edge.closing import close_left_behind, states_of
-from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run
+from prefect_resilience.durable.batches.edge.closing import close_left_behind
+from prefect_resilience.durable.batches.edge.tags import batch_of_flow_run, states_of
 from prefect_resilience.durable.batches.run_passes import RunPass, Start, passes_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of

@@ -12,9 +12,9 @@ from prefect_resilience import Backoff
 from prefect_resilience.durable.batches import decisions
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
-    ArchivedEffects,
     BatchSnapshot,
     RecoveryRequest,
+    archived_in_words,
     decided,
     hint_for,
     rolled_back,
@@ -27,7 +27,7 @@ from prefect_resilience.durable.batches.strategies import (
     RunEnd,
     SeenEffect,
 )
-from prefect_resilience.durable.sagas.report import NotUndone, Outline
+from prefect_resilience.durable.sagas.report import Compensation, RollbackReport, not_undone
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 
 NOW, NEXT = 1_000.0, 1_500.0
@@ -267,34 +267,40 @@ def test_an_effect_that_was_begun_later_takes_an_abandonment_back() -> None:
     assert stands.trail == RecoveryTrail(0, None)
 
 
-STAYS = NotUndone("mailed", "skipped", "it has no compensation")
-DOUBTFUL = NotUndone("booked", "in_doubt", "nothing can tell")
+def entries(keys: str, why: str = "") -> tuple[Compensation, ...]:
+    return tuple(Compensation(key, None, None, None, 1, why) for key in keys.split())
 
 
+STAYS = "it has no compensation"
 KEPT = "'mailed' (it has no compensation)"
 REST = "; a person must act on the rest"
 
 
 @pytest.mark.parametrize(
-    ("outline", "action", "planned_action", "why"),
+    ("found", "action", "planned_action", "why"),
     [
-        (Outline(("b", "a")), "compensated", "compensated", "compensated: 'b', 'a'"),
-        (Outline(), "nothing", "nothing", "there is nothing to compensate"),
+        ({"compensated": entries("b a")}, "compensated", "compensated", "compensated: 'b', 'a'"),
+        ({}, "nothing", "nothing", "there is nothing to compensate"),
         (
-            Outline(("a",), (STAYS,)),
+            {"already": entries("a"), "skipped": entries("mailed", STAYS)},
             "compensated",
             "compensated",
             f"compensated: 'a'; not compensated: {KEPT}",
         ),
-        (Outline((), (STAYS,)), "told", "told", f"compensated: nothing; not compensated: {KEPT}"),
         (
-            Outline((), (DOUBTFUL,)),
+            {"skipped": entries("mailed", STAYS)},
+            "told",
+            "told",
+            f"compensated: nothing; not compensated: {KEPT}",
+        ),
+        (
+            {"in_doubt": entries("booked", "nothing can tell")},
             "told",
             "compensated",
             f"compensated: nothing; not compensated: 'booked' (nothing can tell){REST}",
         ),
         (
-            Outline(("a", "b", "c", "d", "e"), (STAYS,) * 4),
+            {"compensated": entries("a b c d e"), "skipped": entries("mailed", STAYS) * 4},
             "compensated",
             "compensated",
             f"compensated: 'a', 'b', 'c' and 2 more; not compensated: {', '.join([KEPT] * 3)} and 1 more",
@@ -303,14 +309,16 @@ REST = "; a person must act on the rest"
 )
 @pytest.mark.parametrize("planned", [False, True])
 def test_a_rollback_says_what_it_undoes_and_what_not(
-    outline: Outline, planned: bool, action: Any, planned_action: Any, why: str
+    found: dict[str, Any], planned: bool, action: Any, planned_action: Any, why: str
 ) -> None:
     if planned:
         action, why = planned_action, why.replace("compensated", "to compensate").removesuffix(REST)
     asked = decided(seen(), "compensate", "compensated", "a rollback was requested")
     expected = decided(seen(), "compensate", action, f"a rollback was requested; {why}")
-    found = {"undone": outline.undone, "not_undone": outline.not_undone}
-    assert rolled_back(asked, outline, planned=planned) == expected.model_copy(update=found)
+    report = RollbackReport("b", None, **found)
+    undone = tuple(one.key for one in (*report.already, *report.compensated))
+    lists = {"undone": undone, "not_undone": not_undone(report)}
+    assert rolled_back(asked, report, planned=planned) == expected.model_copy(update=lists)
 
 
 ONE = "its 1 done effect was moved to the archive at 1970-01-01 00:08 UTC"
@@ -322,31 +330,31 @@ DO_AGAIN = "a restart would repeat them; use force to allow that"
     ("gone", "asked", "decision"),
     [
         (
-            ArchivedEffects(1, 500.0),
+            archived_in_words(1, 500.0),
             RecoveryRequest(),
             Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}"),
         ),
         (
-            ArchivedEffects(2, 500.0),
+            archived_in_words(2, 500.0),
             RecoveryRequest("restart"),
             Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
         ),
-        (ArchivedEffects(2, 500.0), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
+        (archived_in_words(2, 500.0), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
         (
-            ArchivedEffects(2, 500.0),
+            archived_in_words(2, 500.0),
             RecoveryRequest("compensate"),
             Decided("compensate", "refused", f"{TWO}: a rollback does not find them there"),
         ),
     ],
 )
 def test_what_is_archived_is_not_done_again_unasked(
-    gone: ArchivedEffects, asked: RecoveryRequest, decision: Decided
+    gone: str, asked: RecoveryRequest, decision: Decided
 ) -> None:
     assert decide(replace(seen(run("Crashed")), archived=gone), asked, 0.5) == decision
 
 
 def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
-    stands = replace(seen(), archived=ArchivedEffects(2, 500.0))
+    stands = replace(seen(), archived=archived_in_words(2, 500.0))
     assert decide(stands, RecoveryRequest()) == nothing(TWO)
 
 

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from prefect_resilience.durable.sagas.report import (
     Compensation,
     NotUndone,
-    Outline,
     RollbackReport,
-    outline_of,
+    in_words,
+    not_undone,
     planned,
 )
+from prefect_resilience.durable.sagas.undo import to_undo
+
+UNDO: dict[str, Any] = {"call": {"module": "m", "qualname": "undo"}}
 
 
 def effect(key: str, state: str, at: float, **more: Any) -> Any:
-    return {"key": key, "state": state, "intended_at": at, "settled_at": at, **more}
-
-
-UNDO: dict[str, Any] = {"call": "x"}
+    return {"key": key, "state": state, "intended_at": at, "settled_at": at, "external_id": None, **more}
 
 
 def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
@@ -32,17 +30,17 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
         effect("doubt", "unknown", 5.0),
         effect("asked", "unknown", 6.0, compensation={**UNDO, "verify": "y"}),
     ]
-    plan = planned(effects, None)
-    assert plan.undone == ("b", "a")
+    plan = planned("b", None, to_undo(effects, None))
+    assert [(one.key, one.function) for one in plan.compensated] == [("b", "m:undo"), ("a", "m:undo")]
     assert not plan.complete
-    assert {one.key: (one.how, one.why) for one in plan.not_undone} == {
+    assert {one.key: (one.how, one.why) for one in not_undone(plan)} == {
         "plain": ("skipped", "it has no compensation"),
         "given-up": ("skipped", "its compensation was given up (person: ada)"),
         "doubt": ("in_doubt", "its outcome is unknown: there is no verify to ask"),
         "asked": ("in_doubt", "its outcome is unknown: verify is asked first"),
     }
-    assert planned(effects, 1.0).undone == ("b",)
-    assert planned(effects, 6.0) == Outline()
+    assert [one.key for one in planned("b", None, to_undo(effects, 1.0)).compensated] == ["b"]
+    assert planned("b", "to", to_undo(effects, 6.0)) == RollbackReport("b", "to")
 
 
 def test_what_a_report_says() -> None:
@@ -58,27 +56,13 @@ def test_what_a_report_says() -> None:
         (one("d", "?"),),
         (one("s", "none"),),
     )
-    outline = outline_of(report)
-    assert outline.undone == ("before", "now")
-    assert outline.not_undone == (
+    assert not_undone(report) == (
         NotUndone("f", "failed", "it raised"),
         NotUndone("d", "in_doubt", "?"),
         NotUndone("s", "skipped", "none"),
     )
-    assert outline.complete is report.complete is False
-    assert outline_of(RollbackReport("b", None, skipped=(one("s"),))).complete
-
-
-@pytest.mark.parametrize(
-    ("outline", "said"),
-    [
-        (Outline(), "there is nothing to compensate"),
-        (Outline(("a",)), "compensated: 'a'"),
-        (
-            Outline((), (NotUndone("s", "skipped", "none"),)),
-            "compensated: nothing; not compensated: 's' (none)",
-        ),
-    ],
-)
-def test_in_words(outline: Outline, said: str) -> None:
-    assert outline.told() == said
+    assert in_words(report) == (
+        "compensated: 'before', 'now'; not compensated: 'f' (it raised), 'd' (?), 's' (none)"
+    )
+    assert not report.complete
+    assert RollbackReport("b", None, skipped=(one("s"),)).complete

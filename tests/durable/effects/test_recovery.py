@@ -406,7 +406,7 @@ def test_the_log_is_bounded():
     ledger = Ledger(MemoryStore(f"memory://{uuid4().hex}"))
     audit = Audit(ledger, "b")
     for number in range(KEPT + 5):
-        audit.note(audit.entry("ada", "settle", why=str(number)))
+        audit.note("ada", "settle", why=str(number))
     kept = audit.entries()
     assert (len(kept), kept[0].why, kept[-1].why) == (KEPT, "5", str(KEPT + 4))
     assert audit.document()["total"] == KEPT + 5

@@ -19,6 +19,7 @@ from prefect_resilience.durable.effects.model import (
     decide,
 )
 from prefect_resilience.durable.sagas import undo
+from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 
 COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "verify": None, "parameters": {}}
 ERROR = {"code": "HTTP", "message": "503"}
@@ -47,8 +48,8 @@ def keys(documents) -> list[str]:
 
 def test_what_a_person_says_of_one_that_could_not_be_undone():
     held = undo.fenced(effect("a"), "r", "o")
-    doubted = undo.doubted(held, 5.0, ERROR)
-    kept = undo.kept(doubted, 6.0, "person: ada")
+    doubted = undo.ended(held, 5.0, "compensating", ERROR)
+    kept = undo.ended(doubted, 6.0, "done", ERROR, by="person: ada")
     assert (kept["state"], kept["verified_by"], kept["compensation"]["owner"]) == (
         "done",
         "person: ada",
@@ -58,7 +59,7 @@ def test_what_a_person_says_of_one_that_could_not_be_undone():
     assert not undo.can_be_undone(kept)
     found = undo.to_undo([kept, effect("b"), effect("c", undoable=False)], None)
     assert (keys(found.effects), keys(found.skipped)) == (["b"], ["c", "a"])
-    undone = undo.undone_by(doubted, 6.0, "person: ada")
+    undone = undo.ended(doubted, 6.0, "compensated", by="person: ada")
     assert (undone["state"], undone["verified_by"]) == ("compensated", "person: ada")
     assert decide(kept, LookUp(False), 7.0)[1] == AlreadyDone(kept["result"], None)
     assert decide(undone, LookUp(False), 7.0)[1] == Send(2)
@@ -79,8 +80,8 @@ def test_open_questions_count_from_when_they_arose():
         effect("b", "unknown", 3.0),
         effect("c", "failed", 3.0),
     ]
-    assert keys(undo.unsettled(found, 2.0)) == ["a", "b"]
-    assert undo.unsettled(found, 3.0) == []
+    assert keys(undo.to_undo(found, 2.0).unsettled) == ["a", "b"]
+    assert undo.to_undo(found, 3.0).unsettled == ()
 
 
 # -- one effect
@@ -88,11 +89,12 @@ def test_open_questions_count_from_when_they_arose():
 
 def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
     fenced = undo.fenced(effect("k"), "r1", "me")
-    back = undo.still_done(fenced, 3.0, ERROR)
+    back = undo.ended(fenced, 3.0, "done", ERROR)
+    assert undo.can_be_undone(back)
     assert back["state"] == "done"
     assert back["compensation"]["error"] == ERROR
     assert undo.fenced(back, "r2", "me")["compensation"]["error"] is None
-    stuck = undo.doubted(fenced, 3.0, ERROR)
+    stuck = undo.ended(fenced, 3.0, "compensating", ERROR)
     assert stuck["state"] == "compensating"
     assert stuck["compensation"]["owner"] is None
     assert undo.fenced(stuck, "r2", "me")["compensation"]["error"] == ERROR
@@ -102,35 +104,43 @@ def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
 # -- savepoints, and who rolls back
 
 
+def since(saga: dict[str, Any]) -> float | None:
+    return saga["rollback"]["since"]
+
+
 def test_one_rollback_at_a_time():
-    saga, decision = undo.begin(None, "b", "r1", "me", False, None, 1.0)
-    assert decision == undo.Begun(None)
-    assert undo.begin(saga, "b", "r2", "you", True, None, 2.0) == (saga, undo.Busy())
-    assert undo.mark(saga, "b", "one", True, 2.0) == (saga, undo.Busy())
-    assert undo.mark(saga, "b", "one", False, 2.0) == (saga, undo.Interrupted())
-    taken, decision = undo.begin(saga, "b", "r2", "you", False, None, 2.0)
-    assert decision == undo.Begun(None)
-    assert taken["rollback"]["claim"] == "r2"
+    saga = undo.begin(None, "b", "r1", "me", False, None, 1.0)
+    assert since(saga) is None
+    with pytest.raises(EffectBusy):
+        undo.begin(saga, "b", "r2", "you", True, None, 2.0)
+    with pytest.raises(EffectBusy):
+        undo.mark(saga, "b", "one", True, 2.0)
+    with pytest.raises(InDoubt):
+        undo.mark(saga, "b", "one", False, 2.0)
+    taken = undo.begin(saga, "b", "r2", "you", False, None, 2.0)
+    assert (taken["rollback"]["claim"], since(taken)) == ("r2", None)
     assert undo.end(taken, "r1", {}) is taken  # it was taken over: not its to end
     assert undo.end(None, "r1", {}) is None
 
 
 def test_an_unknown_savepoint_is_refused():
-    saga, _ = undo.mark(None, "b", "one", False, 1.0)
-    assert undo.begin(saga, "b", "r", "me", False, "won", 2.0) == (saga, undo.NoSavepoint(("one",)))
-    assert undo.begin(None, "b", "r", "me", False, "won", 2.0) == (None, undo.NoSavepoint(()))
+    saga = undo.mark(None, "b", "one", False, 1.0)
+    assert undo.mark(saga, "b", "one", False, 2.0) is saga
+    with pytest.raises(ConfigurationError, match="no savepoint 'won'; did you mean 'one'"):
+        undo.begin(saga, "b", "r", "me", False, "won", 2.0)
+    with pytest.raises(ConfigurationError, match="no savepoint 'won'; it has no savepoints"):
+        undo.begin(None, "b", "r", "me", False, "won", 2.0)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "since"),
+    ("first", "second", "back_to"),
     [("one", "two", 1.0), ("two", "one", 1.0), (None, "two", None), ("two", None, None), ("one", "one", 1.0)],
 )
-def test_of_a_rollback_that_was_cut_off_and_the_next_the_farther_back_counts(first, second, since):
-    saga, _ = undo.mark(None, "b", "one", False, 1.0)
-    saga, _ = undo.mark(saga, "b", "two", False, 2.0)
-    saga, _ = undo.begin(saga, "b", "r1", "me", False, first, 3.0)
-    saga, decision = undo.begin(saga, "b", "r2", "me", False, second, 4.0)
-    assert decision == undo.Begun(since)
+def test_of_a_rollback_that_was_cut_off_and_the_next_the_farther_back_counts(first, second, back_to):
+    saga = undo.mark(None, "b", "one", False, 1.0)
+    saga = undo.mark(saga, "b", "two", False, 2.0)
+    saga = undo.begin(saga, "b", "r1", "me", False, first, 3.0)
+    assert since(undo.begin(saga, "b", "r2", "me", False, second, 4.0)) == back_to
 
 
 # -- against a naive model
@@ -204,18 +214,18 @@ class Real:
         self.effects[key] = json.loads(json.dumps(document))
 
     def mark(self, name: str) -> None:
-        self.saga, _ = undo.mark(self.saga, "b", name, False, self.tick())
+        self.saga = undo.mark(self.saga, "b", name, False, self.tick())
 
     def roll(self, to: str | None, cut: int) -> None:
-        self.saga, decision = undo.begin(self.saga, "b", "r", "me", False, to, self.tick())
-        if isinstance(decision, undo.NoSavepoint):
+        try:
+            self.saga = undo.begin(self.saga, "b", "r", "me", False, to, self.tick())
+        except ConfigurationError:
             return
-        if self._carried_out(decision.since, cut):
+        if self._carried_out(since(self.saga), cut):
             self.saga = undo.end(self.saga, "r", {})
             return
-        self.saga, decision = undo.begin(self.saga, "b", "r2", "me", False, to, self.tick())
-        assert isinstance(decision, undo.Begun)
-        assert self._carried_out(decision.since, 1_000)
+        self.saga = undo.begin(self.saga, "b", "r2", "me", False, to, self.tick())
+        assert self._carried_out(since(self.saga), 1_000)
         self.saga = undo.end(self.saga, "r2", {})
 
     def _carried_out(self, since: float | None, cut: int) -> bool:
@@ -233,7 +243,7 @@ class Real:
                 self.effects[key] = undo.fenced(self.effects[key], "r", "me")
             else:
                 self.undone.append(f"{key}{self.effects[key]['generation']}")
-                self.effects[key] = undo.undone(self.effects[key], self.tick())
+                self.effects[key] = undo.ended(self.effects[key], self.tick(), "compensated")
         return True
 
 

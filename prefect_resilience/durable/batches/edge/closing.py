@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,33 +11,37 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.client.schemas.responses import SetStateStatus
+from prefect.client.schemas.sorting import FlowRunSort, TaskRunSort
 from prefect.states import Crashed
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.drive import answers
 from prefect_resilience.base.text import utc_text
+from prefect_resilience.durable.batches.edge.flow_runs import (
+    events_since,
+    read_events,
+    retries_in_process,
+    retry_at,
+    stranded_runs,
+)
 from prefect_resilience.durable.batches.edge.marks import PAGE, pages
-from prefect_resilience.durable.batches.edge.workers import retries_in_process, retry_at, stranded_runs
+from prefect_resilience.durable.batches.edge.tags import states_of
 from prefect_resilience.durable.batches.run_passes import (
     FINAL_TYPES,
     SETTLES,
     SKEW,
     UNFINISHED,
-    LeftBehind,
     RunPass,
-    RunState,
     UnfinishedRun,
     left_behind,
     passes_of,
 )
-from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-
-logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
 MOST_OF_A_RUN = 5_000
 """The most unfinished task runs of one flow run that are read at a time."""
@@ -60,7 +62,6 @@ def close_left_behind(
     client: SyncPrefectClient,
     flow_run: FlowRun,
     *,
-    only_crashed: bool = False,
     settles: float = SETTLES,
     within: float = WITHIN,
     dry_run: bool = False,
@@ -70,7 +71,6 @@ def close_left_behind(
     Args:
         client: The Prefect API.
         flow_run: Their flow run.
-        only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
         within: Seconds after which the rest is left for a later call.
         dry_run: Change nothing; `remaining` then counts the task runs.
@@ -82,73 +82,45 @@ def close_left_behind(
     if not unfinished:
         return Closed()
     passes = passes_of(states_of(client, flow_run.id), run_count=flow_run.run_count)
-    found = left_behind(
+    lost = left_behind(
         unfinished,
         passes,
         time.time(),
         heartbeats=_heartbeats(client, flow_run.id, passes),
-        only_crashed=only_crashed,
         settles=settles,
     )
-    if dry_run or not found:
-        return Closed(0, len(found))
-    closed = sum(answers({one.run.id: partial(_close, client, one) for one in found}, until).values())
-    return Closed(closed, len(found) - closed)
+    if dry_run or not lost:
+        return Closed(0, len(lost))
+    jobs = {run_id: partial(_close, client, run_id, message) for run_id, message in lost.items()}
+    closed = sum(answers(jobs, until).values())
+    return Closed(closed, len(lost) - closed)
 
 
-def close_after_recovery(flow_run_id: UUID) -> None:
-    """Close the task runs of a run that a recovery has just rescheduled. If this fails, the end of the run or
-    the scheduled operation closes them. Never raises."""
-    try:
-        with get_client(sync_client=True) as client:
-            run = client.read_flow_run(flow_run_id)
-            done = close_left_behind(client, run, only_crashed=True)
-        if done.closed:
-            logger.info("Set %s unfinished task runs of a crashed flow run to Crashed", done.closed)
-    except Exception as failure:  # noqa: BLE001 - the recovery itself has succeeded
-        logger.warning(
-            "Unfinished task runs of a crashed flow run could not be closed: %s", redact(repr(failure))
-        )
+_UNFINISHED = TaskRunFilter.model_validate({"state": {"type": {"any_": [*UNFINISHED]}}})
 
 
-_UNFINISHED_TASK_RUNS = {
-    "task_runs": {"state": {"type": {"any_": [*UNFINISHED]}}},
-    "sort": "EXPECTED_START_TIME_DESC",
-}
-
-
-def _search(
-    client: SyncPrefectClient, path: Any, body: dict[str, Any], most: int
-) -> Iterator[dict[str, Any]]:
-    """The results of a filter of the API, at most `most`."""
-
-    def read(**part: int) -> list[dict[str, Any]]:
-        return client.request("POST", path, json={**body, **part}).raise_for_status().json()
-
-    return pages(read, most)
-
-
-def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
-    """Every state that a flow run had."""
-    return [_run_state(state) for state in client.read_flow_run_states(flow_run_id)]
+def _read_unfinished(client: SyncPrefectClient, flow_runs: dict[str, Any], most: int) -> Iterator[TaskRun]:
+    """The task runs without a final state of some flow runs, at most `most`."""
+    of_runs = {"flow_run_filter": FlowRunFilter.model_validate(flow_runs), "task_run_filter": _UNFINISHED}
+    return pages(partial(client.read_task_runs, **of_runs, sort=TaskRunSort.EXPECTED_START_TIME_DESC), most)
 
 
 def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[UnfinishedRun]:
     """The task runs of a flow run without a final state, at most MOST_OF_A_RUN."""
-    body = {"flow_runs": {"id": {"any_": [str(flow_run_id)]}}, **_UNFINISHED_TASK_RUNS}
-    found = _search(client, "/task_runs/filter", body, MOST_OF_A_RUN)
-    return [_as_unfinished(TaskRun.model_validate(one)) for one in found]
+    return [
+        _as_unfinished(run)
+        for run in _read_unfinished(client, {"id": {"any_": [flow_run_id]}}, MOST_OF_A_RUN)
+    ]
 
 
 def _as_unfinished(run: TaskRun) -> UnfinishedRun:
     state = run.state
     made = run.expected_start_time or run.created
     if state is None:  # the API does not know its state yet
-        return UnfinishedRun(str(run.id), run.name, "", "", made.timestamp() if made else 0.0, elsewhere=True)
+        return UnfinishedRun(str(run.id), "", "", made.timestamp() if made else 0.0, elsewhere=True)
     details = state.state_details
     return UnfinishedRun(
         id=str(run.id),
-        name=run.name,
         type=state.type.value,
         state=state.name or state.type.value.title(),
         since=state.timestamp.timestamp(),
@@ -157,40 +129,28 @@ def _as_unfinished(run: TaskRun) -> UnfinishedRun:
     )
 
 
-def _run_state(state: State[Any]) -> RunState:
-    name, message = state.name or state.type.value.title(), redact(state.message or "")
-    return RunState(state.type.value, name, state.timestamp.timestamp(), message, str(state.id))
-
-
 def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[RunPass]) -> list[float]:
     """When the flow run sent heartbeats, since the end of its first pass."""
     ends = [one.ended for one in passes if one.ended is not None]
     if not ends:
         return []
-    body = {"filter": _heartbeats_since([flow_run_id], min(ends)), "limit": 50}
-    page = client.request("POST", "/events/filter", json=body).raise_for_status().json()
-    return [parse_datetime(one["occurred"]).timestamp() for one in page["events"]]
+    events = read_events(client, _heartbeats_since([flow_run_id], min(ends)))
+    return [parse_datetime(one["occurred"]).timestamp() for one in events]
 
 
 def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
     """The filter of the API for the heartbeats of flow runs since `since`."""
-    # Clocks differ, and without `until` the API uses its own time.
-    until = datetime.now(UTC) + timedelta(days=1)
-    occurred = {"since": datetime.fromtimestamp(since, UTC).isoformat(), "until": until.isoformat()}
-    return {
-        "event": {"name": ["prefect.flow-run.heartbeat"]},
-        "resource": {"id": [f"{_RESOURCE}{one}" for one in flow_run_ids]},
-        "occurred": occurred,
-    }
+    about = {"resource": {"id": [f"{_RESOURCE}{one}" for one in flow_run_ids]}}
+    return events_since(datetime.fromtimestamp(since, UTC), ["prefect.flow-run.heartbeat"], about)
 
 
 _RESOURCE = "prefect.flow-run."
 
 
-def _close(client: SyncPrefectClient, one: LeftBehind) -> bool:
-    state: State[Any] = Crashed(message=one.message)
+def _close(client: SyncPrefectClient, run_id: str, message: str) -> bool:
+    state: State[Any] = Crashed(message=message)
     # Without force: a final state that was set meanwhile stays.
-    answer = client.set_task_run_state(UUID(one.run.id), state)
+    answer = client.set_task_run_state(UUID(run_id), state)
     return answer.status is SetStateStatus.ACCEPT
 
 
@@ -203,13 +163,10 @@ def close_all(older_than: timedelta, limit: int, *, dry_run: bool = False) -> di
     done: dict[UUID, Closed] = {}
     with get_client(sync_client=True) as client:
         before = datetime.now(UTC) - older_than
-        ended = {
-            "state": {"type": {"any_": sorted(FINAL_TYPES)}},
-            "end_time": {"before_": before.isoformat()},
-        }
-        task_runs = _search(client, "/task_runs/filter", {"flow_runs": ended, **_UNFINISHED_TASK_RUNS}, limit)
-        for run_id in dict.fromkeys(run["flow_run_id"] for run in task_runs if run["flow_run_id"]):
-            run = client.read_flow_run(UUID(run_id))
+        ended = {"state": {"type": {"any_": sorted(FINAL_TYPES)}}, "end_time": {"before_": before}}
+        for run_id in dict.fromkeys(run.flow_run_id for run in _read_unfinished(client, ended, limit)):
+            assert run_id is not None
+            run = client.read_flow_run(run_id)
             closed = close_left_behind(client, run, settles=settles, dry_run=dry_run)
             if closed != Closed():
                 done[run.id] = closed
@@ -240,11 +197,11 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
 
     Runs that never sent one are left out: heartbeats may be switched off. Raises errors of the API.
     """
-    running = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}, "sort": "START_TIME_ASC"}
-    found = _search(client, "/flow_runs/filter", running, sys.maxsize)
-    runs = [FlowRun.model_validate(one) for one in found]
-    pages = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
-    silent = [one for page in pages for one in _silent_of(client, page, silent_for)]
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    sort = FlowRunSort.START_TIME_ASC
+    runs = [*pages(partial(client.read_flow_runs, flow_run_filter=running, sort=sort))]
+    some = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
+    silent = [one for part in some for one in _silent_of(client, part, silent_for)]
     stranded = stranded_runs(client, silent_for)
     return silent + [SilentRun(run.id, run.name, retry_at(run).timestamp(), True) for run in stranded]
 
@@ -288,12 +245,6 @@ def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[
         UUID(one["value"].removeprefix(_RESOURCE)): parse_datetime(one["end_time"]).timestamp()
         for one in counts
     }
-
-
-def last_beat(run_id: UUID, since: float) -> float | None:
-    """When a flow run sent its last heartbeat since then. Raises errors of the API."""
-    with get_client(sync_client=True) as client:
-        return _last_beats(client, {run_id: datetime.fromtimestamp(since, UTC)}).get(run_id)
 
 
 def _crash(client: SyncPrefectClient, one: SilentRun) -> bool:

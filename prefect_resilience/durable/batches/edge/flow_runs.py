@@ -1,34 +1,47 @@
-"""The flow run of a batch: how to find it, how it ended, how to reschedule it; and the batch's state."""
+"""The flow run of a batch: how to find it, how it ended, whether its process is gone, how to reschedule it.
+
+A worker sends an event when it submits a flow run, and another one when it has released the run's slot and
+has nothing more to report. A worker with --limit ends if a run is scheduled again while it holds the slot.
+
+A flow with `retries=` waits for its next attempt in its process, as AwaitingRetry. Workers leave such a run
+to that process, so nothing runs it if the process is gone: it is stranded.
+"""
 
 from __future__ import annotations
 
 import getpass
 import socket
-from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.objects import FlowRun, WorkerStatus
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import get_current_settings
 from prefect.states import AwaitingRetry, Crashed, Pending
+from prefect.types._datetime import parse_datetime
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.edge.marks import PAGE, flow_run_of_name, pages, run_id_of
-from prefect_resilience.durable.batches.edge.tags import runs_above
-from prefect_resilience.durable.batches.edge.workers import is_stranded, retries_in_process, stranded_runs
+from prefect_resilience.durable.batches.edge.marks import (
+    PAGE,
+    asking,
+    flow_run_of_name,
+    pages,
+    run_id_of,
+)
+from prefect_resilience.durable.batches.edge.tags import flow_run_around, runs_above
+from prefect_resilience.durable.batches.run_passes import SKEW
 from prefect_resilience.durable.batches.strategies import ENDED_BADLY, RecoveryPolicy, RunEnd
-from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
@@ -82,21 +95,17 @@ class BatchRun:
         return self.type in ENDED_BADLY
 
 
-def find_run(batch_id: str, effects: Iterable[EffectDocument], *, by_name: bool = False) -> BatchRun | None:
-    """The root flow run of a batch; for a batch with a name, that of its last intended effect. `by_name`:
-    without effects, any flow run that Prefect has of the name.
+def find_run(batch_id: str, flow_run_id: str | None = None, *, by_name: bool = False) -> BatchRun | None:
+    """The root flow run of a batch; for a batch with a name, that of its newest effect, `flow_run_id`.
+    `by_name`: else any flow run that Prefect has of the name.
 
     None if the Prefect API knows none. Raises ApiUnavailable.
     """
-    run_id = run_id_of(batch_id)
-    if run_id is None:
-        last = max(effects, key=lambda one: one["intended_at"], default=None)
-        if last is not None and last.get("flow_run_id") is not None:
-            run_id = UUID(last["flow_run_id"])
-        elif last is None and by_name and get_current_settings().api.url is not None:
-            with suppress(ApiUnavailable), _asking() as client:
-                run_id = flow_run_of_name(client, batch_id)
-    if run_id is None:
+    run_id = run_id_of(batch_id) or (flow_run_id and UUID(flow_run_id))
+    if not run_id and by_name and get_current_settings().api.url is not None:
+        with suppress(ApiUnavailable), _asking() as client:
+            run_id = flow_run_of_name(client, batch_id)
+    if not run_id:
         return None
     with _asking() as client, suppress(ObjectNotFound):
         root = _root(client, client.read_flow_run(run_id))
@@ -164,15 +173,7 @@ def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str
     return redact(str(reason)), None
 
 
-@contextmanager
-def _asking() -> Generator[SyncPrefectClient, None, None]:
-    try:
-        with get_client(sync_client=True) as client:
-            yield client
-    except ObjectNotFound:
-        raise
-    except Exception as error:
-        raise ApiUnavailable(f"the Prefect API is unavailable: {redact(repr(error))}") from error
+_asking = partial(asking, ApiUnavailable, "the Prefect API is unavailable", (ObjectNotFound,))
 
 
 def _root(client: SyncPrefectClient, run: FlowRun) -> FlowRun:
@@ -235,18 +236,13 @@ def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
 
 def acting_run() -> str | None:
     """The id of the flow run that calls."""
-    run = _calling()
+    run = flow_run_around()
     return None if run is None else str(run.id)
-
-
-def _calling() -> FlowRun | None:
-    context = FlowRunContext.get()
-    return context.flow_run if context is not None else None
 
 
 def who() -> str:
     """The caller: the current flow run, else the user of this host."""
-    run = _calling()
+    run = flow_run_around()
     if run is not None:
         creator = run.created_by.display_value if run.created_by else None
         if creator and run.created_by and run.created_by.type == "AUTOMATION":
@@ -256,3 +252,125 @@ def who() -> str:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a container's user may have no name
         return f"somebody@{socket.gethostname()}"
+
+
+# -- its process, and the worker that holds it
+
+SUBMITTED, EXECUTED = "prefect.worker.submitted-flow-run", "prefect.worker.executed-flow-run"
+LETS_GO = 300.0
+"""The most seconds after the end of a run until its worker has released it. On a busy machine, it takes more
+than a minute. A worker that died is offline before."""
+PAUSE = 1.0
+OVERDUE = timedelta(minutes=10)
+"""How late a retry in a process must be before its process counts as gone."""
+
+Hold = Literal["held", "released", "unknown"]
+
+
+def hold_on(client: SyncPrefectClient, run_id: UUID, since: float) -> Hold:
+    """Whether a worker that is online still holds the process that last ran this flow run.
+
+    `since`: when the run entered its state. "unknown": no worker sent an event after that. Raises errors of
+    the API.
+    """
+    events = _events_of(client, run_id)
+    submitted = next((one for one in events if one["event"] == SUBMITTED), None)
+    if submitted is None:
+        return "unknown"
+    executed = next((one for one in events if one["follows"] == submitted["id"]), None)
+    if executed is not None:
+        at = parse_datetime(executed["occurred"]).timestamp()
+        return "released" if at > since - SKEW else "unknown"
+    return "held" if _is_online(client, submitted) else "unknown"
+
+
+def _events_of(client: SyncPrefectClient, run_id: UUID) -> list[dict[str, Any]]:
+    """The events of workers about a flow run, the newest first."""
+    since = datetime.now(UTC) - timedelta(days=30)
+    about = {"related": {"id": [f"prefect.flow-run.{run_id}"]}}
+    return read_events(client, events_since(since, [SUBMITTED, EXECUTED], about))
+
+
+def events_since(since: datetime, names: list[str], about: dict[str, Any]) -> dict[str, Any]:
+    """The filter of the API for events of these names, by the filter of their resources."""
+    # Clocks differ, and without `until` the API uses its own time.
+    until = datetime.now(UTC) + timedelta(days=1)
+    occurred = {"since": since.isoformat(), "until": until.isoformat()}
+    return {"event": {"name": names}, **about, "occurred": occurred, "order": "DESC"}
+
+
+def read_events(client: SyncPrefectClient, wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    """The newest 50 of the events."""
+    answer = client.request("POST", "/events/filter", json={"filter": wanted, "limit": 50})
+    return answer.raise_for_status().json()["events"]
+
+
+def _is_online(client: SyncPrefectClient, event: dict[str, Any]) -> bool:
+    """Whether the worker that sent the event is online."""
+    name = "prefect.resource.name"
+    pools = [one[name] for one in event["related"] if one["prefect.resource.role"] == "work-pool"]
+    return any(
+        worker.name == event["resource"][name] and worker.status == WorkerStatus.ONLINE.value
+        for pool in pools
+        for worker in client.read_workers_for_work_pool(pool)
+    )
+
+
+def wait_for_worker(run: BatchRun, say: Callable[[str], None]) -> tuple[Hold, float]:
+    """Wait while a worker holds a flow run that has ended, at most until its end is LETS_GO seconds old.
+
+    Returns the worker's last word, and the seconds waited. `say` gets a sentence before a wait.
+    """
+    began = time.monotonic()
+    # The time waited is added, because the API's clock may differ from this machine's.
+    age = max(0.0, time.time() - run.since) if run.ended_badly else 0.0
+    waited = 0.0
+    while (hold := _hold(run)) == "held" and age + waited < LETS_GO:
+        if not waited:
+            say(f"Waiting until the worker has released flow run {run.name!r}")
+        time.sleep(PAUSE)
+        waited = time.monotonic() - began
+    return hold, waited
+
+
+def _hold(run: BatchRun) -> Hold:
+    try:
+        with get_client(sync_client=True) as client:
+            return hold_on(client, run.id, run.since)
+    except Exception:  # noqa: BLE001 - without events, the age of the run's end decides
+        return "unknown"
+
+
+def stranded_runs(
+    client: SyncPrefectClient, overdue: timedelta = OVERDUE, since: datetime | None = None
+) -> Iterator[FlowRun]:
+    """The stranded flow runs with a retry that is `overdue`, and was due after `since`. Raises errors of the
+    API."""
+    due = {"before_": datetime.now(UTC) - overdue, "after_": since}
+    wanted = FlowRunFilter.model_validate(
+        {"state": {"name": {"any_": ["AwaitingRetry"]}}, "next_scheduled_start_time": due}
+    )
+    for run in pages(partial(client.read_flow_runs, flow_run_filter=wanted)):
+        if is_stranded(client, run, overdue):
+            yield run
+
+
+def is_stranded(client: SyncPrefectClient, run: FlowRun, overdue: timedelta = OVERDUE) -> bool:
+    """Whether a flow run waits for a retry in a process that is gone. Raises errors of the API."""
+    if not retries_in_process(run):
+        return False
+    assert run.state is not None
+    hold = hold_on(client, run.id, run.state.timestamp.timestamp())
+    return hold == "released" or (hold == "unknown" and retry_at(run) < datetime.now(UTC) - overdue)
+
+
+def retries_in_process(run: FlowRun) -> bool:
+    """Whether a flow run waits in its process for a retry."""
+    waits = run.state is not None and run.state.is_scheduled()
+    return waits and run.empirical_policy.retry_type == "in_process"
+
+
+def retry_at(run: FlowRun) -> datetime:
+    """When a flow run that waits for a retry is to be retried."""
+    assert run.state is not None
+    return run.state.state_details.scheduled_time or run.state.timestamp

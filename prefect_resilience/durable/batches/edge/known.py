@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, SAGA_ARCHIVES, Audit, remove, said
@@ -29,13 +28,18 @@ from prefect_resilience.durable.batches.edge.listing import (
     in_order,
     open_batches,
 )
-from prefect_resilience.durable.batches.edge.snapshots import check_recorded
-from prefect_resilience.durable.batches.edge.status import BatchStatus, BatchSummary, batch_status
+from prefect_resilience.durable.batches.edge.status import (
+    BatchStatus,
+    BatchSummary,
+    batch_status,
+    check_recorded,
+)
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopen_document
-from prefect_resilience.durable.sagas.report import SAGAS, saga_place
+from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
+from prefect_resilience.durable.sagas.undo import new_saga
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.stores.base import Store, prefix_end, scan_all
+from prefect_resilience.stores.base import Store, prefix_end
 from prefect_resilience.telemetry.edge.events import emit
 
 LISTED = 5
@@ -51,7 +55,7 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
     if in_ledger(ledger, batch_id):
         return
     try:
-        run = find_run(batch_id, (), by_name=True)
+        run = find_run(batch_id, by_name=True)
     except ApiUnavailable as error:
         raise ApiUnavailable(
             f"The ledger has no batch {batch_id!r}. Whether a flow run has that id is unknown: {error}"
@@ -234,46 +238,23 @@ def pruning(
     before = _seconds(older_than, ledger.store.now())
     person = by or who()
     for one in each_batch(ledger):
-        if one.last_at >= before or not _is_old(ledger, one, before):
+        if one.last_at >= before or not _may_go(ledger, one, before):
             continue
         if not dry_run:
-            audit = Audit(ledger, one.batch_id)
             removed = remove(ledger, one.batch_id, why="it is old", by=person)
-            why = f"{removed} effects were archived"
-            audit.note(audit.entry(person, "prune", outcome="pruned", why=why, acting_run=acting_run()))
+            about = {"outcome": "pruned", "why": f"{removed} effects were archived"}
+            Audit(ledger, one.batch_id).note(person, "prune", **about, acting_run=acting_run())
         yield one
-    if not dry_run:
-        for batch_id in _old_without_effects(ledger, before):
-            remove(ledger, batch_id, why="it is old", by=person)
 
 
-def _is_old(ledger: Ledger, one: BatchSummary, before: float) -> bool:
-    found = ledger.store.load(saga_place(one.batch_id))
-    saga = None if found is None else found.value
-    return max(_times(saga)) < before and _may_go(one, saga)
-
-
-def _old_without_effects(ledger: Ledger, before: float) -> Iterator[str]:
-    """Batches that have savepoints only, without an unfinished rollback."""
-    for _, found in scan_all(ledger.store, SAGAS):
-        saga = found.value
-        if max(_times(saga)) < before and saga["rollback"] is None:
-            effects = scan_all(ledger.store, place_of(saga["batch"]))
-            if all("compensates" in effect.value for _, effect in effects):
-                yield saga["batch"]
-
-
-def _may_go(one: BatchSummary, saga: dict[str, Any] | None) -> bool:
-    cut_off = saga is not None and saga["rollback"] is not None
-    return not one.intended and ((not one.unknown and not cut_off) or one.abandoned_at is not None)
-
-
-def _times(saga: dict[str, Any] | None) -> Iterator[float]:
-    """The times of a batch's savepoints and rollbacks; at least 0.0."""
-    yield 0.0
-    for mark in [] if saga is None else [*saga["savepoints"], saga["rollback"], saga["last"]]:
-        if mark is not None:
-            yield mark["at"]
+def _may_go(ledger: Ledger, one: BatchSummary, before: float) -> bool:
+    """Whether nothing happened in a batch since, and nothing in it is unfinished or, unless it was abandoned,
+    in doubt."""
+    saga = SagaLog(ledger, one.batch_id).saga() or new_saga(one.batch_id)
+    marks = (*saga["savepoints"], saga["rollback"], saga["last"])
+    if one.intended or any(mark is not None and mark["at"] >= before for mark in marks):
+        return False
+    return one.abandoned_at is not None or not (one.unknown or saga["rollback"])
 
 
 def _seconds(older_than: datetime | timedelta, now: float) -> float:
@@ -305,9 +286,8 @@ def reopen(
     known = sum(is_counted(effect) for effect, _ in ledger.effects(batch_id))
     now = ledger.store.now()
     change_batch(ledger, batch_id, lambda document: reopen_document(document, batch_id, known, now))
-    audit = Audit(ledger, batch_id)
     why = f"only the {known} effects in the ledger count from now on"
     about = {"outcome": "settled", "why": why, "acting_run": acting_run()}
-    entry = audit.note(audit.entry(said(by) or who(), "reopen", reason, **about))
+    entry = Audit(ledger, batch_id).note(said(by) or who(), "reopen", reason, **about)
     emit("batch.reopened", "batch", batch_id, {"effects": known, "by": entry.by, "reason": entry.reason})
     return batch_status(batch_id, store=ledger.store)

@@ -12,11 +12,10 @@ from operator import itemgetter
 from typing import Any, TypeVar
 
 from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, Audit
-from prefect_resilience.durable.batches.edge.snapshots import state_of
-from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies
+from prefect_resilience.durable.batches.edge.status import COUNTED, BatchSummary, newest_copies, state_of
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
-from prefect_resilience.stores.base import Document, Store, scan_all
+from prefect_resilience.stores.base import Store, scan_all
 
 T = TypeVar("T")
 
@@ -64,7 +63,7 @@ def each_batch(ledger: Ledger, most: int | None = None) -> Iterator[BatchSummary
 
 def open_batches(ledger: Ledger) -> Iterator[BatchSummary]:
     """The batches that are open by their effects."""
-    for batch_id, _ in _by_batch(_without_ended(document.value for _, document in _open_documents(ledger))):
+    for batch_id, _ in _by_batch(_without_ended(_values(ledger, PREFIX, only_open=True))):
         summary = batch_of(ledger, batch_id)
         if summary is not None and summary.open:
             yield summary
@@ -81,7 +80,7 @@ def glance(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
     `counts.more`: there may be more of them. Of a large batch, effects that ended are not all counted: it is
     `uncounted`.
     """
-    documents = (document.value for _, document in _open_documents(ledger))
+    documents = _values(ledger, PREFIX, only_open=True)
     read = [*islice(documents, EFFECTS_READ)]
     counts.more = next(documents, None) is not None
     left = EFFECTS_READ
@@ -103,17 +102,13 @@ def glance(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
 _ENDED = ("done", "compensated")
 
 
-def _open_documents(ledger: Ledger) -> Iterator[tuple[str, Document]]:
-    return scan_all(ledger.store, PREFIX, only_open=True)
-
-
 def _without_ended(effects: Iterable[EffectDocument]) -> Iterator[EffectDocument]:
     """A store without the index returns all effects: those that have ended need no second look."""
     return (one for one in effects if one["state"] not in _ENDED)
 
 
-def _values(ledger: Ledger, prefix: str) -> Iterator[Any]:
-    return (document.value for _, document in scan_all(ledger.store, prefix))
+def _values(ledger: Ledger, prefix: str, *, only_open: bool = False) -> Iterator[Any]:
+    return (document.value for _, document in scan_all(ledger.store, prefix, only_open=only_open))
 
 
 def _at_most(most: int | None, effects: Iterator[T]) -> Iterator[T]:
@@ -130,7 +125,7 @@ def _whole(ledger: Ledger, batch_id: str, effects: Iterable[EffectDocument]) -> 
 
 def abandonments(ledger: Ledger) -> dict[str, float]:
     """When each batch that was abandoned was."""
-    found = (document.value for _, document in scan_all(ledger.store, AUDITS))
+    found = _values(ledger, AUDITS)
     return {one["batch"]: one["abandoned_at"] for one in found if one.get("abandoned_at") is not None}
 
 
@@ -179,8 +174,7 @@ def _by_batch(effects: Iterable[EffectDocument]) -> Iterator[tuple[str, Iterator
 def _batches_in_archive(ledger: Ledger) -> list[BatchSummary]:
     abandoned = abandonments(ledger)
     listed: list[BatchSummary] = []
-    copies = (found.value for _, found in scan_all(ledger.store, ARCHIVES))
-    for batch_id, archived in groupby(copies, key=lambda one: one["effect"]["batch"]):
+    for batch_id, archived in groupby(_values(ledger, ARCHIVES), key=lambda one: one["effect"]["batch"]):
         kept = sorted(
             (one for one in archived if "compensates" not in one["effect"]), key=itemgetter("archived_at")
         )

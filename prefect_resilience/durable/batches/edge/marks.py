@@ -69,7 +69,7 @@ class PrefectMarks:
         return LABEL if self._own else f"{LABEL}.{digest(self.batch_id)}"
 
     def token(self) -> str | None:
-        with _asking("the mark of the batch on its flow run") as client:
+        with _asking() as client:
             while self.root is not None:
                 try:
                     return self.token_in(client.read_flow_run(self.root).labels)
@@ -85,32 +85,27 @@ class PrefectMarks:
     def leave(self, token: str) -> None:
         if self.root is None:
             return
-        with _asking("the mark of the batch on its flow run") as client:
+        with _asking() as client:
             client.update_flow_run_labels(self.root, {self._label: token})
 
     def completed(self) -> dict[str, float]:
-        with _asking("the task runs of the batch") as client:
+        with _asking() as client:
             runs = [*self._runs(client)]
         return {str(run.id): 0.0 if run.end_time is None else run.end_time.timestamp() for run in runs}
 
     def missing_from(self, ledger: Ledger) -> str | None:
         """Why the ledger does not have all records that Prefect has of the batch; None: it has them."""
-        if (why := lost(document := batch_document(ledger, self.batch_id), self.token())) is not None:
-            return why
-        completed = self.completed()  # before the ledger, which a process that still runs writes first
+        # Prefect is read before the ledger, which a process that still runs writes first.
+        token, completed = self.token(), self.completed()
+        document = batch_document(ledger, self.batch_id)
         effects: list[Any] = [
-            {name: one.get(name) or () for name in ("runs", "counted")}
-            for one, _ in ledger.each_effect(self.batch_id)
+            {"runs": one.get("runs") or ()} for one, _ in ledger.each_effect(self.batch_id) if is_counted(one)
         ]
-        if document is not None:
-            return missing(document, [one for one in effects if is_counted(one)], {}, completed)
-        if not completed or effects:
-            return None
-        return f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
+        return lost(document, token) or missing(document, effects, {}, completed)
 
     def named_inside(self) -> set[str]:
         """The batches with a name in which the flow run began external effects."""
-        with _asking("the task runs of the batch") as client:
+        with _asking() as client:
             wanted = {
                 "tags": {"all_": [EXTERNAL_TAG]},
                 "flow_run_id": {"any_": _flow_runs(client, self.root)},
@@ -167,11 +162,19 @@ def pages(read: Callable[..., list[T]], most: int = sys.maxsize) -> Iterator[T]:
 
 
 @contextmanager
-def _asking(what: str) -> Generator[SyncPrefectClient, None, None]:
+def asking(
+    failure: Callable[[str], Exception], what: str, passing: tuple[type[Exception], ...] = ()
+) -> Generator[SyncPrefectClient, None, None]:
+    """A client of the Prefect API. Its errors become a `failure` that begins with `what`."""
     try:
         with get_client(sync_client=True) as client:
             yield client
+    except passing:
+        raise
     except Exception as error:
-        raise StoreUnavailable(
-            f"{what} could not be read or written in Prefect: {redact(repr(error))}"
-        ) from error
+        raise failure(f"{what}: {redact(repr(error))}") from error
+
+
+_asking = partial(
+    asking, StoreUnavailable, "the records of the batch could not be read or written in Prefect"
+)

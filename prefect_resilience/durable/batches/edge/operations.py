@@ -129,8 +129,8 @@ def close_task_runs(
     """Set task runs to Crashed that a killed process left Running or Pending. Returns how many.
 
     Only flow runs that have ended are read. A task run that may still be running is left as it is: its
-    process sent a sign of life after the end of its flow run, or it waits for a task worker. A recovery does
-    the same for the run that it recovers.
+    process sent a sign of life after the end of its flow run, or it waits for a task worker. The end of a
+    resilient flow's next pass does the same for its run.
 
     Args:
         older_than_minutes: How long ago the flow run must have ended, and its task runs have changed.

@@ -29,17 +29,20 @@ from prefect_resilience.durable.batches.decisions import (
     decided,
     rolled_back,
 )
-from prefect_resilience.durable.batches.edge.closing import close_after_recovery
-from prefect_resilience.durable.batches.edge.flow_runs import acting_run, run_again, who
+from prefect_resilience.durable.batches.edge.flow_runs import (
+    acting_run,
+    run_again,
+    wait_for_worker,
+    who,
+)
 from prefect_resilience.durable.batches.edge.known import check_known
-from prefect_resilience.durable.batches.edge.snapshots import look, not_recorded
-from prefect_resilience.durable.batches.edge.workers import wait_for_worker
+from prefect_resilience.durable.batches.edge.status import look, not_recorded
 from prefect_resilience.durable.batches.run_passes import RECOVERED
 from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryPolicy
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS, QUIET_SECONDS
-from prefect_resilience.durable.sagas.edge.saga import planned_rollback, rollback
-from prefect_resilience.durable.sagas.report import outline_of
+from prefect_resilience.durable.sagas.edge.saga import rollback
+from prefect_resilience.durable.sagas.report import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
@@ -147,7 +150,7 @@ def _recover(
         if audit.is_claimed(seen.log):
             return _final(decided(seen, None, "refused", CLAIMED), entries_of(seen.log), dry_run=True)
         if report.action == "compensated":
-            report = rolled_back(report, planned_rollback(ledger, seen.batch_id, asked.to), planned=True)
+            report = rolled_back(report, SagaLog(ledger, seen.batch_id).planned(asked.to), planned=True)
         return _final(report, entries_of(seen.log), dry_run=True)
     entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force, acting_run=acting_run())
     if entry is None:
@@ -163,8 +166,6 @@ def _recover(
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
     audit.finish(_entry(entry, report, state_id=state_id))
-    if state_id is not None and seen.run is not None and not seen.busy:
-        close_after_recovery(seen.run.id)
     report = _final(report, audit.entries())
     payload = report.model_dump(mode="json", exclude={"audit"})
     emit("batch.recovered", "batch", seen.batch_id, {**payload, "by": entry.by})
@@ -189,7 +190,7 @@ def _carry_out(
         return report, state_id
     if report.action == "compensated":
         done = rollback(seen.batch_id, to=asked.to, store=ledger.store)
-        return rolled_back(report, outline_of(done)), None
+        return rolled_back(report, done), None
     if report.action == "abandoned":
         why = entry.reason or report.why
         cleared = clear(ledger, seen.batch_id, why=why, by=entry.by, forget_doubts=asked.forget_doubts)

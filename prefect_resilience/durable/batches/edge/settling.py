@@ -79,22 +79,19 @@ def settle(
     _check(answer, result, external_id)
     ledger = open_ledger(store)
     log = SagaLog(ledger, check_batch_id(batch_id))
-    effect = log.effect(key)
-    if effect is None:
-        key = key_of_alias(ledger.store, log.batch_id, key)
-        effect = log.effect(key)
+    effect = log.effect(key) or log.effect(key_of_alias(ledger.store, batch_id, key))
     if effect is None:
         raise ConfigurationError(_no_such(ledger, batch_id, key))
+    key = effect["key"]
     person = said(by) or who()
     if answer in ("undone", "kept"):
         _end_undoing(log, effect, answer, person, force)
     else:
         given = Done(pack_told(result), external_id) if answer == "done" else NotDone()
         _end_doubt(log, effect, given, person, force)
-    audit = Audit(ledger, batch_id)
     why = said(f"{key!r} {ANSWERS[answer]}") or ""
     about = {"outcome": "settled", "why": why, "force": force, "acting_run": acting_run()}
-    audit.note(audit.entry(person, "settle", reason, **about))
+    Audit(ledger, batch_id).note(person, "settle", reason, **about)
     told = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
     emit("effect.settled", "effect", key, {**told, "by": person, "reason": said(reason)})
     return next(one for one in batch_status(batch_id, store=ledger.store).effects if one.key == key)
@@ -120,7 +117,7 @@ def _end_doubt(
         more = _changes_of_repeat(effect, answer, by)
         if more is None:
             raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
-        _change(log, effect, lambda found, now: {**found, **more})
+        _change(log, effect, lambda document, _: {**document, **more})
         return
     if not isinstance(stands, Ask):
         raise ConfigurationError(_nothing_to_settle(log, effect["key"]))
@@ -145,7 +142,7 @@ def _standing(log: SagaLog, effect: EffectDocument, force: bool) -> LedgerDecisi
 def _change(
     log: SagaLog, effect: EffectDocument, change: Callable[[EffectDocument, float], EffectDocument]
 ) -> None:
-    if not log.decide(effect, change):
+    if log.change_effect(effect, change) is None:
         raise EffectBusy(effect["key"], log.batch_id, 0.0)
 
 
@@ -174,8 +171,10 @@ def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str,
     own = log.effect(key_of_undoing(effect, log.batch_id))
     if own is not None:
         _settle_compensation(log, own, answer, person, force)
-    by = PERSON + person
-    _change(log, effect, partial(undo.undone_by if answer == "undone" else undo.kept, by=by))
+    state, error = "compensated", None
+    if answer == "kept":
+        state, error = "done", effect["compensation"].get("error")
+    _change(log, effect, partial(undo.ended, state=state, error=error, by=PERSON + person))
 
 
 def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str, force: bool) -> None:

@@ -120,74 +120,64 @@ def named_in(tags: Iterable[str]) -> str | None:
 
 
 def current_batch() -> str:
-    """The batch of the calling code: the one named around it, else that of its run.
-
-    Raises ConfigurationError outside of any run and batch, and StoreUnavailable while the API is unavailable.
-    """
-    named = batch_named_around()
-    if named is not None:
-        return named
-    task, flow = TaskRunContext.get(), FlowRunContext.get()
-    if task is not None:
-        return batch_of(task.task_run)
-    if flow is None or flow.flow_run is None:
-        raise ConfigurationError(
-            'this code runs in no flow run and no batch: name the batch, as in rollback("invoices-2026-11"), '
-            'or call it inside `with batch("invoices-2026-11"):`'
-        )
-    return _batch_known(flow.flow_run.id, partial(batch_of_flow_run, flow.flow_run))
+    """The batch of the calling code. Raises ConfigurationError outside of any run and batch."""
+    around = TaskRunContext.get()
+    return batch_of(None if around is None else around.task_run)
 
 
-def batch_of(task_run: TaskRun) -> str:
+def batch_of(task_run: TaskRun | None) -> str:
     """The batch of a task run: the one named around it, else that of its root flow run.
 
     The tags of a flow run above it, such as a replayed one, may name another batch. For a task run without
     a flow, the batch is the outermost task run. Raises StoreUnavailable while the API, which knows the runs
-    above, is unavailable.
+    above, is unavailable. None: the code around, in no task run.
     """
     named = batch_named_around()
     if named is not None:
         return named
-    context = FlowRunContext.get()
-    flow_run = context.flow_run if context is not None else None
-    if flow_run is not None:
+    if (flow_run := flow_run_around()) is not None:
         return _batch_known(flow_run.id, partial(batch_of_flow_run, flow_run))
+    if task_run is None:
+        raise ConfigurationError(
+            'this code runs in no flow run and no batch: name the batch, as in rollback("invoices-2026-11"), '
+            'or call it inside `with batch("invoices-2026-11"):`'
+        )
     if (flow_run_id := task_run.flow_run_id) is not None:
         return _batch_known(flow_run_id, lambda: batch_of_flow_run(_read_flow_run(flow_run_id)))
     return _batch_known(task_run.id, lambda: str(_root_task_run(task_run)))
+
+
+def flow_run_around() -> FlowRun | None:
+    """The flow run of the calling code."""
+    context = FlowRunContext.get()
+    return None if context is None else context.flow_run
 
 
 def _batch_known(run_id: UUID, find: Callable[[], str]) -> str:
     return _ask(lambda: remember(_batches, run_id, find))
 
 
-def pass_of(task_run: TaskRun) -> Pass:
+def pass_of(task_run: TaskRun | None) -> Pass:
     """The pass of a task run: the flow runs above it and the task runs that called it, the outermost first,
-    each with the number of its pass. Raises StoreUnavailable while the API is unavailable."""
-    context = FlowRunContext.get()
-    if context is not None and context.flow_run is not None:
-        return (*_ask(partial(_passes_of, context.flow_run)), *outer_tasks.get())
-    if (flow_run_id := task_run.flow_run_id) is not None:
+    each with the number of its pass. None: the code around, in no task run. Raises StoreUnavailable while the
+    API is unavailable."""
+    if (flow_run := flow_run_around()) is not None:
+        return (*_ask(partial(_passes_of, flow_run)), *outer_tasks.get())
+    if task_run is not None and (flow_run_id := task_run.flow_run_id) is not None:
         return (*_ask(lambda: _passes_of(_read_flow_run(flow_run_id))), *outer_tasks.get())
     block = batch_block()
-    return (
-        *(() if block is None else ((block, 1),)),
-        *outer_tasks.get(),
-        (str(task_run.id), task_run.run_count),
-    )
+    named: Pass = () if block is None else ((block, 1),)
+    own: Pass = () if task_run is None else ((str(task_run.id), task_run.run_count),)
+    return (*named, *outer_tasks.get(), *own)
 
 
 def pass_here() -> Pass:
     """The pass of the calling code, with the task run around it, if there is one."""
-    task, flow = TaskRunContext.get(), FlowRunContext.get()
-    flow_run = None if flow is None else flow.flow_run
-    if task is not None and (flow_run is None or task.task_run.flow_run_id == flow_run.id):
-        around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
-        return around if run in around else (*around, run)
-    if flow_run is not None:
-        return (*_ask(partial(_passes_of, flow_run)), *outer_tasks.get())
-    block = batch_block()
-    return () if block is None else ((block, 1),)
+    task, flow_run = TaskRunContext.get(), flow_run_around()
+    if task is None or (flow_run is not None and task.task_run.flow_run_id != flow_run.id):
+        return pass_of(None)
+    around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
+    return around if run in around else (*around, run)
 
 
 outer_tasks: ContextVar[Pass] = ContextVar("prefect_resilience_outer_tasks", default=())
@@ -244,14 +234,22 @@ def _pass_number(flow_run: FlowRun) -> int:
 
 def _count_passes(flow_run: FlowRun, until: State[Any]) -> int:
     with get_client(sync_client=True) as client:
-        states = client.read_flow_run_states(flow_run.id)
-    return len(
-        passes_of(
-            RunState(state.type.value, state.name or "", state.timestamp.timestamp())
-            for state in states
-            if state.timestamp <= until.timestamp
+        states = states_of(client, flow_run.id)
+    return len(passes_of(state for state in states if state.at <= until.timestamp.timestamp()))
+
+
+def states_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[RunState]:
+    """Every state that a flow run had."""
+    return [
+        RunState(
+            state.type.value,
+            state.name or state.type.value.title(),
+            state.timestamp.timestamp(),
+            redact(state.message or ""),
+            str(state.id),
         )
-    )
+        for state in client.read_flow_run_states(flow_run_id)
+    ]
 
 
 def _ask(find: Callable[[], T]) -> T:

@@ -38,15 +38,12 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 
 if TYPE_CHECKING:
+    from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.sources import Finder
 
 
-@dataclass(frozen=True, slots=True)
-class CompensationOutcome:
-    """The outcome of one compensation; `how` is the name of a field of the RollbackReport."""
-
-    how: str
-    why: str = ""
+Outcome = tuple[str, str]
+"""The outcome of one compensation: the name of a field of the RollbackReport, and a reason or a note."""
 
 
 @dataclass(slots=True)
@@ -57,21 +54,26 @@ class Compensating:
     asynchronous: bool
     finder: Finder = field(default_factory=lambda: _finder())
 
-    def undone(self, effect: EffectDocument) -> Steps[CompensationOutcome]:
+    def undone(self, effect: EffectDocument) -> Steps[Outcome]:
         """Compensate one fenced effect, and record the outcome."""
         key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
-            yield Blocking(self.log.decide, (effect, undo.undone))
-            return CompensationOutcome("already", "by an interrupted rollback")
+            yield self._ended(effect, "compensated")
+            return "already", "by an interrupted rollback"
         try:
-            yield from self._call(effect, key)
+            yield from self._call(effect)
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the other effects must still be undone
             return (yield from self._record_failure(effect, key, error))
-        yield Blocking(self.log.decide, (effect, undo.undone))
-        return CompensationOutcome("compensated")
+        yield self._ended(effect, "compensated")
+        return "compensated", ""
+
+    def _ended(self, effect: EffectDocument, state: str, error: dict[str, Any] | None = None) -> Command:
+        """The command that records the end of a compensation."""
+        step = partial(undo.ended, state=state, error=error)
+        return Blocking(self.log.change_effect, (effect, step))
 
     def resolved(self, effect: EffectDocument) -> Steps[str]:
         """Ask the receiver about an effect in doubt; "" if its outcome is known now, else the reason."""
@@ -83,7 +85,7 @@ class Compensating:
             return f"{why}; there is no verify to ask"
         try:
             verify = find(source, self.finder)
-            arguments = verify_arguments(effect, verify, reader_of(effect, self.finder, _load_block))
+            arguments = verify_arguments(effect, verify, self._reader(effect))
             key = sent_key(effect["key"], generation_of(effect))
             answer: Any = yield self._command(verify, (key,), arguments)
         except Exception as error:  # noqa: BLE001 - the outcome then stays unknown
@@ -98,10 +100,9 @@ class Compensating:
 
     # -- the call
 
-    def _call(self, effect: EffectDocument, key: str) -> Steps[Any]:
+    def _call(self, effect: EffectDocument) -> Steps[Any]:
         function = find(effect["compensation"]["call"], self.finder)
-        reader = reader_of(effect, self.finder, _load_block)
-        args, kwargs = positional(function, recalled(effect, function, reader))
+        args, kwargs = positional(function, recalled(effect, function, self._reader(effect)))
         guard = getattr(function, "guard", None)
         if guard is not None and is_enabled():
             recorded: Any = function
@@ -111,15 +112,18 @@ class Compensating:
             # A plain Prefect task: its retries would repeat the call even if its outcome is unknown.
             plain: Any = function
             function = plain.with_options(retries=0, cache_policy=_no_cache())
-        here = _Here(self.log.ledger, self.log.batch_id, {"node_id": compensation_of(effect)})
         name = compensation_of(effect) or ""
-        source = CodeSource(name)
-        claim = EffectClaim(
-            _effect_for(effect, None), function, self.asynchronous, source, here, watchable=False
-        )
+        here = _Here(self.log.ledger, self.log.batch_id, {"node_id": name})
+        own = _effect_for(effect, None)
+        claim = EffectClaim(own, function, self.asynchronous, CodeSource(name), here, watchable=False)
         make = partial(self._command, function, tuple(args), kwargs)
         outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classify))
         return outcome.value if isinstance(outcome, Replayed) else outcome
+
+    def _reader(self, effect: EffectDocument) -> Reader:
+        from prefect_resilience.durable.letters.edge.replay import load_block
+
+        return reader_of(effect, self.finder, load_block)
 
     def _command(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -131,21 +135,19 @@ class Compensating:
             return Invoke(function, args, kwargs)
         return Invoke(_run_to_its_end, (function, args, kwargs))
 
-    def _record_failure(
-        self, effect: EffectDocument, key: str, error: Exception
-    ) -> Steps[CompensationOutcome]:
+    def _record_failure(self, effect: EffectDocument, key: str, error: Exception) -> Steps[Outcome]:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
-        if own is not None and own["state"] == "done":
-            yield Blocking(self.log.decide, (effect, undo.undone))
-            return CompensationOutcome("compensated", f"but then: {_brief(error)}")
-        said = {"code": classify(error).code, "message": _brief(error)}
-        if own is None or own["state"] == "failed":
-            yield Blocking(self.log.decide, (effect, partial(undo.still_done, error=said)))
-            return CompensationOutcome("failed", f"{_brief(error)}; the effect is not compensated")
-        yield Blocking(self.log.decide, (effect, partial(undo.doubted, error=said)))
+        state, brief = "failed" if own is None else own["state"], _brief(error)
+        if state == "done":
+            yield self._ended(effect, "compensated")
+            return "compensated", f"but then: {brief}"
+        cause = {"code": classify(error).code, "message": brief}
+        yield self._ended(effect, "done" if state == "failed" else "compensating", cause)
+        if state == "failed":
+            return "failed", f"{brief}; the effect is not compensated"
         if isinstance(error, InDoubt):
-            return CompensationOutcome("in_doubt", error.why)
-        return CompensationOutcome("failed", f"{_brief(error)}; whether the effect is compensated is unknown")
+            return "in_doubt", error.why
+        return "failed", f"{brief}; whether the effect is compensated is unknown"
 
 
 def key_of_undoing(effect: EffectDocument, batch_id: str) -> str:
@@ -213,12 +215,6 @@ def _no_cache() -> Any:
     from prefect.cache_policies import NO_CACHE
 
     return NO_CACHE
-
-
-def _load_block(name: str) -> Any:
-    from prefect_resilience.durable.letters.edge.replay import load_block
-
-    return load_block(name)
 
 
 def _finder() -> Finder:

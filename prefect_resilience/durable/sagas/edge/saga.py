@@ -19,25 +19,21 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_for
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.batch import batch, check_batch_id, explicit_batch
 from prefect_resilience.durable.batches.edge.known import check_here
 from prefect_resilience.durable.effects.current import in_progress
-from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
+from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.compensations import compensation_of
-from prefect_resilience.durable.sagas.edge.compensating import Compensating, CompensationOutcome
+from prefect_resilience.durable.sagas.edge.compensating import Compensating
 from prefect_resilience.durable.sagas.report import (
     Compensation,
-    Outline,
     RollbackReport,
     SagaLog,
-    planned,
+    described,
     why_it_stays,
 )
-from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
-from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
 
@@ -101,32 +97,7 @@ def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | No
     batch_id = _batch(batch_id)
     if not isinstance(name, str) or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigurationError(f'a savepoint needs a name, such as savepoint("booked"), not {name!r:.60}')
-    marked = SagaLog(open_ledger(store), batch_id).mark(name)
-    if isinstance(marked, undo.Busy):
-        raise EffectBusy(f"savepoint:{name}", batch_id, 0.0)
-    if isinstance(marked, undo.Interrupted):
-        raise InDoubt(f"savepoint:{name}", batch_id, "a rollback was interrupted: rollback() finishes it")
-    return marked
-
-
-def planned_rollback(ledger: Ledger, batch_id: str, to: str | None = None) -> Outline:
-    """What `rollback` would compensate, and what it would not; nothing is changed.
-
-    Raises ConfigurationError for an unknown savepoint or batch, and StoreUnavailable.
-    """
-    log = SagaLog(ledger, batch_id)
-    decision = log.planned(to)
-    if isinstance(decision, undo.NoSavepoint):
-        raise _no_savepoint(batch_id, to, decision.names)
-    since = decision.since if isinstance(decision, undo.Begun) else None
-    return planned((document for document, _ in log.effects()), since)
-
-
-def _no_savepoint(batch_id: str, to: str | None, names: tuple[str, ...]) -> ConfigurationError:
-    known = nearest(str(to), names) if names else "; it has no savepoints"
-    return ConfigurationError(
-        f"batch {batch_id!r} has no savepoint {to!r}{known}, and no other batch has that id"
-    )
+    return SagaLog(open_ledger(store), batch_id).mark(name)
 
 
 def _rollback(
@@ -192,13 +163,11 @@ class _Rollback:
     def _begin(self, log: SagaLog, until: float) -> Steps[float | None]:
         pause, began = SHORTEST_PAUSE, monotonic()
         while True:
-            decision: Any = yield Blocking(log.begin, (self.claim, self.to))
-            if isinstance(decision, undo.Begun):
-                return decision.since
-            if isinstance(decision, undo.NoSavepoint):
-                raise _no_savepoint(self.batch_id, self.to, decision.names)
-            if monotonic() >= until:
-                raise EffectBusy("rollback", self.batch_id, monotonic() - began)
+            try:
+                return (yield Blocking(log.begin, (self.claim, self.to)))
+            except EffectBusy:
+                if monotonic() >= until:
+                    raise EffectBusy("rollback", self.batch_id, monotonic() - began) from None
             yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
@@ -207,52 +176,45 @@ class _Rollback:
         log = compensating.log
         pause, asked = SHORTEST_PAUSE, dict[str, str]()
         while True:
-            listed = yield Blocking(log.effects)
+            listed = yield Blocking(log.ledger.effects, (self.batch_id,))
             busy = {
                 document["key"] for document, alive in listed if alive and document["state"] == "intended"
             }
-            left = undo.unsettled([document for document, _ in listed], since)
+            left = undo.to_undo((document for document, _ in listed), since).unsettled
             for effect in left:
                 if effect["key"] not in busy and effect["claim"] not in asked:
                     yield Blocking(log.ledger.look, (log.place_of(effect),))
                     asked[effect["claim"]] = yield from compensating.resolved(effect)
-            waiting = [effect for effect in left if effect["key"] in busy]
-            if not waiting or monotonic() >= until:
+            if monotonic() >= until or not any(effect["key"] in busy for effect in left):
                 break
             yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
         for effect in left:
             why = asked.get(effect["claim"], "it is still in progress")
             if why:
-                self._note(effect, CompensationOutcome("in_doubt", why))
+                self._note(effect, "in_doubt", why)
 
     def _undo(self, compensating: Compensating, since: float | None) -> Steps[None]:
         log = compensating.log
-        listed = yield Blocking(log.effects)
-        todo = undo.to_undo([document for document, _ in listed], since)
+        listed = yield Blocking(log.ledger.effects, (self.batch_id,))
+        todo = undo.to_undo((document for document, _ in listed), since)
         for effect in todo.already:
-            self._note(effect, CompensationOutcome("already"))
+            self._note(effect, "already")
         for effect in todo.skipped:
-            self._note(effect, CompensationOutcome("skipped", why_it_stays(effect)))
+            self._note(effect, "skipped", why_it_stays(effect))
         fenced: list[EffectDocument] = []
         for effect in todo.effects:
             ours = yield Blocking(log.fence, (effect, self.claim))
             if ours is not None:
                 fenced.append(ours)
         for effect in fenced:
-            self._note(effect, (yield from compensating.undone(effect)))
+            how, why = yield from compensating.undone(effect)
+            self._note(effect, how, why)
 
-    def _note(self, effect: EffectDocument, outcome: CompensationOutcome) -> None:
-        one = Compensation(
-            key=effect["key"],
-            task=effect.get("task"),
-            function=compensation_of(effect),
-            external_id=effect["external_id"],
-            generation=effect.get("generation", 1),
-            why=redact(outcome.why),
-        )
-        self.found.setdefault(outcome.how, []).append(one)
-        _tell(self.batch_id, one, outcome.how)
+    def _note(self, effect: EffectDocument, how: str, why: str = "") -> None:
+        one = described(effect, why)
+        self.found.setdefault(how, []).append(one)
+        _tell(self.batch_id, one, how)
 
 
 # -- logs and events
