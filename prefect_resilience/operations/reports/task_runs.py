@@ -70,7 +70,7 @@ def states_of(api: Api, period: Period) -> States:
 def final_events(api: Api, period: Period, states: States) -> int:
     """The number of events of task runs that ended in the period in these states.
 
-    A recovery closes the task runs of a dead process as Crashed, which has no event: those are not missing.
+    The task runs of a dead process are closed as Crashed, which has no event: those are not missing.
     """
     events = api.count_events(_about(period, *({name for _, name in states} | {"Completed"}) - {"Crashed"}))
     return states[CRASHED, "Crashed"] + events
