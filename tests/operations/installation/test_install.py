@@ -17,9 +17,9 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.installation import InstallationChange, install, resources, uninstall
+from prefect_resilience.operations.installation import InstallationChange, install, installing, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.operations.installation.resources import with_mark
+from prefect_resilience.operations.installation.installing import with_mark
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 pytestmark = pytest.mark.slow
@@ -109,9 +109,9 @@ def test_every_operational_flow_is_deployed_from_the_wheel(installed: None, clie
 def test_a_flow_without_its_library_is_left_out(
     new: None, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(resources, "has_numpy", lambda: False)
+    monkeypatch.setattr(installing, "has_numpy", lambda: False)
     change = of(install(webhook=WEBHOOK), "tune/tune")
-    assert (change.action, change.why) == ("skipped", resources.NEEDS_NUMPY)
+    assert (change.action, change.why) == ("skipped", installing.NEEDS_NUMPY)
     with pytest.raises(ObjectNotFound):
         client.read_deployment_by_name("tune/tune")
 
