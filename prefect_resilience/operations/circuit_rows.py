@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,9 +36,8 @@ class FleetCircuits:
 
     @property
     def counts_line(self) -> str:
-        """One line: the number of circuits and of open ones."""
-        rejecting = sum(LEVELS[circuit.state] == "open" for circuit in self.circuits)
-        return f"{plural(len(self.circuits), 'circuit')}, {rejecting or 'none'} open, in {self.url}"
+        """One line: the number of circuits, and of those that are open, half-open or disabled."""
+        return f"{headline([LEVELS[circuit.state] for circuit in self.circuits])}, in {self.url}"
 
 
 def read_circuits(url: str) -> FleetCircuits:
@@ -87,24 +85,24 @@ def page_row(circuit: CircuitSnapshot) -> dict[str, Any]:
 
 
 def summary(rows: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The number of circuits by state, in figures and in words, and the worst of them."""
-    states = Counter[str](row["state"] for row in rows.values())
+    """The number of circuits, in figures and in words, and the worst of them."""
+    levels = [row["level"] for row in rows.values()]
     opened = sorted(
         (row["rank"], -(row["opened_at"] or 0.0), name)
         for name, row in rows.items()
         if row["level"] == "open"
     )
-    level = "open" if opened else "probing" if states["half_open"] else "good"
     return {
-        **{"headline": headline(len(rows), {**states, "open": len(opened)}), "level": level},
+        "headline": headline(levels),
+        "level": next((level for level in ("open", "probing") if level in levels), "good"),
         **{"total": len(rows), "open": len(opened)},
         "worst": [name for _, _, name in opened[:WORST_NAMED]],
     }
 
 
-def headline(total: int, counts: Mapping[str, int]) -> str:
+def headline(levels: Sequence[str]) -> str:
     """The circuits in a few words: "2 open, 1 half-open of 40 circuits"."""
-    words = ((state, state.replace("_", "-")) for state in ("open", "half_open", "disabled"))
-    texts = [f"{counts[state]} {word}" for state, word in words if counts.get(state)]
-    number = plural(total, "circuit")
+    words = {"open": "open", "probing": "half-open", "off": "disabled"}
+    texts = [f"{levels.count(level)} {word}" for level, word in words.items() if level in levels]
+    number = plural(len(levels), "circuit")
     return f"{', '.join(texts)} of {number}" if texts else f"{number}, none open"

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from datetime import datetime
 from fnmatch import fnmatchcase
-from itertools import count as numbers
+from time import sleep
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Group
-from rich.live import Live
-from rich.text import Text
 
 from prefect_resilience.base.text import plural, sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
@@ -28,7 +24,7 @@ from prefect_resilience.operations.circuit_changes import (
 )
 from prefect_resilience.operations.circuit_rows import read_circuits
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag, Limit
+from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
 Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
@@ -126,40 +122,31 @@ def reset(
 
 
 @app.command
-def watch(*, interval: float = 1.0, count: Limit | None = None, how: Answering = ANSWERING) -> int:
+def watch(*, interval: float = 1.0, how: Answering = ANSWERING) -> int:
     """Show every circuit at an interval, until Ctrl-C. With --json, print a line each time.
 
     Example: prefect-resilience circuits watch --interval 2
 
     Args:
         interval: Seconds between two readings.
-        count: The number of readings; without it, until Ctrl-C.
     """
     if not 0.05 <= interval <= 86_400:
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
-    url, console, trouble = options.store_url(how.store, circuits=True), look.stdout(), ""
-    live = Live(console=console, auto_refresh=False) if console.is_terminal and not how.json else None
+    url = options.store_url(how.store, circuits=True)
     # Ctrl-C is the normal way to end it.
-    with suppress(KeyboardInterrupt), live or nullcontext():
-        for turn in numbers() if count is None else range(count):
-            time.sleep(interval if turn else 0)
-            fleet, before, trouble = None, trouble, ""
+    with suppress(KeyboardInterrupt):
+        while True:
             try:
                 fleet = read_circuits(url)
-                line = f"{fleet.counts_line}; every {interval:g} s, Ctrl-C ends it; {datetime.now():%H:%M:%S}"
-                picture = Group(line, look.table(rows.COLUMNS, fleet.circuits))
+                if how.json:
+                    look.as_json(fleet.circuits, indent=None)
+                else:
+                    look.stdout().clear()
+                    look.show(look.table(rows.COLUMNS, fleet.circuits), fleet.counts_line)
             except StoreUnavailable as error:
-                trouble = sentence_of(error)
-                picture = Group(Text(trouble, style=look.VERMILION))
-            if live is not None:
-                live.update(picture, refresh=True)
-            elif not how.json:
-                console.print(picture)
-            elif bool(before) != bool(trouble):
-                look.say(trouble or "The store is available again.")
-            if how.json and fleet is not None:
-                look.as_json(fleet.circuits, indent=None)
-    return 1 if trouble else 0
+                look.say(sentence_of(error))
+            sleep(interval)
+    return 0
 
 
 def _act(

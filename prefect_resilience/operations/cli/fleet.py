@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
-from rich.text import Text
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -20,7 +18,6 @@ from prefect_resilience.operations.cli.options import DryRun, Flag, Json, Store
 
 if TYPE_CHECKING:
     from prefect_resilience.operations.diagnosis import Diagnosis
-    from prefect_resilience.operations.reports import FleetReport
 
 PORT = 4280
 INSTALLED: look.Columns = {"action": "action", "what": "kind", "name": "name", "why": "why"}
@@ -125,6 +122,8 @@ def report_command(
         markdown: A file to write the report to as markdown.
         html: A file to write the report to as one page of HTML.
     """
+    from rich.markdown import Markdown  # slow to import
+
     from prefect_resilience.operations.reports import rendering, report
 
     end = None if until is None else options.since("--until", until)
@@ -132,24 +131,8 @@ def report_command(
     for path, render in ((markdown, rendering.markdown_of), (html, rendering.html_of)):
         if path is not None:
             look.write_file(path, render(figures))
-    return look.answer(figures, *(_report_parts(figures) if not (markdown or html) else ()), json=json)
-
-
-def _report_parts(figures: FleetReport) -> Iterator[RenderableType]:
-    from prefect_resilience.operations.reports import rendering
-
-    yield Text(rendering.TITLE, style="bold")
-    yield Text(f"{rendering.headline(figures)}\n")
-    for section in rendering.sections_of(figures):
-        yield Text(section.title, style="bold")
-        if section.rows:
-            # In a table without a header all headings are empty.
-            columns: look.Columns = {
-                heading or str(place): itemgetter(place) for place, heading in enumerate(section.headings)
-            }
-            yield look.table(columns, section.rows, head=any(section.headings))
-        yield Text(f"  {section.says}\n" if section.says else "")
-    yield look.card({"unknown": list(figures.unknown)})
+    parts = [] if markdown or html else [Markdown(rendering.markdown_of(figures))]
+    return look.answer(figures, *parts, json=json)
 
 
 def dashboard(

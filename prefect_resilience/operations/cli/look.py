@@ -78,11 +78,9 @@ is cut, so that names can be copied."""
 STATE_FIELDS = {"state", "status", "outcome", "action"}
 
 
-def table(columns: Columns, rows: Iterable[Any], *, head: bool = True) -> Table:
+def table(columns: Columns, rows: Iterable[Any]) -> Table:
     """A table with a line for each row, without the columns that are empty in every row."""
-    drawn = Table(
-        box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold", show_header=head
-    )
+    drawn = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
     rows, lines = list(rows), list[list[Text]]()
     for heading, field in columns.items():
         values = [_value(row, field) for row in rows]

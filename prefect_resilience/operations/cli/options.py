@@ -135,6 +135,11 @@ def pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:
     return values
 
 
+def json_pairs(option: str, texts: Iterable[str], example: str) -> dict[str, Any]:
+    """`pairs`, with each value that is valid JSON as JSON."""
+    return {name: json_or_text(text) for name, text in pairs(option, texts, example).items()}
+
+
 def json_or_text(value: str) -> Any:
     """A value that is valid JSON as JSON (3, true, [1, 2], "3"), anything else as text."""
     try:

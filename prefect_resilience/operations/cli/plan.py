@@ -13,13 +13,13 @@ from typing import Annotated, Any, Literal
 import httpx
 from cyclopts import App, Parameter
 from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS as STARTUP_SECONDS
-from prefect.settings import get_current_settings, temporary_settings
+from prefect.settings import temporary_settings
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from prefect_resilience.base.policy import nearest, nearest_file
 from prefect_resilience.base.text import lasting, one_line, plural
-from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec
 from prefect_resilience.graphs.plans.model import Asked, Plan
@@ -37,20 +37,8 @@ from prefect_resilience.operations.importing import load_module, output_of_other
 STDIN = "-"
 
 
-def _no_option(kind: object, value: object) -> None:
-    """Only `-` (stdin) may begin with a hyphen; any other such value is a mistyped option."""
-    for file in value if isinstance(value, tuple) else (value,):  # pyright: ignore[reportUnknownVariableType]
-        if isinstance(file, str) and file.startswith("-") and file != STDIN:
-            raise ValueError(f"There is no option {file}. For a file of that name, write ./{file}.")
-
-
 File = Annotated[
-    str,
-    Parameter(
-        allow_leading_hyphen=True,
-        validator=_no_option,
-        help="The plan, as JSON or YAML; - reads it from stdin.",
-    ),
+    str, Parameter(allow_leading_hyphen=True, help="The plan, as JSON or YAML; - reads it from stdin.")
 ]
 Modules = Annotated[
     list[str] | None,
@@ -62,10 +50,7 @@ Modules = Annotated[
 OutputFile = Annotated[str | None, Parameter(name="--output", help="The file to write. Default: stdout.")]
 ResultFile = Annotated[
     str | None,
-    Parameter(
-        allow_leading_hyphen=True,
-        help="The output of `plan run --json`, or - for stdin: the picture then shows the path of that run.",
-    ),
+    Parameter(help="The output of `plan run --json`: the picture then shows the path of that run."),
 ]
 
 INTERRUPTED = 130
@@ -88,7 +73,6 @@ def run(
     /,
     *,
     input: list[str] | None = None,
-    inputs: str | None = None,
     actions: Modules = None,
     json: Json = False,
 ) -> int:
@@ -98,9 +82,8 @@ def run(
 
     Args:
         input: name=value. Valid JSON is read as JSON, any other value as text. Repeat it for several.
-        inputs: All inputs as one JSON object; --input overrides it.
     """
-    values, failure = read_inputs(input or [], inputs), ""
+    values, failure = options.json_pairs("--input", input or (), "name=value, as in --input drug=x"), ""
     import_actions(actions)
     try:
         # Mistakes that are visible before a run are reported without one.
@@ -161,10 +144,6 @@ def graph(
     Args:
         format: svg when --output ends in .svg, mermaid otherwise.
     """
-    if file == result == STDIN:
-        raise ConfigurationError(
-            "stdin can be the plan or its result, but not both: pass one of them as a file"
-        )
     kind = format or ("svg" if (output_file or "").endswith(".svg") else "mermaid")
     try:
         plan = _read_plan(file)
@@ -224,7 +203,7 @@ def _read_plan(file: str, asked: Asked | None = None) -> Plan:
     if file != STDIN:
         return from_file(file, asked)
     try:
-        return from_text(_stdin(), asked, "stdin")
+        return from_text(sys.stdin.buffer.read().decode("utf-8-sig"), asked, "stdin")
     except UnicodeDecodeError as error:
         raise PlanError([Mistake("", _why(error))], "stdin") from None
 
@@ -268,8 +247,7 @@ def _name(file: str) -> str:
 
 def _read_result(file: str, plan: Plan) -> PlanResult:
     try:
-        text = _stdin() if file == STDIN else Path(file).read_text(encoding="utf-8-sig")
-        result = PlanResult.model_validate_json(text)
+        result = PlanResult.model_validate_json(Path(file).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         near = nearest_file(Path(file), (".json",)) if isinstance(error, FileNotFoundError) else ""
         raise ConfigurationError(f"--result {file} cannot be read: {_why(error)}{near}") from None
@@ -284,10 +262,6 @@ def _read_result(file: str, plan: Plan) -> PlanResult:
     return result
 
 
-def _stdin() -> str:
-    return sys.stdin.buffer.read().decode("utf-8-sig")
-
-
 def _why(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"it is not UTF-8 text (byte {error.start})"
@@ -295,26 +269,6 @@ def _why(error: Exception) -> str:
 
 
 # -- inputs, actions and runs
-
-
-def read_inputs(pairs: Iterable[str], text: str | None) -> dict[str, Any]:
-    """The inputs of `--inputs JSON`, overridden by those of every `--input name=value`.
-
-    A value that is valid JSON is read as JSON (3, true, [1, 2], "3"); anything else is text. Raises
-    ConfigurationError for a text without =, a duplicate name, and `--inputs` that is not a JSON object.
-    """
-    example = """'{"drug": "aspirin"}'"""
-    try:
-        inputs = from_json(text or "{}", allow_inf_nan=False)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"--inputs is not JSON ({error}): write it as in --inputs {example}"
-        ) from None
-    if not isinstance(inputs, dict):
-        kind = type(inputs).__name__
-        raise ConfigurationError(f"--inputs must be a JSON object, as in {example}, not {kind}")
-    values = options.pairs("--input", pairs, "name=value, as in --input drug=aspirin")
-    return {**inputs, **{name: options.json_or_text(value) for name, value in values.items()}}
 
 
 def _check_names(inputs: Iterable[str], plan: Plan) -> None:
@@ -341,14 +295,10 @@ def _patient_api() -> Generator[None]:
     except (RuntimeError, httpx.HTTPError) as error:
         if isinstance(error, RuntimeError) and not str(error).startswith(OF_THE_API):
             raise
-        url = get_current_settings().api.url
-        advice = (
-            "none is configured, and a temporary one did not start in time; set PREFECT_API_URL"
-            if url is None
-            else f"check that its server runs, and that PREFECT_API_URL ({redact(url)}) is correct"
-        )
         why = redact(one_line(str(error).partition("\n")[0] or type(error).__name__).rstrip("."))
-        raise ResilienceError(f"the Prefect API cannot be used ({why}): {advice}") from error
+        raise ApiUnavailable(
+            f"the Prefect API is unavailable ({why}): start a server, and set PREFECT_API_URL to its address"
+        ) from error
 
 
 # -- tables

@@ -142,8 +142,7 @@ def what_if_command(
     """
     wanted: dict[str, Any] = {} if attempts is None else {"retry.attempts": attempts}
     wanted |= {} if timeout is None else {"timeout": timeout}
-    options_of = options.pairs("--set", set_ or (), "name=value, as in --set retry.max_elapsed=60")
-    wanted |= {name: options.json_or_text(text) for name, text in options_of.items()}
+    wanted |= options.json_pairs("--set", set_ or (), "name=value, as in --set retry.max_elapsed=60")
     if not wanted:
         raise ConfigurationError("what-if needs an option to change, as in --attempts 5 or --timeout 3")
     comparison = tuning.compared_with(task, wanted, options.since("--since", since))

@@ -33,7 +33,7 @@ def shell(line: str) -> tuple[int, str, str]:
                 ("CLI --help > /dev/full", 1, FULL),
                 ("CLI --help | true", 0, ""),
                 ("CLI --version > /dev/full", 1, FULL),
-                ("CLI circuits watch --json --count 2 --interval 0.1 > /dev/full", 1, FULL),
+                ("CLI circuits watch --json --interval 0.1 > /dev/full", 1, FULL),
                 ("PYTHONUNBUFFERED=1 CLI circuits list > /dev/full", 1, FULL),
                 ("PYTHONUNBUFFERED=1 CLI circuits list | true", 0, ""),
                 ("CLI circuits show nosuch 2>&-", 1, ""),

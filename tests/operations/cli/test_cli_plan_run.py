@@ -107,7 +107,7 @@ def test_the_table_says_what_became_of_each_node(cli: Any) -> None:
 
 
 def test_a_plan_that_fails_says_so_and_shows_all_of_it(cli: Any) -> None:
-    done = cli("plan", "run", "plan.json", "--actions", "run_steps", "--inputs", '{"broken": true}')
+    done = cli("plan", "run", "plan.json", "--actions", "run_steps", "--input", "broken=true")
     assert done.code == 1
     assert "✗ failed" in done.out
     assert done.out.rstrip().endswith("The plan failed: 4 nodes, 2 succeeded, 1 failed, 1 skipped.")

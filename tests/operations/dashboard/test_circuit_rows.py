@@ -52,8 +52,8 @@ def test_why_has_no_secret_and_says_nothing_twice():
 )
 def test_the_circuits_in_a_few_words(counts, said):
     total, *numbers = counts
-    names = ("open", "half_open", "disabled")
-    assert circuits_headline(total, dict(zip(names, numbers, strict=True))) == said
+    levels = [level for level, n in zip(("open", "probing", "off"), numbers, strict=True) for _ in range(n)]
+    assert circuits_headline([*levels, *["good"] * (total - sum(numbers))]) == said
 
 
 @pytest.mark.parametrize(
