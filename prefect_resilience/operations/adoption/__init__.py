@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from prefect_resilience.operations.adoption.dangers import Danger, ModuleCode, TaskCalls, dangers_in
-from prefect_resilience.operations.adoption.reading import PlainTask, plain_tasks
-from prefect_resilience.operations.adoption.rewriting import rewritten
-from prefect_resilience.operations.sources import is_relative, origins
+from prefect_resilience.operations.adoption.plain_tasks import PlainTask, plain_tasks, rewritten
+from prefect_resilience.operations.users_code import is_relative, origins
 
 
 @dataclass(frozen=True)

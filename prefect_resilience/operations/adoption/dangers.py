@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prefect_resilience.operations.adoption.reading import Function, PlainTask
-from prefect_resilience.operations.sources import is_constant, origin_of
+from prefect_resilience.operations.adoption.plain_tasks import Function, PlainTask
+from prefect_resilience.operations.users_code import is_constant, origin_of
 
 REPEATING = {"tenacity", "stamina", "backoff", "retrying", "retry", "retry2"}
 """Libraries that repeat calls."""
@@ -101,31 +101,31 @@ class ModuleCode:
 
     def _bind(self, target: ast.expr | None, value: ast.expr) -> None:
         """Remember the name of a database session, as in `with Session(engine) as s`."""
-        made = value.func if isinstance(value, ast.Call) else value
-        is_http = origin_of(made, self.names).startswith(("requests", "aiohttp"))
-        if isinstance(target, ast.Name) and SESSION.search(ast.unparse(made)) and not is_http:
+        maker = value.func if isinstance(value, ast.Call) else value
+        is_http = origin_of(maker, self.names).startswith(("requests", "aiohttp"))
+        if isinstance(target, ast.Name) and SESSION.search(ast.unparse(maker)) and not is_http:
             self.sessions.add(target.id)
 
     def calls_of(self, task: Function) -> TaskCalls:
         """What the task calls, itself and by functions of this file."""
-        found, commits = TaskCalls(), list[tuple[ast.Call, str]]()
+        calls, commits = TaskCalls(), list[tuple[ast.Call, str]]()
         reached: dict[str, Function] = {"": task}
         waiting = [""]
         while waiting:
             helper = waiting.pop()
             for node in ast.walk(reached[helper]):
-                found.nodes.append(node)
+                calls.nodes.append(node)
                 for name, function in self._used(node):
                     if function not in reached.values():
                         reached[name] = function
                         waiting.append(name)
                 if isinstance(node, ast.Call) and self.writes(node):
-                    (commits if _name_of(node) == "commit" else found.writes).append((node, helper))
+                    (commits if _name_of(node) == "commit" else calls.writes).append((node, helper))
                 elif isinstance(node, ast.Call):
-                    found.unseen += self._unseen(node)
+                    calls.unseen += self._unseen(node)
         # A commit without a write that was seen is the write.
-        found.writes = found.writes or commits
-        return found
+        calls.writes = calls.writes or commits
+        return calls
 
     def _used(self, node: ast.AST) -> Iterator[tuple[str, Function]]:
         if isinstance(node, ast.Name) and node.id in self.functions:
@@ -204,18 +204,18 @@ def dangers_in(
     tree: ast.Module, names: dict[str, str], tasks: list[PlainTask], calls: dict[PlainTask, TaskCalls]
 ) -> list[Danger]:
     """Everything dangerous in a file's tasks, and in the clients that they may use, by line."""
-    found: set[Danger] = set()
+    dangers: set[Danger] = set()
     for task, called in calls.items():
         for node in called.nodes:
-            found.update(_in_task(node, names, task))
+            dangers.update(_in_task(node, names, task))
         if task.retried:
-            found.update(_written(call, helper, task) for call, helper in called.writes)
+            dangers.update(_written(call, helper, task) for call, helper in called.writes)
     if any(task.retried for task in tasks):
         inside = {id(node) for called in calls.values() for node in called.nodes}
         for node in ast.walk(tree):
             if id(node) not in inside:
-                found.update(_repeated_inside(node, names, ""))
-    return sorted(found)
+                dangers.update(_repeated_inside(node, names, ""))
+    return sorted(dangers)
 
 
 def _in_task(node: ast.AST, names: dict[str, str], task: PlainTask) -> Iterator[Danger]:

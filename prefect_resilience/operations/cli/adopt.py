@@ -21,10 +21,10 @@ from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.adoption import adopt as adopt_text
 from prefect_resilience.operations.adoption.dangers import Danger, TaskCalls, effect_of
-from prefect_resilience.operations.adoption.reading import PlainTask
+from prefect_resilience.operations.adoption.plain_tasks import PlainTask
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import Flag, Json
-from prefect_resilience.operations.sources import python_files
+from prefect_resilience.operations.users_code import python_files
 
 UNSEEN = (
     "Not seen: writes in other files and in libraries, SQL that is put together in a run, and functions that "

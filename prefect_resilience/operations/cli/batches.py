@@ -23,7 +23,7 @@ from prefect_resilience.operations import batch_rows as rows
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Flag
-from prefect_resilience.operations.importing import import_from_here
+from prefect_resilience.operations.users_code import import_from_here
 
 Id = Annotated[str, Parameter(help="The batch: the id of its flow run, or its name.")]
 _MEANS: dict[str, str] = {

@@ -157,7 +157,7 @@ def dashboard(
     """
     # Imported here: the other commands need no web server.
     from prefect_resilience.operations.dashboard.app import address_of, gate_for, listen, make_app, serve
-    from prefect_resilience.operations.importing import import_from_here
+    from prefect_resilience.operations.users_code import import_from_here
 
     if not 0 <= port <= 65_535:
         raise ConfigurationError(f"--port {port} must be from 0 to 65535")

@@ -32,7 +32,7 @@ from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
 from prefect_resilience.operations.flows import run_plan
-from prefect_resilience.operations.importing import load_module, output_of_others
+from prefect_resilience.operations.users_code import load_module, output_of_others
 
 STDIN = "-"
 

@@ -16,8 +16,7 @@ from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.diagnosis import environment, project, server
 from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, finding
-from prefect_resilience.operations.importing import load_module
-from prefect_resilience.operations.sources import python_files
+from prefect_resilience.operations.users_code import load_module, python_files
 
 Check = tuple[str, Callable[[], Iterable[DiagnosisFinding]]]
 """A check with its name. Several may have one name."""
@@ -47,10 +46,11 @@ def _checks(
 ) -> Iterator[Check]:
     """The checks that have something to check. `client`: a finding if there is no server."""
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
-    policies = [policy for file in files for policy in project.policies_in(file)]
+    sources = [project.read_file(file) for file in files]
+    policies = [policy for _, named in sources for policy in named]
     yield from environment.CHECKS.items()
     if files:
-        yield "code", lambda: (result for file in files for result in project.look_at(file))
+        yield "code", lambda: (result for findings, _ in sources for result in findings)
     if subjects:
         yield from ((name, partial(check, subjects)) for name, check in project.CHECKS.items())
     if isinstance(client, DiagnosisFinding):

@@ -17,11 +17,12 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding
-from prefect_resilience.operations.sources import is_constant, origin_of, origins
+from prefect_resilience.operations.users_code import is_constant, origin_of, origins
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
 TASKS = {"task", "resilient_task"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class NamedPolicy(NamedTuple):
@@ -32,20 +33,27 @@ class NamedPolicy(NamedTuple):
     where: str
 
 
-def look_at(file: Path) -> list[DiagnosisFinding]:
-    """Findings in one file."""
+def read_file(file: Path) -> tuple[list[DiagnosisFinding], list[NamedPolicy]]:
+    """The findings in one file, and its tasks with `policy="..."`, if the name is a literal."""
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except (OSError, SyntaxError, ValueError) as error:
-        return [finding("code.unreadable", str(file), error=one_line(error))]
+        return [finding("code.unreadable", str(file), error=one_line(error))], []
     names = origins(tree)
-    findings: list[DiagnosisFinding] = []
+    findings, policies = list[DiagnosisFinding](), list[NamedPolicy]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             findings += _limit(node, names, file)
-        elif isinstance(node, ast.FunctionDef):
-            findings += _timeout(node, names, file)
-    return sorted(findings, key=lambda finding: int(finding.where.rpartition(":")[2]))
+        elif isinstance(node, FUNCTIONS) and (options := _task_options(node, names)):
+            # Python, too, gives the line of the first decorator.
+            place = f"{file}:{node.decorator_list[0].lineno}"
+            seconds, policy = options.get("timeout_seconds"), options.get("policy")
+            # Prefect's timeout cannot end a sync function that blocks in a worker's thread.
+            if isinstance(node, ast.FunctionDef) and seconds and not is_constant(seconds, None):
+                findings.append(finding("timeouts.sync", place, task=node.name))
+            if isinstance(policy, ast.Constant) and isinstance(policy.value, str):
+                policies.append(NamedPolicy(policy.value, node.name, place))
+    return sorted(findings, key=lambda finding: int(finding.where.rpartition(":")[2])), policies
 
 
 def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
@@ -61,28 +69,6 @@ def _limit(node: ast.Call, names: dict[str, str], file: Path) -> list[DiagnosisF
     return [finding("concurrency.not-strict", f"{file}:{node.lineno}", name=name)]
 
 
-def _timeout(node: ast.FunctionDef, names: dict[str, str], file: Path) -> list[DiagnosisFinding]:
-    """Prefect's timeout cannot end a sync function that blocks in a worker's thread."""
-    seconds = _task_options(node, names).get("timeout_seconds")
-    if seconds is None or is_constant(seconds, None):
-        return []
-    return [finding("timeouts.sync", _place(file, node), task=node.name)]
-
-
-def policies_in(file: Path) -> Iterator[NamedPolicy]:
-    """The tasks of a file with `policy="..."`, if the name is a literal."""
-    try:
-        tree = ast.parse(file.read_bytes(), str(file))
-    except (OSError, SyntaxError, ValueError):
-        return  # `look_at` reports this
-    names = origins(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            policy = _task_options(node, names).get("policy")
-            if isinstance(policy, ast.Constant) and isinstance(policy.value, str):
-                yield NamedPolicy(policy.value, node.name, _place(file, node))
-
-
 def _task_options(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str, str]) -> dict[str, ast.expr]:
     """The keyword arguments of the decorator that makes the function a task."""
     for decorator in node.decorator_list:
@@ -91,11 +77,6 @@ def _task_options(node: ast.FunctionDef | ast.AsyncFunctionDef, names: dict[str,
             if name in TASKS and module.partition(".")[0] in ("prefect", "prefect_resilience"):
                 return {keyword.arg: keyword.value for keyword in decorator.keywords if keyword.arg}
     return {}
-
-
-def _place(file: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    # Python, too, gives the line of the first decorator.
-    return f"{file}:{node.decorator_list[0].lineno}"
 
 
 def subjects_of(module: ModuleType) -> list[Any]:

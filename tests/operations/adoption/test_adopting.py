@@ -157,8 +157,8 @@ CHANGES = {
         from prefect import (
             flow,
         )
-        from prefect.tasks import task_input_hash
         from prefect_resilience import resilient_task
+        from prefect.tasks import task_input_hash
         import httpx
         @resilient_task(retries=1, cache_key_fn=task_input_hash)
         def fetch(): ...

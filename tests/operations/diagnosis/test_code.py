@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from prefect_resilience.operations.diagnosis.project import look_at, policies_in
-from prefect_resilience.operations.sources import python_files
+from prefect_resilience.operations.diagnosis.project import read_file
+from prefect_resilience.operations.users_code import python_files
 
 WRONG = [
     ("from prefect.concurrency.sync import concurrency\nwith concurrency('db'): ...", "concurrency", 2),
@@ -50,7 +50,7 @@ def test_what_is_wrong_is_found_where_it_is(
     project: Callable[..., Path], text: str, check: str, line: int | None
 ):
     file = project(text)
-    (found,) = look_at(file)
+    (found,), _ = read_file(file)
     assert found.check == check
     assert found.where == (f"{file}:{line}" if line else str(file))
     assert found.level == "wrong"
@@ -60,12 +60,12 @@ def test_what_is_wrong_is_found_where_it_is(
 
 @pytest.mark.parametrize("text", RIGHT)
 def test_what_is_right_is_left_alone(project: Callable[..., Path], text: str):
-    assert look_at(project(text)) == []
+    assert read_file(project(text)) == ([], [])
 
 
 def test_many_are_told_in_their_order(project: Callable[..., Path]):
     text = "from prefect.concurrency.sync import concurrency\n" + "concurrency('a')\n" * 11
-    assert [int(one.where.rpartition(":")[2]) for one in look_at(project(text))] == list(range(2, 13))
+    assert [int(one.where.rpartition(":")[2]) for one in read_file(project(text))[0]] == list(range(2, 13))
 
 
 def test_what_was_installed_in_a_folder_is_left_out(project: Callable[..., Path], tmp_path: Path):
@@ -77,7 +77,7 @@ def test_what_was_installed_in_a_folder_is_left_out(project: Callable[..., Path]
 def test_a_file_that_is_no_text_is_a_finding(tmp_path: Path):
     file = tmp_path / "odd.py"
     file.write_bytes(b"\x00\xff\xfe")
-    (found,) = look_at(file)
+    (found,), _ = read_file(file)
     assert "cannot be read" in found.says
 
 
@@ -106,5 +106,5 @@ def fifth(): ...
 
 def test_policies_are_found_that_are_named_in_so_many_words(project: Callable[..., Path]):
     file = project(POLICIES)
-    assert list(policies_in(file)) == [("one", "first", f"{file}:7"), ("two", "second", f"{file}:10")]
-    assert list(policies_in(project("def broken(:"))) == []
+    assert read_file(file)[1] == [("one", "first", f"{file}:7"), ("two", "second", f"{file}:10")]
+    assert read_file(project("def broken(:"))[1] == []
