@@ -6,15 +6,15 @@ from prefect_resilience.base import places
 from prefect_resilience.base.edge import settings
 from prefect_resilience.guards.circuits.listeners import Transition, add_transition_listener
 from prefect_resilience.guards.limits import shared
-from prefect_resilience.guards.limits.edge import api
+from prefect_resilience.guards.limits.edge import limits_api
 from prefect_resilience.telemetry.edge.events import announce_circuits, in_run
 
 
 def wire() -> None:
     places.circuits = settings.circuit_store_url
     places.documents = settings.store_url
-    shared.prefect_client = api.prefect_client
-    shared.lease_holder = api.lease_holder
+    shared.prefect_client = limits_api.prefect_client
+    shared.lease_holder = limits_api.lease_holder
     announce_circuits()
     add_transition_listener(_write_circuits_table)
 

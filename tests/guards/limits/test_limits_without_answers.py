@@ -179,7 +179,7 @@ def test_after_its_wait_a_call_goes_on_alone_says_so_once_and_comes_back(
     caplog.set_level(logging.INFO, "prefect_resilience.limits")
     monkeypatch.setattr(line, "SERVER_SECONDS", 0.5)
     monkeypatch.setattr(leases, "TICK_SECONDS", 0.05)
-    monkeypatch.setattr("prefect_resilience.guards.limits.edge.api.API_SECONDS", 0.3)
+    monkeypatch.setattr("prefect_resilience.guards.limits.edge.limits_api.API_SECONDS", 0.3)
     shared = f"bulkhead:{name}"
     wide, narrow = Bulkhead(1, name=name), Bulkhead(1, max_wait=0, name=name)
 
