@@ -44,7 +44,7 @@ from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import open_batch
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.operations.cli import batches as batches_commands
-from prefect_resilience.operations.cli import dead_letters as letters_commands
+from prefect_resilience.operations.cli import letters as letters_commands
 from prefect_resilience.operations.cli.options import Answering
 from prefect_resilience.operations.dashboard.reading import Fleet
 from prefect_resilience.operations.diagnosis.environment import leases

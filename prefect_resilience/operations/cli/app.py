@@ -31,7 +31,7 @@ app: App = App(
 )
 COMMANDS = {
     **{"adopt": "adopt:adopt", "batches": "batches:app", "circuits": "circuits:app"},
-    **{"dashboard": "fleet:dashboard", "dead-letters": "dead_letters:app", "doctor": "fleet:doctor"},
+    **{"dashboard": "fleet:dashboard", "dead-letters": "letters:app", "doctor": "fleet:doctor"},
     **{"install": "fleet:install", "plan": "plan:app", "report": "fleet:report_command"},
     **{"tune": "tune:tune_command", "what-if": "tune:what_if_command"},
 }

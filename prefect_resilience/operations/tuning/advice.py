@@ -20,9 +20,9 @@ import numpy as np
 from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.operations.tuning.calls import Floats, ServiceCalls, services_of
+from prefect_resilience.operations.tuning.service_calls import Floats, ServiceCalls, services_of
 from prefect_resilience.operations.tuning.record import RecordedPeriod, policy_of, value_at, with_value
-from prefect_resilience.operations.tuning.replay import Figure, PeriodReplay
+from prefect_resilience.operations.tuning.simulation import Figure, PeriodReplay
 from prefect_resilience.operations.tuning.report import (
     EVERY_TASK,
     ComparedFigure,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import open_store
-from prefect_resilience.operations.cli import dead_letters as commands
+from prefect_resilience.operations.cli import letters as commands
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.app import app
 from tests.durable.test_many import bury

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.operations.tuning.calls import UP, ServiceCalls, calls_of
+from prefect_resilience.operations.tuning.service_calls import UP, ServiceCalls, calls_of
 from prefect_resilience.operations.tuning.record import RecordedAttempt, RecordedRun, RecordedTask
 from tests.operations.tuning.worlds import BEGINS, HOUR, Trouble, TrueService, World, live, outages
 
