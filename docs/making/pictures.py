@@ -238,7 +238,7 @@ def call() -> str:
     steps = [
         (
             "@resilient_task",
-            "tasks/edge/task.py, calls/edge/options.py",
+            "tasks/edge/task.py, calls/edge/call_options.py",
             "checks the options, makes a Guard, wraps the function",
             BLUE,
         ),

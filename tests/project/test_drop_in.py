@@ -16,7 +16,7 @@ from prefect import Flow, Task, flow, task
 
 from prefect_resilience import ResilientFlow, ResilientTask, resilient_flow, resilient_task
 from prefect_resilience.base.naming import UNSET
-from prefect_resilience.calls.edge import options as call_options
+from prefect_resilience.calls.edge import call_options
 from prefect_resilience.tasks.edge import flow_options, task_options
 
 

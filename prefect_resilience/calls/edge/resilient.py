@@ -32,7 +32,7 @@ from prefect_resilience.calls.edge.local import (
     pause_before_retry,
     value_of,
 )
-from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
+from prefect_resilience.calls.edge.call_options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt

@@ -13,7 +13,7 @@ from prefect.task_runners import TaskRunner
 from typing_extensions import TypedDict
 
 from prefect_resilience.base.naming import template_fields
-from prefect_resilience.calls.edge.options import check_fields, yes_or_no
+from prefect_resilience.calls.edge.call_options import check_fields, yes_or_no
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.ending import Ending

@@ -19,7 +19,7 @@ from typing_extensions import ParamSpec, Unpack
 from prefect_resilience.base.edge.settings import is_enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.base.outcomes import PLAIN, as_coroutine_function
-from prefect_resilience.calls.edge.options import DEFAULTS, ResilienceOptions, as_policy, make_guard
+from prefect_resilience.calls.edge.call_options import DEFAULTS, ResilienceOptions, as_policy, make_guard
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.batches.edge.tags import context_of_calls, tagged_again

@@ -12,7 +12,7 @@ from prefect import Task
 
 from prefect_resilience.base.durations import seconds
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.edge.options import as_policy
+from prefect_resilience.calls.edge.call_options import as_policy
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.policy import Retry
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from prefect.client.schemas.objects import State, TaskRun
 
-    from prefect_resilience.calls.edge.options import RetryOption
+    from prefect_resilience.calls.edge.call_options import RetryOption
 
     MayRetry = Callable[[Task[..., Any], TaskRun, State[Any]], Coroutine[Any, Any, bool]]
 

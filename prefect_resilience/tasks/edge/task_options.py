@@ -11,7 +11,7 @@ from prefect.utilities.annotations import NotSet
 
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.edge.options import OPTIONS, ResilienceOptions, as_policy
+from prefect_resilience.calls.edge.call_options import OPTIONS, ResilienceOptions, as_policy
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import in_forked_child, start_thread
-from prefect_resilience.calls.edge.options import make_guard
+from prefect_resilience.calls.edge.call_options import make_guard
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
