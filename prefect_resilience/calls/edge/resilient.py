@@ -23,7 +23,7 @@ from prefect_resilience.base.outcomes import (
     is_generator_function,
 )
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.edge.attempts import AsyncBlock, Block, attempts, attempts_async, check_block
+from prefect_resilience.calls.edge.block_attempts import AsyncBlock, Block, attempts, attempts_async, check_block
 from prefect_resilience.calls.edge.local import (
     LocalRun,
     call_guarded,
