@@ -1,4 +1,4 @@
 from .calls.edge.adapter import ResilientAdapter as ResilientAdapter
 from .calls.edge.elsewhere import BaseURL as BaseURL
-from .calls.edge.http import AsyncResilientTransport as AsyncResilientTransport
-from .calls.edge.http import ResilientTransport as ResilientTransport
+from .calls.edge.transports import AsyncResilientTransport as AsyncResilientTransport
+from .calls.edge.transports import ResilientTransport as ResilientTransport

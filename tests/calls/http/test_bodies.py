@@ -52,7 +52,7 @@ def test_a_file_of_known_length_is_sent_again_whole(make_web, server, tmp_path):
 
 
 def test_a_body_that_is_too_large_to_keep_is_sent_once(make_web, server, monkeypatch):
-    monkeypatch.setattr("prefect_resilience.calls.edge.http.MOST_REPLAYED", 1_000)
+    monkeypatch.setattr("prefect_resilience.calls.edge.transports.MOST_REPLAYED", 1_000)
     web = make_web()
     server.says(503, 200)
     files = {"file": ("a.txt", io.BytesIO(LARGE), "text/plain")}
