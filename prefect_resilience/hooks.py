@@ -1,3 +1,3 @@
 """Hooks for plain Prefect tasks and flows."""
 
-from prefect_resilience.tasks.edge.hooks import dead_letter as dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter as dead_letter

@@ -91,7 +91,7 @@ def _make_completed(name: str, message: str, data: Any, context: ErrorContext | 
 
 def _letter_of_crash(state: State[Any], here: TaskSurroundings) -> None:
     """Keep a dead letter of a run that ends in its own `Crashed` state: Prefect calls no hook for it."""
-    from prefect_resilience.tasks.edge.hooks import keep_dead_letter  # imported late: it is large
+    from prefect_resilience.tasks.edge.run_hooks import keep_dead_letter  # imported late: it is large
 
     if not (state.state_details.task_run_id or state.state_details.flow_run_id):
         keep_dead_letter(here.task, here.task_run, state)

@@ -153,7 +153,7 @@ class EndOfRun(Telling):
     def _letter(self) -> None:
         """Keep the run as a dead letter. If the run has completed, its earlier letter is settled instead."""
         # Imported late: it is a large part of the package and imports this module.
-        from prefect_resilience.tasks.edge.hooks import capture_for_flow, dead_letter, settle_for_flow
+        from prefect_resilience.tasks.edge.run_hooks import capture_for_flow, dead_letter, settle_for_flow
 
         failed, crashed = self.state.is_failed(), self.state.is_crashed()
         written = self.flow.on_failure_hooks if failed else self.flow.on_crashed_hooks

@@ -299,7 +299,7 @@ def _letter_hooks(guard: Guard) -> list[Callable[..., None]]:
     """The hook that keeps a call that failed for good, if the task asks for dead letters."""
     if not guard.dead_letter:
         return []
-    from prefect_resilience.tasks.edge.hooks import keep_dead_letter  # imported late: it is large
+    from prefect_resilience.tasks.edge.run_hooks import keep_dead_letter  # imported late: it is large
 
     return [keep_dead_letter]
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, Secre
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from prefect_resilience import Backoff, Effect, Retry, resilient_task
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 
 
 class Colour(Enum):

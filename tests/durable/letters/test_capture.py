@@ -17,7 +17,7 @@ from prefect_resilience import ErrorCategory, NotSent, Retry, batch_status, dead
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.letters.edge.known import queue_of, spool_of
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 

@@ -11,7 +11,7 @@ from prefect import flow, task
 from prefect.task_runners import ProcessPoolTaskRunner, ThreadPoolTaskRunner
 
 from prefect_resilience import ConfigurationError, ResilientTask, dead_letters, resilient_task
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 

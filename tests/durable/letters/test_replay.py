@@ -22,7 +22,7 @@ from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 from tests.durable.letters.replay_victim import child

@@ -23,8 +23,8 @@ from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.edge.operations import replay_dead_letters
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
-from prefect_resilience.tasks.edge import hooks
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge import run_hooks
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 from tests.durable.letters.test_passes_of_runs import again, story
@@ -71,7 +71,7 @@ def comes_to(letter: dead_letters.DeadLetter, state: State) -> None:
 @pytest.fixture
 def unnoticed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if a pass had been cut off right after its calls, before it could tell of them."""
-    monkeypatch.setattr(hooks, "settle_for_task", lambda task_run: None)
+    monkeypatch.setattr(run_hooks, "settle_for_task", lambda task_run: None)
     return
 
 
@@ -263,7 +263,7 @@ def test_an_effect_is_replayed_although_nobody_knows(receiver: Receiver, monkeyp
     monkeypatch.setenv("RECEIVER", "http://127.0.0.1:9")  # refused: it never arrived
     run_id = billing(return_state=True).state_details.flow_run_id
     monkeypatch.setenv("RECEIVER", receiver.url)
-    monkeypatch.setattr(hooks, "settle_for_task", lambda task_run: None)
+    monkeypatch.setattr(run_hooks, "settle_for_task", lambda task_run: None)
     again(run_id, billing)
     (letter,) = dead_letters.list()
     comes_to(letter, of_prefect.Crashed())

@@ -19,7 +19,7 @@ from prefect_resilience import ConfigurationError, dead_letters
 from prefect_resilience.durable.letters.edge.operations import purge_dead_letters, replay_dead_letters
 from prefect_resilience.operations.cli import letters as commands
 from prefect_resilience.operations.cli.app import app
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 
 KEY = "hunter2-never-to-be-seen"
 got: list[str] = []

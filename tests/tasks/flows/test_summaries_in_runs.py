@@ -32,7 +32,7 @@ from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge import telling
 from prefect_resilience.tasks.edge.ending import commands, recovery_hint, run_summary
-from prefect_resilience.tasks.edge.hooks import dead_letter
+from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from prefect_resilience.telemetry import notes
 from tests.prefect_runs import until
 
