@@ -13,7 +13,7 @@ from prefect_resilience import CircuitBreaker, get_circuits, resilient
 from prefect_resilience.base.naming import storable
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.guards.circuits.fleet import get_circuit
+from prefect_resilience.guards.circuits.lookup import get_circuit
 from prefect_resilience.guards.circuits.listeners import StoreNotice
 from prefect_resilience.guards.limits.guarding import prefect_name
 
