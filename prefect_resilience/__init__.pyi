@@ -131,8 +131,8 @@ from .guards.retries.backoff import Backoff as Backoff
 from .guards.retries.policy import Retry as Retry
 from .guards.retries.policy import RetryBudget as RetryBudget
 from .guards.retries.policy import Verdict as Verdict
-from .guards.timeouts.process import ProcessDied as ProcessDied
-from .guards.timeouts.process import UnpicklableError as UnpicklableError
+from .guards.timeouts.process_mode import ProcessDied as ProcessDied
+from .guards.timeouts.process_mode import UnpicklableError as UnpicklableError
 from .guards.timeouts.timeout import Timeout as Timeout
 from .operations import arun_plan as arun_plan
 from .operations import run_plan as run_plan

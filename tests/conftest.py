@@ -86,7 +86,7 @@ def service() -> Iterator[Service]:
 def warm_children() -> None:
     """Two children for calls with `mode="process"` are ready: the first one's start counts as its call's."""
     from prefect_resilience.guards.timeouts.children import POOL
-    from prefect_resilience.guards.timeouts.process import ChildCall
+    from prefect_resilience.guards.timeouts.process_mode import ChildCall
 
     while POOL.ready < 2:
         if not POOL.starting:

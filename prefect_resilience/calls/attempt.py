@@ -45,7 +45,7 @@ from prefect_resilience.guards import faults
 from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import Verdict, bucket_of
-from prefect_resilience.guards.timeouts import process
+from prefect_resilience.guards.timeouts import process_mode
 from prefect_resilience.guards.timeouts.timeout import with_deadline
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def the_call(
     call, timeout = Invoke(guard.fn, args, kwargs), guard.timeout
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
         begun = None if running is None else running.in_child()
-        call = process.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
+        call = process_mode.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
         call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
         return call
     if faults.active:

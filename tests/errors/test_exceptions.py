@@ -40,7 +40,7 @@ def test_it_comes_back_equal(error: ResilienceError) -> None:
 
 def test_a_child_process_that_died() -> None:
     for code, expected in ((-9, "SIGKILL"), (3, "EXIT_3"), (None, "ProcessDied")):
-        info = classify(made("prefect_resilience.guards.timeouts.process.ProcessDied", exit_code=code))
+        info = classify(made("prefect_resilience.guards.timeouts.process_mode.ProcessDied", exit_code=code))
         assert (info.category, info.code, info.retryable) == ("agent_crash", expected, True)
 
 

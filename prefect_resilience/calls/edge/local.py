@@ -32,7 +32,7 @@ from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
 from prefect_resilience.guards.retries.backoff import pause
-from prefect_resilience.guards.timeouts.process import Carriage
+from prefect_resilience.guards.timeouts.process_mode import Carriage
 from prefect_resilience.guards.timeouts.threads import is_abandoned
 from prefect_resilience.telemetry.edge import events
 from prefect_resilience.telemetry.edge.call_totals import CallTotals, short_error, totals_here

@@ -24,12 +24,12 @@ from prefect_resilience.durable.effects.current import EffectInProgress, in_prog
 from prefect_resilience.durable.effects.witness import watch_other_traffic
 from prefect_resilience.guards.partials import Carried, Notes
 from prefect_resilience.guards.timeouts.child import prepare_children_with
-from prefect_resilience.guards.timeouts.process import Carriage
+from prefect_resilience.guards.timeouts.process_mode import Carriage
 from prefect_resilience.tasks.edge.logs import keep_secrets_out_of_logs
 from prefect_resilience.tasks.edge.seams import contexts_here
 
 if TYPE_CHECKING:
-    from prefect_resilience.guards.timeouts.process import Carriage
+    from prefect_resilience.guards.timeouts.process_mode import Carriage
 
 _KEPT, _LOG, _WITNESS = "kept", "log", "witness"
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import logging
 
     from prefect_resilience.durable.effects.model import Pass
-    from prefect_resilience.guards.timeouts.process import Carriage
+    from prefect_resilience.guards.timeouts.process_mode import Carriage
 
 MOST_RECORDS = 10_000
 """The most records. Runs that were cut off between two attempts leave theirs; the oldest are dropped."""

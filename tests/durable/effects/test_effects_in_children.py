@@ -13,7 +13,7 @@ import pytest
 from prefect_resilience import AttemptTimeout, Backoff, Effect, InDoubt, Retry, Timeout, batch
 from prefect_resilience.durable.effects.current import in_progress
 from prefect_resilience.effects import send_idempotency_key
-from prefect_resilience.guards.timeouts.process import UnpicklableError
+from prefect_resilience.guards.timeouts.process_mode import UnpicklableError
 from tests.durable.effects.receiver import Receiver
 
 pytestmark = pytest.mark.api

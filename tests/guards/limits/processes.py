@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from prefect_resilience.guards.timeouts.process import ChildCall
+from prefect_resilience.guards.timeouts.process_mode import ChildCall
 from tests.guards.limits.hanging import wait_until
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from prefect_resilience import Retry, classify
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.guards.timeouts.process import (
+from prefect_resilience.guards.timeouts.process_mode import (
     Carriage,
     ProcessDied,
     UnpicklableError,
@@ -303,7 +303,7 @@ def test_functions_of_a_script_travel_by_value_and_its_streams_are_the_childs(tm
             """
             import sys
             from dataclasses import dataclass
-            from prefect_resilience.guards.timeouts.process import ChildCall
+            from prefect_resilience.guards.timeouts.process_mode import ChildCall
             print("main runs", flush=True)
 
             @dataclass

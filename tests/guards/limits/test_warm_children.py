@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from prefect_resilience.errors.exceptions import AttemptTimeout
-from prefect_resilience.guards.timeouts import process
+from prefect_resilience.guards.timeouts import process_mode
 from prefect_resilience.guards.timeouts.children import MOST_STARTING, Pool
-from prefect_resilience.guards.timeouts.process import ProcessDied
+from prefect_resilience.guards.timeouts.process_mode import ProcessDied
 from tests.guards.limits.processes import (
     call_in_process,
     children,
@@ -35,7 +35,7 @@ pytestmark = [
 def pool(monkeypatch):
     """A pool of the test's own, which has no children yet, and no spare, whose start would take its time."""
     pool = Pool(spare=0)
-    monkeypatch.setattr(process, "POOL", pool)
+    monkeypatch.setattr(process_mode, "POOL", pool)
     yield pool
     pool.close()
 
@@ -190,7 +190,7 @@ def test_the_deadline_counts_while_a_call_is_unpickled(pool, tmp_path, monkeypat
 
 def test_idle_children_end(monkeypatch):
     pool = Pool(idle_seconds=0.1, spare=0)
-    monkeypatch.setattr(process, "POOL", pool)
+    monkeypatch.setattr(process_mode, "POOL", pool)
     first = pid_of_call()
     wait_until(lambda: gone(first), 60)
     wait_until(lambda: not pool.living and not pool.starting, 60)
@@ -236,7 +236,7 @@ def test_children_end_with_their_parent(tmp_path):
         """
         import os, sys
         from prefect_resilience.guards.timeouts.children import POOL
-        from prefect_resilience.guards.timeouts.process import ChildCall
+        from prefect_resilience.guards.timeouts.process_mode import ChildCall
         ChildCall(os.getpid, (), {}).call(60)
         open(sys.argv[1], "w").write(" ".join(str(child.process.pid) for child in POOL.living) + "\\n")
         """,
@@ -257,7 +257,7 @@ def test_children_are_gone_when_the_parent_is_killed(tmp_path, stuck):
         f"""
         import ctypes, os, subprocess, sys, threading, time
         from prefect_resilience.guards.timeouts.children import POOL
-        from prefect_resilience.guards.timeouts.process import ChildCall
+        from prefect_resilience.guards.timeouts.process_mode import ChildCall
 
         def stay(path):
             other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -288,7 +288,7 @@ def test_a_fork_of_the_parent_has_children_of_its_own(tmp_path):
         tmp_path,
         """
         import os, sys, time
-        from prefect_resilience.guards.timeouts.process import ChildCall
+        from prefect_resilience.guards.timeouts.process_mode import ChildCall
         first = ChildCall(os.getpid, (), {}).call(60)
         if os.fork() == 0:
             second = ChildCall(os.getpid, (), {}).call(60)
