@@ -12,7 +12,7 @@ from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.outcomes import generates, is_coroutine_function
 from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
-from prefect_resilience.guards.outputs.shapes import Broken, Predicate, Shape, shape_of
+from prefect_resilience.guards.outputs.output_shapes import Broken, Predicate, Shape, shape_of
 from prefect_resilience.guards.partials import Notes, partial_output
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
