@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prefect_resilience.base import places
-from prefect_resilience.base.edge import settings
+from prefect_resilience.base.edge import current_settings
 from prefect_resilience.guards.circuits.listeners import Transition, add_transition_listener
 from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.edge import limits_api
@@ -11,8 +11,8 @@ from prefect_resilience.telemetry.edge.events import announce_circuits, in_run
 
 
 def wire() -> None:
-    places.circuits = settings.circuit_store_url
-    places.documents = settings.store_url
+    places.circuits = current_settings.circuit_store_url
+    places.documents = current_settings.store_url
     shared.prefect_client = limits_api.prefect_client
     shared.lease_holder = limits_api.lease_holder
     announce_circuits()

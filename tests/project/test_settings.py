@@ -8,7 +8,7 @@ import pytest
 from prefect.settings import PREFECT_HOME, temporary_settings
 from pydantic import ValidationError
 
-from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
+from prefect_resilience.base.edge.current_settings import circuit_store_url, current_settings
 
 PREFIX = "PREFECT_RESILIENCE_"
 

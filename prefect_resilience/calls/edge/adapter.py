@@ -11,7 +11,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from prefect_resilience.base.drive import Steps, drive
-from prefect_resilience.base.edge.settings import current_settings, is_enabled
+from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere
 from prefect_resilience.calls.edge.exchange import (
     IDEMPOTENT,

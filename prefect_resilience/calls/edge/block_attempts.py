@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from prefect_resilience.base.drive import Steps, adrive, drive
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.calls.attempt import Held, enter, handle_failure, leave, record_success
 from prefect_resilience.calls.edge.local import LocalRun, delay_after, pause_before_retry
 from prefect_resilience.errors.exceptions import ConfigurationError

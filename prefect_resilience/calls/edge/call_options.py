@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from typing_extensions import TypedDict
 
-from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.outcomes import generates
 from prefect_resilience.base.policy import nearest

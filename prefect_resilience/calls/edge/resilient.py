@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast, overload
 from typing_extensions import Unpack
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.naming import shows
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,

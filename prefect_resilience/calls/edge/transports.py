@@ -16,7 +16,7 @@ import anyio
 import httpx
 
 from prefect_resilience.base.drive import adrive, drive
-from prefect_resilience.base.edge.settings import current_settings, is_enabled
+from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.bodies import (
     AsyncIdleStream,
     IdleStream,

@@ -16,7 +16,7 @@ from pydantic_settings import SettingsError
 from rich.console import RenderableType
 
 from prefect_resilience.base.durations import LONGEST, seconds_of
-from prefect_resilience.base.edge.settings import circuit_store_url, current_settings
+from prefect_resilience.base.edge.current_settings import circuit_store_url, current_settings
 from prefect_resilience.base.text import one_line, plural
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.operations.cli import look

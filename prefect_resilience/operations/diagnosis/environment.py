@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.text import one_line
 from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.durable.batches.edge.listing import list_batches

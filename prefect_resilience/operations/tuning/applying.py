@@ -11,7 +11,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 from pydantic import JsonValue
 
-from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.durable.batches.edge.recovery import who
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact

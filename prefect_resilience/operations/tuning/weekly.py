@@ -9,7 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.tuning.report import LatestAdvice, TuningReport, headline_of, page_of
 from prefect_resilience.operations.tuning.tuning import tune as make_report

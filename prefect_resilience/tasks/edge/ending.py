@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from prefect.client.orchestration import get_client
 from prefect.logging.loggers import flow_run_logger
 
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.outcomes import has_loop
 from prefect_resilience.base.text import utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import ERROR_LABEL, label_of_error

@@ -21,7 +21,7 @@ from prefect.tasks import Task
 from typing_extensions import ParamSpec, Unpack
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.naming import UNSET, fill, more_options, shows
 from prefect_resilience.durable.batches.batch import batch as batch_named
 from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG

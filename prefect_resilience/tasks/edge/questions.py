@@ -17,7 +17,7 @@ from prefect.context import TaskRunContext
 from prefect.utilities.asyncutils import run_coro_as_sync
 
 from prefect_resilience.base.drive import drive
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.calls.judging import judge_attempt, report_failure, report_retry
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.context import attached_context

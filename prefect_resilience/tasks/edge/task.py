@@ -16,7 +16,7 @@ from prefect.tasks import Task, TaskOptions, task
 from prefect.utilities.annotations import NotSet
 from typing_extensions import ParamSpec, Unpack
 
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.naming import UNSET, more_options, shows
 from prefect_resilience.base.outcomes import PLAIN, as_coroutine_function
 from prefect_resilience.calls.edge.call_options import DEFAULTS, ResilienceOptions, as_policy, make_guard

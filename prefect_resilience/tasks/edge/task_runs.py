@@ -25,7 +25,7 @@ from prefect.utilities.callables import explode_variadic_parameter
 from prefect.utilities.hashing import hash_objects
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.outcomes import PLAIN
 from prefect_resilience.calls.attempt import make_attempt
 from prefect_resilience.calls.edge.reports import ReportingRun

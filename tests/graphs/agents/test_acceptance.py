@@ -35,7 +35,7 @@ from prefect_resilience import (
     get_circuits,
     resilient_task,
 )
-from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings
 
 pytestmark = pytest.mark.api
 

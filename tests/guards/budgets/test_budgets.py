@@ -92,7 +92,7 @@ def test_a_store_that_is_away_breaks_nothing_and_gets_the_counts_later(tmp_path,
         seen = budget.status()
         assert (seen.good, seen.bad) == (1, 2)
     finally:
-        from prefect_resilience.base.edge.settings import circuit_store_url
+        from prefect_resilience.base.edge.current_settings import circuit_store_url
 
         registry.set_default_store(circuit_store_url)
 

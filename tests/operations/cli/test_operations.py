@@ -18,7 +18,7 @@ from prefect.flow_engine import run_flow
 from prefect.flows import load_flow_from_entrypoint, load_flow_from_flow_run
 
 from prefect_resilience import CircuitSnapshot, get_circuits
-from prefect_resilience.base.edge.settings import circuit_store_url
+from prefect_resilience.base.edge.current_settings import circuit_store_url
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.registry import set_default_store
 from prefect_resilience.operations import reset_circuits, set_circuit

@@ -24,7 +24,7 @@ from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_HOME, get_current_settings
 
-from prefect_resilience.base.edge.settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.durable.effects.claim import EffectClaim
 from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
 from prefect_resilience.durable.effects.keys import effect_key

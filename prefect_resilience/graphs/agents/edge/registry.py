@@ -13,7 +13,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.tasks import Task
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, adrive, drive
-from prefect_resilience.base.edge.settings import is_enabled
+from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.outcomes import generates, require_result, take_returned
 from prefect_resilience.base.policy import nearest
