@@ -1,4 +1,4 @@
-"""Any value as plain data: mappings with string keys, lists, strings, numbers and times.
+"""Any value as plain data: mappings with string keys, lists, strings, numbers and times; and copies of data.
 
     pydantic model, dataclass, NamedTuple   its fields, in a mapping
     mapping                                 with the keys as JSON would write them
@@ -19,9 +19,11 @@ import numbers
 from base64 import b64encode
 from collections import deque
 from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import PurePath
 from typing import Any, cast
 from uuid import UUID
 
@@ -301,3 +303,61 @@ def shortly(value: Any, limit: int = 60) -> str:
     except Exception:  # noqa: BLE001 - the code of a user's class
         text = f"<{type(value).__name__}>"
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+# -- copies of a call's arguments, made before the call can change them
+
+SCALARS = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, date, datetime, time, timedelta, Decimal, UUID}
+)
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether a value cannot change: a scalar, or a tuple or frozenset of scalars.
+
+    Example:
+        >>> is_fixed((1, "a")), is_fixed([1]), is_fixed(([1],))
+        (True, False, False)
+    """
+    kind = cast("type[Any]", type(value))
+    if kind in SCALARS or isinstance(value, PurePath):
+        return True
+    return kind in (tuple, frozenset) and all(map(is_fixed, cast("tuple[Any, ...]", value)))
+
+
+def snapshot(value: Any) -> Any:
+    """A deep copy of data: of containers, pydantic models, dataclasses and attrs classes.
+
+    Anything else, such as a client, and what cannot be copied, is the object itself. Never raises.
+
+    Example:
+        >>> order = {"lines": [1]}
+        >>> before = snapshot(order)
+        >>> order["lines"].append(2)
+        >>> before
+        {'lines': [1]}
+    """
+    try:
+        return _copy(value)
+    except RecursionError:
+        return value
+
+
+def _copy(value: Any) -> Any:
+    if is_fixed(value):
+        return value
+    kind = cast("type[Any]", type(value))
+    if kind in (list, tuple, set):
+        make: Any = kind
+        return make(map(_copy, value))
+    if kind is dict:
+        return {name: _copy(item) for name, item in value.items()}
+    try:
+        return deepcopy(value) if _is_data(kind) else value
+    except Exception:  # noqa: BLE001 - copying the user's objects may raise anything
+        return value
+
+
+def _is_data(kind: type[Any]) -> bool:
+    own = issubclass(kind, dict | list | set | bytearray | BaseModel)
+    return own or dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__")

@@ -10,7 +10,7 @@ from prefect.states import Completed, Failed
 from prefect_resilience import Bulkhead
 from prefect_resilience.base.drive import Invoke, Steps, drive
 from prefect_resilience.base.outcomes import UnawaitedResult, as_coroutine_function, mask_state
-from prefect_resilience.base.snapshots import snapshot
+from prefect_resilience.base.plain import snapshot
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 SECRET = "sk-ant-api03-abcdefghijklmnop"

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps, drive
-from prefect_resilience.base.snapshots import SCALARS, is_fixed, snapshot
+from prefect_resilience.base.plain import SCALARS, is_fixed, snapshot
 from prefect_resilience.durable.effects.aliases import KnownAliases, aliases_of, follow, record_alias
 from prefect_resilience.durable.effects.current import (
     CallStart,

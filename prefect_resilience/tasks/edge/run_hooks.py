@@ -20,7 +20,7 @@ from prefect.logging.loggers import flow_run_logger, task_run_logger
 from prefect.utilities.engine import resolve_inputs_sync
 
 from prefect_resilience.base.edge.current_settings import is_enabled
-from prefect_resilience.base.snapshots import is_fixed, snapshot
+from prefect_resilience.base.plain import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of, named_in
 from prefect_resilience.durable.letters.claims import Starts, latest_starts
