@@ -35,7 +35,6 @@ from prefect_resilience.tasks.edge.questions import (
     delays_of,
     with_own_function,
 )
-from prefect_resilience.tasks.edge.streams import astream, in_one_task, stream
 from prefect_resilience.tasks.edge.task_options import (
     ResilientTaskOptions,
     policy_of,
@@ -47,7 +46,14 @@ from prefect_resilience.tasks.edge.task_options import (
     retry_with,
     split,
 )
-from prefect_resilience.tasks.edge.task_runs import run_async, run_sync, surroundings_of
+from prefect_resilience.tasks.edge.task_runs import (
+    astream,
+    in_one_task,
+    run_async,
+    run_sync,
+    stream,
+    surroundings_of,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
