@@ -16,7 +16,7 @@ from prefect import Flow
 from prefect.utilities.callables import parameter_schema
 from pydantic import BaseModel
 
-from prefect_resilience.operations.reports.flow_runs import OWN_TAG
+from prefect_resilience.operations.reports.runs import OWN_TAG
 
 NAME = "prefect-resilience"
 POOL = "resilience"

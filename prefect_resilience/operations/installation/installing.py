@@ -43,7 +43,7 @@ from prefect_resilience.operations.installation.catalog import (
     automation_files,
     operational_flows,
 )
-from prefect_resilience.operations.reports.flow_runs import OWN_TAG
+from prefect_resilience.operations.reports.runs import OWN_TAG
 from prefect_resilience.operations.tuning.tuning import NEEDS_NUMPY, has_numpy
 from prefect_resilience.tasks.edge.blocks.policy import SLUG, ResiliencePolicy
 

@@ -18,11 +18,18 @@ from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceE
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.lookup import get_circuits
-from prefect_resilience.operations.reports import figures, task_runs
+from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Filter, Period, opened, ours
 from prefect_resilience.operations.reports.figures import EffectFigures, FleetReport, LetterFigures, Tally
-from prefect_resilience.operations.reports.flow_runs import flow_figures
 from prefect_resilience.operations.reports.openings import circuits_of
+from prefect_resilience.operations.reports.runs import (
+    IDS,
+    chunks,
+    final_events,
+    flow_figures,
+    states_of,
+    tally_of,
+)
 from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import PREFIX
 
@@ -49,10 +56,10 @@ def report(since: When = None, until: When = None) -> FleetReport:
     unknown: list[str] = []
     with opened() as api, ThreadPoolExecutor(2) as beside:
         flows = beside.submit(flow_figures, api, period, unknown)
-        states = task_runs.states_of(api, period)
-        runs, reported = states.total(), task_runs.final_events(api, period, states)
+        states = states_of(api, period)
+        runs, reported = states.total(), final_events(api, period, states)
         counts = beside.submit(EventFigures, api, period) if reported or not runs else None
-        tally = task_runs.tally_of(api, period, states, reported)
+        tally = tally_of(api, period, states, reported)
         events = counts.result() if counts else None
         if events is not None:
             _refuse(api, period, tally, events)
@@ -133,7 +140,7 @@ def _by_name(api: Api, about: Filter) -> Counter[str]:
 def _refuse(api: Api, period: Period, tally: Tally, events: EventFigures) -> None:
     """Take rejected attempts out of the tally."""
     of_successes: Counter[str] = Counter()
-    for ids in task_runs.chunks(tally.retried_successes, task_runs.IDS) if events.rejected else ():
+    for ids in chunks(tally.retried_successes, IDS) if events.rejected else ():
         related = {"related": {"id": [f"prefect.task-run.{run_id}" for run_id in ids]}}
         of_successes += _by_name(api, {**_about(period, REFUSED), **related})
     for task, number in events.rejected.items():

@@ -8,7 +8,7 @@ import pytest
 
 from prefect_resilience.operations.reports.api import Period
 from prefect_resilience.operations.reports.figures import FlowFigures
-from prefect_resilience.operations.reports.flow_runs import (
+from prefect_resilience.operations.reports.runs import (
     BadEnd,
     StateAt,
     bad_ends_of,

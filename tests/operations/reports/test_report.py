@@ -19,7 +19,7 @@ from prefect_resilience.guards.budgets import policy
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations import report as report_flow
 from prefect_resilience.operations.cli.app import app
-from prefect_resilience.operations.reports import api, report, task_runs
+from prefect_resilience.operations.reports import api, reading, report, runs
 from prefect_resilience.operations.reports.figures import FleetReport, RunFigures
 from prefect_resilience.operations.reports.reading import period_of
 from prefect_resilience.operations.reports.rendering import html_of, markdown_of
@@ -107,15 +107,15 @@ def test_and_where_the_server_counts(at_the_day, monkeypatch):
 
 
 def _in_small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_runs, "READ", 0)
-    monkeypatch.setattr(task_runs, "EVENTS", 20)
-    monkeypatch.setattr(task_runs, "PAGE", 7)
+    monkeypatch.setattr(runs, "READ", 0)
+    monkeypatch.setattr(runs, "EVENTS", 20)
+    monkeypatch.setattr(runs, "PAGE", 7)
     monkeypatch.setattr(api, "PAGE", 7)
 
 
 def test_every_run_is_read_where_events_are_missing(at_the_day, monkeypatch):
     _in_small_parts(monkeypatch)
-    monkeypatch.setattr(task_runs, "final_events", lambda *_: 1)
+    monkeypatch.setattr(reading, "final_events", lambda *_: 1)
     made = report(at_the_day.day.since, at_the_day.until)
     assert "lower bounds" in " ".join(made.unknown)
     check(made.model_copy(update={"unknown": ()}), at_the_day.day)
@@ -183,7 +183,7 @@ def test_what_the_package_runs_for_itself_is_in_no_figure(own_store):
 
 
 def test_what_nobody_can_know_is_unknown_and_not_zero(at_the_day, monkeypatch):
-    monkeypatch.setattr(task_runs, "final_events", lambda *_: 0)
+    monkeypatch.setattr(reading, "final_events", lambda *_: 0)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "sqlite:////proc/no/such/place.db")
     forget_circuits()
     made = report(at_the_day.day.since, at_the_day.until)
@@ -321,5 +321,5 @@ def test_a_thousand_runs(own_store, tmp_path, monkeypatch):
     assert played.runs["runs"] > 1_000
     _arrived(played, 300)
     check(report(played.since), played)
-    monkeypatch.setattr(task_runs, "READ", 0)
+    monkeypatch.setattr(runs, "READ", 0)
     check(report(played.since), played)
