@@ -32,7 +32,12 @@ from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
-    from prefect_resilience.calls.edge.call_options import ClassifyOption, LimitsOption, RetryOption, TimeoutOption
+    from prefect_resilience.calls.edge.call_options import (
+        ClassifyOption,
+        LimitsOption,
+        RetryOption,
+        TimeoutOption,
+    )
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 
 

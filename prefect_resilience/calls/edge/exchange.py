@@ -10,8 +10,8 @@ from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.durations import LONGEST
-from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.edge.call_options import as_policy, make_guard
+from prefect_resilience.calls.edge.local import LocalRun, call_guarded
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import EffectInProgress, in_progress
 from prefect_resilience.durable.effects.evidence import never_left

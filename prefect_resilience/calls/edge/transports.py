@@ -58,7 +58,12 @@ from prefect_resilience.guards.timeouts.timeout import Timeout
 if TYPE_CHECKING:
     import httpx2
 
-    from prefect_resilience.calls.edge.call_options import ClassifyOption, LimitsOption, RetryOption, TimeoutOption
+    from prefect_resilience.calls.edge.call_options import (
+        ClassifyOption,
+        LimitsOption,
+        RetryOption,
+        TimeoutOption,
+    )
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 
     class _Transport(httpx.BaseTransport, httpx2.BaseTransport):
