@@ -20,8 +20,13 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.lookup import get_circuits
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Filter, Period, opened, ours
-from prefect_resilience.operations.reports.figures import EffectFigures, FleetReport, LetterFigures, Tally
-from prefect_resilience.operations.reports.openings import circuits_of
+from prefect_resilience.operations.reports.figures import (
+    EffectFigures,
+    FleetReport,
+    LetterFigures,
+    Tally,
+    circuits_of,
+)
 from prefect_resilience.operations.reports.runs import (
     IDS,
     chunks,

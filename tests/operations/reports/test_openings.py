@@ -12,7 +12,7 @@ from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.document import HISTORY_KEPT
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
 from prefect_resilience.guards.circuits.view import snapshot_of
-from prefect_resilience.operations.reports.openings import REJECTING, circuits_of
+from prefect_resilience.operations.reports.figures import REJECTING, circuits_of
 
 NAME = "c"
 SINCE, UNTIL = 100, 200
