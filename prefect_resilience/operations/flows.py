@@ -38,7 +38,9 @@ from prefect_resilience.guards.circuits.lookup import get_circuits
 from prefect_resilience.operations.circuit_changes import DONE, Action, change_circuit, find_circuit
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
-from prefect_resilience.operations.tuning.weekly import tune as tune
+from prefect_resilience.operations.tuning.report import headline_of, page_of
+from prefect_resilience.operations.tuning.tuning import keep_latest
+from prefect_resilience.operations.tuning.tuning import tune as make_advice
 from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 
@@ -113,6 +115,25 @@ def report(
     except Exception as error:  # noqa: BLE001 - any error of the API
         get_run_logger().warning("The report could not be written as an artifact: %s", redact(str(error)))
     return figures.model_dump(mode="json")
+
+
+@flow(name="tune")
+def tune(days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None) -> dict[str, Any]:
+    """Advise which numbers of the tasks' policies to change, as the artifact "policy-advice".
+
+    Nothing is changed: `prefect-resilience tune --apply` writes advice to the policy blocks.
+
+    Args:
+        days: How many days of runs the advice is based on.
+        task: Only the advice for this task.
+    """
+    advice, logger = make_advice(f"{days}d", task), get_run_logger()
+    logger.info("%s", headline_of(advice))
+    for change in advice.advice:
+        logger.info("%s, %s: %s", change.task, change.option, redact(change.why))
+    create_markdown_artifact(markdown=page_of(advice), key="policy-advice", description=headline_of(advice))
+    keep_latest(advice)
+    return advice.model_dump(mode="json")
 
 
 @flow(name="show-circuits")

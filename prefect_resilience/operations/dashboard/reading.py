@@ -15,7 +15,7 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.operations import batch_rows, circuit_rows, letter_rows
 from prefect_resilience.operations.cli.options import store_url
 from prefect_resilience.operations.tuning.report import LatestAdvice, value_text
-from prefect_resilience.operations.tuning.weekly import latest_advice
+from prefect_resilience.operations.tuning.tuning import latest_advice
 
 Parts = dict[str, dict[str, Any]]
 """The rows of the page by part and id."""

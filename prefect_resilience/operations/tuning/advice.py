@@ -20,9 +20,7 @@ import numpy as np
 from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.operations.tuning.service_calls import Floats, ServiceCalls, services_of
 from prefect_resilience.operations.tuning.record import RecordedPeriod, policy_of, value_at, with_value
-from prefect_resilience.operations.tuning.simulation import Figure, PeriodReplay
 from prefect_resilience.operations.tuning.report import (
     EVERY_TASK,
     ComparedFigure,
@@ -31,6 +29,8 @@ from prefect_resilience.operations.tuning.report import (
     TuningAdvice,
     TuningReport,
 )
+from prefect_resilience.operations.tuning.service_calls import Floats, ServiceCalls, services_of
+from prefect_resilience.operations.tuning.simulation import Figure, PeriodReplay
 
 PRICES = {Figure.SECONDS: 1.0, Figure.FAILED: 300.0, Figure.FALLBACK: 60.0, Figure.DEAD: 1.0}
 """What a period costs, in seconds of a run's time."""

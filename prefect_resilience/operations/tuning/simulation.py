@@ -29,8 +29,8 @@ from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.circuits import machine
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.window import Outcome
-from prefect_resilience.operations.tuning.service_calls import UP, Floats, Ints, ServiceCalls
 from prefect_resilience.operations.tuning.record import TaskPolicy
+from prefect_resilience.operations.tuning.service_calls import UP, Floats, Ints, ServiceCalls
 
 
 class Figure(IntEnum):

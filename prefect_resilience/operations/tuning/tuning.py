@@ -8,12 +8,16 @@ from datetime import datetime, timedelta
 from importlib.util import find_spec
 
 from prefect_resilience.base.durations import seconds
+from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.tuning.record import RecordedPeriod
-from prefect_resilience.operations.tuning.report import EVERY_TASK, Comparison, TuningReport
+from prefect_resilience.operations.tuning.report import EVERY_TASK, Comparison, LatestAdvice, TuningReport
+from prefect_resilience.stores import open_store
+from prefect_resilience.stores.base import change
 
 Since = str | timedelta | datetime
+PLACE = "tuning/latest"
 NEEDS_NUMPY = "tune needs numpy: pip install 'prefect-resilience[tune]'"
 
 
@@ -86,3 +90,15 @@ def _read(since: Since, task: str | None) -> RecordedPeriod:
         )
     tasks = tuple(one for one in period.tasks if services.get(one.name) == services[task])
     return RecordedPeriod(period.since, period.until, tasks, period.unknown)
+
+
+def keep_latest(report: TuningReport) -> None:
+    """Replace the document that the dashboard shows. Raises StoreUnavailable."""
+    latest = report.latest().model_dump(mode="json")
+    change(open_store(current_settings().store_url), PLACE, lambda _: latest, 21 * 86_400.0)
+
+
+def latest_advice(store: str | None = None) -> LatestAdvice | None:
+    """The document; None if no flow has written one in three weeks. Raises StoreUnavailable."""
+    document = open_store(store or current_settings().store_url).load(PLACE)
+    return None if document is None else LatestAdvice.model_validate(document.value)

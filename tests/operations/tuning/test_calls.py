@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.operations.tuning.service_calls import UP, ServiceCalls, calls_of
 from prefect_resilience.operations.tuning.record import RecordedAttempt, RecordedRun, RecordedTask
+from prefect_resilience.operations.tuning.service_calls import UP, ServiceCalls, calls_of
 from tests.operations.tuning.worlds import BEGINS, HOUR, Trouble, TrueService, World, live, outages
 
 OPTIONS: dict[str, Any] = {"retry": {"attempts": 3}, "timeout": 3.0, "circuit": {"name": "service"}}

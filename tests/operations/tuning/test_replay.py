@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from prefect_resilience.operations.tuning.service_calls import ServiceCalls, calls_of
 from prefect_resilience.operations.tuning.record import RecordedTask, policy_of, with_value
+from prefect_resilience.operations.tuning.service_calls import ServiceCalls, calls_of
 from prefect_resilience.operations.tuning.simulation import Figure, PeriodReplay
 from tests.operations.tuning.planted import GUARDED, HOPELESS, NEVER_HELP, TOO_LONG
 from tests.operations.tuning.test_calls import run

@@ -16,8 +16,7 @@ from prefect_resilience.operations import tune as tune_flow
 from prefect_resilience.operations.cli.app import app
 from prefect_resilience.operations.tuning import applying
 from prefect_resilience.operations.tuning.report import TuningAdvice, TuningReport
-from prefect_resilience.operations.tuning.tuning import compared_with
-from prefect_resilience.operations.tuning.weekly import latest_advice
+from prefect_resilience.operations.tuning.tuning import compared_with, latest_advice
 from prefect_resilience.tasks.edge.configured import forget_options_told
 from tests.prefect_runs import until
 
