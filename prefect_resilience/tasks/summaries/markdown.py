@@ -11,8 +11,17 @@ from prefect_resilience.base.text import code_cell, lasting, plural
 from prefect_resilience.durable.batches.run_passes import Start
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.calls import WELL, CallRow, list_calls, text_in
-from prefect_resilience.tasks.summaries.story import MOVES, OPENED, PassSeen, Story, clock
+from prefect_resilience.tasks.summaries.story import (
+    MOVES,
+    OPENED,
+    WELL,
+    CallRow,
+    PassSeen,
+    Story,
+    clock,
+    list_calls,
+    text_in,
+)
 from prefect_resilience.tasks.summaries.timeline import draw
 from prefect_resilience.telemetry.model import CALL_COUNTS, ENDED_BADLY, REPLACED, REPLAYED, Advice, Happening
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from prefect_resilience.base.text import FONT, element, lasting, rect, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.calls import CallRow, Span
-from prefect_resilience.tasks.summaries.story import OPENED, PassSeen, Story, clock
+from prefect_resilience.tasks.summaries.story import OPENED, CallRow, PassSeen, Span, Story, clock
 
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
 WIDTH, MARGIN, GAP = 560.0, 14.0, 20.0

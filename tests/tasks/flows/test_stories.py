@@ -21,7 +21,6 @@ from prefect_resilience.durable.batches.run_passes import (
     passes_of,
 )
 from prefect_resilience.tasks.edge.telling import artifact_key
-from prefect_resilience.tasks.summaries.calls import CallRow, list_calls
 from prefect_resilience.tasks.summaries.markdown import (
     describe_start,
     headline,
@@ -29,7 +28,7 @@ from prefect_resilience.tasks.summaries.markdown import (
     markdown,
     text,
 )
-from prefect_resilience.tasks.summaries.story import PassSeen, Story, divide
+from prefect_resilience.tasks.summaries.story import CallRow, PassSeen, Story, divide, list_calls
 from prefect_resilience.tasks.summaries.timeline import MOST_LANES, MOST_PASSES, draw
 from prefect_resilience.telemetry.model import (
     Advice,
