@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 
 Duration = float | str | timedelta
 """The accepted types of a duration."""

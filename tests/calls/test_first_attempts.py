@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from prefect_resilience import Bulkhead, CircuitBreaker, Retry, Timeout
-from prefect_resilience.calls.edge.local import LocalRun, call_guarded, current_call
 from prefect_resilience.calls.edge.call_options import make_guard
+from prefect_resilience.calls.edge.local import LocalRun, call_guarded, current_call
 from prefect_resilience.calls.edge.resilient import resilient
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.errors.exceptions import CircuitOpenError

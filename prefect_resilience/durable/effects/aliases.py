@@ -20,8 +20,8 @@ from enum import Enum
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from prefect_resilience.base.process import per_process
 from prefect_resilience.base.plain import is_fixed
+from prefect_resilience.base.process import per_process
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Asker, Pass, same_pass
 from prefect_resilience.durable.effects.recipes import Recipe

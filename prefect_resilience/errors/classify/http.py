@@ -11,7 +11,7 @@ from functools import cache
 from http.client import responses
 from typing import Any, NamedTuple, cast
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.classify.retry_after import (
     PUSHBACK,
     is_used_up,

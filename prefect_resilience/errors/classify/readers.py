@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from pydantic_core import to_jsonable_python
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
 from prefect_resilience.errors.classify.retry_after import wait_of_attributes
 from prefect_resilience.errors.classify.shapes import as_number, class_names, is_bare, read_text, value_at

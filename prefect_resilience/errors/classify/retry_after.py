@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.classify.shapes import as_number, read, value_at
 from prefect_resilience.errors.classify.table import pattern_of, places_of
 

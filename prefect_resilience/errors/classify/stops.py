@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, TypeVar, cast, overload
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.classify.http import codes_in_small, http_finding
 from prefect_resilience.errors.classify.shapes import (
     as_code,

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar, cast
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.taxonomy import ErrorCategory, Opinion, Words
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 
 MASK = "***"
 

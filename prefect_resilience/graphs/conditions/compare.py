@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.plain import shortly, unfold
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.exceptions import ResilienceError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from prefect_resilience.base.plain import can_be_written, unfold
 from prefect_resilience.base.policy import closest
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 from pydantic import Field, model_validator
 
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.base.regexes import Regex
+from prefect_resilience.base.text import Regex
 
 Unit = Literal["paragraph", "sentence", "word", "character"]
 FINER: dict[str, Unit] = {"paragraph": "sentence", "sentence": "word", "word": "character"}

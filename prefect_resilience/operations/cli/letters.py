@@ -27,8 +27,8 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import letter_rows as rows
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import ANSWERING, PLANNING, Answering, Flag, Limit, Planning
-from prefect_resilience.operations.users_code import import_from_here
 from prefect_resilience.operations.letter_rows import COUNTED
+from prefect_resilience.operations.users_code import import_from_here
 
 Task = Annotated[
     str | None, Parameter(help="Only letters of this task or flow: its name, or module:function.")
