@@ -12,7 +12,7 @@ from prefect_resilience import path
 from prefect_resilience.graphs.plans.model import FanOut, Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
 from prefect_resilience.graphs.plans.pictures.picture import one_line, picture_of
-from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg, text_width
+from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from tests.graphs.plans.plan_builders import PLANS, error_at, node, result_of
 
@@ -57,7 +57,6 @@ class TestBeforeARun:
         svg = plan_to_svg(shipped("confidence_branch"))
         said = texts(svg)
         assert {"kg_query", "generate_report", "manual_review", "confidence >= 0.9", "else"} <= set(said)
-        assert {"runs only if routed to", "may route to"} <= set(said)
         assert "kg_query routes to manual_review: else" in tooltips(svg)
         assert boxes(svg) == dict.fromkeys(("kg_query", "generate_report", "manual_review"), "node waiting")
 
@@ -84,6 +83,10 @@ class TestBeforeARun:
         assert "last (step). Sweeps up" in tooltips(svg)
         assert "three routes to h, which also depends on three: on error" in tooltips(svg)
 
+    def test_several_routes_to_a_node_are_named_by_their_sources(self) -> None:
+        plan = plan_of(node("a", on_failure="h"), node("b", on_success="h"), node("h"))
+        assert {"a: on error", "b: on success"} <= set(texts(plan_to_svg(plan)))
+
     def test_mermaid(self) -> None:
         text = plan_to_mermaid(shipped("confidence_branch"))
         assert 'n0["kg#95;query"]' in text
@@ -108,9 +111,6 @@ class TestAfterARun:
             "handled · 4 attempts · 2.8 s",
             "503 unavailable: kg_query broke",
         } <= set(said)
-        assert {"routed to", "passed its value to", "not taken", "failed, handled by another node"} <= set(
-            said
-        )
         assert "succeeded in 9.5 s: 2 succeeded, 1 handled" in said
 
     def test_a_failure_that_nobody_handled(self) -> None:
@@ -155,7 +155,7 @@ class TestAfterARun:
         result = PlanResult(succeeded=False, nodes={"a": NodeResult(status="succeeded", routed_to=("b",))})
         svg = plan_to_svg(plan, result)
         assert boxes(svg) == {"a": "node succeeded", "b": "node waiting", "c": "node waiting"}
-        assert {"failed: 1 succeeded, 2 not run", "has not run"} <= set(texts(svg))
+        assert "failed: 1 succeeded, 2 not run" in texts(svg)
 
     def test_nothing_ran(self) -> None:
         assert "failed: 1 not run" in texts(plan_to_svg(plan_of(node("a")), PlanResult(succeeded=False)))
@@ -311,11 +311,6 @@ def test_texts_on_one_line() -> None:
     assert one_line("a\n b\tc", 10) == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     assert one_line("a\x00b\ud800", 10) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
-
-
-def test_wide_letters_take_more_room() -> None:
-    assert text_width("漢字", 10) == 20
-    assert text_width("ii", 10) < text_width("oo", 10) < text_width("MM", 10)
 
 
 def test_a_plan_draws_itself() -> None:

@@ -18,21 +18,20 @@ BoxStatus = Literal["succeeded", "failed", "handled", "skipped", "waiting"]
 
 
 class Look(NamedTuple):
-    """The look of a box: its sign, its colours, the width of its border, and the meaning in words."""
+    """The look of a box: its sign, its colours, the width of its border."""
 
     sign: str
     colour: str
     ground: str
     border: float
-    words: str
 
 
 LOOKS: dict[BoxStatus, Look] = {
-    "succeeded": Look("✓", "#009E73", "#e6f5f0", 2, "succeeded"),
-    "failed": Look("✗", "#D55E00", "#fbeadf", 3.5, "failed"),
-    "handled": Look("↷", "#E69F00", "#fdf4e1", 3.5, "failed, handled by another node"),
-    "skipped": Look("–", "#8c8c8c", "#f7f7f7", 1.2, "skipped"),
-    "waiting": Look("", "#4d4d4d", "#ffffff", 1.4, "has not run"),
+    "succeeded": Look("✓", "#009E73", "#e6f5f0", 2),
+    "failed": Look("✗", "#D55E00", "#fbeadf", 3.5),
+    "handled": Look("↷", "#E69F00", "#fdf4e1", 3.5),
+    "skipped": Look("–", "#8c8c8c", "#f7f7f7", 1.2),
+    "waiting": Look("", "#4d4d4d", "#ffffff", 1.4),
 }
 
 _LINE = 38
@@ -72,7 +71,6 @@ class Picture(NamedTuple):
     note: str
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
-    ran: bool
 
 
 def one_line(text: str, most: int) -> str:
@@ -117,7 +115,6 @@ def picture_of(plan: Plan, result: PlanResult | None = None, most_boxes: int = 3
         note=" ".join(notes),
         boxes=tuple(boxes),
         arrows=tuple(shown),
-        ran=result is not None,
     )
 
 
