@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
 from typing import NamedTuple, TypeVar
 
-from prefect_resilience.base.policy import closest
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, TriggerRule
@@ -73,17 +73,11 @@ def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None)
 
 def _merge(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
     """All mappings merged in this order, up to `MOST`; the first mapping itself if nothing is added."""
-    first = kinds[0]
-    merged = dict(first)
+    merged = dict(kinds[0])
     for more in kinds[1:]:
-        if len(merged) >= MOST:
-            break
-        if more is not first:
-            for name, value in more.items():
-                merged.setdefault(name, value)
-    if len(merged) == len(first):
-        return first
-    return merged if len(merged) <= MOST else dict(list(merged.items())[:MOST])
+        for name, value in more.items():
+            merged.setdefault(name, value)
+    return kinds[0] if len(merged) == len(kinds[0]) else dict(islice(merged.items(), MOST))
 
 
 def _without(healed: Mapping[str, None], names: Mapping[str, T]) -> Mapping[str, T]:
@@ -93,6 +87,7 @@ def _without(healed: Mapping[str, None], names: Mapping[str, T]) -> Mapping[str,
 
 
 MOST_NAMES = 5
+MOST_COMPARED = 1000
 
 
 class Status(IntEnum):
@@ -112,16 +107,16 @@ class NodeState:
     id: str
     rule: TriggerRule
     status: Status = Status.WAITING
-    deps: Sequence[NodeState] = ()
+    deps: list[NodeState] = field(default_factory=list["NodeState"])
     waits: int = 0
     """Dependencies that have not settled."""
     values: int = 0
     """Dependencies that produced a value, or that failed and led here."""
-    followers: Sequence[NodeState] = ()
-    routers: Sequence[NodeState] = ()
+    followers: list[NodeState] = field(default_factory=list["NodeState"])
+    routers: list[NodeState] = field(default_factory=list["NodeState"])
     routers_left: int = 0
-    routed_by: Sequence[NodeState] = ()
-    targets: dict[NodeState, None] | None = None
+    routed_by: list[NodeState] = field(default_factory=list["NodeState"])
+    targets: dict[NodeState, None] = field(default_factory=dict["NodeState", None])
     """The nodes that it may route to."""
     routed_to: tuple[str, ...] = ()
     last_error: ErrorContext | None = None
@@ -129,39 +124,23 @@ class NodeState:
     """The trail of the nodes that come after it."""
 
     def depend_on(self, dep: NodeState) -> None:
-        self.deps = _with(self.deps, dep)
+        self.deps.append(dep)
         if dep.status < Status.SUCCEEDED:
             self.waits += 1
-            dep.followers = _with(dep.followers, self)
+            dep.followers.append(self)
         else:
             self.values += dep.status is Status.SUCCEEDED
 
     def may_lead_to(self, target: NodeState) -> None:
         """Link a possible target. A second link to the same target is ignored."""
-        if self.targets is None:
-            self.targets = {}
-        elif target in self.targets:
-            return
-        self.targets[target] = None
-        target.routers = _with(target.routers, self)
-        target.routers_left += self.status < Status.SUCCEEDED
-
-    def add_router(self, router: NodeState) -> None:
-        self.routed_by = _with(self.routed_by, router)
-
-
-def _with(states: Sequence[NodeState], one: NodeState) -> Sequence[NodeState]:
-    """`states` and one more. Most nodes have no links of a kind, so they share an empty tuple."""
-    if isinstance(states, list):
-        states.append(one)
-        return states
-    return [one]
+        if target not in self.targets:
+            self.targets[target] = None
+            target.routers.append(self)
+            target.routers_left += self.status < Status.SUCCEEDED
 
 
 def leads(node: Node) -> list[str]:
     """The nodes that a node may route to, in the order of its fields, each once."""
-    if not (node.on_success or node.on_failure or node.transitions):
-        return []
     ways = (*node.on_success, *node.on_failure, *(way.to for way in node.transitions))
     return list(dict.fromkeys(ways))
 
@@ -170,66 +149,38 @@ def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
     """Link the state of each node with the states of the nodes that it names."""
     for node in nodes:
         state = states[node.id]
-        try:
-            for dep in node.depends_on if len(node.depends_on) < 2 else dict.fromkeys(node.depends_on):
-                state.depend_on(states[dep])
-            for router in node.handles_error:
-                states[router].may_lead_to(state)
-            for target in leads(node):
-                state.may_lead_to(states[target])
-        except KeyError as unknown:
-            raise _unknown(node.id, unknown.args[0], states) from None
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    close = closest(name, [*islice(known, 1000)])
-    return f"; did you mean {close!r}?" if close else ""
-
-
-def _unknown(node_id: str, name: str, known: Iterable[str]) -> ConfigurationError:
-    return ConfigurationError(
-        f"node {node_id!r} names {name!r}, which is not a node of the plan{_near(name, known)}"
-    )
+        for dep in dict.fromkeys(node.depends_on):
+            state.depend_on(states[dep])
+        for router in node.handles_error:
+            states[router].may_lead_to(state)
+        for target in leads(node):
+            state.may_lead_to(states[target])
 
 
 def check_addition(
     nodes: Sequence[Node], states: Mapping[str, NodeState], *, by: str, before: Iterable[str]
 ) -> None:
-    """Raise ConfigurationError for nodes that cannot be added. Changes nothing."""
-    if by not in states:
-        raise ConfigurationError(f"{by!r} adds nodes, but is not a node of the plan{_near(by, states)}")
-    if states[by].status in (Status.WAITING, Status.SKIPPED):
-        raise ConfigurationError(f"{by!r} adds nodes, but has not run")
-    new: dict[str, Node] = {}
-    for node in nodes:
-        if node.id in states or node.id in new:
-            raise ConfigurationError(
-                f"{by!r} adds a node {node.id!r}, but a node with this id exists already"
-            )
-        new[node.id] = node
+    """Raise ConfigurationError for nodes that cannot be added to a running plan. Changes nothing."""
+    new = {node.id: node for node in nodes}
     for name in before:
         _check_waiting(name, states, f"{by!r} adds nodes before {name!r}")
     for node in nodes:
-        for name in (*node.depends_on, *node.handles_error):
-            if name not in new and name not in states:
-                raise _unknown(node.id, name, [*new, *states])
         for name in leads(node):
             if name not in new:
-                _check_target(node.id, name, states, new)
+                _check_target(node.id, name, states)
     _check_order(new, states, by, before)
 
 
 def _check_waiting(name: str, states: Mapping[str, NodeState], says: str) -> None:
     if name not in states:
-        raise ConfigurationError(f"{says}, which is not a node of the plan{_near(name, states)}")
+        near = nearest(name, [*islice(states, MOST_COMPARED)])
+        raise ConfigurationError(f"{says}, which is not a node of the plan{near}")
     if states[name].status is not Status.WAITING:
         stands = "is running" if states[name].status is Status.RUNNING else "has ended"
         raise ConfigurationError(f"{says}, which {stands} already: choose nodes that have not started")
 
 
-def _check_target(node_id: str, name: str, states: Mapping[str, NodeState], new: Mapping[str, Node]) -> None:
-    if name not in states:
-        raise _unknown(node_id, name, [*new, *states])
+def _check_target(node_id: str, name: str, states: Mapping[str, NodeState]) -> None:
     _check_waiting(name, states, f"the added node {node_id!r} routes to {name!r}")
     if not states[name].routers:
         raise ConfigurationError(
@@ -255,7 +206,7 @@ def _check_order(
     reached = set(held_up)
     while held_up:
         state = held_up.pop()
-        for later in (*state.followers, *(state.targets or ())):
+        for later in (*state.followers, *state.targets):
             if later.status is Status.WAITING:
                 order.add(later.id, state.id)
                 if later not in reached:

@@ -60,19 +60,17 @@ class ScheduleStep(NamedTuple):
 class Schedule:
     """The course of a plan: `start`, then `settle` for every node that was ready, until it is `over`.
 
-    A node is ready once or skipped once. The caller runs ready nodes in any order or in parallel. Not
-    thread-safe. Wrong calls raise `ConfigurationError`.
+    The nodes name each other correctly: reading has checked this. A node is ready once or skipped once. The
+    caller runs ready nodes in any order or in parallel. Not thread-safe. Wrong calls raise
+    `ConfigurationError`.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         nodes = tuple(nodes)
         self._states = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
-        if len(self._states) < len(nodes):
-            raise ConfigurationError("two nodes of the plan have the same id")
         link(nodes, self._states)
         self._open = len(nodes)
         self._running = 0
-        self._started = False
         self._stopped: str | None = None
 
     @property
@@ -82,17 +80,13 @@ class Schedule:
 
     def start(self) -> ScheduleStep:
         """The nodes that wait for nothing."""
-        if self._started:
-            raise ConfigurationError("the plan has already started")
-        self._started = True
         return self._advance(list(self._states.values()))
 
     def settle(self, node_id: str, ended: Ended) -> ScheduleStep:
         """A ready node has ended, after all its retries."""
-        state = self._state_of(node_id)
+        state = self._states[node_id]
         if state.status is not Status.RUNNING:
-            raise ConfigurationError(f"node {node_id!r} cannot end, because it {_IS[state.status]}")
-        self._check_routes(state, ended.routed_to)
+            raise ConfigurationError(f"node {node_id!r} cannot end, because it is not running")
         state.routed_to = ended.routed_to
         self._running -= 1
         if ended.produced:
@@ -107,11 +101,9 @@ class Schedule:
         """Add nodes while the plan runs, on behalf of `by`. They run before the waiting nodes `before`.
 
         They may depend on any node, handle its error, and route to each other or to waiting conditional
-        nodes. A node without dependencies and routers is ready at once. If one of them is invalid, none is
-        added and ConfigurationError is raised.
+        nodes. A node without dependencies and routers is ready at once. If one of them cannot be added any
+        more, none is added and ConfigurationError is raised.
         """
-        if not self._started:
-            raise ConfigurationError(f"{by!r} adds nodes before the plan has started")
         before = tuple(dict.fromkeys(before))
         check_addition(nodes, self._states, by=by, before=before)
         new = {node.id: NodeState(node.id, node.trigger_rule) for node in nodes}
@@ -127,7 +119,6 @@ class Schedule:
 
     def stop(self, reason: str) -> ScheduleStep:
         """Skip every node that has not started, now or later. Running nodes must still be settled."""
-        self._started = True
         self._stopped = reason
         skips: list[Skip] = []
         for state in self._states.values():
@@ -138,25 +129,12 @@ class Schedule:
 
     def error_seen_by(self, node_id: str) -> ErrorContext | None:
         """The node's `state._last_error` at the time it became ready or was skipped."""
-        return self._state_of(node_id).last_error
+        return self._states[node_id].last_error
 
     def took_over(self, node_id: str) -> tuple[str, ...]:
         """The nodes that this one routed to and that were not skipped."""
-        led_to = self._state_of(node_id).routed_to
+        led_to = self._states[node_id].routed_to
         return tuple(name for name in led_to if self._states[name].status is not Status.SKIPPED)
-
-    def _state_of(self, node_id: str) -> NodeState:
-        try:
-            return self._states[node_id]
-        except KeyError:
-            raise ConfigurationError(f"{node_id!r} is not a node of the plan") from None
-
-    def _check_routes(self, state: NodeState, routed_to: tuple[str, ...]) -> None:
-        for name in routed_to:
-            if self._state_of(name) not in (state.targets or ()):
-                raise ConfigurationError(
-                    f"node {state.id!r} routes to {name!r}, but the plan has no such route"
-                )
 
     def _advance(self, told: list[NodeState]) -> ScheduleStep:
         """Decide about these nodes. A skip adds the nodes that wait for the skipped node."""
@@ -187,14 +165,6 @@ class Schedule:
         self._open -= 1
 
 
-_IS = {
-    Status.WAITING: "is not ready yet",
-    Status.SUCCEEDED: "has succeeded",
-    Status.FAILED: "has failed",
-    Status.SKIPPED: "was skipped",
-}
-
-
 def _update_followers(state: NodeState) -> list[NodeState]:
     """Update the nodes that wait for a settled node and return them. All are updated before any decision."""
     produced = state.status is Status.SUCCEEDED
@@ -203,12 +173,10 @@ def _update_followers(state: NodeState) -> list[NodeState]:
         follower.waits -= 1
         if produced or follower.id in led_to:
             follower.values += 1
-    if state.targets is None:
-        return list(state.followers)
     for target in state.targets:
         target.routers_left -= 1
         if target.id in led_to:
-            target.add_router(state)
+            target.routed_by.append(state)
     return [*state.followers, *state.targets]
 
 

@@ -265,17 +265,6 @@ class TestAdd:
     @pytest.mark.parametrize(
         ("nodes", "by", "before", "message"),
         [
-            ([node("b")], "a", [], "'a' adds a node 'b', but a node with this id exists already"),
-            ([node("n"), node("n")], "a", [], "'a' adds a node 'n', but a node with this id exists already"),
-            (
-                [node("n", "bb")],
-                "a",
-                [],
-                "node 'n' names 'bb', which is not a node of the plan; did you mean 'b'?",
-            ),
-            ([node("n", on_success="xyz")], "a", [], "node 'n' names 'xyz', which is not a node of the plan"),
-            ([node("n")], "q", [], "'q' adds nodes, but is not a node of the plan"),
-            ([node("n")], "b", [], "'b' adds nodes, but has not run"),
             ([node("n")], "a", ["q"], "'a' adds nodes before 'q', which is not a node of the plan"),
             ([node("n")], "a", ["a"], "'a' adds nodes before 'a', which is running already"),
             ([node("n")], "a", ["done"], "'a' adds nodes before 'done', which has ended already"),
@@ -328,10 +317,6 @@ class TestAdd:
         assert schedule.settle("m", Ended(True)) == ScheduleStep(("o",))
         assert schedule.settle("o", Ended(True)) == ScheduleStep(("b",))
 
-    def test_nothing_is_added_before_the_start(self) -> None:
-        with pytest.raises(ConfigurationError, match="before the plan has started"):
-            Schedule([node("a")]).add([node("n")], by="a")
-
 
 class TestStop:
     def test_all_that_has_not_started_is_skipped(self) -> None:
@@ -348,7 +333,7 @@ class TestStop:
         assert schedule.took_over("a") == ("h",)
         schedule.stop("out of time")
         assert schedule.took_over("a") == ()
-        with pytest.raises(ConfigurationError, match="'h' cannot end, because it was skipped"):
+        with pytest.raises(ConfigurationError, match="'h' cannot end, because it is not running"):
             schedule.settle("h", Ended(True))
 
     def test_what_is_added_later_is_skipped_too(self) -> None:
@@ -359,16 +344,6 @@ class TestStop:
 
 
 class TestMisuse:
-    def test_names_must_be_those_of_nodes(self) -> None:
-        with pytest.raises(
-            ConfigurationError, match="node 'a' names 'bb', which is not a node of the plan; did"
-        ):
-            Schedule([node("a", "bb"), node("b")])
-        with pytest.raises(ConfigurationError, match=r"^two nodes of the plan have the same id$"):
-            Schedule([node("a"), node("a")])
-        with pytest.raises(ConfigurationError, match="'q' is not a node"):
-            Schedule([node("a")]).error_seen_by("q")
-
     def test_a_circle_is_told_and_not_waited_for(self) -> None:
         with pytest.raises(ConfigurationError, match="'a' waits for itself: the plan has a cycle"):
             Schedule([node("a", "b"), node("b", "a")]).start()
@@ -384,16 +359,8 @@ class TestMisuse:
     def test_only_what_runs_can_end_and_only_once(self) -> None:
         schedule = Schedule([node("a"), node("b", "a")])
         schedule.start()
-        with pytest.raises(ConfigurationError, match="'b' cannot end, because it is not ready yet"):
+        with pytest.raises(ConfigurationError, match="'b' cannot end, because it is not running"):
             schedule.settle("b", Ended(True))
         schedule.settle("a", Ended(True))
-        with pytest.raises(ConfigurationError, match="'a' cannot end, because it has succeeded"):
+        with pytest.raises(ConfigurationError, match="'a' cannot end, because it is not running"):
             schedule.settle("a", Ended(True))
-        with pytest.raises(ConfigurationError, match=r"^the plan has already started$"):
-            schedule.start()
-
-    def test_a_node_leads_only_where_the_plan_says(self) -> None:
-        schedule = Schedule([node("a"), node("b", "a")])
-        schedule.start()
-        with pytest.raises(ConfigurationError, match="'a' routes to 'b', but the plan has no such route"):
-            schedule.settle("a", ended("a", to=["b"]))
