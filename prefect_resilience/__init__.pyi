@@ -79,7 +79,7 @@ from .graphs.conditions.build import succeeded as succeeded
 from .graphs.conditions.compare import ConditionError as ConditionError
 from .graphs.conditions.model import Condition as Condition
 from .graphs.plans.actions import action as action
-from .graphs.plans.inject import Inject as Inject
+from .graphs.plans.model import Inject as Inject
 from .graphs.plans.model import Plan as Plan
 from .graphs.plans.reading.mistakes import PlanError as PlanError
 from .graphs.plans.result import NodeResult as NodeResult

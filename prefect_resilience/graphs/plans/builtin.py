@@ -18,24 +18,14 @@ from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
+from prefect_resilience.graphs.plans.reading.data import is_text
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quote
-from prefect_resilience.graphs.plans.reading.reading import is_text
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.rounds import Votes
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.plans.actions import Actions
-
-Ask = Callable[[list[str], dict[str, Any], int, "str | None", "ErrorContext | None"], Any]
-"""Runs a quorum. Gets the names of the actions, their input, how many must agree, the path, and the error."""
-
-_ask: ContextVar[Ask | None] = ContextVar("prefect_resilience_plan_quorum", default=None)
-
-
-def asking(ask: Ask) -> AbstractContextManager[None]:
-    """Nodes of the type `quorum` in this block use `ask`."""
-    return setting(_ask, ask)
 
 
 def run_quorum(
@@ -56,10 +46,10 @@ def run_quorum(
     Returns:
         The first of the answers that agree.
     """
-    ask = _ask.get()
-    if ask is None:
+    nest = _nest.get()
+    if nest is None:
         raise ConfigurationError("the action 'quorum' works only in a plan: elsewhere call quorum(...)")
-    return ask(of, input or {}, majority(need, len(of)), key, error)
+    return nest.ask(of, input or {}, majority(need, len(of)), key, error)
 
 
 def run_vote(answers: list[Any], need: int | None = None, key: str | None = None) -> Any:
@@ -155,11 +145,13 @@ def common_part(path: str | None) -> Callable[[Any], Any] | None:
 class Nest:
     """The position of a plan among nested plans.
 
-    run: runs a plan inside this one. files: the files of the outer plans, its own last. level: the number of
-    outer plans. depth: how many more levels of plans are allowed inside.
+    run: runs a plan inside this one. ask: runs a quorum; it gets the names of the actions, their input, how
+    many must agree, the path, and the error. files: the files of the outer plans, its own last. level: the
+    number of outer plans. depth: how many more levels of plans are allowed inside.
     """
 
     run: Callable[[Any, Mapping[str, Any] | None], PlanResult]
+    ask: Callable[[list[str], dict[str, Any], int, str | None, ErrorContext | None], Any]
     files: tuple[Path, ...] = ()
     level: int = 0
     depth: int = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
@@ -224,6 +224,25 @@ class Node(PlanPart):
         return frozenset({self.map.item, "index"}) if self.map else frozenset()
 
 
+@dataclass(frozen=True)
+class Inject:
+    """Add `nodes` to the plan, with `output` as the output of the node that returns this.
+
+    A new node is a `Node`, or a mapping as in a plan's JSON. New nodes may depend on any node of the plan and
+    route to each other; the nodes in `before` wait for all of them. They are checked like a plan: if they
+    have a mistake or exceed the plan's bounds, the node that returned this fails.
+    """
+
+    nodes: Sequence[Node | Mapping[str, Any]]
+    output: Any = None
+    before: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        before: Any = self.before
+        object.__setattr__(self, "before", (before,) if isinstance(before, str) else tuple(before))
+
+
 class Bounds(PlanPart):
     """Limits on the size and the duration of a run. `seconds` is the timeout of the whole run."""
 
@@ -278,7 +297,7 @@ class Plan(PlanHead):
     def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if isinstance(data, cls):
             return data
-        from prefect_resilience.graphs.plans.reading.validate import read_fields
+        from prefect_resilience.graphs.plans.reading.reading import read_fields
 
         context = info.context if isinstance(info.context, Asked) else Asked()
         values = read_fields(data, context)
@@ -312,7 +331,7 @@ class Plan(PlanHead):
 
         Mistakes of the plan itself were raised when it was made.
         """
-        from prefect_resilience.graphs.plans.reading.validate import mistakes_of_run
+        from prefect_resilience.graphs.plans.reading.reading import mistakes_of_run
 
         return mistakes_of_run(self, actions, inputs)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -70,20 +69,6 @@ class PlanResult(BaseModel, frozen=True):
             name: node.model_copy(update={"output": plain(node.output)}) for name, node in self.nodes.items()
         }
         return self.model_copy(update={"nodes": nodes})
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """`ended` of the `total` nodes have ended, `running` of them run now, `latest` was the last to end.
-
-    `depth` is 0 for the plan itself and 1 for a plan in one of its nodes. `total` grows when nodes are added.
-    """
-
-    ended: int
-    total: int
-    running: int = 0
-    latest: str = ""
-    depth: int = 0
 
 
 NAMED = 5

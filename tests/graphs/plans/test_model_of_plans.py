@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from prefect_resilience import ConfigurationError, Retry
-from prefect_resilience.graphs.plans.graph import Order, edges_of
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, PlanTransition
+from prefect_resilience.graphs.plans.reading.meaning import Order, edges_of
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError, quote, shorten
 from tests.graphs.plans.mutants_of_plans import RICH
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from prefect_resilience.graphs.plans.edge.start import title_of
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading import data as plan_data
-from prefect_resilience.graphs.plans.reading import reading
 from prefect_resilience.graphs.plans.reading.data import load_yaml
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
@@ -49,7 +48,7 @@ def test_the_same_plan_in_every_form(path: Path, tmp_path: Path) -> None:
         written.read_text(),
     ):
         assert read_plan(source) == plan
-    assert read_plan("plan.YML", base=tmp_path) == plan
+    assert read_plan(tmp_path / "plan.YML") == plan
     assert Plan.from_file(written) == plan
     assert Plan.from_text(json.dumps(data)) == plan
 
@@ -66,7 +65,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("plna.json") == [f"plna.json: there is no such file in {tmp_path}; did you mean 'plan.json'?"]
     assert says("other/x.json") == [f"other/x.json: there is no such file in {tmp_path}/other"]
     assert says("zzzzzzzz.yaml") == [f"zzzzzzzz.yaml: there is no such file in {tmp_path}"]
-    assert says(Path("folder.json")) == ["folder.json: is a directory: name a file in it"]
+    assert says(Path("folder.json")) == ["folder.json: is not a regular file"]
     assert says("pipe.json") == ["pipe.json: is not a regular file"]
     assert says("plan.toml") == ["plan.toml: is not a plan file: its name must end in .json, .yaml, .yml"]
     assert says("empty.json") == ['empty.json: is empty: write {"tasks": [...]}']
@@ -78,7 +77,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("") == ['the plan: is empty: write {"tasks": [...]}']
     assert says(Path("")) == [".: is not a plan file: its name must end in .json, .yaml, .yml"]
     assert says(5) == ["the plan: write a plan, its data, a file's path, or a string of JSON or YAML, not 5"]
-    monkeypatch.setattr(reading, "LARGEST_FILE", 10)
+    monkeypatch.setattr(plan_data, "LARGEST_FILE", 10)
     assert says("plan.json") == ["plan.json: 37 bytes are more than the 10 that a plan may have"]
     assert says(ONE % "") == ["the plan: 37 characters are more than the 10 that a plan may have"]
 

@@ -19,8 +19,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
 from prefect_resilience import ErrorContext
-from prefect_resilience.graphs.plans.inject import Inject
-from prefect_resilience.graphs.plans.model import Node
+from prefect_resilience.graphs.plans.model import Inject, Node
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.operations import run_plan
 from tests.graphs.plans.ran import Ran, ran

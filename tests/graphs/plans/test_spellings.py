@@ -112,11 +112,6 @@ def test_what_cannot_be_read_is_told_where_it_was_written() -> None:
     assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not an object"]
 
 
-def test_a_quorum_may_be_named_as_the_type_too() -> None:
-    asked = {"id": "a", "quorum": {"of": ["f", "g"]}}
-    assert Plan(tasks=[{"type": "quorum", **asked}]) == Plan(tasks=[asked])
-
-
 def test_transitions_of_a_plan_spare_a_node_whose_own_are_no_list() -> None:
     found = mistakes({"id": "a", "transitions": 5}, transitions=[{"from_node_id": "a", "to": "a"}])
     assert found == ["tasks[0].transitions: write a list, not 5"]

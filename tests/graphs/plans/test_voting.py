@@ -65,42 +65,22 @@ def mistakes(**fields: Any) -> list[str]:
 ALL = ["good", "fine", "bad"]
 
 
-def test_the_two_ways_to_write_it_are_one() -> None:
-    short = Plan(tasks=[node(quorum={"of": ALL, "need": 2, "key": "label"})])
-    long = Plan(
-        tasks=[
-            {
-                "id": "verdict",
-                "type": "quorum",
-                "input": {"of": ALL, "need": 2, "key": "label", "input": {"text": "hi"}},
-            }
-        ]
-    )
-    assert short == long
-    thrice = Plan(tasks=[node(type="good", quorum={"times": 3})]).tasks[0]
-    assert (thrice.type, thrice.input) == ("quorum", {"of": ["good"] * 3, "input": {"text": "hi"}})
-    assert not short.check(Actions.of(ACTIONS))
+def quorum(of: Any, inner: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
+    """The type and the input of a quorum."""
+    return {"type": "quorum", "input": {"of": of, "input": inner or {"text": "hi"}, **options}}
 
 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"quorum": 2}, 'tasks[0].quorum: write an object such as {"of": ["first"'),
-        ({"quorum": {"of": ALL, "least": 2}}, "tasks[0].quorum: write an object"),
-        ({"type": "good", "quorum": {"of": ALL}}, "tasks[0].quorum: write 'of' with the actions to call"),
-        ({"quorum": {"times": 3}}, "tasks[0].quorum: write 'of' with the actions to call"),
-        (
-            {"type": "good", "quorum": {"times": 0}},
-            "tasks[0].quorum.times: write how many times to call 'good'",
-        ),
-        ({"quorum": {"of": ["godo", "bad"]}}, "tasks[0].quorum.of[0]: unknown action 'godo'; did you mean"),
-        ({"quorum": {"of": []}}, "tasks[0].quorum.of: write the names of the actions to call"),
-        ({"quorum": {"of": [1]}}, "tasks[0].quorum.of[0]: write the name of an action, not 1"),
-        ({"quorum": {"of": ALL, "need": 4}}, "tasks[0].quorum.need: write a whole number from 1 to 3, not 4"),
-        ({"quorum": {"of": ALL, "need": True}}, "tasks[0].quorum.need: write a whole number"),
-        ({"quorum": {"of": ALL, "key": "a..b"}}, "tasks[0].quorum.key: "),
-        ({"quorum": {"of": ["other"]}}, "tasks[0].input.text: 'text' is not an input of 'other'"),
-        ({"quorum": {"of": ["other"]}}, "tasks[0].input: 'other' needs 'number': write it in the input"),
+        (quorum(["godo", "bad"]), "tasks[0].input.of[0]: unknown action 'godo'; did you mean"),
+        (quorum([]), "tasks[0].input.of: write the names of the actions to call"),
+        (quorum([1]), "tasks[0].input.of[0]: write the name of an action, not 1"),
+        (quorum(ALL, need=4), "tasks[0].input.need: write a whole number from 1 to 3, not 4"),
+        (quorum(ALL, need=True), "tasks[0].input.need: write a whole number"),
+        (quorum(ALL, key="a..b"), "tasks[0].input.key: "),
+        (quorum(["other"]), "tasks[0].input.input.text: 'text' is not an input of 'other'"),
+        (quorum(["other"]), "tasks[0].input.input: 'other' needs 'number': write it in the input"),
         ({"type": "vote", "input": {"answers": [1], "need": 2}}, "tasks[0].input.need: write a whole number"),
     ],
 )
@@ -125,15 +105,16 @@ def test_an_action_of_ones_own_may_be_called_vote() -> None:
 @pytest.mark.smoke
 @pytest.mark.api
 def test_a_quorum_runs_each_action_as_a_task_run_of_its_own() -> None:
-    done = ran({"tasks": [node(quorum={"of": ["broken", *ALL], "need": 2, "key": "label"})]}, actions=ACTIONS)
+    asked = node(**quorum(["broken", *ALL], need=2, key="label"))
+    done = ran({"tasks": [asked]}, actions=ACTIONS)
     assert done.result.outputs == {"verdict": {"label": "good", "why": "hi"}}
 
 
 @pytest.mark.requirement("000.25")
 @pytest.mark.api
 def test_handlers_of_an_error_vote_on_it() -> None:
-    handlers: dict[str, Any] = {"id": "decide", "handles_error": ["first"], "input": {"text": "x"}}
-    handlers["quorum"] = {"of": ["handler", "handler", "broken"], "key": "label"}
+    voters = quorum(["handler", "handler", "broken"], {"text": "x"}, key="label")
+    handlers = {"id": "decide", "handles_error": ["first"], **voters}
     tasks = [{"id": "first", "type": "broken", "input": {"text": "down"}}, handlers]
     done = ran({"tasks": tasks}, actions=ACTIONS)
     assert done.result.outputs["decide"]["label"] == "network"

@@ -18,7 +18,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.edge.runner import Run
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.pictures.picture import counts_of
-from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, Progress
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.tasks.summaries.markdown import code, text
 
 BEGINS_AFTER = 2.0
@@ -48,24 +48,16 @@ def _follow(key: str, run: Run, over: threading.Event) -> None:
     create: Any = create_progress_artifact
     update: Any = update_progress_artifact
     try:
-        shown = _percent(run.progress)
-        artifact = create(shown, key=key, description=_description(run.progress), _sync=True)
+        shown = run.percent
+        artifact = create(shown, key=key, description=run.progress, _sync=True)
         ended = False
         while not ended:
             ended = over.wait(EVERY)
-            if _percent(run.progress) != shown:
-                shown = _percent(run.progress)
-                update(artifact, shown, description=_description(run.progress), _sync=True)
+            if run.percent != shown:
+                shown = run.percent
+                update(artifact, shown, description=run.progress, _sync=True)
     except Exception as error:  # noqa: BLE001 - any error of the API
         run.logger.debug("The progress of the plan could not be updated: %s", error)
-
-
-def _percent(progress: Progress) -> float:
-    return round(100 * progress.ended / max(progress.total, 1), 1)
-
-
-def _description(progress: Progress) -> str:
-    return f"{progress.ended:,} of {progress.total:,} nodes have ended, {progress.running:,} are running"
 
 
 def write_report(plan: Plan, result: PlanResult, title: str, logger: Any) -> None:

@@ -28,15 +28,10 @@ from prefect_resilience.graphs.plans.edge import outcomes
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory, recording_task_runs
 from prefect_resilience.graphs.plans.edge.outcomes import EndedRun, NodeOutcome, outcome_of
 from prefect_resilience.graphs.plans.edge.preparation import Branches, Job, Preparation
-from prefect_resilience.graphs.plans.inject import Inject, read_added
-from prefect_resilience.graphs.plans.model import Node, Plan
+from prefect_resilience.graphs.plans.model import Inject, Node, Plan
 from prefect_resilience.graphs.plans.node_states import name_some
-from prefect_resilience.graphs.plans.result import (
-    NodeResult,
-    PlanResult,
-    Progress,
-    failure_of,
-)
+from prefect_resilience.graphs.plans.reading.reading import read_added
+from prefect_resilience.graphs.plans.result import NodeResult, PlanResult, failure_of
 from prefect_resilience.graphs.plans.routes import Routing, routes
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleStep, Skip
 from prefect_resilience.graphs.routing.edge.upstream import outside_transactions
@@ -52,14 +47,13 @@ MOST_ARROWS = 100
 class Run:
     """One running plan, inside the current flow run."""
 
-    def __init__(self, plan: Plan, factory: TaskFactory, inputs: Mapping[str, Any], level: int = 0) -> None:
+    def __init__(self, plan: Plan, factory: TaskFactory, inputs: Mapping[str, Any]) -> None:
         keep_secrets_out_of_logs()
         context = FlowRunContext.get()
         self.flow_run_id: UUID | None = context.flow_run.id if context and context.flow_run else None
         self.logger: Any = get_run_logger()
         self.plan = plan
         self.factory = factory
-        self.level = level
         self.inputs = inputs
         self.schedule: Schedule = Schedule(plan.tasks)
         self.results: dict[str, NodeResult] = {}
@@ -78,7 +72,6 @@ class Run:
         self._running: dict[UUID, Job] = {}
         self._inbox: SimpleQueue[PrefectFuture[Any]] = SimpleQueue()
         self._task_runs: dict[UUID, TaskRun] = {}
-        self._latest = ""
         self._total = len(plan.tasks)
         self._know(plan.tasks)
 
@@ -122,7 +115,6 @@ class Run:
         run = self._record(node, Completed(name="Skipped", message=skip.reason))
         self._remember_run(node.id, run.id)
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
-        self._latest = node.id
 
     def _begin(self, node: Node) -> None:
         try:
@@ -247,7 +239,6 @@ class Run:
         if routing.error is not None and outcome.error is None and outcome.task_run is not None:
             outcomes.fail_after_all(outcome.task_run, routing.error.message)
         self._keep(node, outcome, routing)
-        self._latest = node.id
         if routing.to or (routing.why and not routing.error):
             self._tell_branching(node, routing)
         ended = Ended(routing.error is None, routing.error, routing.to)
@@ -365,8 +356,14 @@ class Run:
         return result
 
     @property
-    def progress(self) -> Progress:
-        return Progress(len(self.results), len(self.nodes), len(self._running), self._latest, self.level)
+    def percent(self) -> float:
+        """The share of the nodes that have ended."""
+        return round(100 * len(self.results) / len(self.nodes), 1)
+
+    @property
+    def progress(self) -> str:
+        ended, total = f"{len(self.results):,} of {len(self.nodes):,}", f"{len(self._running):,}"
+        return f"{ended} nodes have ended, {total} are running"
 
     def _tell_branching(self, node: Node, routing: Routing) -> None:
         way = ", ".join(routing.to) or "no node"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -14,20 +14,14 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.actions import Action, Actions
-from prefect_resilience.graphs.plans.builtin import (
-    Nest,
-    asking,
-    common_part,
-    current_nest,
-    locate,
-    nesting,
-)
+from prefect_resilience.graphs.plans.builtin import Nest, common_part, current_nest, locate, nesting
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
 from prefect_resilience.graphs.plans.edge.runner import Run
 from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
+from prefect_resilience.graphs.plans.reading.data import data_of, is_text
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
-from prefect_resilience.graphs.plans.reading.reading import data_of, is_text, read_plan
+from prefect_resilience.graphs.plans.reading.reading import read_plan
 from prefect_resilience.graphs.plans.result import PlanFailed, PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
@@ -96,17 +90,13 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     def run_inside(inner: Any, values: Mapping[str, Any] | None) -> PlanResult:
         return inside(inner, values, actions)
 
-    nest = _nest(plan, source, around, run_inside)
+    nest = _nest(plan, source, around, Nest(run_inside, partial(_ask, actions)))
     if mistakes := mistakes_inside(plan, actions, nest):
         raise PlanError(mistakes, source.name if isinstance(source, Path) else "the plan")
     factory.expect(plan.tasks)
-    run = Run(plan, factory, {**plan.inputs, **(inputs or {})}, nest.level)
+    run = Run(plan, factory, {**plan.inputs, **(inputs or {})})
     title = title_of(plan, source)
-    with (
-        nesting(nest),
-        asking(partial(_ask, actions)),
-        progress_shown(f"{artifact_key(title)}-progress", run),
-    ):
+    with nesting(nest), progress_shown(f"{artifact_key(title)}-progress", run):
         try:
             result = run.run()
         except PlanFailed as failure:
@@ -133,7 +123,7 @@ def _of_inner(node: Node, place: str, actions: Actions, nest: Nest) -> list[Mist
     try:
         source = locate(written, nest.files)
         plan = read_plan(source, actions=TaskFactory(actions))
-        inner = _nest(plan, source, nest, nest.run)
+        inner = _nest(plan, source, nest, nest)
         return [_in_outer_plan(place, mistake, source) for mistake in mistakes_inside(plan, actions, inner)]
     except PlanError as error:
         return [_in_outer_plan(place, mistake, written) for mistake in error.mistakes]
@@ -148,18 +138,19 @@ def _in_outer_plan(place: str, mistake: Mistake, source: Any) -> Mistake:
     return Mistake(f"{place}.{mistake.place}" if mistake.place else place, mistake.message)
 
 
-def _nest(plan: Plan, source: Any, around: Nest | None, run: Any) -> Nest:
-    """The position of this plan. Raises ConfigurationError if it is nested too deep."""
+def _nest(plan: Plan, source: Any, around: Nest | None, ways: Nest) -> Nest:
+    """The position of this plan, with the functions of `ways`. Raises ConfigurationError if too deep."""
     files = around.files if around else ()
     if isinstance(source, Path):
         files = (*files, source)
     if around is None:
-        return Nest(run, files, 0, plan.bounds.depth)
+        return replace(ways, files=files, depth=plan.bounds.depth)
     if around.depth < 1:
         raise ConfigurationError(
             f"plans inside plans are nested {around.level + 1} deep; bounds.depth allows {around.level}"
         )
-    return Nest(run, files, around.level + 1, min(around.depth - 1, plan.bounds.depth))
+    depth = min(around.depth - 1, plan.bounds.depth)
+    return replace(ways, files=files, level=around.level + 1, depth=depth)
 
 
 def title_of(plan: Any, source: Any = None) -> str:

@@ -1,4 +1,4 @@
-"""The data of a plan: read from JSON or YAML, valid as JSON, and bounded in depth and size.
+"""The data of a plan: read from a file or a text of JSON or YAML, valid as JSON, bounded in depth and size.
 
 YAML is read with the data model of JSON. Words that older YAML reads as another type (`yes`, `no`, `on`,
 `off`, `012`, `1:30`) are rejected, except in quotes. Dates stay strings. An alias counts as many values as
@@ -11,13 +11,20 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import yaml
 
 from prefect_resilience.base.plain import can_be_written
+from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import without_comments
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quote, shorten
+
+LARGEST_FILE = 32_000_000
+"""Bytes of a plan's file, and characters of its text."""
+
+SUFFIXES = (".json", ".yaml", ".yml")
 
 DEEPEST = 100
 """Levels of objects and lists in a plan, the plan itself included."""
@@ -48,6 +55,64 @@ class WrittenTwice(str):
 
 def refuse(place: str, says: str, source: str | None = None) -> NoReturn:
     raise PlanError([Mistake(place, says)], source or place) from None
+
+
+def is_text(source: str) -> bool:
+    """Whether a text is a plan, rather than a path to one."""
+    begins = source.lstrip()[:1]
+    return begins in ("", "{", "[") or "\n" in source
+
+
+def data_of(source: str | Path) -> Any:
+    """The data of a text or a file, unchecked. Raises PlanError if it cannot be read."""
+    if isinstance(source, str) and is_text(source):
+        return data_of_text(source, "the plan")
+    return data_of_file(source)
+
+
+def data_of_text(text: str, source: str) -> Any:
+    if len(text) > LARGEST_FILE:
+        refuse(source, f"{len(text):,} characters are more than the {LARGEST_FILE:,} that a plan may have")
+    begins = text.lstrip()[:1]
+    if begins == "/":
+        begins = without_comments(text).lstrip()[:1]
+    if not begins:
+        refuse(source, 'is empty: write {"tasks": [...]}')
+    return load_json(text, source) if begins in "{[" else load_yaml(text, source)
+
+
+def data_of_file(path: str | Path) -> Any:
+    source = source_name(path)
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        refuse(source, f"is not a plan file: its name must end in {', '.join(SUFFIXES)}")
+    text = _text_of(Path(path), source)
+    if not text.strip():
+        refuse(source, 'is empty: write {"tasks": [...]}')
+    return load_json(text, source) if suffix == ".json" else load_yaml(text, source)
+
+
+def source_name(path: str | Path) -> str:
+    return shorten(str(path), 200) or "the plan"
+
+
+def _text_of(path: Path, source: str) -> str:
+    try:
+        size = path.stat().st_size
+        if path.is_file() and size <= LARGEST_FILE:
+            return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        place = shorten(str(path.parent.absolute()), 200)
+        refuse(source, f"there is no such file in {place}{nearest_file(path, SUFFIXES)}")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        refuse(f"{source}, line {line}", "is not encoded in UTF-8: save it as UTF-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        refuse(source, f"cannot be read: {shorten(str(why), 200)}")
+    if size <= LARGEST_FILE:
+        refuse(source, "is not a regular file")
+    refuse(source, f"{size:,} bytes are more than the {LARGEST_FILE:,} that a plan may have")
 
 
 def load_json(text: str, source: str) -> Any:

@@ -80,16 +80,12 @@ def not_blank(value: str) -> str:
 
 def names(value: Any) -> Any:
     """A list of names; a single name needs no list."""
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"write a node's id or a list of them, not {quote(value)}")
-    return tuple(cast("list[Any]", value))
+    return (value,) if isinstance(value, str) else items(value, "a node's id or a list of them")
 
 
-def items(value: Any) -> Any:
+def items(value: Any, form: str = "a list") -> Any:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"write a list, not {quote(value)}")
+        raise ValueError(f"write {form}, not {quote(value)}")
     return tuple(cast("list[Any]", value))
 
 

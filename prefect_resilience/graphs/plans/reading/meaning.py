@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.plans.graph import Edge, Order, edges_of
 from prefect_resilience.graphs.plans.model import Bounds, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quote
@@ -17,11 +16,45 @@ UNREAD = "\0"
 """A placeholder for a name that could not be read."""
 
 MOST_CYCLES = 100
+MOST_ASKED = 2_048
+"""Pairs that are checked at a time, to bound memory."""
 LONGEST_CYCLE = 12
 MOST_COMPUTED = 400_000
 """The most characters of templates that are more than paths. Parsing takes about 5 microseconds for each."""
 
+_INPUT = re.compile(r"(?:\$\.)?inputs\.([^\W\d]\w*)")
+"""The path of a condition that begins at an input."""
+
 Numbered = Iterator[tuple[int, Mistake]]
+
+KINDS = ("depends_on", "on_success", "on_failure", "handles_error")
+"""The fields of a node that name other nodes."""
+BEFORE = ("depends_on", "handles_error")
+"""The fields that name nodes before it."""
+
+
+class Edge(NamedTuple):
+    """`source` comes before `target`. `place` is relative to the node that has the field."""
+
+    source: str
+    target: str
+    kind: str
+    place: str
+
+    @property
+    def other(self) -> str:
+        """The named node; the node with the field is at the other end of the edge."""
+        return self.source if self.kind in BEFORE else self.target
+
+
+def edges_of(node: Node) -> Iterator[Edge]:
+    """The edges that one node names."""
+    for kind in KINDS:
+        for n, name in enumerate(getattr(node, kind)):
+            source, target = (name, node.id) if kind in BEFORE else (node.id, name)
+            yield Edge(source, target, kind, f"{kind}[{n}]")
+    for n, way in enumerate(node.transitions):
+        yield Edge(node.id, way.to, "transitions", f"transitions[{n}].to")
 
 
 class Entry(NamedTuple):
@@ -51,16 +84,23 @@ class Use(NamedTuple):
 
 
 class Meaning:
-    """The checks of all nodes of a plan together. Some nodes may be read only in part."""
+    """The checks of all nodes of a plan together. Some nodes may be read only in part.
 
-    def __init__(self, entries: Sequence[Entry], bounds: Bounds) -> None:
+    `inputs` are the names of the plan's inputs; None if a later run may still give others.
+    """
+
+    def __init__(
+        self, entries: Sequence[Entry], bounds: Bounds, inputs: Collection[str] | None = None
+    ) -> None:
         self.entries = entries
         self.bounds = bounds
+        self.inputs = inputs
         self.at: dict[str, int] = {}
         for n, entry in enumerate(entries):
             if entry.id:
                 self.at.setdefault(entry.id, n)
         self.names: Names = Names(self.at)
+        self.input_names: Names = Names(inputs or ())
         self.uses: list[Use] = []
         self._computed = 0
         self._is_full = False
@@ -133,16 +173,25 @@ class Meaning:
                         yield at, f"{{{{ {path} }}}}: {wrong}"
                     if is_node(path, names) and path.root in self.at:
                         self.uses.append(Use(self.at[path.root], n, at, itself=False))
+                    if path.root == "inputs" and not path.node and path.steps:
+                        yield from self._of_input(at, str(path.steps[0]))
 
     def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
         for place, condition in _conditions(node):
             name = condition.source_task
-            if name is None:
-                continue
             if name in self.at:
                 self.uses.append(Use(self.at[name], n, f"{place}.source_task", itself=True))
-            else:
+            elif name is not None:
                 yield f"{place}.source_task", self._unknown(name)
+            if match := _INPUT.match(condition.path or ""):
+                yield from self._of_input(f"{place}.path", match[1])
+
+    def _of_input(self, place: str, name: str) -> Iterator[tuple[str, str]]:
+        if self.inputs is not None and name not in self.inputs:
+            says = (
+                f"unknown input {quote(name)}{self.input_names.suggestion(name)}; pass it, or declare it in"
+            )
+            yield place, f"{says} the plan's inputs"
 
     def _in_order(self) -> Numbered:
         """Cycles, and outputs that are used before they exist."""
@@ -239,27 +288,85 @@ def _conditions(node: Node) -> Iterator[tuple[str, Condition]]:
             waiting += [(f"{place}.conditions[{n}]", part) for n, part in enumerate(condition.conditions)]
 
 
-_INPUT = re.compile(r"(?:\$\.)?inputs\.([^\W\d]\w*)")
+class Order:
+    """The order of `count` numbered nodes with edges (before, after), and the cycles among them.
 
+    `order` leaves out nodes in cycles and all nodes after them.
+    """
 
-def unknown_inputs(entries: Sequence[Entry], known: Collection[str]) -> Numbered:
-    """Mistakes for missing inputs that templates or conditions use."""
-    names = Names(known)
-    for n, entry in enumerate(entries):
-        for place, name in _inputs_of(entry.node):
-            if name not in known:
-                says = f"unknown input {quote(name)}{names.suggestion(name)}; pass it, or declare it in"
-                yield n, Mistake(f"{entry.place}.{place}", f"{says} the plan's inputs")
+    def __init__(self, count: int, pairs: Iterable[tuple[int, int]]) -> None:
+        self.after: list[list[int]] = [[] for _ in range(count)]
+        self.before: list[list[int]] = [[] for _ in range(count)]
+        for first, then in pairs:
+            self.after[first].append(then)
+            self.before[then].append(first)
+        waits = [len(before) for before in self.before]
+        self.order: list[int] = [node for node, count in enumerate(waits) if not count]
+        for node in self.order:  # grows during the loop: Kahn's algorithm
+            for then in self.after[node]:
+                waits[then] -= 1
+                if not waits[then]:
+                    self.order.append(then)
+        self._stuck: list[int] = [node for node, count in enumerate(waits) if count]
+        self._place: dict[int, int] = {node: n for n, node in enumerate(self.order)}
 
+    def cycles(self, most: int) -> Iterator[list[int]]:
+        """Up to `most` cycles, each from its first node. Cycles with the same closing edge count as one."""
+        visited: set[int] = set()
+        cycles: set[frozenset[int]] = set()
+        for root in self._stuck:
+            path, at, ways = [root], {root: 0}, [iter(self.after[root])]
+            while path and root not in visited:
+                for then in ways[-1]:
+                    if then in at:
+                        cycle = path[at[then] :]
+                        if frozenset(cycle) not in cycles:
+                            cycles.add(frozenset(cycle))
+                            start = cycle.index(min(cycle))
+                            yield cycle[start:] + cycle[:start]
+                            if len(cycles) == most:
+                                return
+                    elif then not in visited:
+                        at[then] = len(path)
+                        path.append(then)
+                        ways.append(iter(self.after[then]))
+                        break
+                else:
+                    visited.add(path[-1])
+                    del at[path.pop()]
+                    ways.pop()
 
-def _inputs_of(node: Node) -> Iterator[tuple[str, str]]:
-    for place, value, names in _templates(node):
-        for at, path in (
-            (at, path) for at, text in texts(value, place) for path in read_template(text).paths
-        ):
-            if path.root == "inputs" and not path.node and "inputs" not in names and path.steps:
-                yield at, str(path.steps[0])
-    for place, condition in _conditions(node):
-        match = _INPUT.match(condition.path or "")
-        if match:
-            yield f"{place}.path", match[1]
+    def not_before(self, asked: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The pairs (first, then) for which `first` may still run when `then` runs.
+
+        Pairs with nodes in or after cycles are ignored.
+        """
+        failed: set[tuple[int, int]] = set()
+        far: list[tuple[int, int]] = []
+        for first, then in dict.fromkeys(asked):
+            if first not in self._place or then not in self._place:
+                continue
+            if self._place[first] >= self._place[then]:
+                failed.add((first, then))
+            elif first not in self.before[then]:
+                far.append((first, then))
+        far.sort(key=lambda pair: self._place[pair[0]])
+        for part in (far[at : at + MOST_ASKED] for at in range(0, len(far), MOST_ASKED)):
+            reached = self._reachable(part)
+            failed.update(pair for pair in part if pair not in reached)
+        return failed
+
+    def _reachable(self, asked: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The pairs in which the first node reaches the other. Each first node is one bit of a mask."""
+        bit: dict[int, int] = {}
+        for first, _ in asked:
+            bit.setdefault(first, 1 << len(bit))
+        start, end = self._place[asked[0][0]], max(self._place[then] for _, then in asked)
+        masks: dict[int, int] = {}
+        for node in self.order[start : end + 1]:
+            mask = 0
+            for before in self.before[node]:
+                mask |= masks.get(before, 0) | bit.get(before, 0)
+            if mask:
+                masks[node] = mask
+        return {(first, then) for first, then in asked if masks.get(then, 0) & bit[first]}

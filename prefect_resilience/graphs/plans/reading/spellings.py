@@ -5,23 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from prefect_resilience.graphs.plans.model import QUORUM
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quote
 
 SOURCE = "from_node_id"
-_OTHERS = frozenset({"implementation", "quorum", "retries", "transitions"})
+_OTHERS = frozenset({"implementation", "retries", "transitions"})
 _BEFORE_POLICIES = {"backoff": "constant", "initial_delay_ms": 100}
 """The delay of the older field `retries`."""
-MOST_ASKED = 100
-_QUORUM_FORM = '{"of": ["first", "second", "third"], "need": 2}'
 
 
 class Spellings:
     """A plan's data with older and shorter spellings translated: `data`, `mistakes`, and original places.
 
     - `implementation` of a node is its `input`;
-    - `quorum` of a node, `{"of": [...], "need": 2, "key": "label"}`, makes it a node of type `quorum`, which
-      calls these actions with its `input`; `{"times": 3}` in place of `of` calls the node's own type 3 times;
     - `retries` of a node is a `retry_policy` with 0.1 s before each retry;
     - `transitions` of the plan, each with its `from_node_id`, are transitions of those nodes;
     - `from_node_id` in a node's own transition names that node.
@@ -67,40 +62,12 @@ class Spellings:
             else:
                 node["retry_policy"] = {"max_retries": retries, **_BEFORE_POLICIES}
                 self._places[f"{place}.retry_policy.max_retries"] = f"{place}.retries"
-        if "quorum" in node:
-            node |= self._quorum(node, node.pop("quorum"), place)
-            node.pop("kind", None)
         if isinstance(node.get("transitions"), list):
             ways = enumerate(node["transitions"])
             node["transitions"] = [
                 self._own(way, node.get("id"), f"{place}.transitions[{number}]") for number, way in ways
             ]
         return node
-
-    def _quorum(self, node: dict[Any, Any], quorum: Any, place: str) -> dict[str, Any]:
-        """The type and the input of a node with this quorum."""
-        own = node.get("type", node.get("kind"))
-        own = None if own == QUORUM else own
-        fields: dict[str, Any] = {"type": QUORUM, "input": {"of": []}}
-        if not isinstance(quorum, dict) or not quorum or not quorum.keys() <= {"of", "times", "need", "key"}:
-            says = f"write an object such as {_QUORUM_FORM}, not {quote(cast('Any', quorum))}"
-            self._refuse(f"{place}.quorum", says)
-            return fields
-        words = {**cast("dict[str, Any]", quorum)}
-        times: Any = words.pop("times", None)
-        if ("of" in words) == (times is not None) or ("of" in words) == (own is not None):
-            says = "write 'of' with the actions to call, or a type and 'times', but not both"
-            self._refuse(f"{place}.quorum", says)
-        elif times is not None and (type(times) is not int or not 1 <= times <= MOST_ASKED):
-            says = f"write how many times to call {quote(own)}, from 1 to {MOST_ASKED}, not {quote(times)}"
-            self._refuse(f"{place}.quorum.times", says)
-        else:
-            of = words.get("of", [own] * (times or 0))
-            fields["input"] = {**words, "of": of, "input": node.get("input", {})}
-            for name in ("of", "need", "key"):
-                self._places[f"{place}.input.{name}"] = f"{place}.quorum.{name}"
-            self._places[f"{place}.input.input"] = f"{place}.input"
-        return fields
 
     def _own(self, way: Any, node_id: Any, place: str) -> Any:
         """A transition of a node without the name of this node."""
