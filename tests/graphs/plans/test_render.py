@@ -145,7 +145,7 @@ class TestAfterARun:
         assert taken == {
             ("a", "c"): False,
             ("b", "c"): True,
-            ("a", "d"): True,
+            ("a", "d"): False,
             ("b", "d"): True,
             ("a", "e"): False,
         }

@@ -205,7 +205,7 @@ def _arrows(nodes: Mapping[str, Node], ends: Mapping[str, NodeResult]) -> list[A
     for node in nodes.values():
         for source in dict.fromkeys(node.depends_on):
             if source in nodes and (source, node.id) not in labels:
-                taken = _is_delivered(ends.get(source), ends.get(node.id), node)
+                taken = _is_delivered(ends.get(source), ends.get(node.id))
                 arrows.append(Arrow(source, node.id, False, (), taken, f"{node.id} depends on {source}"))
     return arrows
 
@@ -235,10 +235,8 @@ def _route(source: str, target: Node, labels: list[str], end: NodeResult | None)
     )
 
 
-def _is_delivered(source: NodeResult | None, target: NodeResult | None, node: Node) -> bool | None:
+def _is_delivered(source: NodeResult | None, target: NodeResult | None) -> bool | None:
     """Whether a dependency provided a value."""
     if source is None or target is None:
         return None
-    if target.status == "skipped":
-        return False
-    return source.status == "succeeded" or (node.trigger_rule == "always" and source.status != "skipped")
+    return source.status == "succeeded" and target.status != "skipped"
