@@ -183,20 +183,3 @@ def test_what_the_nodes_of_the_fallback_plan_are_told() -> None:
     assert search["error"].message == "the graph is broken"
     assert analysis["error"] is None
     assert analysis["prompt"].startswith("Analyze results from:  or {")
-
-
-def test_a_transient_failure_is_retried_as_the_file_says() -> None:
-    told = Answers(kg_query=ConnectionError("cut"))
-    done = ran(FILES / "drug_research_fallback.json", actions=told.actions)
-    assert done.result.nodes["kg_query"].attempts == 4 == len(told.asked["kg_query"])
-    assert done.states("kg_query").count("AwaitingRetry") == 3
-    assert done.statuses() == {"kg_query": HANDLED, "text_search": OK, "analysis": OK}
-
-
-def test_the_handler_is_told_the_error() -> None:
-    told = Answers(llm_call=PermissionError("403 Forbidden"))
-    done = ran(FILES / "failure_transitions.json", actions=told.actions)
-    [handled] = told.asked["error_handler"]
-    assert handled["text"] == f"{handled['error'].code}: {handled['error'].message}"
-    assert done.result.nodes["llm_call"].routed_to == ("notify",)
-    assert done.result.nodes["publish"].reason == "no node routed to it: llm_call failed and routed to notify"

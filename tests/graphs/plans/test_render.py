@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - what is said stands whole in its line
 """Pictures of plans: what stands in them, that nothing breaks out of them, and how large they get."""
 
 from __future__ import annotations
@@ -52,6 +53,42 @@ def boxes(svg: str) -> dict[str, str]:
     return {g.findtext(f"{SVG}title", "").split(" ")[0].rstrip("."): g.attrib["class"] for g in groups}
 
 
+LONG = "a_name_that_goes_on_and_on_and_on_for_ever"
+
+
+def result_with(**nodes: Any) -> PlanResult:
+    """A result that succeeded; each node with these fields."""
+    ends = {name: NodeResult(**{"status": "succeeded", **fields}) for name, fields in nodes.items()}
+    return PlanResult(succeeded=True, nodes=ends, added=(node("n", "a"), node("a")))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "result", "words"),
+    [
+        ([node("a", map=FanOut(over=[1, 2, 3]))], None, {"step · ×3", "a (step)"}),
+        ([node("b"), node("a", "b", map=FanOut(over="{{b.output.items}}"))], None, {"step · × each of b.output.items"}),
+        ([node("a"), node("l", "a", rule="always", description="Sweeps up.")], None, {"step · always", "l (step). Sweeps up"}),
+        ([node("a"), node("h", "a", handles_error="a")], None, {"a routes to h, which also depends on a: on error"}),
+        ([node("w", transitions=[PlanTransition(to="v", priority=7)]), node("v")], None, {"7: otherwise"}),
+        ([node("a", on_failure="h"), node("b", on_success="h"), node("h")], None, {"a: on error", "b: on success"}),
+        ([Node(id=LONG, type="x")], None, {f"{LONG} (x)", f"{LONG[:37]}…"}),
+        ([node("a"), node("b", "a")], result_with(a={}), {"succeeded: 1 succeeded, 2 not run"}),
+        ([node("a")], PlanResult(succeeded=False), {"failed: 1 not run"}),
+        ([node("a")], result_with(a={"status": "skipped"}), {"skipped"}),
+        ([node("a", map=FanOut(over="{{inputs.x}}"))], result_with(a={"output": [1] * 1200}), {"step · ×1,200"}),
+        ([node("a")], result_with(a={}, n={"routed_to": ("m",)}, m={}), {"step · added while it ran", "added while it ran", "n depends on a", "n routes to m"}),
+    ],
+)  # fmt: skip
+def test_what_stands_in_a_picture(nodes: list[Node], result: PlanResult | None, words: set[str]) -> None:
+    plan = plan_of(*nodes, inputs={"x": []})
+    svg = plan.to_svg(result)
+    assert words <= {*texts(svg), *tooltips(svg)}
+    assert plan.to_mermaid(result) == plan_to_mermaid(plan, result)
+    root = ElementTree.fromstring(svg)
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    assert root.attrib["viewBox"] == f"0 0 {width:g} {height:g}"
+
+
 class TestBeforeARun:
     def test_every_node_and_every_way_with_its_condition(self) -> None:
         svg = plan_to_svg(shipped("confidence_branch"))
@@ -66,26 +103,6 @@ class TestBeforeARun:
         assert {"analysis depends on kg_query", "analysis depends on text_search"} <= set(tooltips(fallback))
         said = texts(plan_to_svg(shipped("failure_transitions")))
         assert {"1: state._last_error does not exist", "2: state._last_error exists"} <= set(said)
-
-    def test_marks(self) -> None:
-        plan = plan_of(
-            node("three", map=FanOut(over=[1, 2, 3])),
-            node("each", "three", map=FanOut(over="{{three.output.items}}")),
-            node("last", "three", "each", rule="always", description="Sweeps up."),
-            node("h", "three", handles_error="three", rule="all_success"),
-            node("w", transitions=[PlanTransition(to="v", priority=7)]),
-            node("v"),
-        )
-        svg = plan_to_svg(plan)
-        assert {"step · ×3", "step · × each of three.output.items", "step · always", "7: otherwise"} <= set(
-            texts(svg)
-        )
-        assert "last (step). Sweeps up" in tooltips(svg)
-        assert "three routes to h, which also depends on three: on error" in tooltips(svg)
-
-    def test_several_routes_to_a_node_are_named_by_their_sources(self) -> None:
-        plan = plan_of(node("a", on_failure="h"), node("b", on_success="h"), node("h"))
-        assert {"a: on error", "b: on success"} <= set(texts(plan_to_svg(plan)))
 
     def test_mermaid(self) -> None:
         text = plan_to_mermaid(shipped("confidence_branch"))
@@ -150,37 +167,6 @@ class TestAfterARun:
             ("a", "e"): False,
         }
 
-    def test_a_run_that_is_still_going_on(self) -> None:
-        plan = plan_of(node("a", on_success="b"), node("b"), node("c", "a"))
-        result = PlanResult(succeeded=False, nodes={"a": NodeResult(status="succeeded", routed_to=("b",))})
-        svg = plan_to_svg(plan, result)
-        assert boxes(svg) == {"a": "node succeeded", "b": "node waiting", "c": "node waiting"}
-        assert "failed: 1 succeeded, 2 not run" in texts(svg)
-
-    def test_nothing_ran(self) -> None:
-        assert "failed: 1 not run" in texts(plan_to_svg(plan_of(node("a")), PlanResult(succeeded=False)))
-
-    def test_a_skip_without_a_reason(self) -> None:
-        result = PlanResult(succeeded=True, nodes={"a": NodeResult(status="skipped")})
-        assert "skipped" in texts(plan_to_svg(plan_of(node("a")), result))
-
-    def test_injected_nodes(self) -> None:
-        plan = plan_of(node("a"), node("z", "a"))
-        ends = {name: NodeResult(status="succeeded") for name in ("a", "z", "n", "m")}
-        ends["n"] = NodeResult(status="succeeded", routed_to=("m",))
-        added = (node("n", "a"), node("a"))
-        known = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends, added=added))
-        assert "step · added while it ran" in texts(known)
-        assert {"n depends on a", "n routes to m"} <= set(tooltips(known))
-        unknown = plan_to_svg(plan, PlanResult(succeeded=True, nodes=ends))
-        assert texts(unknown).count("added while it ran") == 2
-        assert set(boxes(unknown)) == {"a", "z", "n", "m"}
-
-    def test_how_many_branches_a_fan_out_had(self) -> None:
-        plan = plan_of(node("f", map=FanOut(over="{{inputs.items}}")), inputs={"items": []})
-        result = PlanResult(succeeded=True, nodes={"f": NodeResult(status="succeeded", output=[1] * 1200)})
-        assert "step · ×1,200" in texts(plan_to_svg(plan, result))
-
 
 class TestHostileTexts:
     plan = plan_of(
@@ -228,12 +214,6 @@ class TestHostileTexts:
         for picture in (plan_to_svg(plan, result), plan_to_mermaid(plan, result)):
             assert "aaaaaaaa" not in picture
 
-    def test_long_texts_are_shortened_and_whole_in_the_tooltip(self) -> None:
-        long = "a_name_that_goes_on_and_on_and_on_for_ever"
-        svg = plan_to_svg(plan_of(Node(id=long, type="x"), name="word " * 100))
-        assert max(map(len, texts(svg))) <= 90
-        assert f"{long} (x)" in tooltips(svg)
-
 
 class TestSize:
     @pytest.mark.parametrize("name", ["chain", "wide", "layers"])
@@ -262,10 +242,6 @@ class TestSize:
         assert 'note["300 of 700 nodes are drawn' in text
         assert len(re.findall(r"--> n\d", text)) <= 500
 
-    def test_ways_to_what_is_not_drawn_are_left_out(self) -> None:
-        plan = plan_of(node("a", on_success="b"), node("b"), node("c", "a"))
-        assert picture_of(plan, most_boxes=1).arrows == ()
-
     def test_as_many_arrows_as_can_be_followed(self) -> None:
         plan = plan_of(*(node(f"n{i}", *(f"n{j}" for j in range(i))) for i in range(40)))
         picture = picture_of(plan)
@@ -279,14 +255,6 @@ class TestSize:
         text = plan_to_mermaid(plan, PlanResult(succeeded=True, nodes=ends))
         assert "of 300 nodes are drawn" in text
         assert 20_000 < len(text) <= 45_000
-
-    def test_the_document_has_its_size(self) -> None:
-        root = ElementTree.fromstring(plan_to_svg(shipped("confidence_branch")))
-        width, height = float(root.attrib["width"]), float(root.attrib["height"])
-        assert root.attrib["viewBox"] == f"0 0 {width:g} {height:g}"
-        first = root.find(f"{SVG}rect")
-        assert first is not None
-        assert first.attrib["fill"] == "#ffffff"
 
     def test_titles_of_mermaid_are_short(self) -> None:
         plan = shipped("drug_research_fallback")
@@ -311,11 +279,3 @@ def test_texts_on_one_line() -> None:
     assert one_line("a\n b\tc", 10) == "a b c"
     assert one_line("abcdef", 4) == "abc…"
     assert one_line("a\x00b\ud800", 10) == "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"
-
-
-def test_a_plan_draws_itself() -> None:
-    plan = Plan(tasks=[{"id": "a", "type": "x"}, {"id": "b", "type": "x", "depends_on": "a"}])
-    result = PlanResult(succeeded=True, nodes={"a": NodeResult(status="succeeded")})
-    for given in (None, result):
-        assert plan.to_mermaid(given) == plan_to_mermaid(plan, given)
-        assert plan.to_svg(given) == plan_to_svg(plan, given)

@@ -60,17 +60,6 @@ def test_boxes_do_not_overlap_and_arrows_point_down(drawing: tuple[Sizes, list[P
         assert bottom <= layout.height + 0.01
 
 
-def test_nothing_to_draw() -> None:
-    assert lay_out({}, []) == Layout(0.0, 0.0, {}, {})
-
-
-def test_a_chain_is_straight() -> None:
-    sizes = dict.fromkeys("abc", (90.0, 40.0))
-    layout = lay_out(sizes, [("a", "b"), ("b", "c")])
-    assert {x for x, _ in layout.boxes.values()} == {-45.0}
-    assert len({x for points in layout.ways.values() for x, _ in points}) == 1
-
-
 def test_a_box_is_near_what_leads_to_it() -> None:
     sizes = dict.fromkeys("abcdef", (90.0, 40.0))
     layout = lay_out(sizes, [("a", "f"), ("b", "e"), ("c", "d")])

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - what is said stands whole in its line
 """Where a node leads, and the sentence that says why."""
 
 from __future__ import annotations
@@ -23,14 +24,34 @@ def error_code(code: str) -> Condition:
     return path("state._last_error.code") == code
 
 
+THERE = Condition.model_validate({"type": "exists", "path": "n", "source_task": "other"})
+TWO_WAYS = [PlanTransition(to="w", condition=error_code("429")), PlanTransition(to="go")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "output", "more", "to", "why"),
+    [
+        ({"on_success": "b", "on_failure": "c"}, {"x": 1}, {"handlers": ("h",)}, ("b",), "it succeeded: on_success"),
+        ({"on_failure": "c"}, None, {}, (), ""),
+        ({"condition": SURE, "on_success": "b"}, {"confidence": 0.1}, {}, (), "confidence is 0.1, not >= 0.9: no node to run next"),
+        ({"transitions": TWO_WAYS}, {}, {}, ("go",), "transition to go"),
+        ({"transitions": [PlanTransition(to="b", condition=SURE)]}, {"confidence": 0}, {}, (), ""),
+        ({"on_success": "b"}, None, {"fails": True}, (), "it failed (503): no node to run next"),
+        ({"condition": ~succeeded(), "on_success": "b"}, None, {"fails": True}, ("b",), "it failed (503): on_success, because the condition holds"),
+        ({"condition": SURE, "on_success": "b", "on_failure": ("text", "tell")}, None, {"fails": True, "handlers": ("text", "other")}, ("text", "tell", "other"), "it failed (503): on_failure and handled by text, other"),
+        ({"condition": THERE, "on_success": "b", "on_failure": "c"}, None, {"errors": {"other": error_at("other")}}, ("c",), None),
+        ({"condition": error_code("429"), "on_success": "wait", "on_failure": "go"}, {}, {}, ("go",), None),
+    ],
+)  # fmt: skip
+def test_where_it_leads_and_why(
+    fields: dict[str, Any], output: Any, more: dict[str, Any], to: tuple[str, ...], why: str | None
+) -> None:
+    routing = decided(node("a", **fields), output, **more)
+    error = error_at("a") if more.get("fails") else None
+    assert routing == Routing(to, routing.why if why is None else why, error, error is not None and bool(to))
+
+
 class TestAfterSuccess:
-    def test_without_a_condition_it_leads_to_on_success(self) -> None:
-        routing = decided(node("a", on_success="b", on_failure="c"), {"x": 1}, handlers=("h",))
-        assert routing == Routing(("b",), "it succeeded: on_success", None, False)
-
-    def test_with_nowhere_to_go_there_is_nothing_to_say(self) -> None:
-        assert decided(node("a", on_failure="c")) == Routing((), "", None, False)
-
     @pytest.mark.requirement("000.14")
     @pytest.mark.parametrize(
         ("confidence", "to", "why"),
@@ -54,11 +75,6 @@ class TestAfterSuccess:
         why = "confidence is 0.1, not >= 0.9: on_failure has only error handlers"
         assert decided(alone, {"confidence": 0.1}, handlers=("mend",)) == Routing((), why, None, False)
 
-    def test_an_answer_for_which_no_node_is_named(self) -> None:
-        one = node("a", condition=SURE, on_success="b")
-        why = "confidence is 0.1, not >= 0.9: no node to run next"
-        assert decided(one, {"confidence": 0.1}) == Routing((), why, None, False)
-
     @pytest.mark.requirement("000.06")
     def test_a_condition_may_look_at_other_nodes_and_at_state_and_inputs(self) -> None:
         other = Condition.model_validate(
@@ -80,19 +96,6 @@ class TestAfterSuccess:
         assert decided(one, outputs={"other": 1}).to == ("c",)
         assert decided(one).to == ("c",)
 
-    def test_the_output_of_a_node_that_gave_none_is_missing(self) -> None:
-        there = Condition.model_validate({"type": "exists", "path": "n", "source_task": "other"})
-        one = node("a", condition=there, on_success="b", on_failure="c")
-        assert decided(one, errors={"other": error_at("other")}).to == ("c",)
-
-    def test_conditions_about_no_error_do_not_hold_and_do_not_fail(self) -> None:
-        one = node("a", condition=error_code("429"), on_success="wait", on_failure="go")
-        assert decided(one, {})[::2] == (("go",), None)
-        way = node(
-            "a", transitions=[PlanTransition(to="w", condition=error_code("429")), PlanTransition(to="go")]
-        )
-        assert decided(way, {}) == Routing(("go",), "transition to go", None, False)
-
 
 class TestAfterFailure:
     @pytest.mark.requirement("002.10")
@@ -103,17 +106,6 @@ class TestAfterFailure:
         assert routing.error.action_id == "step"
         other = error_at("a").model_copy(update={"action_id": "inner"})
         assert routes(node("a"), output=None, error=other, now=NOW).error == other
-
-    def test_it_leads_to_on_failure_and_to_its_handlers_each_once(self) -> None:
-        one = node("kg", condition=SURE, on_success="b", on_failure=("text", "tell"))
-        routing = decided(one, fails=True, handlers=("text", "other"))
-        assert routing.to == ("text", "tell", "other")
-        assert routing.why == "it failed (503): on_failure and handled by text, other"
-        assert (routing.handled, routing.error) == (True, error_at("kg"))
-
-    def test_nobody_handles_it(self) -> None:
-        routing = decided(node("a", on_success="b"), fails=True)
-        assert routing == Routing((), "it failed (503): no node to run next", error_at("a"), False)
 
     @pytest.mark.requirement("002.30")
     @pytest.mark.parametrize(
@@ -135,10 +127,6 @@ class TestAfterFailure:
         assert decided(one, {}).to == (after_success,)
         assert decided(one, fails=True, handlers=("h",)).to == (after_failure, "h")
 
-    def test_the_reason_says_that_the_condition_chose_on_success(self) -> None:
-        routing = decided(node("a", condition=~succeeded(), on_success="b"), fails=True)
-        assert routing.why == "it failed (503): on_success, because the condition holds"
-
 
 class TestTransitions:
     ways = (
@@ -158,10 +146,6 @@ class TestTransitions:
         assert routing.to == ("told",)
         assert routing.handled
         assert routing.why.endswith("; state._last_error exists: transition to told")
-
-    def test_none_holds(self) -> None:
-        ways = [PlanTransition(to="b", condition=SURE)]
-        assert decided(node("a", transitions=ways), {"confidence": 0}) == Routing((), "", None, False)
 
 
 class TestWithoutAnAnswer:

@@ -66,19 +66,6 @@ def run(*nodes: dict[str, Any], actions: dict[str, Any] | None = None, **plan: A
 # -- kinds of actions
 
 
-def test_async_actions_run_beside_each_other() -> None:
-    together = threading.Barrier(2, timeout=20)
-
-    async def meet(name: str) -> str:
-        await asyncio.to_thread(together.wait)
-        return name
-
-    done = run(
-        node("a", "meet", input={"name": "a"}), node("b", "meet", input={"name": "b"}), actions={"meet": meet}
-    )
-    assert done.result.outputs == {"a": "a", "b": "b"}
-
-
 def test_tasks_keep_their_own_options_where_the_node_says_nothing() -> None:
     calls: list[str] = []
 
@@ -101,28 +88,6 @@ def test_tasks_keep_their_own_options_where_the_node_says_nothing() -> None:
     assert {name: one.attempts for name, one in done.result.nodes.items()} == {"a": 2, "b": 2, "c": 1}
     assert sorted(calls) == ["ours"] * 3 + ["prefects"] * 2
     assert done.task_runs()["a"].tags == ["ours"]
-
-
-def test_a_function_without_a_policy_is_tried_once() -> None:
-    done = run(node("a", "fail"))
-    assert done.result.nodes["a"].attempts == 1
-
-
-def test_methods_and_generators_are_actions_too() -> None:
-    class Team:
-        def __init__(self) -> None:
-            self.name = "ours"
-
-        def who(self) -> str:
-            return self.name
-
-    def count(most: int) -> Any:
-        yield from range(most)
-
-    done = run(
-        node("a", "who"), node("b", "count", input={"most": 3}), actions={"who": Team().who, "count": count}
-    )
-    assert done.result.outputs == {"a": "ours", "b": [0, 1, 2]}
 
 
 def test_an_action_that_leaves_the_process_fails_its_node_alone() -> None:
@@ -341,14 +306,6 @@ def test_what_succeeded_is_not_repeated_when_the_run_is_retried() -> None:
 # -- in flows
 
 
-def test_a_plan_is_a_part_of_a_flow() -> None:
-    @flow
-    def around() -> Any:
-        return run_plan({"tasks": [node("a", input={"value": 1})]}, actions=BASIC).outputs
-
-    assert around() == {"a": 1}
-
-
 @pytest.mark.smoke
 def test_a_plan_is_awaited_in_an_async_flow() -> None:
     async def beside() -> str:
@@ -469,26 +426,6 @@ def test_a_failure_tells_all_of_it_and_no_secret() -> None:
     shown = Artifact.get("plan-leaky")
     assert shown is not None
     assert "s3cr3t" not in str(shown.data)
-
-
-def test_an_unhandled_failure_waits_for_what_is_independent() -> None:
-    first = threading.Event()
-
-    def late() -> str:
-        assert first.wait(20)
-        return "late"
-
-    def early() -> None:
-        first.set()
-        raise ValueError("no")
-
-    done = run(
-        node("a", "early"),
-        node("b", "late"),
-        node("c", depends_on="b"),
-        actions={"late": late, "early": early},
-    )
-    assert done.statuses() == {"a": "failed", "b": "succeeded", "c": "succeeded"}
 
 
 def test_a_condition_without_an_answer_fails_its_node_in_the_ui_too() -> None:

@@ -184,20 +184,6 @@ def test_too_many_branches_are_refused_before_one_has_run() -> None:
     assert ran_anyway == []
 
 
-def test_a_condition_looks_at_the_whole_list() -> None:
-    condition = {"operator": "equals", "path": "$[1]", "value": 2}
-    done = run(
-        node("each", map={"over": [1, 2], "as": "value"}, condition=condition, on_success="b"), node("b")
-    )
-    assert done.statuses() == {"each": "succeeded", "b": "succeeded"}
-    condition = {"operator": "gt", "path": "x.y", "value": 2}
-    done = run(
-        node("each", map={"over": [1, 2], "as": "value"}, condition=condition, on_success="b"), node("b")
-    )
-    assert done.statuses() == {"each": "failed", "b": "skipped"}
-    assert states(done)["each"] == "Failed"
-
-
 # -- nodes that are added
 
 
@@ -307,28 +293,6 @@ def test_a_plan_inside_a_plan_is_a_flow_run_of_its_own(tmp_path: Path) -> None:
         "c": "Completed",
         "d": "Skipped",
     }
-
-
-def test_the_chain_of_errors_goes_down_to_the_innermost_node() -> None:
-    def inside(plan: dict[str, Any]) -> dict[str, Any]:
-        return {"tasks": [node("good", input={"value": 1}), node("step", "plan", input={"plan": plan})]}
-
-    done = run(*inside(inside({"tasks": [node("bottom", "fail")]}))["tasks"])
-    link = done.error
-    chain: list[tuple[str | None, str, int]] = []
-    while link is not None:
-        chain.append((link.node_id, str(link.category), link.nesting_depth))
-        link = link.cause
-    # The run of a plan that is inside another is a flow run of its own.
-    assert next(place for place in chain if place[0] != "run-plan") == ("step", "subtask", 0)
-    assert [category for _, category, _ in chain] == ["subtask"] * (len(chain) - 1) + ["network"]
-    assert [depth for _, _, depth in chain] == list(range(len(chain)))
-    assert chain[-1][0] == "bottom"
-    assert [name for name, _, _ in chain].index("bottom") > 3
-    assert done.error is not None
-    assert done.error.retryable
-    assert done.error.code == "NETWORK_ERROR"
-    assert done.error.details["partial_results"] == {"good": 1}
 
 
 def test_files_are_found_beside_the_plan_around_them(tmp_path: Path) -> None:

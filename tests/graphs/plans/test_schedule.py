@@ -11,22 +11,6 @@ from prefect_resilience.graphs.plans.schedule import Ended, Schedule, ScheduleSt
 from tests.graphs.plans.plan_builders import ended, node, play
 
 
-def test_a_chain_goes_on_one_by_one() -> None:
-    schedule = Schedule([node("b", "a"), node("a"), node("c", "b")])
-    assert schedule.start() == ScheduleStep(("a",))
-    assert schedule.settle("a", Ended(True)) == ScheduleStep(("b",))
-    assert schedule.settle("b", Ended(True)) == ScheduleStep(("c",))
-    assert not schedule.over
-    assert schedule.settle("c", Ended(True)) == ScheduleStep()
-    assert schedule.over
-
-
-def test_nothing_to_do_is_over_at_once() -> None:
-    schedule = Schedule([])
-    assert schedule.start() == ScheduleStep()
-    assert schedule.over
-
-
 @pytest.mark.requirement("000.21")
 def test_independent_branches_go_on_after_a_failure() -> None:
     course = play([node("a"), node("b"), node("c", "a"), node("d", "b")], {"a": ended("a", fails=True)})
@@ -113,13 +97,6 @@ def test_a_failed_dependency_of_one_that_is_led_to_skips_it_and_takes_nothing_ov
     step = schedule.settle("a", ended("a", fails=True, to=["h"]))
     assert step.skipped == (Skip("h", "none of its dependencies produced a value: b failed"),)
     assert schedule.took_over("a") == ()
-
-
-def test_the_node_that_took_over_is_told() -> None:
-    schedule = Schedule([node("a", on_failure="h"), node("h")])
-    schedule.start()
-    schedule.settle("a", ended("a", fails=True, to=["h"]))
-    assert schedule.took_over("a") == ("h",)
 
 
 def test_led_to_twice_it_runs_once_and_as_soon_as_the_first_leads() -> None:
