@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.model import Node, TriggerRule
 
-T = TypeVar("T")
+Failures = Mapping[str, ErrorContext | None]
 
 # Which error a node sees: the error of a failure before it that no success has followed.
 #
@@ -26,16 +26,13 @@ MOST = 16
 
 
 class Trail(NamedTuple):
-    """The failures on the paths to a node, by the id of the failed node.
+    """The failures on the paths to a node: their errors by the id of the failed node.
 
-    open: the errors for the node and later nodes; the node sees the first one.
-    unhealed: every failure that no success has followed.
-    healed: every failure that a success has followed.
+    open: the failures that no success has followed; the node sees the first one. healed: the others.
     """
 
-    open: Mapping[str, ErrorContext]
-    unhealed: Mapping[str, None]
-    healed: Mapping[str, None]
+    open: Failures
+    healed: Failures
 
     @property
     def error(self) -> ErrorContext | None:
@@ -49,41 +46,30 @@ def join_trails(trails: Iterable[Trail | None]) -> Trail | None:
     if len(failures) < 2:
         return failures[0] if failures else None
     healed = _merge([trail.healed for trail in failures])
-    return Trail(
-        _without(healed, _merge([trail.open for trail in failures])),
-        _without(healed, _merge([trail.unhealed for trail in failures])),
-        healed,
-    )
+    opened = _merge([trail.open for trail in failures])
+    return Trail({name: error for name, error in opened.items() if name not in healed}, healed)
 
 
 def after_success(trail: Trail | None) -> Trail | None:
     """The trail after a node that succeeded: all failures are healed."""
-    if trail is None or not (trail.open or trail.unhealed):
+    if trail is None or not trail.open:
         return trail
-    return Trail({}, {}, _merge([trail.unhealed, trail.healed]))
+    return Trail({}, _merge([trail.open, trail.healed]))
 
 
 def after_failure(trail: Trail | None, node_id: str, error: ErrorContext | None) -> Trail:
     """The trail after a node that failed: its own error is seen."""
-    errors = {} if error is None else {node_id: error}
-    if trail is None:
-        return Trail(errors, {node_id: None}, {})
-    return Trail(errors, _merge([{node_id: None}, trail.unhealed]), trail.healed)
+    earlier = Trail({}, {}) if trail is None else trail
+    return Trail(_merge([{node_id: error}, earlier.open]), earlier.healed)
 
 
-def _merge(kinds: Sequence[Mapping[str, T]]) -> Mapping[str, T]:
-    """All mappings merged in this order, up to `MOST`; the first mapping itself if nothing is added."""
+def _merge(kinds: Sequence[Failures]) -> Failures:
+    """All failures in this order, up to `MOST`; the first mapping itself if nothing is added."""
     merged = dict(kinds[0])
     for more in kinds[1:]:
-        for name, value in more.items():
-            merged.setdefault(name, value)
+        for name, error in more.items():
+            merged.setdefault(name, error)
     return kinds[0] if len(merged) == len(kinds[0]) else dict(islice(merged.items(), MOST))
-
-
-def _without(healed: Mapping[str, None], names: Mapping[str, T]) -> Mapping[str, T]:
-    if not healed or healed.keys().isdisjoint(names):
-        return names
-    return {name: value for name, value in names.items() if name not in healed}
 
 
 MOST_NAMES = 5
