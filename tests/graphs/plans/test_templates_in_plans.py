@@ -120,6 +120,7 @@ VIEW = View(
         ("{{a.output.yes}} {{a.output.null}} {{a.output.half}}", "true  0.5"),
         ("{{a.output.items}}", [1, {"b": "x"}, [2, 3]]),
         ("-> {{a.output.items}}", '-> [1, {"b": "x"}, [2, 3]]'),
+        ("{{a.output.none}}{{a.output.none}}", "[][]"),
         ("{{a.status}} {{f.status}}", "succeeded failed"),
         ("{{f.error.code}}: {{f.error.message}} {{f.error.category}}", "TIMEOUT: too slow timeout"),
         ("{{f.output}}|{{f.output.x}}|{{s.output.y}}|{{a.error.code}}|{{never.output}}", "||||"),
