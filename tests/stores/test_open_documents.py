@@ -24,7 +24,7 @@ from prefect_resilience.stores import MemoryStore, open_store, postgres, sqlite
 from prefect_resilience.stores.base import Document, change, encode, scan_all, write
 from prefect_resilience.stores.sql import CREATE_INDEX, OPEN, TABLE
 
-OLD = Path(__file__).parent / "migration"
+OLD_SCRIPT = Path(__file__).parent / "redis_swap_0_2.lua"
 OLD_COLUMNS = "version BIGINT NOT NULL, value TEXT NOT NULL, expires_at DOUBLE PRECISION"
 
 KINDS = ["sqlite", "postgres", "redis"]
@@ -50,7 +50,7 @@ class OldProcess:
         if self.kind == "redis":
             self.client: Any = redis.Redis.from_url(url.partition("?")[0])
             self.space = f"{{{url.partition('prefix=')[2]}}}"
-            self.script = self.client.register_script((OLD / "redis_swap_0_1.lua").read_text())
+            self.script = self.client.register_script(OLD_SCRIPT.read_text())
         elif self.kind == "sqlite":
             self.client = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
         else:
@@ -60,7 +60,7 @@ class OldProcess:
         text = encode(value)
         if self.kind == "redis":
             keys = [f"{self.space}:{name}" for name in (f"document:{key}", "names", "expiring", "version")]
-            return int(self.script(keys, [key, str(expected), "-", text, "", ""]))
+            return int(self.script(keys, [key, str(expected), "-", text, ""]))
         sign = "?" if self.kind == "sqlite" else "%s"
         if expected:
             statement = f"UPDATE {TABLE} SET version = {sign}, value = {sign} WHERE key = {sign}"

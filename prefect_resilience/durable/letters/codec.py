@@ -14,7 +14,6 @@ import dataclasses
 import importlib
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -323,13 +322,11 @@ class Reader:
             return SCALARS[kind].read(value)
         if kind in _CONTAINERS:
             return _CONTAINERS[kind](self._items(value, path))
-        if kind == "deque":  # older versions wrote these
-            return deque(self._items(value, path), encoded.get("maxlen"))
         if kind == "dict":
             return self._dict(value, path)
         if kind == "block":
             return self.load_block(str(value))
-        raise DeadLetterError(f"unknown kind of value {kind!r}: a newer version wrote the letter")
+        raise DeadLetterError(f"unknown kind of value {kind!r}: another version wrote the letter")
 
     def _read_left_out(self, encoded: Mapping[str, Any], path: str) -> Any:
         mark = LeftOut.model_validate({**encoded, "path": path})
@@ -364,10 +361,7 @@ class Reader:
         if kind != "model":
             return object_of(cls, members)
         members |= self._members(encoded.get("extra", {}), path)
-        made = cls.model_construct(_fields_set=set(encoded["set"]), **members)
-        for name, member in encoded.get("private", {}).items():  # older versions wrote these
-            setattr(made, name, self.value(member, f"{path}.{name}"))
-        return made
+        return cls.model_construct(_fields_set=set(encoded["set"]), **members)
 
 
 def of_text(value: Any, type_name: str) -> Any:

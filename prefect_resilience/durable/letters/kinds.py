@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, cast
@@ -113,12 +112,7 @@ SCALARS: dict[str, Scalar] = {
         ipaddress.IPv6Network,
     ),
     "url": Scalar(_URLS, lambda url: [type(url).__name__, str(url)], _read_url),
-    # Older versions wrote these.
-    "fraction": Scalar((), str, Fraction),
-    "complex": Scalar((), str, lambda written: complex(*map(float.fromhex, written))),
-    "range": Scalar((), str, lambda written: range(*written)),
-    "int": Scalar((), str, lambda written: int(written, 16)),
-    "float": Scalar((), str, float),
+    "float": Scalar((), str, float),  # NaN and infinities, which are not JSON
 }
 
 

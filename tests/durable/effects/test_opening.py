@@ -232,6 +232,17 @@ def test_what_prefect_knows_and_the_ledger_does_not(ledger):
     assert marks.left == "t"
 
 
+def test_effects_that_a_version_without_recipes_recorded(ledger):
+    did(ledger, opened(ledger))
+    restarted()
+    found = ledger.store.load(place_of("b", "k"))
+    effect = {name: value for name, value in found.value.items() if name != "recipe"}
+    assert ledger.store.swap(place_of("b", "k"), found.version, effect)
+    forget(ledger, batch_place("b"))
+    with pytest.raises(NotRecorded, match=r"a version before 0\.2 recorded its effects"):
+        opened(ledger, SECOND, Marks())
+
+
 def test_what_a_later_pass_compares_with(ledger):
     did(ledger, opened(ledger))
     batch = opened(ledger, SECOND)

@@ -167,30 +167,6 @@ def test_subclasses_of_plain_types_come_back_as_what_they_equal() -> None:
     assert comes_back_loosely(type("Text", (str,), {})("x")) == "x"
 
 
-def test_kinds_that_only_older_versions_wrote_are_read() -> None:
-    order = {
-        KIND: "model",
-        "class": SHOP + "Order",
-        "fields": {"id": 7, "items": [], "placed": None, "colour": 1},
-        "set": ["id"],
-        "extra": {"note": "x"},
-        "private": {"_attempt": 3},
-    }
-    zero, one = (0.0).hex(), (1.0).hex()
-    older = {
-        "fraction": ({KIND: "fraction", "value": "1/3"}, Fraction(1, 3)),
-        "complex": ({KIND: "complex", "value": [one, zero]}, complex(1, 0)),
-        "range": ({KIND: "range", "value": [1, 10, 3]}, range(1, 10, 3)),
-        "deque": ({KIND: "deque", "value": [1, 2], "maxlen": 5}, deque([1, 2], maxlen=5)),
-        "int": ({KIND: "int", "value": hex(10**5000)}, 10**5000),
-    }
-    for encoded, value in older.values():
-        assert Reader().parameters({"value": encoded})["value"] == value
-    back = Reader().parameters({"value": order})["value"]
-    assert (back.id, back.note, back._attempt, back._client) == (7, "x", 3, None)
-    assert back.model_fields_set == {"id"}
-
-
 def test_a_cached_property_and_private_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
     order = ORDER.model_copy()
     order._attempt = 3  # private: it gets its default again

@@ -1,4 +1,4 @@
--- The script with which version 0.1 swaps a document in Redis.
+-- The script with which version 0.2.0 swaps a document in Redis.
 local held = redis.call('GETRANGE', KEYS[1], 0, 19)
 local version = string.match(held, '^%d+') or '0'
 if version ~= ARGV[2] then return '0' end
@@ -25,9 +25,5 @@ else
     redis.call('ZADD', KEYS[3], ends, name)
     redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
     redis.call('PEXPIREAT', KEYS[1], ends)
-end
-if ARGV[6] ~= '' then
-    -- Protected: a user without the right to publish still writes
-    redis.pcall('PUBLISH', ARGV[6] .. name, name .. '\0' .. new .. ' ' .. expires_at .. ' ' .. text)
 end
 return new
