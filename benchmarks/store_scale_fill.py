@@ -52,12 +52,12 @@ def _sqlite(store: Any, rows: Iterable[Row]) -> None:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("PRAGMA synchronous=FULL")
 
-    store._using(insert)
+    store.using(insert)
 
 
 def _postgres(store: Any, rows: Iterable[Row]) -> None:
     store.load("any")  # the schema exists
-    with psycopg.connect(store._dialect._conninfo, autocommit=True) as connection:
+    with psycopg.connect(store._path, autocommit=True) as connection:
         columns = "key, version, value, expires_at, closed"
         with connection.cursor().copy(f"COPY {TABLE} ({columns}) FROM STDIN") as copy:
             for row in rows:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -15,6 +13,8 @@ from prefect_resilience.stores.urls import StoreUrl, parse_url
 __all__ = ["Document", "MemoryStore", "Store", "StoreUrl", "open_store", "parse_url"]
 
 _opened: dict[str, MemoryStore | Store] = {}
+_DRIVERS = {"postgresql": ("psycopg 3", "postgres"), "redis": ("redis-py", "redis")}
+"""The library that a kind of store needs, and the extra that installs it."""
 
 
 class _Opening:
@@ -50,27 +50,23 @@ def open_store(url: str) -> Store:
 
 
 def _open(parsed: StoreUrl) -> Store:
-    if parsed.kind == "memory":
-        return MemoryStore(parsed.canonical)
-    if parsed.kind == "postgresql":
-        with _driver("postgres", "psycopg 3"):
-            from prefect_resilience.stores.postgres import open_postgres
-        return open_postgres(parsed)
-    if parsed.kind == "redis":
-        with _driver("redis", "redis-py"):
-            from prefect_resilience.stores.redis import open_redis
-        return open_redis(parsed)
-    from prefect_resilience.stores.sqlite import open_sqlite
-
-    return open_sqlite(parsed)
-
-
-@contextmanager
-def _driver(extra: str, name: str) -> Generator[None, None, None]:
     try:
-        yield
+        if parsed.kind == "postgresql":
+            from prefect_resilience.stores.postgres import PostgresStore
+
+            return PostgresStore(parsed)
+        if parsed.kind == "redis":
+            from prefect_resilience.stores.redis import RedisStore
+
+            return RedisStore(parsed)
     except ImportError as error:
+        name, extra = _DRIVERS[parsed.kind]
         raise ConfigurationError(
             f"this store needs {name}, which cannot be imported here ({error}): "
             f"pip install 'prefect-resilience[{extra}]'"
         ) from error
+    if parsed.kind == "memory":
+        return MemoryStore(parsed.canonical)
+    from prefect_resilience.stores.sqlite import SqliteStore
+
+    return SqliteStore(parsed)

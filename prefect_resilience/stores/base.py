@@ -5,16 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
-from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +47,14 @@ class Store(Protocol):
         value: Any,
         expires_at: float | None = None,
         open: bool = False,
+        publish: bool = False,
     ) -> int:
         """Write `value` if the key still has `expected_version` (0: does not exist), atomically.
 
         Returns the new version, or 0 if the version differs and nothing was written. `open`: `scan_open`
-        lists the document until it is written without it. A store without `scan_open` need not take it.
+        lists the document until it is written without it; a store without `scan_open` need not take it.
+        `publish`: every watch of a prefix of `key` gets News if this call writes; a store without `watch`
+        need not take it.
         """
         ...
 
@@ -97,7 +96,7 @@ def scan_all(
 
     `only_open`: those that are open, and perhaps others, which the caller skips.
     """
-    scan = getattr(store, "scan_open" if only_open and _lists_open(type(store)) else "scan")
+    scan = getattr(store, "scan_open" if only_open and lists_open(type(store)) else "scan")
     while page := scan(prefix, after, PAGE):
         yield from page
         after = page[-1][0]
@@ -105,13 +104,13 @@ def scan_all(
 
 def write(store: Store, key: str, expected_version: int, value: Any, is_open: bool) -> int:
     """`Store.swap` of a document that may be open, also in a store that does not know of this."""
-    if is_open and _lists_open(type(store)):
+    if is_open and lists_open(type(store)):
         return store.swap(key, expected_version, value, open=True)
     return store.swap(key, expected_version, value)
 
 
 @cache
-def _lists_open(kind: type[Store]) -> bool:
+def lists_open(kind: type[Store]) -> bool:
     """Whether a store lists what is open. One that was written against 0.2 does not, nor takes `open`."""
     return hasattr(kind, "scan_open") and "open" in inspect.signature(kind.swap).parameters
 
@@ -148,119 +147,6 @@ def change(
     raise StoreUnavailable(f"too many concurrent changes to the document {key!r}: try again")
 
 
-T = TypeVar("T")
-
-
-class Swap(NamedTuple):
-    """What `Store.swap` is asked for, checked and encoded."""
-
-    key: str
-    expected_version: int
-    text: str
-    expires_at: float | None
-    open: bool
-    publish: bool
-
-
-class ConnectedStore(Generic[T]):
-    """A store that keeps connections. It opens them at the first use, and opens new ones after an error.
-
-    `T` is the object that holds them: a pool or a client. A store has `_swap`, `_delete` and `_scan`, which
-    get arguments that are checked.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.closed: bool = False
-        self._held: T | None = None
-        self._lock = threading.Lock()
-        _stores.add(self)
-
-    def swap(
-        self,
-        key: str,
-        expected_version: int,
-        value: Any,
-        expires_at: float | None = None,
-        open: bool = False,
-        publish: bool = False,
-    ) -> int:
-        """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
-        return self._swap(Swap(check_key(key), expected_version, encode(value), expires_at, open, publish))
-
-    def delete(self, key: str, expected_version: int) -> bool:
-        """Remove the document if it still has `expected_version`."""
-        return expected_version > 0 and self._delete(check_key(key), expected_version)
-
-    def scan(self, prefix: str, after: str | None = None, limit: int = 100) -> list[tuple[str, Document]]:
-        """Up to `limit` live documents with keys that start with `prefix` and follow `after`, by key."""
-        return self._scan(check_text(prefix), after, max(0, limit), False)
-
-    def scan_open(
-        self, prefix: str, after: str | None = None, limit: int = 100
-    ) -> list[tuple[str, Document]]:
-        """As `scan`, only documents that are open, or that an older version wrote."""
-        return self._scan(check_text(prefix), after, max(0, limit), True)
-
-    def _swap(self, asked: Swap) -> int:
-        raise NotImplementedError
-
-    def _delete(self, key: str, expected_version: int) -> bool:
-        raise NotImplementedError
-
-    def _scan(
-        self, prefix: str, after: str | None, limit: int, only_open: bool
-    ) -> list[tuple[str, Document]]:
-        raise NotImplementedError
-
-    def _open(self) -> T:
-        """New connections; may raise the driver's errors."""
-        raise NotImplementedError
-
-    def _is_stale(self) -> bool:
-        """Whether the database of the connections has been deleted or replaced."""
-        return False
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
-
-    def _connect(self) -> T:
-        self._check_open()
-        held = self._held
-        if held is None or self._is_stale():
-            with self._lock:
-                held = self._held
-                if held is None or self._is_stale():
-                    held = self._held = self._open()
-        return held
-
-    def _let_go(self) -> T | None:
-        """Remove and return the connections; the next operation opens new ones."""
-        with self._lock:
-            held, self._held = self._held, None
-        return held
-
-    def unavailable(self, error: Exception) -> StoreUnavailable:
-        """The driver's error as one of ours."""
-        return StoreUnavailable(redact(f"the store {self.url} could not answer: {error}"))
-
-    def after_fork(self) -> None:
-        """In a child process: keep a reference to the parent's connections, so that nothing closes them."""
-        _left_to_parents.append(self._held)
-        self._held, self._lock = None, threading.Lock()
-
-
-_stores: weakref.WeakSet[ConnectedStore[Any]] = weakref.WeakSet()
-_left_to_parents: list[Any] = []
-
-
-@in_forked_child
-def _after_fork() -> None:
-    for store in list(_stores):
-        store.after_fork()
-
-
 LAST_CODE_POINT = sys.maxunicode
 LONGEST_KEY = 2_000
 """Bytes of UTF-8; the limit of PostgreSQL's index is a little higher."""
@@ -282,6 +168,15 @@ def encode(value: Any) -> str:
 
 
 _dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def read_document(text: str, key: str) -> Document:
+    """The document under `key` as Redis keeps and PostgreSQL sends it: "version expires_at json".
+
+    Raises ValueError when the text has another form.
+    """
+    version, expires_at, value = text.split(" ", 2)
+    return Document(decode(value, key), int(version), None if expires_at == "-" else float(expires_at))
 
 
 def decode(text: str, key: str) -> Any:
@@ -335,11 +230,6 @@ def check_text(text: str) -> str:
     except UnicodeEncodeError:
         raise ValueError(f"a key must be valid UTF-8: {text!r}") from None
     return text
-
-
-def before_nul(text: str) -> str:
-    """`text` up to its first NUL. No key contains a NUL, so the same keys sort after it as after `text`."""
-    return text.partition("\0")[0]
 
 
 def prefix_end(prefix: str) -> str | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from itertools import islice
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from prefect_resilience.stores.base import ConnectedStore, Document, Swap, check_key, decode
+from prefect_resilience.stores.base import Document, check_key, decode
+from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap
 
 PURGE_AT_ONCE = 50
 
@@ -60,23 +61,20 @@ class MemoryStore(ConnectedStore[None]):
             self._remove(key)
             return True
 
-    def _scan(
-        self, prefix: str, after: str | None, limit: int, only_open: bool
-    ) -> list[tuple[str, Document]]:
+    def _read(self, page: Page) -> tuple[Found, str | None]:
         with self._lock:
-            self._check_open()
+            self.check_open()
             if self._keys is None:
                 self._keys = sorted(self._documents)
             keys, rows = self._keys, list[tuple[str, _Row]]()
-            goes_on = after is not None and after >= prefix
-            start = bisect_right(keys, cast("str", after)) if goes_on else bisect_left(keys, prefix)
+            start = bisect_right(keys, page.start) if page.beyond else bisect_left(keys, page.start)
             for key in islice(keys, start, None):
-                if len(rows) >= limit or not key.startswith(prefix):
+                if len(rows) >= page.size or not key.startswith(page.prefix):
                     break
                 row = self._live(key)
-                if row is not None and (row.open or not only_open):
+                if row is not None and (row.open or not page.only_open):
                     rows.append((key, row))
-        return [(key, _document(key, row)) for key, row in rows]
+        return [(key, _document(key, row)) for key, row in rows], None
 
     def now(self) -> float:
         """Seconds since the epoch by the host's clock."""
@@ -88,7 +86,7 @@ class MemoryStore(ConnectedStore[None]):
         self._documents, self._keys = {}, None
 
     def _live(self, key: str) -> _Row | None:
-        self._check_open()
+        self.check_open()
         row = self._documents.get(key)
         if row is not None and row.expires_at is not None and row.expires_at <= self.now():
             self._remove(key)

@@ -12,7 +12,7 @@ needs `appendonly yes` and `appendfsync always`. Set `maxmemory-policy noevictio
 may drop a document at any time, and then reports that it does not exist.
 
 The client waits `?timeout=` seconds (3) for each answer, and as long to connect. An operation needs one or
-two answers, a scan two more per 100 documents or 1,000 expired ones. No command is sent twice.
+two answers, a scan two more per 1,000 documents, also expired ones. No command is sent twice.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from __future__ import annotations
 import math
 import re
 import socket
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from functools import cache, partial
-from typing import Any, TypeVar, cast
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -31,7 +31,8 @@ from redis.commands.core import Script
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import ConnectedStore, Document, Swap, check_key, check_text, decode
+from prefect_resilience.stores.base import Document, check_key, read_document
+from prefect_resilience.stores.connected import ConnectedStore, ConnectedWatch, Found, Page, Swap, news_of
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
 
@@ -56,7 +57,7 @@ if version ~= ARGV[2] then return '0' end
 SWAP = (
     _IS_EXPECTED
     + """
-local name, expires_at, text, ends = ARGV[1], ARGV[3], ARGV[4], ARGV[5]
+local name, ends, document = ARGV[1], ARGV[4], ' ' .. ARGV[3]
 local greatest = redis.call('GET', KEYS[4])
 if not greatest then greatest = redis.call('EXISTS', KEYS[2]) == 0 and '0  ' or '0' end
 local kept = string.match(greatest, ' *$')
@@ -74,20 +75,13 @@ if #ended > 0 then
 end
 
 redis.call('ZADD', KEYS[2], 0, name)
-if ARGV[7] == '1' then redis.call('ZADD', KEYS[5], 0, name) end
-if ends == '' then
-    redis.call('ZREM', KEYS[3], name)
-    redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
-else
-    redis.call('ZADD', KEYS[3], ends, name)
-    redis.call('SET', KEYS[1], new .. ' ' .. expires_at .. ' ' .. text)
-    redis.call('PEXPIREAT', KEYS[1], ends)
-end
-if ARGV[7] ~= '1' then redis.call('ZREM', KEYS[5], name) end
-if ARGV[6] ~= '' then
-    -- Protected: a user without the right to publish still writes
-    redis.pcall('PUBLISH', ARGV[6] .. name, name .. '\\0' .. new .. ' ' .. expires_at .. ' ' .. text)
-end
+if ARGV[6] == '1' then redis.call('ZADD', KEYS[5], 0, name) end
+if ends == '' then redis.call('ZREM', KEYS[3], name) else redis.call('ZADD', KEYS[3], ends, name) end
+redis.call('SET', KEYS[1], new .. document)
+if ends ~= '' then redis.call('PEXPIREAT', KEYS[1], ends) end
+if ARGV[6] ~= '1' then redis.call('ZREM', KEYS[5], name) end
+-- Protected: a user without the right to publish still writes
+if ARGV[5] ~= '' then redis.pcall('PUBLISH', ARGV[5] .. name, new .. document) end
 return new
 """
 )
@@ -115,246 +109,174 @@ def script(text: str) -> Any:
     return cast("Any", Script)(None, text.encode())
 
 
-ANSWER_SECONDS = 3.0
 POOL_SIZE = 10
 PREFIX = "prefect_resilience"
 LAST_MILLISECOND = 9e15
 """A document that expires later than this is kept forever: about the year 287,000."""
-PAGE = 100
-MOST_NAMES = 1_000
-"""The page of a scan grows up to this, if documents in it have expired."""
 
 KEEPALIVE = {
     getattr(socket, option): value
     for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 2))
     if hasattr(socket, option)
 }
-"""In seconds, and a number of probes: a dead connection of a watch is found within 10 s."""
-
-T = TypeVar("T")
-
-
-def open_redis(parsed: StoreUrl) -> RedisStore:
-    """The store that the URL names."""
-    seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
-    return RedisStore(parsed.canonical, parsed.path, parsed.options.get("prefix", PREFIX), seconds)
+"""In seconds, and a number of probes: a dead connection is found within 10 s."""
 
 
 class RedisStore(ConnectedStore[Any]):
-    """Documents as strings. Safe between threads, processes, and across a fork.
+    """Documents as strings. Safe between threads, processes, and across a fork."""
 
-    `address` is the URL for redis-py, `seconds` the timeout of each answer.
-    """
+    # ValueError: what is stored is no text, or another thread has closed the connection of a watch.
+    errors: tuple[type[Exception], ...] = (redis.RedisError, ValueError)
+    most: int = 1_000
 
-    def __init__(self, url: str, address: str, prefix: str = PREFIX, seconds: float = ANSWER_SECONDS) -> None:
-        super().__init__(url)
-        self._address = address
-        self._seconds = seconds
+    def __init__(self, parsed: StoreUrl) -> None:
+        super().__init__(parsed.canonical)
+        self._address = parsed.path
+        self.seconds: float = parsed.seconds
         # The braces put all keys of the store into one slot, as scripts require.
-        self._space = f"{{{prefix}}}"
+        self._space = f"{{{parsed.options.get('prefix', PREFIX)}}}"
         # Each key has a channel. A channel belongs to all databases of the server.
-        number = cast("Any", redis).connection.parse_url(address).get("db", 0)
-        self._channels = f"{self._space}:news:{number}:"
+        number = cast("Any", redis).connection.parse_url(parsed.path).get("db", 0)
+        self.channels: str = f"{self._space}:news:{number}:"
         self._shared = [f"{self._space}:{name}" for name in ("names", "expiring", "version", "unclosed")]
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
         name = self._name(check_key(key))
-        held = self._ask(lambda client: client.get(name))
+        held = self.using(lambda client: client.get(name))
         return None if held is None else _document(held, key)
-
-    def _swap(self, asked: Swap) -> int:
-        expiry = _expiry(asked.expires_at, asked.text)
-        channels = self._channels if asked.publish else ""
-        arguments = [asked.key, str(asked.expected_version), *expiry, channels, "1" if asked.open else ""]
-        return int(self._run(SWAP, self._name(asked.key), arguments))
-
-    def _delete(self, key: str, expected_version: int) -> bool:
-        return self._run(DELETE, self._name(key), [key, str(expected_version)]) == b"1"
-
-    def _scan(
-        self, prefix: str, after: str | None, limit: int, only_open: bool
-    ) -> list[tuple[str, Document]]:
-        start = prefix.encode()
-        beyond = None if after is None else check_text(after).encode()
-        low = b"[" + start if beyond is None or beyond < start else b"(" + beyond
-        # UTF-8 never contains the byte 255, so this bound is after all names that begin with the prefix.
-        high = b"[" + start + b"\xff"
-        found: list[tuple[str, Document]] = []
-        size = min(PAGE, limit)
-        while len(found) < limit:
-            names, held = self._ask(partial(self._page, only_open, low, high, size))
-            keys = (name.decode() for name in names)
-            found += [(key, _document(text, key)) for key, text in zip(keys, held, strict=True) if text]
-            if len(names) < size:
-                break
-            low = b"(" + names[-1]
-            # Names of expired documents are in the way until a swap removes them: more at once.
-            size = min(MOST_NAMES, 2 * size) if None in held else min(PAGE, limit - len(found))
-        self._check_open()
-        return found[:limit]
 
     def now(self) -> float:
         """Seconds since the epoch by the server's clock."""
-        seconds, micros = self._ask(lambda client: client.time())
+        seconds, micros = self.using(lambda client: client.time())
         return float(seconds) + float(micros) / 1e6
 
     def watch(self, prefix: str) -> RedisWatch:
         """Subscribe to the swaps that publish, over one connection. Raises StoreUnavailable."""
-        self._check_open()
-        try:
-            return RedisWatch(self, self._address, self._channels, check_text(prefix), self._seconds)
-        except (redis.RedisError, OSError) as error:
-            raise self.unavailable(error) from error
+        return RedisWatch(self, prefix)
 
     def close(self) -> None:
         """Close the connections of this process."""
-        self.closed = True
-        if (client := self._let_go()) is not None:
+        client = self._held
+        super().close()
+        if client is not None:
             client.connection_pool.disconnect()
 
-    def _page(
-        self, only_open: bool, low: bytes, high: bytes, size: int, client: Any
-    ) -> tuple[list[bytes], list[bytes | None]]:
-        """Up to `size` names in order, and their documents; None for an expired one."""
-        names: list[bytes] | None = None
-        if only_open:
-            names = script(PAGE_OF_OPEN)(self._shared[2:], [low, high, size], client)
-        if names is None:
-            names = cast("list[bytes]", client.zrangebylex(self._shared[0], low, high, 0, size))
-        return names, client.mget([self._name(name.decode()) for name in names]) if names else []
-
-    def _name(self, key: str) -> str:
-        return f"{self._space}:document:{key}"
-
-    def _run(self, text: str, name: str, arguments: list[str]) -> bytes:
-        return self._ask(lambda client: script(text)([name, *self._shared], arguments, client))
-
-    def _ask(self, question: Callable[[Any], T]) -> T:
-        """The answer to `question`. Errors of the connection and the server become StoreUnavailable."""
-        try:
-            return question(self._connect())
-        except (redis.RedisError, OSError, UnicodeDecodeError) as error:
-            # The state of the connections is unknown, so the next operation opens new ones. Connections
-            # that other threads use stay open for them.
-            self._let_go()
-            raise self.unavailable(error) from error
-
-    def _open(self) -> Any:
+    def open_client(self) -> Any:
+        """A client with connections of its own."""
+        is_local = self._address.startswith("unix:")
         pool = cast("Any", redis.BlockingConnectionPool).from_url(
             self._address,
             max_connections=POOL_SIZE,
-            timeout=self._seconds,
-            socket_timeout=self._seconds,
-            socket_connect_timeout=self._seconds,
+            timeout=self.seconds,
+            socket_timeout=self.seconds,
+            socket_connect_timeout=self.seconds,
+            **({} if is_local else {"socket_keepalive": True, "socket_keepalive_options": KEEPALIVE}),
             # A swap retried after a lost answer would find its own version and report that it lost.
             retry=Retry(NoBackoff(), 0),
             protocol=2,
         )
         return redis.Redis(connection_pool=pool)
 
+    def _swap(self, asked: Swap) -> int:
+        expires_at, ends = asked.expires_at, ""
+        if expires_at is not None and expires_at * 1000 < LAST_MILLISECOND:
+            ends = str(max(1, math.floor(expires_at * 1000)))
+        document = f"{'-' if expires_at is None else repr(float(expires_at))} {asked.text}"
+        channels, is_open = self.channels if asked.publish else "", "1" if asked.open else ""
+        return int(self._run(SWAP, asked.key, str(asked.expected_version), document, ends, channels, is_open))
 
-class RedisWatch:
-    """A subscription to the swaps of one store. TCP's keep-alive finds a connection that is dead."""
+    def _delete(self, key: str, expected_version: int) -> bool:
+        return self._run(DELETE, key, str(expected_version)) == b"1"
 
-    def __init__(self, store: RedisStore, address: str, channels: str, prefix: str, seconds: float) -> None:
-        self._store = store
-        self._channels = channels
-        self._seconds = seconds
-        self._pattern = re.sub(r"([\\*?\[\]])", r"\\\1", channels + prefix) + "*"
-        self._followed: set[str] | None = None
+    def _run(self, text: str, key: str, *arguments: str) -> bytes:
+        """The answer of a script that changes the document under `key`."""
+        keys = [self._name(key), *self._shared]
+        return self.using(lambda client: script(text)(keys, [key, *arguments], client))
+
+    def _read(self, page: Page) -> tuple[Found, str | None]:
+        names, held = self.using(self._page, page)
+        keys = [name.decode() for name in names]
+        found = [(key, _document(text, key)) for key, text in zip(keys, held, strict=True) if text]
+        return found, keys[-1] if len(keys) == page.size else None
+
+    def _page(self, client: Any, page: Page) -> tuple[list[bytes], list[bytes | None]]:
+        """The names of a page, and their documents; None for an expired one."""
+        low = (b"(" if page.beyond else b"[") + page.start.encode()
+        # UTF-8 never contains the byte 255, so this bound is after all names that begin with the prefix.
+        high = b"[" + page.prefix.encode() + b"\xff"
+        names: list[bytes] | None = None
+        if page.only_open:
+            names = script(PAGE_OF_OPEN)(self._shared[2:], [low, high, page.size], client)
+        if names is None:
+            names = cast("list[bytes]", client.zrangebylex(self._shared[0], low, high, 0, page.size))
+        return names, client.mget([self._name(name.decode()) for name in names]) if names else []
+
+    def _name(self, key: str) -> str:
+        return f"{self._space}:document:{key}"
+
+    def _open(self) -> Any:
+        return self.open_client()
+
+    def _borrow(self, held: Any) -> AbstractContextManager[Any]:
+        # Connections that other threads use stay open for them when this operation fails.
+        return nullcontext(held)
+
+
+class RedisWatch(ConnectedWatch[RedisStore]):
+    """A subscription to the swaps of one store."""
+
+    def _begin(self) -> None:
         self._early: list[News] = []
-        self._closed = False
-        self._client = cast("Any", redis.Redis).from_url(
-            address,
-            socket_timeout=seconds,
-            socket_connect_timeout=seconds,
-            socket_keepalive=True,
-            socket_keepalive_options=KEEPALIVE,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-        self._subscription = self._client.pubsub()
-        try:
-            self._subscription.psubscribe(self._pattern)
-            self._confirm(1)
-        except BaseException:
-            self.close()
-            raise
+        self._connection = self._store.open_client().pubsub()
+        pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._store.channels + self._prefix)
+        self._connection.psubscribe(pattern + "*")
+        self._confirm(1)
 
-    def wait(self, seconds: float) -> list[News]:
-        """The changes of the prefix: waits for the first message, and returns all that have arrived."""
+    def _wait(self, seconds: float) -> list[News]:
+        """The changes: waits for the first message, and returns all that have arrived."""
         found, self._early = self._early, []
-        try:
-            if self._closed:
-                raise redis.ConnectionError("the watch has been closed")
-            message = self._subscription.get_message(timeout=0 if found else seconds)
-            while message is not None:
-                found += _news(message)
-                message = self._subscription.get_message(timeout=0)
-        except (redis.RedisError, OSError, ValueError) as error:
-            # ValueError: another thread has closed the connection.
-            raise self._store.unavailable(error) from error
+        if self.closed:
+            raise redis.ConnectionError("the watch has been closed")
+        message = self._connection.get_message(timeout=0 if found else seconds)
+        while message is not None:
+            found += self._news(message)
+            message = self._connection.get_message(timeout=0)
         return found
 
-    def follow(self, keys: Collection[str]) -> None:
+    def _follow(self, keys: Collection[str]) -> None:
         """Subscribe to the channels of these keys instead of the prefix."""
-        wanted = {self._channels + key for key in keys}
-        before = self._followed or set()
-        come, gone = wanted - before, before - wanted
-        try:
-            if come:
-                self._subscription.subscribe(*come)
-            if gone:
-                self._subscription.unsubscribe(*gone)
-            if self._followed is None:
-                self._subscription.punsubscribe(self._pattern)
-            self._confirm(len(come) + len(gone) + (self._followed is None))
-        except (redis.RedisError, OSError, ValueError) as error:
-            raise self._store.unavailable(error) from error
-        self._followed = wanted
+        watch = self._connection
+        wanted, before = {(self._store.channels + key).encode() for key in keys}, set(watch.channels)
+        changes = (
+            (watch.subscribe, wanted - before),
+            (watch.unsubscribe, before - wanted),
+            (watch.punsubscribe, set(watch.patterns)),
+        )
+        for change, names in changes:
+            if names:
+                change(*names)
+        self._confirm(sum(len(names) for _, names in changes))
 
     def _confirm(self, number: int) -> None:
         """Wait for Redis' confirmations: what is published from then on arrives here."""
         while number:
-            message = self._subscription.get_message(timeout=self._seconds)
+            message = self._connection.get_message(timeout=self._store.seconds)
             if message is None:
                 raise redis.TimeoutError("the subscription was not confirmed")
             number -= message["type"].endswith("subscribe")
-            self._early += _news(message)
+            self._early += self._news(message)
 
-    def close(self) -> None:
-        """End the subscription and its connection."""
-        self._closed = True
-        with suppress(redis.RedisError, OSError):
-            self._subscription.close()
-        self._client.connection_pool.disconnect()
-
-
-def _news(message: dict[str, Any]) -> list[News]:
-    """The change that a swap published; none if the message is a confirmation, or not ours."""
-    if not message["type"].endswith("message"):
-        return []
-    name, separator, held = message["data"].partition(b"\0")
-    try:
-        key = name.decode()
-        return [News(key, _document(held, key))] if separator else []
-    except (UnicodeDecodeError, StoreUnavailable):
-        return []
-
-
-def _expiry(expires_at: float | None, text: str) -> list[str]:
-    """The script's arguments: the given expiry, the text, the expiry in whole milliseconds."""
-    if expires_at is None:
-        return ["-", text, ""]
-    milliseconds = expires_at * 1000
-    ends = str(max(1, math.floor(milliseconds))) if milliseconds < LAST_MILLISECOND else ""
-    return [repr(float(expires_at)), text, ends]
+    def _news(self, message: dict[str, Any]) -> list[News]:
+        """The change that a swap published; none if the message is a confirmation, or not ours."""
+        if not message["type"].endswith("message"):
+            return []
+        channel, text = (message[part].decode(errors="replace") for part in ("channel", "data"))
+        return news_of(channel.removeprefix(self._store.channels), text)
 
 
 def _document(held: bytes, key: str) -> Document:
     try:
-        version, expires_at, text = held.decode().split(" ", 2)
-        return Document(decode(text, key), int(version), None if expires_at == "-" else float(expires_at))
+        return read_document(held.decode(), key)
     except ValueError:
         raise StoreUnavailable(f"the document under {key!r} is no longer in the store's format") from None

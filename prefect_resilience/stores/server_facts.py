@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.urls import StoreUrl
 
-ANSWER_SECONDS = 3.0
 TURNS = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
 """Which of two connections asks next. Aperiodic (Thue-Morse), because a pooler may rotate its connections."""
 
@@ -49,32 +45,24 @@ class PostgresFacts:
 
 def redis_facts(parsed: StoreUrl) -> RedisFacts:
     """Ask a Redis server by CONFIG and INFO; a managed service may forbid CONFIG."""
-    import redis
+    from redis import ResponseError
 
-    seconds = float(parsed.options.get("timeout", ANSWER_SECONDS))
-    made: Any = redis.Redis
-    client: Any = made.from_url(
-        parsed.path, socket_timeout=seconds, socket_connect_timeout=seconds, decode_responses=True
-    )
+    from prefect_resilience.stores.redis import RedisStore
 
-    def ask(question: Callable[..., dict[str, Any]], *names: str) -> dict[str, Any]:
-        answers: dict[str, Any] = {}
-        for name in names:
-            with suppress(redis.ResponseError):  # forbidden or unknown at this service
-                answers |= question(name)
-        return answers
+    def ask(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        config, info = dict[str, Any](), dict[str, Any]()
+        for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
+            with suppress(ResponseError):  # forbidden or unknown at this service
+                config |= client.config_get(name)
+        for name in ("server", "memory", "persistence", "replication"):
+            with suppress(ResponseError):
+                info |= client.info(name)
+        with suppress(ResponseError):
+            info["now"] = client.time()[0]
+        return config, info
 
-    def now(name: str) -> dict[str, Any]:
-        return {name: client.time()[0]}
-
-    try:
-        with client:
-            config = ask(client.config_get, "maxmemory-policy", "appendonly", "appendfsync", "save")
-            info = ask(client.info, "server", "memory", "persistence", "replication")
-            info |= ask(now, "now")
-    except (redis.RedisError, OSError) as error:
-        raise StoreUnavailable(redact(f"the store {parsed.canonical} could not answer: {error}")) from error
-    return read_redis(config, info)
+    with closing(RedisStore(parsed)) as store:
+        return read_redis(*store.using(ask))
 
 
 def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
@@ -103,14 +91,12 @@ def _has_snapshot(info: dict[str, Any]) -> bool | None:
 
 def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
     """Ask a PostgreSQL server through two simultaneous connections."""
-    import psycopg
+    from prefect_resilience.stores.postgres import PostgresStore, connect
 
-    from prefect_resilience.stores.postgres import Deadline, connect
-
-    deadline = Deadline(float(parsed.options.get("timeout", ANSWER_SECONDS)))
-    deadline.begin()
+    store = PostgresStore(parsed)
+    store.begin()
     try:
-        with connect(parsed.path, deadline) as first, connect(parsed.path, deadline) as second:
+        with connect(parsed.path, store.deadline) as first, connect(parsed.path, store.deadline) as second:
             row: Any = first.execute(
                 "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync')"
             ).fetchone()
@@ -120,5 +106,5 @@ def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
                 pids[turn].append(answer[0])
             announced = first.info.backend_pid
             return PostgresFacts(row[0], row[1], row[2], announced, tuple(pids[0]), tuple(pids[1]))
-    except psycopg.Error as error:
-        raise StoreUnavailable(redact(f"the store {parsed.canonical} could not answer: {error}")) from error
+    except (OSError, *store.errors) as error:
+        raise store.unavailable(error) from error

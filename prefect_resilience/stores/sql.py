@@ -1,7 +1,6 @@
-"""A store in a SQL database: connections, forks, errors and reading.
+"""A store in a SQL database: its table, connections and reading. sqlite.py and postgres.py write.
 
-The statements are few and short, so they are written out. A `Dialect` has the differences between databases:
-see sqlite.py and postgres.py.
+The statements are few and short, so they are written out, with parameters such as `:key`.
 """
 
 from __future__ import annotations
@@ -9,21 +8,13 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, NamedTuple
 
-from prefect_resilience.stores.base import (
-    ConnectedStore,
-    Document,
-    Swap,
-    before_nul,
-    check_key,
-    check_text,
-    decode,
-    prefix_end,
-)
-from prefect_resilience.stores.watching import News, Watch
+from prefect_resilience.stores.base import Document, check_key, decode, prefix_end
+from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap
+from prefect_resilience.stores.urls import StoreUrl
 
 KEPT = 5
 MOST = 10
@@ -92,7 +83,24 @@ class ConnectionPool:
                 self._idle.pop().close()
 
 
-T = TypeVar("T")
+class Deadline(threading.local):
+    """The deadline of the operation in this thread. Each operation may take `seconds`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends = math.inf
+
+    def begin(self) -> None:
+        """Begin an operation."""
+        self._ends = time.monotonic() + self.seconds
+
+    def left(self) -> float:
+        """The seconds until the deadline. Raises TimeoutError after it."""
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"no answer within {self.seconds:g} s")
+        return min(left, self.seconds)
+
 
 TABLE = "prefect_resilience_documents"
 EXPIRES = f"ix_{TABLE}_expires_at"
@@ -107,28 +115,17 @@ PURGE_AT_ONCE = 50
 PURGE_PAUSE = 1.0
 """Seconds between two purges of one process, if the last one removed fewer than PURGE_AT_ONCE rows."""
 
-MOST_ROWS = 50_000
-"""Rows that one statement of a scan reads at most if many documents have ended."""
 PAST_ENDED = (
     "SELECT * FROM (SELECT page.*, row_number() OVER (ORDER BY key) AS place FROM ({}) AS page) AS page"
-    " WHERE value IS NOT NULL OR place = {} ORDER BY key"
+    " WHERE value IS NOT NULL OR place = :size ORDER BY key"
 )
 """Of a page, the documents that live; and its last row, after which the next page begins."""
-
-GREATEST_VERSION = 2**63 - 2
-"""The version after this one still fits into 64 bits."""
-
-
-def alive(clock: str) -> str:
-    """The SQL condition that a row is a document: neither deleted nor expired by `clock`."""
-    expires_at = f"{TABLE}.expires_at"
-    return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
-
 
 IS_OPEN = "coalesce(closed, 0) <> version"
 """A process writes `closed`, the version of a document that is not open. One with an older version does not:
 what it writes is open until it is written again."""
 
+ADD_COLUMN = f"ALTER TABLE {TABLE} ADD COLUMN closed BIGINT"
 CREATE_INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {IS_OPEN}"
 
 
@@ -142,245 +139,177 @@ def creating_table(collation: str) -> tuple[str, str]:
     )
 
 
-class Statements(NamedTuple):
-    """The statements that create and change a document, with the parameters :key, :text, :expected and those
-    in the values of its columns."""
+class Schema(NamedTuple):
+    """Whether the table exists, its column `closed` and the index of open documents; its size in bytes."""
 
-    create: str
-    change: str
+    exists: bool
+    has_column: bool
+    has_index: bool
+    size: int
 
 
-def writing(columns: dict[str, str], clock: str, create_if: str, replace_if: str) -> Statements:
-    """The statements that give a document these values. A row whose document has ended is written over."""
-    changes = ", ".join(f"{name} = {value}" for name, value in columns.items())
-    create = (
-        f"INSERT INTO {TABLE} (key, {', '.join(columns)}) SELECT :key, {', '.join(columns.values())}"
-        f" WHERE {create_if} ON CONFLICT (key) DO UPDATE SET {changes}"
-        f" WHERE NOT {alive(clock)} AND {replace_if}"
+def alive(clock: str) -> str:
+    """The SQL condition that a row is a document: neither deleted nor expired by `clock`."""
+    expires_at = f"{TABLE}.expires_at"
+    return f"({TABLE}.value <> '{REMOVED}' AND ({expires_at} IS NULL OR {expires_at} > {clock}))"
+
+
+def assign(columns: dict[str, str]) -> str:
+    """These values as the assignments of an UPDATE."""
+    return ", ".join(f"{name} = {value}" for name, value in columns.items())
+
+
+def upsert(columns: dict[str, str]) -> str:
+    """The statement that writes a row with the key :key and these values, also over another one."""
+    return (
+        f"INSERT INTO {TABLE} (key, {', '.join(columns)}) VALUES (:key, {', '.join(columns.values())})"
+        f" ON CONFLICT (key) DO UPDATE SET {assign(columns)}"
     )
-    change = f"UPDATE {TABLE} SET {changes} WHERE key = :key AND version = :expected AND {alive(clock)}"
-    return Statements(create, change)
-
-
-class Dialect:
-    """The differences between databases.
-
-    `errors` are the driver's exceptions. `one_writer`: the threads of a process write one after the other.
-    `parameter` is the driver's notation of a parameter, `clock` the SQL expression for the database's clock.
-    `patience` is the time to wait for a connection, in seconds. `migrated`: whether the table has the column
-    that shows what is open.
-    """
-
-    errors: tuple[type[Exception], ...]
-    one_writer: bool
-    parameter: str
-    clock: str
-    patience: float
-    migrated: bool = False
-    _purge_at = -math.inf
-
-    def begin(self) -> None:
-        """Begin an operation in this thread; a dialect may start its deadline here."""
-
-    def connect(self) -> Connection:
-        """A new connection to a database that has the schema; may raise the driver's errors."""
-        raise NotImplementedError
-
-    def usable(self, connection: Connection) -> bool:
-        """Whether a connection that was not used for a while is still open."""
-        return True
-
-    def prepare(self, pool: ConnectionPool) -> None:
-        """Called before a new pool is used; may raise the driver's errors."""
-
-    def stale(self) -> bool:
-        """Whether the database of the last pool has been deleted or replaced."""
-        return False
-
-    def now(self, ask: Callable[[str], Any]) -> float:
-        """The database's clock; `ask` runs a statement that returns one value."""
-        return float(ask(f"SELECT {self.clock}"))
-
-    def purge(self, connection: Connection) -> int:
-        """Remove up to PURGE_AT_ONCE rows of ended documents and return their number."""
-        raise NotImplementedError
-
-    def tidy(self, connection: Connection) -> None:
-        """Purge from time to time; the next swap continues if there may be more to remove."""
-        now = time.monotonic()
-        if now >= self._purge_at and self.purge(connection) < PURGE_AT_ONCE:
-            self._purge_at = now + PURGE_PAUSE
-
-    def swap(self, connection: Connection, asked: Swap) -> int:
-        """`WatchedStore.swap`, committed. After an error the connection is closed, which rolls back."""
-        raise NotImplementedError
-
-    def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
-        """`Store.delete`, committed, as in `swap`."""
-        raise NotImplementedError
-
-    def watch(self, prefix: str) -> Watch:
-        """`WatchedStore.watch`; may raise the driver's errors."""
-        raise NotImplementedError
 
 
 class SqlStore(ConnectedStore[ConnectionPool]):
-    """Documents as rows. Safe between threads, processes, and across a fork."""
+    """Documents as rows. Safe between threads, processes, and across a fork.
 
-    def __init__(self, url: str, dialect: Dialect) -> None:
-        super().__init__(url)
-        self._dialect = dialect
-        self.errors: tuple[type[Exception], ...] = dialect.errors
-        # For a database with one writer, threads queue here and not at the database.
-        self._writing = threading.Lock()
-        lives = alive(dialect.clock)
-        self._load = (
-            f"SELECT key, version, value, expires_at FROM {TABLE} WHERE {lives} AND key = "
-            + self._parameter("wanted")
-        )
+    What databases differ in: `clock`, the SQL expression for the time; `creation`, the statements that create
+    the schema as version 0.2 knows it; and what raises NotImplementedError here. `has_column`: whether the
+    table has the column that shows what is open.
+    """
+
+    clock: str
+    creation: tuple[str, ...]
+    has_column: bool = False
+    _writing: AbstractContextManager[Any] = nullcontext()
+    _purge_at: float = -math.inf
+
+    def __init__(self, parsed: StoreUrl) -> None:
+        super().__init__(parsed.canonical)
+        self._path = parsed.path
+        self.deadline: Deadline = Deadline(parsed.seconds)
+        lives = alive(self.clock)
+        self._find = f"SELECT version, value, expires_at FROM {TABLE} WHERE key = :key AND {lives}"
         # Also the keys of ended documents, so that a statement takes a bounded time however many there are.
-        columns = f"SELECT key, version, CASE WHEN {lives} THEN value END AS value, expires_at FROM {TABLE}"
-        self._select = f"{columns} WHERE key "
-        self._select_open = f"{columns} WHERE {IS_OPEN} AND key "
+        self._select = (
+            f"SELECT key, version, CASE WHEN {lives} THEN value END AS value, expires_at FROM {TABLE}"
+        )
 
     def load(self, key: str) -> Document | None:
         """The live document under `key`, or None."""
-        rows = self._using(_rows, self._load, {"wanted": check_key(key)})
-        return _document(rows[0]) if rows else None
+        return self.using(self.find, check_key(key))
+
+    def find(self, connection: Connection, key: str) -> Document | None:
+        """The live document under `key`, read over this connection."""
+        row = self.execute(connection, self._find, key=key).fetchone()
+        return None if row is None else Document(decode(row[1], key), row[0], row[2])
+
+    def begin(self) -> None:
+        """Begin an operation: its deadline counts from now."""
+        self.deadline.begin()
+
+    def execute(self, connection: Connection, statement: str, **values: Any) -> Any:
+        """Run a statement with these parameters; the cursor."""
+        return connection.execute(statement, values)
+
+    def connect(self) -> Connection:
+        """A new connection to a database that has the schema; may raise the driver's errors."""
+        connection = self._dial()
+        try:
+            self._set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def _swap(self, asked: Swap) -> int:
-        if not 0 <= asked.expected_version <= GREATEST_VERSION:
-            return 0
-        return self._changing(self._dialect.swap, asked)
+        with self._writing:
+            return self.using(self._write, asked)
 
     def _delete(self, key: str, expected_version: int) -> bool:
-        if expected_version > GREATEST_VERSION:
-            return False
-        return self._changing(self._dialect.delete, key, expected_version)
-
-    def _scan(
-        self, prefix: str, after: str | None, limit: int, only_open: bool
-    ) -> list[tuple[str, Document]]:
-        if only_open:
-            self._using(_nothing)  # whoever connects sees whether there is the column
-        select = self._select_open if only_open and self._dialect.migrated else self._select
-        if "\0" in prefix:
-            return []
-        beyond = None if after is None else before_nul(check_text(after))
-        # One lower bound only: with two, SQLite starts at the first and reads all keys up to the other.
-        goes_on = beyond is not None and beyond >= prefix
-        bounds: dict[str, Any] = {"start": beyond if goes_on else prefix, "most": limit}
-        end = prefix_end(prefix)
-        rest = f" ORDER BY key LIMIT {self._parameter('most')}"
-        if end is not None:
-            bounds["before"] = end
-            rest = f" AND key < {self._parameter('before')}{rest}"
-        found: list[tuple[str, Document]] = []
-        while bounds["most"] > 0:
-            query = f"{select}{'>' if goes_on else '>='}{self._parameter('start')}{rest}"
-            rows = self._using(_rows, PAST_ENDED.format(query, self._parameter("most")), bounds)
-            found += [(row[0], _document(row)) for row in rows if row[2] is not None]
-            if len(found) >= limit or not rows or rows[-1][4] < bounds["most"]:
-                break
-            # Ended documents are in the way: more at once.
-            goes_on, most = True, min(MOST_ROWS, 8 * bounds["most"])
-            bounds = {**bounds, "start": rows[-1][0], "most": most}
-        return found[:limit]
-
-    def now(self) -> float:
-        """Seconds since the epoch by the database's clock."""
-        return self._dialect.now(lambda statement: self._using(_rows, statement, {})[0][0])
-
-    def watch(self, prefix: str) -> Watch:
-        """Watch the keys that start with `prefix`, over one connection. Raises StoreUnavailable."""
-        check_text(prefix)
-        self._dialect.begin()
-        try:
-            with self._connect().connection():
-                pass  # the schema exists
-            return Translated(self._dialect.watch(prefix), self)
-        except (OSError, *self._dialect.errors) as error:
-            raise self.unavailable(error) from error
-
-    def close(self) -> None:
-        """Close the connections of this process."""
-        self.closed = True
-        self._close_pool()
-
-    def _parameter(self, name: str) -> str:
-        return self._dialect.parameter.format(name)
-
-    def _changing(self, work: Callable[..., T], *arguments: Any) -> T:
-        if not self._dialect.one_writer:
-            return self._using(work, *arguments)
         with self._writing:
-            return self._using(work, *arguments)
+            return self.using(self._remove, key, expected_version)
 
-    def _using(self, work: Callable[..., T], *arguments: Any) -> T:
-        """The result of `work` with a connection of its own. Driver errors become StoreUnavailable."""
-        self._dialect.begin()
-        try:
-            with self._connect().connection() as connection:
-                return work(connection, *arguments)
-        except (OSError, *self._dialect.errors) as error:
-            # The state of the connections is unknown, so the next operation opens new ones.
-            self._close_pool()
-            raise self.unavailable(error) from error
+    def _read(self, page: Page) -> tuple[Found, str | None]:
+        rows = self.using(self._rows, page)
+        found = [
+            (key, Document(decode(value, key), version, expires_at))
+            for key, version, value, expires_at, _ in rows
+            if value is not None
+        ]
+        return found, rows[-1][0] if rows and rows[-1][4] == page.size else None
+
+    def _rows(self, connection: Connection, page: Page) -> list[Any]:
+        end = prefix_end(page.prefix)
+        # One lower bound only: with two, SQLite starts at the first and reads all keys up to the other.
+        conditions = [f"key {'>' if page.beyond else '>='} :start"]
+        conditions += [] if end is None else ["key < :end"]
+        conditions += [IS_OPEN] if page.only_open and self.has_column else []
+        query = f"{self._select} WHERE {' AND '.join(conditions)} ORDER BY key LIMIT :size"
+        bounds = {"start": page.start, "end": end, "size": page.size}
+        return self.execute(connection, PAST_ENDED.format(query), **bounds).fetchall()
+
+    def _dial(self) -> Connection:
+        """A new connection; may raise the driver's errors."""
+        raise NotImplementedError
+
+    def _set_up(self, connection: Connection) -> None:
+        """Prepare a new connection, and create the schema if it is missing; safe against other processes.
+
+        An older table gets the column of open documents, and its index if it is small, unless something else
+        holds the table, or this user may not change it.
+        """
+        schema = self._schema(connection)
+        if self._lacks(schema):
+            unless_held = suppress(*self.errors) if schema.exists else nullcontext()
+            with unless_held, self._alone(connection, in_use=schema.exists):
+                for statement in self._lacks(self._schema(connection)):
+                    connection.execute(statement)
+            schema = self._schema(connection)
+        self.has_column = schema.has_column
+
+    def _lacks(self, schema: Schema) -> list[str]:
+        """The statements that complete a schema."""
+        statements = [] if schema.exists else [*self.creation]
+        statements += [] if schema.has_column else [ADD_COLUMN]
+        return statements if schema.has_index or schema.size > SMALL else [*statements, CREATE_INDEX]
+
+    def _schema(self, connection: Connection) -> Schema:
+        raise NotImplementedError
+
+    def _alone(self, connection: Connection, in_use: bool = False) -> AbstractContextManager[None]:
+        """A transaction in which no other process writes, or changes the schema. `in_use`: others need the
+        table meanwhile, so it does not wait long."""
+        raise NotImplementedError
+
+    def _write(self, connection: Connection, asked: Swap) -> int:
+        """`Store.swap`, committed. After an error the connection is closed, which rolls back."""
+        raise NotImplementedError
+
+    def _remove(self, connection: Connection, key: str, expected_version: int) -> bool:
+        """`Store.delete`, committed, as in `_write`."""
+        raise NotImplementedError
+
+    def _tidy(self, connection: Connection) -> None:
+        """Purge from time to time; the next swap continues if there may be more to remove."""
+        now = time.monotonic()
+        if now >= self._purge_at and self._purge(connection) < PURGE_AT_ONCE:
+            self._purge_at = now + PURGE_PAUSE
+
+    def _purge(self, connection: Connection) -> int:
+        """Remove up to PURGE_AT_ONCE rows of ended documents and return their number."""
+        raise NotImplementedError
+
+    def _is_usable(self, connection: Connection) -> bool:
+        """Whether a connection that was not used for a while is still open."""
+        return True
 
     def _open(self) -> ConnectionPool:
         if self._held is not None:
             self._held.close()
-        pool = ConnectionPool(self._dialect.connect, self._dialect.usable, self._dialect.patience)
-        self._dialect.prepare(pool)
-        return pool
+        return ConnectionPool(self.connect, self._is_usable, self.deadline.seconds)
 
-    def _is_stale(self) -> bool:
-        return self._dialect.stale()
+    def _borrow(self, held: ConnectionPool) -> AbstractContextManager[Connection]:
+        return held.connection()
 
-    def _close_pool(self) -> None:
-        if (pool := self._let_go()) is not None:
+    def _let_go(self) -> ConnectionPool | None:
+        if (pool := super()._let_go()) is not None:
             pool.close()
-
-    def after_fork(self) -> None:
-        self._writing = threading.Lock()
-        super().after_fork()
-
-
-class Translated:
-    """A watch that raises StoreUnavailable for the driver's errors."""
-
-    def __init__(self, watch: Watch, store: SqlStore) -> None:
-        self._watch = watch
-        self._store = store
-
-    def wait(self, seconds: float) -> list[News]:
-        """The changes since the last call, as `Watch.wait`."""
-        try:
-            return self._watch.wait(seconds)
-        except (OSError, *self._store.errors) as error:
-            raise self._store.unavailable(error) from error
-
-    def follow(self, keys: Collection[str]) -> None:
-        """Only the changes of these keys, as `Watch.follow`."""
-        try:
-            self._watch.follow(keys)
-        except (OSError, *self._store.errors) as error:
-            raise self._store.unavailable(error) from error
-
-    def close(self) -> None:
-        """Stop watching."""
-        with suppress(OSError, *self._store.errors):
-            self._watch.close()
-
-
-def _nothing(connection: Connection) -> None:
-    """Only connect."""
-
-
-def _rows(connection: Connection, statement: str, parameters: dict[str, Any]) -> list[Any]:
-    return connection.execute(statement, parameters).fetchall()
-
-
-def _document(row: tuple[Any, ...]) -> Document:
-    key, version, value, expires_at = row[:4]
-    return Document(decode(value, key), version, expires_at)
+        return pool

@@ -1,4 +1,4 @@
-"""SQLite under `SqlStore`: one file, shared by the threads and processes of one host."""
+"""A store in a SQLite file, shared by the threads and processes of one host."""
 
 from __future__ import annotations
 
@@ -6,51 +6,48 @@ import json
 import os
 import random
 import sqlite3
+import threading
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 
-from prefect_resilience.stores.base import Document, Swap, decode, prefix_end
+from prefect_resilience.stores.base import prefix_end
+from prefect_resilience.stores.connected import ConnectedWatch, Swap
 from prefect_resilience.stores.sql import (
-    CREATE_INDEX,
     EXPIRES,
     OPEN,
     PURGE_AT_ONCE,
-    SMALL,
     TABLE,
     Connection,
     ConnectionPool,
-    Dialect,
+    Schema,
     SqlStore,
     alive,
     creating_table,
-    writing,
+    upsert,
 )
 from prefect_resilience.stores.urls import StoreUrl
 from prefect_resilience.stores.watching import News
-
-BUSY_SECONDS = 5.0
 
 COUNTERS = "prefect_resilience_counters"
 """One row per number that must outlive the documents: so far the greatest version of a removed document."""
 FLOOR = "version_floor"
 
-SCHEMA = (
-    *creating_table("BINARY"),
-    f"CREATE TABLE IF NOT EXISTS {COUNTERS} (name VARCHAR(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL)",
-)
-
 # A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
-_FIND_FLOOR = f"SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'"
-_COLUMNS = {"version": ":next", "value": ":text", "expires_at": ":expiry", "closed": ":closed"}
-_OLD_COLUMNS = {name: value for name, value in _COLUMNS.items() if name != "closed"}
-_WRITE, _WRITE_OLD = (
-    writing(columns, _CLOCK, f":next > coalesce(({_FIND_FLOOR}), 0)", f"{TABLE}.version < :next")
-    for columns in (_COLUMNS, _OLD_COLUMNS)
+_SCHEMA = (
+    f"SELECT (SELECT count(*) FROM sqlite_master WHERE name IN ('{TABLE}', '{EXPIRES}', '{COUNTERS}')) = 3,"
+    f" EXISTS (SELECT * FROM pragma_table_info('{TABLE}') WHERE name = 'closed'),"
+    f" EXISTS (SELECT * FROM sqlite_master WHERE name = '{OPEN}'),"
+    " page_count * page_size FROM pragma_page_count, pragma_page_size"
 )
-_FIND = f"SELECT version, {alive(_CLOCK)} FROM {TABLE} WHERE key = ?"
-_ROW = f"SELECT key, version, value, expires_at FROM {TABLE} WHERE key = ? AND {alive(_CLOCK)}"
+_COLUMNS = {"version": ":version", "value": ":text", "expires_at": ":expires_at"}
+_WRITE_OLD, _WRITE = upsert(_COLUMNS), upsert({**_COLUMNS, "closed": ":closed"})
+_FIND_VERSION = (
+    f"SELECT coalesce(version, 0), coalesce({alive(_CLOCK)}, 0),"
+    f" coalesce((SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'), 0)"
+    f" FROM (SELECT 1) LEFT JOIN {TABLE} ON key = ?"
+)
 _FIND_EXPIRED = f"SELECT key, version FROM {TABLE} WHERE expires_at <= {_CLOCK} LIMIT {PURGE_AT_ONCE}"
 _RAISE_FLOOR = (
     f"INSERT INTO {COUNTERS} (name, value) VALUES ('{FLOOR}', ?)"
@@ -58,176 +55,117 @@ _RAISE_FLOOR = (
 )
 
 
-def open_sqlite(parsed: StoreUrl) -> SqlStore:
-    """The store in the file that the URL names; `?timeout=` is the time to wait for a lock (5 s)."""
-    patience = float(parsed.options.get("timeout", BUSY_SECONDS))
-    return SqlStore(parsed.canonical, SqliteDialect(parsed.path, patience))
-
-
-class SqliteDialect(Dialect):
+class SqliteStore(SqlStore):
     """A file in WAL mode with synchronous=FULL: committed changes survive a power failure.
 
-    A statement is its own transaction. An operation with several statements takes the file's write lock
-    first, so that its reads and writes are atomic.
+    An operation that writes takes the file's write lock first, so that it is atomic; `?timeout=` is the time
+    to wait for it (5 s). The threads of a process queue before, and not at the file.
     """
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
-    one_writer = True
-    parameter = ":{}"
-    clock = _CLOCK
+    clock: str = _CLOCK
+    creation: tuple[str, ...] = (
+        *creating_table("BINARY"),
+        f"CREATE TABLE IF NOT EXISTS {COUNTERS}"
+        " (name VARCHAR(64) NOT NULL PRIMARY KEY, value BIGINT NOT NULL)",
+    )
 
-    def __init__(self, path: str, patience: float) -> None:
-        self.patience = patience
-        self._path = path
+    def __init__(self, parsed: StoreUrl) -> None:
+        super().__init__(parsed)
         self._file: tuple[int, int] | None = None
+        self._writing = threading.Lock()
 
-    def connect(self) -> Connection:
-        """A connection in which each statement commits by itself."""
-        connection = sqlite3.connect(
-            self._path, timeout=self.patience, isolation_level=None, check_same_thread=False
-        )
-        try:
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.create_function("prefect_resilience_now", 0, lambda: time.time())
-            self._make_schema(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def prepare(self, pool: ConnectionPool) -> None:
-        """Create the folder and the file if they are missing, and remember the file's identity."""
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        with pool.connection():
-            self._file = self._identity()
-
-    def stale(self) -> bool:
-        """Whether the file was deleted or replaced: writes through the old connections would be lost."""
-        return self._identity() != self._file
-
-    def now(self, ask: Callable[[str], object]) -> float:
+    def now(self) -> float:
         """The host's clock: every process that can open this file in WAL mode runs on this host."""
         return time.time()
 
-    def swap(self, connection: Connection, asked: Swap) -> int:
-        """Usually one statement: it changes a row only if the version matches."""
-        self.tidy(connection)
-        if asked.expected_version:
-            return self._write(connection, asked, asked.expected_version + 1)
-        version = int(time.time() * 1e6)
-        if self._write(connection, asked, version):
-            return version
-        # The document exists, or the clock was set back to before the version of a removed document.
-        connection.execute("BEGIN IMMEDIATE")
-        highest, lives = connection.execute(_FIND, (asked.key,)).fetchone() or (0, False)
-        if not lives:
-            version = max(highest, _highest_removed(connection), version) + 1
-            self._write(connection, asked, version)
-        connection.execute("COMMIT")
-        return 0 if lives else version
-
-    def _write(self, connection: Connection, asked: Swap, version: int) -> int:
-        """Create or change a document; its new version, or 0."""
-        values = {"key": asked.key, "text": asked.text, "expiry": asked.expires_at, "next": version}
-        values |= {"expected": asked.expected_version, "closed": None if asked.open else version}
-        statements = _WRITE if self.migrated else _WRITE_OLD
-        statement = statements.change if asked.expected_version else statements.create
-        return version if connection.execute(statement, values).rowcount == 1 else 0
-
-    def delete(self, connection: Connection, key: str, expected_version: int) -> bool:
-        """Check the version and remove the document under the file's write lock."""
-        connection.execute("BEGIN IMMEDIATE")
-        found, lives = connection.execute(_FIND, (key,)).fetchone() or (0, False)
-        removed = bool(lives) and found == expected_version
-        if removed:
-            _remove(connection, [(key, expected_version)])
-        connection.execute("COMMIT")
-        return removed
-
-    def purge(self, connection: Connection) -> int:
-        """Remove expired rows. Does not take the write lock if nothing has expired."""
-        rows = connection.execute(_FIND_EXPIRED).fetchall()
-        if rows:
-            connection.execute("BEGIN IMMEDIATE")
-            rows = connection.execute(_FIND_EXPIRED).fetchall()
-            _remove(connection, rows)
-            connection.execute("COMMIT")
-        return len(rows)
-
     def watch(self, prefix: str) -> SqliteWatch:
-        """Look at the file's change counter, which costs microseconds."""
-        return SqliteWatch(self.connect(), prefix, self.stale)
+        """Look at the file's change counter, which costs microseconds. Raises StoreUnavailable."""
+        return SqliteWatch(self, prefix)
 
-    def _identity(self) -> tuple[int, int] | None:
+    def identity(self) -> tuple[int, int] | None:
+        """The file that the path leads to now, None if there is none."""
         try:
             found = os.stat(self._path)
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
-    def _make_schema(self, connection: Connection) -> None:
-        """Turn on the write-ahead log and create the schema; safe against other processes."""
-        deadline = time.monotonic() + self.patience
+    def after_fork(self) -> None:
+        self._writing = threading.Lock()
+        super().after_fork()
+
+    def _write(self, connection: Connection, asked: Swap) -> int:
+        with self._alone(connection):
+            self._tidy(connection)
+            found, lives, floor = connection.execute(_FIND_VERSION, (asked.key,)).fetchone()
+            if asked.expected_version != (found if lives else 0):
+                return 0
+            version = found + 1 if lives else max(found + 1, floor + 1, int(time.time() * 1e6))
+            values = {"key": asked.key, "text": asked.text, "expires_at": asked.expires_at}
+            values |= {"version": version, "closed": None if asked.open else version}
+            connection.execute(_WRITE if self.has_column else _WRITE_OLD, values)
+            return version
+
+    def _remove(self, connection: Connection, key: str, expected_version: int) -> bool:
+        with self._alone(connection):
+            found, lives, _ = connection.execute(_FIND_VERSION, (key,)).fetchone()
+            if is_expected := bool(lives) and found == expected_version:
+                _delete_rows(connection, [(key, found)])
+            return is_expected
+
+    def _purge(self, connection: Connection) -> int:
+        rows = connection.execute(_FIND_EXPIRED).fetchall()
+        if rows:
+            _delete_rows(connection, rows)
+        return len(rows)
+
+    def _dial(self) -> Connection:
+        """A connection in which each statement commits by itself; the folder is created if it is missing."""
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        return sqlite3.connect(
+            self._path, timeout=self.deadline.seconds, isolation_level=None, check_same_thread=False
+        )
+
+    def _set_up(self, connection: Connection) -> None:
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.create_function("prefect_resilience_now", 0, lambda: time.time())
+        deadline = time.monotonic() + self.deadline.seconds
         while True:
             try:
                 if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                     connection.execute("PRAGMA journal_mode=WAL")
-                if not _has(connection, TABLE, EXPIRES, COUNTERS):
-                    connection.execute("BEGIN IMMEDIATE")
-                    for statement in SCHEMA:
-                        connection.execute(statement)
-                    connection.execute("COMMIT")
-                self.migrated: bool = _has(connection, OPEN) or _migrate(connection)
-                return
+                return super()._set_up(connection)
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
                 time.sleep(random.uniform(0.005, 0.05))
 
+    def _schema(self, connection: Connection) -> Schema:
+        return Schema(*connection.execute(_SCHEMA).fetchone())
 
-def _has(connection: Connection, *names: str) -> bool:
-    wanted = ", ".join("?" * len(names))
-    found = f"SELECT count(*) FROM sqlite_master WHERE name IN ({wanted})"
-    return connection.execute(found, names).fetchone()[0] == len(names)
+    @contextmanager
+    def _alone(self, connection: Connection, in_use: bool = False) -> Generator[None]:
+        with connection:  # commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
+            yield
 
+    def _open(self) -> ConnectionPool:
+        pool = super()._open()
+        with pool.connection():
+            self._file = self.identity()
+        return pool
 
-def _migrate(connection: Connection) -> bool:
-    """Add the column and the index of open documents, if the file may be written. A large one stays without
-    the index. Returns whether there is the column."""
-    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
-    is_large = pages * size > SMALL
-    if is_large and _has_column(connection):
-        return True
-    with suppress(sqlite3.OperationalError):
-        connection.execute("BEGIN IMMEDIATE")
-        if not _has_column(connection):
-            connection.execute(f"ALTER TABLE {TABLE} ADD COLUMN closed BIGINT")
-        if not is_large:
-            connection.execute(CREATE_INDEX)
-        connection.execute("COMMIT")
-    if connection.in_transaction:
-        connection.execute("ROLLBACK")
-    return _has_column(connection)
+    def _is_stale(self) -> bool:
+        """Whether the file was deleted or replaced: writes through the old connections would be lost."""
+        return self.identity() != self._file
 
 
-def _has_column(connection: Connection) -> bool:
-    names = connection.execute("SELECT name FROM pragma_table_info(?)", (TABLE,)).fetchall()
-    return ("closed",) in names
-
-
-def _highest_removed(connection: Connection) -> int:
-    found = connection.execute(_FIND_FLOOR).fetchone()
-    return 0 if found is None else int(found[0])
-
-
-def _remove(connection: Connection, rows: list[tuple[str, int]]) -> None:
+def _delete_rows(connection: Connection, rows: list[tuple[str, int]]) -> None:
     """Delete rows, and raise the floor so that new documents get greater versions."""
     connection.executemany(f"DELETE FROM {TABLE} WHERE key = ?", [(key,) for key, _ in rows])
-    if rows:
-        connection.execute(_RAISE_FLOOR, (max(version for _, version in rows),))
+    connection.execute(_RAISE_FLOOR, (max(version for _, version in rows),))
 
 
 LOOK_EVERY = 0.02
@@ -236,24 +174,24 @@ PATIENT = 20
 """The next look comes PATIENT times as long after a reading as it took: 5 % of a core at most."""
 
 
-class SqliteWatch:
+class SqliteWatch(ConnectedWatch[SqliteStore]):
     """Reads the versions under a prefix whenever another connection has changed the file."""
 
-    def __init__(self, connection: Connection, prefix: str, is_stale: Callable[[], bool]) -> None:
-        self._connection = connection
-        self._is_stale = is_stale
-        end = prefix_end(prefix)
-        bounds = "key >= ?" if end is None else "key >= ? AND key < ?"
-        self._read_from(bounds, (prefix,) if end is None else (prefix, end))
+    def _begin(self) -> None:
+        self._connection = self._store.connect()
+        self._file = self._store.identity()
         self._interval = LOOK_EVERY
+        end = prefix_end(self._prefix)
+        bounds = (self._prefix,) if end is None else (self._prefix, end)
+        self._read_from(" AND ".join(["key >= ?", "key < ?"][: len(bounds)]), bounds)
 
-    def wait(self, seconds: float) -> list[News]:
-        """The changes of the prefix, within LOOK_EVERY seconds or a little more."""
+    def _wait(self, seconds: float) -> list[News]:
+        """The changes, within LOOK_EVERY seconds or a little more."""
         deadline = time.monotonic() + seconds
         while True:
-            if self._is_stale():
+            if self._store.identity() != self._file:
                 raise sqlite3.OperationalError("the file was deleted or replaced")
-            changes = self._counter()
+            changes = self._count_changes()
             if changes != self._changes:
                 self._changes = changes
                 if news := self._read():
@@ -263,33 +201,26 @@ class SqliteWatch:
                 return []
             time.sleep(min(left, self._interval))
 
-    def follow(self, keys: Collection[str]) -> None:
-        """Read only the versions of these keys."""
+    def _follow(self, keys: Collection[str]) -> None:
         self._read_from("key IN (SELECT value FROM json_each(?))", (json.dumps(list(keys)),))
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+    def _read_from(self, condition: str, bounds: tuple[str, ...]) -> None:
+        """From now on, the changes of the keys that the condition selects."""
+        self._find_versions = f"SELECT key, version FROM {TABLE} WHERE {condition} AND {alive(_CLOCK)}"
+        self._bounds = bounds
+        self._changes = self._count_changes()
+        self._versions = self._read_versions()
 
-    def _read_from(self, condition: str, parameters: tuple[str, ...]) -> None:
-        self._within = f"FROM {TABLE} WHERE {condition} AND {alive(_CLOCK)}"
-        self._bounds = parameters
-        self._changes = self._counter()
-        self._known = self._versions()
-
-    def _counter(self) -> int:
+    def _count_changes(self) -> int:
         return self._connection.execute("PRAGMA data_version").fetchone()[0]
 
-    def _versions(self) -> dict[str, int]:
-        return dict(self._connection.execute(f"SELECT key, version {self._within}", self._bounds))
+    def _read_versions(self) -> dict[str, int]:
+        return dict(self._connection.execute(self._find_versions, self._bounds))
 
     def _read(self) -> list[News]:
         begun = time.monotonic()
-        versions = self._versions()
-        changed = [key for key, version in versions.items() if self._known.get(key) != version]
-        self._known = versions
+        before, self._versions = self._versions, self._read_versions()
+        changed = [key for key, version in self._versions.items() if before.get(key) != version]
         self._interval = max(LOOK_EVERY, PATIENT * (time.monotonic() - begun))
-        rows = [self._connection.execute(_ROW, (key,)).fetchone() for key in changed]
-        return [
-            News(row[0], Document(decode(row[2], row[0]), row[1], row[3])) for row in rows if row is not None
-        ]
+        found = [News(key, self._store.find(self._connection, key)) for key in changed]
+        return [news for news in found if news.document is not None]

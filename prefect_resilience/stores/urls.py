@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -13,62 +13,9 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 
 REDIS_OPTIONS = {
-    "prefix",
-    "db",
-    "username",
-    "password",
-    "ssl_ca_certs",
-    "ssl_ca_path",
-    "ssl_cert_reqs",
-    "ssl_certfile",
-    "ssl_check_hostname",
-    "ssl_keyfile",
-    "timeout",
+    *("prefix", "timeout", "db", "username", "password", "ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs"),
+    *("ssl_certfile", "ssl_check_hostname", "ssl_keyfile"),
 }
-OURS = {"postgresql": {"timeout"}, "redis": {"timeout", "prefix"}}
-_PREFIX = re.compile(r"[\w.:/-]{1,100}", re.ASCII)
-
-
-def _split(url: str) -> SplitResult:
-    split = urlsplit(url)
-    if split.fragment or "#" in url or "@" in split.path or "@" in split.query.partition("=")[0]:
-        raise ValueError("percent-encode @ / ? # in the user and the password, as %40 %2F %3F %23")
-    return split
-
-
-def _authority(split: SplitResult, usual_port: str) -> str:
-    """user:password@host:port in canonical form; there may be several hosts."""
-    login, at, hosts = split.netloc.rpartition("@")
-    user, colon, password = login.partition(":")
-    shown = [_host(host, usual_port) for host in hosts.split(",")]
-    return f"{_again(user)}{colon}{_again(password)}{at}{','.join(shown)}"
-
-
-def _host(text: str, usual_port: str) -> str:
-    host, colon, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
-    if not colon:
-        return text.lower()
-    if not port.isdecimal():
-        raise ValueError("the port is not a number")
-    return host.lower() if port == usual_port else f"{host.lower()}:{port}"
-
-
-def _again(text: str) -> str:
-    return quote(unquote(text), safe="")
-
-
-def _options(query: str) -> dict[str, str]:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    timeout = options.get("timeout", "1")
-    if not re.fullmatch(r"\d+(\.\d+)?", timeout) or not 0 < float(timeout) <= 300:
-        raise ValueError("the timeout must be a number of seconds, at most 300")
-    return options
-
-
-def _with(base: str, options: dict[str, str]) -> str:
-    return base + ("?" + urlencode(sorted(options.items()), quote_via=quote) if options else "")
-
-
 FORMS = (
     "write sqlite:///path/to/file.db for a file, postgresql://user:password@host/database or "
     "redis://host:6379/0 for a server, or memory:// for this process alone"
@@ -88,6 +35,11 @@ class StoreUrl:
     canonical: str
     path: str
     options: dict[str, str]
+
+    @property
+    def seconds(self) -> float:
+        """The `timeout` of an operation: by default 3 s, and 5 s for a file's lock."""
+        return float(self.options.get("timeout", 5.0 if self.kind == "sqlite" else 3.0))
 
 
 def parse_url(url: str) -> StoreUrl:
@@ -112,34 +64,30 @@ def _sqlite(url: str) -> StoreUrl:
     path, _, query = url.partition("://")[2].partition("?")
     if not path.startswith("/") or path in {"/", "/:memory:"}:
         raise ValueError("the path of the file is missing")
-    options = _options(query)
-    if options.keys() - {"timeout"}:
-        raise ValueError("the only option is timeout, in seconds, as in sqlite:///file.db?timeout=5")
+    options = _options(query, {"timeout"})
     absolute = os.path.abspath(os.path.expanduser(path[1:]))
-    return StoreUrl("sqlite", _with(f"sqlite:///{absolute}", options), absolute, options)
+    return StoreUrl("sqlite", _with_options(f"sqlite:///{absolute}", options), absolute, options)
 
 
 def _postgres(url: str) -> StoreUrl:
     split = _split(url)
     if not split.path.strip("/"):
         raise ValueError("the name of the database is missing")
-    return _server(
-        "postgresql", f"postgresql://{_authority(split, '5432')}{split.path}", _options(split.query)
-    )
+    base = f"postgresql://{_authority(split, '5432')}{split.path}"
+    return _server("postgresql", base, _options(split.query))
 
 
 def _redis(url: str) -> StoreUrl:
     split = _split(url)
-    options = _options(split.query)
-    if unknown := options.keys() - REDIS_OPTIONS:
-        raise ValueError(f"unknown option {min(unknown)}; write one of {', '.join(sorted(REDIS_OPTIONS))}")
-    if not _PREFIX.fullmatch(options.get("prefix", "p")):
+    options = _options(split.query, REDIS_OPTIONS)
+    if not re.fullmatch(r"[\w.:/-]{1,100}", options.get("prefix", "p"), re.ASCII):
         raise ValueError("the prefix may contain only letters, digits and _ . : / -")
+    path = split.path.strip("/")
     if split.scheme == "unix":
-        if not split.path.strip("/"):
+        if not path:
             raise ValueError("the path of the socket is missing")
         return _server("redis", f"unix://{_authority(split, '')}{split.path}", options)
-    database = split.path.strip("/") or options.pop("db", "0")
+    database = path or options.pop("db", "0")
     if not database.isdecimal():
         raise ValueError("the database must be a number, as in redis://host:6379/0")
     host = _authority(split, "6379") or "localhost"
@@ -148,8 +96,9 @@ def _redis(url: str) -> StoreUrl:
 
 def _server(kind: Literal["postgresql", "redis"], base: str, options: dict[str, str]) -> StoreUrl:
     """The URL of a server; `path` is without our own options, which the driver does not know."""
-    own = {name: value for name, value in options.items() if name not in OURS[kind]}
-    return StoreUrl(kind, _with(base, options), _with(base, own), options)
+    ours = ("timeout", "prefix") if kind == "redis" else ("timeout",)
+    theirs = {name: value for name, value in options.items() if name not in ours}
+    return StoreUrl(kind, _with_options(base, options), _with_options(base, theirs), options)
 
 
 _READERS: dict[str, Callable[[str], StoreUrl]] = {
@@ -158,6 +107,37 @@ _READERS: dict[str, Callable[[str], StoreUrl]] = {
     **dict.fromkeys(("postgresql", "postgres", "postgresql+psycopg"), _postgres),
     **dict.fromkeys(("redis", "rediss", "unix"), _redis),
 }
+
+
+def _split(url: str) -> SplitResult:
+    split = urlsplit(url)
+    if split.fragment or "#" in url or "@" in split.path or "@" in split.query.partition("=")[0]:
+        raise ValueError("percent-encode @ / ? # in the user and the password, as %40 %2F %3F %23")
+    return split
+
+
+def _authority(split: SplitResult, usual_port: str) -> str:
+    """user:password@host:port in canonical form; there may be several hosts."""
+    login, at, hosts = split.netloc.rpartition("@")
+    if not re.fullmatch(r"((\[[^]]*\]|[^:,]*)(:\d+)?(,|$))*", hosts):
+        raise ValueError("the port is not a number")
+    shown = ":".join(quote(unquote(part), safe="") for part in login.split(":", 1))
+    return f"{shown}{at}{re.sub(rf':{usual_port}(?=,|$)', '', hosts.lower())}"
+
+
+def _options(query: str, allowed: Collection[str] = ()) -> dict[str, str]:
+    """The parameters of a query. Without `allowed` the driver judges them."""
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    if allowed and (unknown := options.keys() - allowed):
+        raise ValueError(f"unknown option {min(unknown)}; write one of {', '.join(sorted(allowed))}")
+    timeout = options.get("timeout", "1")
+    if not re.fullmatch(r"\d+(\.\d+)?", timeout) or not 0 < float(timeout) <= 300:
+        raise ValueError("the timeout must be a number of seconds, at most 300")
+    return options
+
+
+def _with_options(base: str, options: dict[str, str]) -> str:
+    return base + ("?" + urlencode(sorted(options.items()), quote_via=quote) if options else "")
 
 
 def _show(url: object) -> str:

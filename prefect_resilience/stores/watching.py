@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from prefect_resilience.stores.base import Document, Store
 
@@ -45,19 +45,7 @@ class Watch(Protocol):
 
 @runtime_checkable
 class WatchedStore(Store, Protocol):
-    """A store that pushes its changes."""
-
-    def swap(
-        self,
-        key: str,
-        expected_version: int,
-        value: Any,
-        expires_at: float | None = None,
-        open: bool = False,
-        publish: bool = False,
-    ) -> int:
-        """As `Store.swap`; with `publish`, every watch of a prefix of `key` gets News if this call writes."""
-        ...
+    """A store that pushes its changes: those that a swap was to publish."""
 
     def watch(self, prefix: str) -> Watch:
         """Watch the keys that start with `prefix`, over one connection. Raises StoreUnavailable."""

@@ -34,7 +34,7 @@ def test_the_last_page_of_sqlite_costs_what_the_first_does(
         connection.set_progress_handler(step, 10)
         return [(0,)]
 
-    store._using(counted)
+    store.using(counted)
     costs: list[int] = []
     after = None
     while page := store.scan("item/", after, PAGE):

@@ -129,7 +129,7 @@ def test_postgres_keeps_plans_for_those_who_speak_to_it_without_a_pooler(
             version = store.swap("key", version, number)
             assert store.load("key").value == number
         count = "SELECT count(*) FROM pg_prepared_statements"
-        plans = store._using(lambda connection: connection.execute(count, prepare=False).fetchone()[0])
+        plans = store.using(lambda connection: connection.execute(count, prepare=False).fetchone()[0])
         store.delete("key", version)
         store.close()
         return plans
@@ -152,7 +152,7 @@ def test_postgres_is_not_asked_whether_it_is_there_while_it_is_busy(
             connection, "execute", lambda text, *more: asked.append(text) or execute(text, *more)
         )
 
-    store._using(listen)
+    store.using(listen)
     monkeypatch.setattr(postgres, "FRESH_SECONDS", 60.0)
     store.load("key")
     assert len(asked) == 1
@@ -290,9 +290,9 @@ def test_messages_of_other_keys_are_not_sent_to_a_process(redis_url: str, postgr
         with closing(cast("Any", store.watch("circuit/"))) as watch:
             watch.follow(["circuit/a", "circuit/b"])
             if url == redis_url:
-                channels.append(len(watch._subscription.channels) + len(watch._subscription.patterns))
+                channels.append(len(watch._connection.channels) + len(watch._connection.patterns))
             else:
-                listening = watch._watch._connection.execute("SELECT pg_listening_channels()").fetchall()
+                listening = watch._connection.execute("SELECT pg_listening_channels()").fetchall()
                 channels.append(len(listening))
     assert channels == [2, 2]
 

@@ -87,7 +87,7 @@ def test_a_system_without_poll_tests_every_kept_connection(
     monkeypatch.delattr(select, "poll", raising=False)
     store: Any = open_store(postgres_url)
     version = store.swap("key", 0, 1)
-    store._using(lambda connection: setattr(connection, "used_at", connection.used_at + 3600))
+    store.using(lambda connection: setattr(connection, "used_at", connection.used_at + 3600))
     assert store.swap("key", version, 2) > version
     connection = store._held._idle[0]
     assert not connection.silent()
