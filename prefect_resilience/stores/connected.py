@@ -103,13 +103,12 @@ class ConnectedStore(Generic[T]):
         start = "" if after is None else check_text(after).partition("\0")[0]
         beyond = after is not None and start >= prefix
         page = Page(prefix, start if beyond else prefix, beyond, min(limit, self.most), only_open)
-        last = None if limit <= 0 or "\0" in prefix else page.start
-        found: Found = []
+        found, last = self._read(page) if limit > 0 and "\0" not in prefix else ([], None)
         while last is not None and len(found) < limit:
+            # Ended documents may be in the way: more at once.
+            page = page._replace(start=last, beyond=True, size=min(self.most, 8 * page.size))
             documents, last = self._read(page)
             found += documents
-            # Ended documents may be in the way: more at once.
-            page = page._replace(start=last or "", beyond=True, size=min(self.most, 8 * page.size))
         return found[:limit]
 
     def _swap(self, asked: Swap) -> int:

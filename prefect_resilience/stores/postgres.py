@@ -16,7 +16,7 @@ import math
 import re
 import select
 import time
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
@@ -26,8 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.connected import Swap
-from prefect_resilience.stores.postgres_news import PUBLISH, PostgresWatch
+from prefect_resilience.stores.connected import ConnectedWatch, Swap, news_of
 from prefect_resilience.stores.sql import (
     OPEN,
     PURGE_AT_ONCE,
@@ -35,14 +34,15 @@ from prefect_resilience.stores.sql import (
     TABLE,
     Connection,
     Deadline,
-    Schema,
     SqlStore,
+    TableState,
     alive,
     assign,
     creating_table,
     upsert,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
+from prefect_resilience.stores.watching import News
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -88,7 +88,7 @@ def _until(deadline: Deadline, gen: Generator[Any, Any, Any]) -> Generator[Any, 
         while True:
             ready = yield wanted
             if not ready:
-                deadline.left()
+                deadline.seconds_left()
             wanted = gen.send(ready)
     except StopIteration as done:
         return done.value
@@ -101,7 +101,7 @@ KEEPALIVE = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count":
 def connect(conninfo: str, deadline: Deadline) -> BoundedConnection:
     """A connection in autocommit, made within the deadline (at least 2 s, the minimum of libpq)."""
     options: dict[str, Any] = {**KEEPALIVE, **conninfo_to_dict(conninfo)}
-    options |= {"connect_timeout": max(2, math.ceil(deadline.left())), "client_encoding": "utf8"}
+    options |= {"connect_timeout": max(2, math.ceil(deadline.seconds_left())), "client_encoding": "utf8"}
     # Behind a pooler, the next query may reach another server without prepared statements.
     connection = BoundedConnection.connect(autocommit=True, prepare_threshold=None, **options)
     connection.deadline = deadline
@@ -151,6 +151,27 @@ _PURGE = (
 )
 
 
+# -- news of changes: NOTIFY in the statement of the swap, LISTEN on one connection
+
+CHANNEL = "prefect_resilience_news"
+
+LONGEST_MESSAGE = 7_900
+"""Bytes of a message; PostgreSQL's limit is 8,000. A longer message has only the key."""
+
+CHANNELS = 256
+"""Each key has one of these channels, by its hash, so that few messages of other keys reach a process."""
+
+_CHANNELS_OF = "SELECT DISTINCT hashtext(key) & %s FROM unnest(CAST(%s AS TEXT[])) key"
+_KEY = f"concat_ws(' ', {TABLE}.tableoid, char_length({TABLE}.key), {TABLE}.key)"
+# In the same statement, so that the message is sent if and only if the swap is committed.
+PUBLISH = (
+    f", pg_notify('{CHANNEL}_' || (hashtext({TABLE}.key) & {CHANNELS - 1}), CASE"
+    f" WHEN octet_length({TABLE}.key) + octet_length({TABLE}.value) < {LONGEST_MESSAGE - 100} THEN"
+    f" concat_ws(' ', {_KEY}, {TABLE}.version, coalesce({TABLE}.expires_at::TEXT, '-'), {TABLE}.value)"
+    f" ELSE {_KEY} END)"
+)
+
+
 @cache
 def _writing(is_new: bool, has_column: bool, publish: bool) -> str:
     """The statement that creates or changes a document, and returns its new version."""
@@ -163,7 +184,7 @@ def _writing(is_new: bool, has_column: bool, publish: bool) -> str:
 
 
 @cache
-def _named(statement: str) -> str:
+def _rename_parameters(statement: str) -> str:
     """A statement with psycopg's notation of parameters."""
     return re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement)
 
@@ -198,7 +219,7 @@ class PostgresStore(SqlStore):
 
     def execute(self, connection: Connection, statement: str, **values: Any) -> Any:
         """Run a statement with these parameters; the cursor."""
-        return connection.execute(_named(statement), values)
+        return connection.execute(_rename_parameters(statement), values)
 
     def _write(self, connection: Connection, asked: Swap) -> int:
         """One statement: an insert (also over a removed document), or an update of one version."""
@@ -222,7 +243,7 @@ class PostgresStore(SqlStore):
     def _dial(self) -> BoundedConnection:
         return connect(self._path, self.deadline)
 
-    def _set_up(self, connection: Connection) -> None:
+    def _prepare(self, connection: Connection) -> None:
         milliseconds = str(max(1, int(self.deadline.seconds * 1000)))
         # statement_timeout stops abandoned statements; READ COMMITTED suffices for single statements.
         row = connection.execute(
@@ -234,11 +255,11 @@ class PostgresStore(SqlStore):
         if row[0] == connection.info.backend_pid:
             # There is no pooler in between, so the server keeps prepared statements of this connection.
             connection.prepare_threshold = PREPARE_AFTER
-        super()._set_up(connection)
+        super()._prepare(connection)
 
-    def _schema(self, connection: Connection) -> Schema:
+    def _schema(self, connection: Connection) -> TableState:
         names = {"table": TABLE, "versions": VERSIONS, "index": OPEN}
-        return Schema(*self.execute(connection, _SCHEMA, **names).fetchone())
+        return TableState(*self.execute(connection, _SCHEMA, **names).fetchone())
 
     @contextmanager
     def _alone(self, connection: Connection, in_use: bool = False) -> Generator[None]:
@@ -259,3 +280,47 @@ class PostgresStore(SqlStore):
             return False
         connection.used_at = now
         return True
+
+
+class PostgresWatch(ConnectedWatch[PostgresStore]):
+    """LISTEN on one connection."""
+
+    def _begin(self) -> None:
+        self._keys: frozenset[str] | None = None
+        self._channels = frozenset[int]()
+        self._connection = self._store.connect()
+        if self._connection.prepare_threshold is None:
+            raise psycopg.OperationalError("LISTEN needs a connection without a pooler in between")
+        self._listen(frozenset(range(CHANNELS)))
+        # A channel belongs to the whole database, which may have a store in each of its schemas.
+        self._table = self._connection.execute("SELECT CAST(to_regclass(%s) AS oid)", [TABLE]).fetchone()[0]
+        self._connection.deadline = None  # it waits as long as it is asked to
+
+    def _wait(self, seconds: float) -> list[News]:
+        """The changes: waits for the first message, and returns all that came with it."""
+        messages = self._connection.notifies(timeout=seconds, stop_after=1)
+        return [news for message in messages for news in self._news(message.payload)]
+
+    def _follow(self, keys: Collection[str]) -> None:
+        """Listen to the channels of these keys only."""
+        rows = self._connection.execute(_CHANNELS_OF, [CHANNELS - 1, list(keys)]).fetchall()
+        self._listen(frozenset(number for (number,) in rows))
+        self._keys = frozenset(keys)
+
+    def _listen(self, channels: frozenset[int]) -> None:
+        changes = [f"LISTEN {CHANNEL}_{number}" for number in channels - self._channels]
+        changes += [f"UNLISTEN {CHANNEL}_{number}" for number in self._channels - channels]
+        if changes:
+            self._connection.execute("; ".join(changes))
+        self._channels = channels
+
+    def _news(self, payload: str) -> list[News]:
+        """The change that a swap published; none if the message is not of this table and these keys."""
+        table, _, message = payload.partition(" ")
+        length, _, rest = message.partition(" ")
+        if table != str(self._table) or not length.isdecimal():
+            return []
+        key, text = rest[: int(length)], rest[int(length) + 1 :]
+        if not key.startswith(self._prefix) if self._keys is None else key not in self._keys:
+            return []
+        return news_of(key, text) if text else [News(key, None)]

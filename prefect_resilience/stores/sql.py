@@ -94,7 +94,7 @@ class Deadline(threading.local):
         """Begin an operation."""
         self._ends = time.monotonic() + self.seconds
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """The seconds until the deadline. Raises TimeoutError after it."""
         left = self._ends - time.monotonic()
         if left <= 0:
@@ -139,7 +139,7 @@ def creating_table(collation: str) -> tuple[str, str]:
     )
 
 
-class Schema(NamedTuple):
+class TableState(NamedTuple):
     """Whether the table exists, its column `closed` and the index of open documents; its size in bytes."""
 
     exists: bool
@@ -213,7 +213,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         """A new connection to a database that has the schema; may raise the driver's errors."""
         connection = self._dial()
         try:
-            self._set_up(connection)
+            self._prepare(connection)
         except BaseException:
             connection.close()
             raise
@@ -250,7 +250,7 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         """A new connection; may raise the driver's errors."""
         raise NotImplementedError
 
-    def _set_up(self, connection: Connection) -> None:
+    def _prepare(self, connection: Connection) -> None:
         """Prepare a new connection, and create the schema if it is missing; safe against other processes.
 
         An older table gets the column of open documents, and its index if it is small, unless something else
@@ -265,13 +265,13 @@ class SqlStore(ConnectedStore[ConnectionPool]):
             schema = self._schema(connection)
         self.has_column = schema.has_column
 
-    def _lacks(self, schema: Schema) -> list[str]:
+    def _lacks(self, schema: TableState) -> list[str]:
         """The statements that complete a schema."""
         statements = [] if schema.exists else [*self.creation]
         statements += [] if schema.has_column else [ADD_COLUMN]
         return statements if schema.has_index or schema.size > SMALL else [*statements, CREATE_INDEX]
 
-    def _schema(self, connection: Connection) -> Schema:
+    def _schema(self, connection: Connection) -> TableState:
         raise NotImplementedError
 
     def _alone(self, connection: Connection, in_use: bool = False) -> AbstractContextManager[None]:

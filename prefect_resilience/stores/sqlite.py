@@ -20,8 +20,8 @@ from prefect_resilience.stores.sql import (
     TABLE,
     Connection,
     ConnectionPool,
-    Schema,
     SqlStore,
+    TableState,
     alive,
     creating_table,
     upsert,
@@ -127,7 +127,7 @@ class SqliteStore(SqlStore):
             self._path, timeout=self.deadline.seconds, isolation_level=None, check_same_thread=False
         )
 
-    def _set_up(self, connection: Connection) -> None:
+    def _prepare(self, connection: Connection) -> None:
         connection.execute("PRAGMA synchronous=FULL")
         connection.create_function("prefect_resilience_now", 0, lambda: time.time())
         deadline = time.monotonic() + self.deadline.seconds
@@ -135,15 +135,15 @@ class SqliteStore(SqlStore):
             try:
                 if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                     connection.execute("PRAGMA journal_mode=WAL")
-                return super()._set_up(connection)
+                return super()._prepare(connection)
             except sqlite3.OperationalError as error:
                 # The change to WAL does not wait for locks; all other statements do.
                 if "locked" not in str(error) or time.monotonic() > deadline:
                     raise
                 time.sleep(random.uniform(0.005, 0.05))
 
-    def _schema(self, connection: Connection) -> Schema:
-        return Schema(*connection.execute(_SCHEMA).fetchone())
+    def _schema(self, connection: Connection) -> TableState:
+        return TableState(*connection.execute(_SCHEMA).fetchone())
 
     @contextmanager
     def _alone(self, connection: Connection, in_use: bool = False) -> Generator[None]:
