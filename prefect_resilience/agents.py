@@ -1,5 +1,3 @@
 """What agents of other libraries need from this package; chains of agents are in `prefect_resilience`."""
 
 from prefect_resilience.tasks.edge.task_config import task_config as task_config
-
-__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

@@ -1,5 +1,3 @@
 """Policies as Prefect blocks: an operator changes them in the UI, and running workers follow."""
 
 from prefect_resilience.tasks.edge.blocks.policy import ResiliencePolicy as ResiliencePolicy
-
-__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one

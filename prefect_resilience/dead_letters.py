@@ -22,5 +22,3 @@ __all__ = [
     "purge",
     "replay",
 ]
-
-__path__: tuple[str, ...] = ()  # old pickles name modules that were below this one
