@@ -33,7 +33,7 @@ from prefect_resilience.durable.letters.kinds import (
     class_path,
     find_class,
     hides,
-    is_named_tuple,
+    kind_of_class,
     masked,
     object_of,
     scalar_of,
@@ -150,35 +150,29 @@ class _Encoder:
             return self._leave_out(path, "secret", value)
         if isinstance(value, Enum):
             return _enum(value)
-        if isinstance(value, str):
-            text = str.__str__(value)
-            self._spend(len(text))
-            shown = masked(text)
-            return text if shown is None else self._leave_out(path, "secret", text, shown)
         if isinstance(value, int | float):
             return _number(value)
-        kind = scalar_of(value)
+        is_raw = isinstance(value, bytes | bytearray)
+        if is_raw or isinstance(value, str):
+            self._spend(len(value))
+        kind = "text" if isinstance(value, str) else scalar_of(value)
         if kind is None:
             return self._structure(value, path)
-        raw = isinstance(value, bytes | bytearray)
-        self._spend(len(value) if raw else _NODE)
-        shown = masked(value.decode("latin-1") if raw else str(value))
-        if shown is not None:
-            return self._leave_out(path, "secret", value, "" if raw else shown)
-        written = SCALARS[kind].write(value)
-        self._spend(len(str(written)))
-        return {KIND: kind, "value": written}
+        text = value.decode("latin-1") if is_raw else str.__str__(value) if kind == "text" else str(value)
+        if (shown := masked(text)) is not None:
+            return self._leave_out(path, "secret", value, "" if is_raw else shown)
+        return text if kind == "text" else {KIND: kind, "value": SCALARS[kind].write(value)}
 
     def _structure(self, value: Any, path: str) -> Any:
         cls = cast("type[Any]", type(value))
-        if isinstance(value, BaseModel):
+        kind = kind_of_class(cls)
+        if kind == "model":
             return _block(value) or self._model(value, path)
         if isinstance(value, dict):
             return self._mapping(cast("dict[Any, Any]", value), path)
-        if dataclasses.is_dataclass(cls):
-            return self._object("dataclass", value, [one.name for one in dataclasses.fields(cls)], path)
-        if is_named_tuple(cls):
-            return self._object("namedtuple", value, cls._fields, path)
+        if kind is not None:
+            names = cls._fields if kind == "namedtuple" else [one.name for one in dataclasses.fields(cls)]
+            return self._object(kind, value, names, path)
         for kind, container in _CONTAINERS.items():
             if isinstance(value, container):
                 # Sets are sorted, so that the same call makes the same letter whatever the hash seed.
@@ -209,12 +203,6 @@ class _Encoder:
         return {name: self.value(member, f"{path}.{name}", name) for name, member in members.items()}
 
     def _mapping(self, value: dict[Any, Any], path: str) -> Any:
-        texts = all(type(key) is str for key in value)
-        if texts and any(masked(key) is not None for key in value):
-            return self._leave_out(path, "secret", value)
-        if texts and KIND not in value:
-            self._spend(sum(map(len, value)))
-            return self._members(value, path)
         pairs: list[Any] = []
         before = len(self.left_out)
         for key, item in value.items():
@@ -225,7 +213,8 @@ class _Encoder:
                 del self.left_out[before:]
                 return self._leave_out(path, why, value)
             pairs.append([written, self.value(item, f"{path}.{key}", str(key))])
-        return {KIND: "dict", "value": pairs}
+        is_plain = KIND not in value and all(type(key) is str for key in value)
+        return dict(pairs) if is_plain else {KIND: "dict", "value": pairs}
 
     def _leave_out(self, path: str, why: Why, value: Any, hint: str = "") -> Any:
         """The placeholder of a value."""
@@ -349,16 +338,14 @@ class Reader:
         return made
 
     def _instance(self, kind: str, encoded: dict[str, Any], path: str) -> Any:
-        cls: Any = find_class(encoded["class"], self.find_module)
+        cls: Any = find_class(encoded["class"], kind, self.find_module)
         if kind == "enum":
             return cls[encoded["name"]] if "name" in encoded else cls(encoded["value"])
         members = self._members(encoded["fields"], path)
-        if (kind == "model") != issubclass(cls, BaseModel):
-            raise DeadLetterError(f"{cls.__qualname__} is no longer a pydantic model")
-        check_fields(cls, members)
+        check_fields(cls, kind, members)
         if kind == "namedtuple":
             return cast("Any", tuple).__new__(cls, [members[name] for name in cls._fields])
-        if kind != "model":
+        if kind == "dataclass":
             return object_of(cls, members)
         members |= self._members(encoded.get("extra", {}), path)
         return cls.model_construct(_fields_set=set(encoded["set"]), **members)

@@ -12,7 +12,7 @@ import pathlib
 import re
 import sys
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -41,7 +41,7 @@ class DeadLetterError(ResilienceError, ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Scalar:
-    """How a kind of value is written as JSON and read back. Kinds without types are only read."""
+    """How a kind of value is written as JSON and read back."""
 
     types: tuple[type[Any], ...]
     write: Callable[[Any], Any]
@@ -69,28 +69,28 @@ def _moments(cls: type[datetime] | type[time]) -> Scalar:
     return Scalar((cls,), write, read)
 
 
-def _by_name(*types: type[Any]) -> Scalar:
-    """The name of the first matching class of these, and the value as text for its constructor."""
-    by_name = {cls.__name__: cls for cls in types}
+def _of_module(module: ModuleType, *bases: type[Any]) -> Scalar:
+    """The name of the value's class in a module, and the value as text for its constructor."""
 
     def write(value: Any) -> list[str]:
-        return [next(cls.__name__ for cls in types if isinstance(value, cls)), str(value)]
+        # A path has a class of its own on each system.
+        name = "Path" if isinstance(value, pathlib.Path) else type(value).__name__
+        return [name, str(value)]
 
-    return Scalar(types, write, lambda written: by_name[written[0]](written[1]))
+    def read(written: Any) -> Any:
+        cls = getattr(module, written[0], None)
+        if not isinstance(cls, type) or not issubclass(cls, bases):
+            raise ValueError(f"unknown kind of value {written[0]!r}")
+        return cls(written[1])
 
-
-def _read_url(written: Any) -> Any:
-    kind = getattr(pydantic, written[0], None)
-    if not isinstance(kind, type) or not issubclass(kind, _URLS):
-        raise ValueError(f"unknown kind of URL {written[0]!r}")
-    return kind(written[1])
+    return Scalar(bases, write, read)
 
 
 def _base64(value: bytes | bytearray) -> str:
     return b64encode(value).decode()
 
 
-_URLS: tuple[type[Any], ...] = (pydantic.AnyUrl.__mro__[-2], pydantic.PostgresDsn.__mro__[-2])
+_ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
 # The order matters: a datetime is a date, too.
 SCALARS: dict[str, Scalar] = {
     "bytes": Scalar((bytes,), _base64, b64decode),
@@ -102,16 +102,9 @@ SCALARS: dict[str, Scalar] = {
     "zone": Scalar((ZoneInfo,), lambda zone: zone.key, ZoneInfo),
     "uuid": Scalar((UUID,), str, UUID),
     "decimal": Scalar((Decimal,), str, Decimal),
-    "path": _by_name(pathlib.Path, pathlib.PureWindowsPath, pathlib.PurePosixPath),
-    "address": _by_name(
-        ipaddress.IPv4Interface,  # is an address as well
-        ipaddress.IPv6Interface,
-        ipaddress.IPv4Address,
-        ipaddress.IPv6Address,
-        ipaddress.IPv4Network,
-        ipaddress.IPv6Network,
-    ),
-    "url": Scalar(_URLS, lambda url: [type(url).__name__, str(url)], _read_url),
+    "path": _of_module(pathlib, pathlib.PurePath),
+    "address": _of_module(ipaddress, *_ADDRESSES),
+    "url": _of_module(pydantic, pydantic.AnyUrl.__mro__[-2], pydantic.PostgresDsn.__mro__[-2]),
     "float": Scalar((), str, float),  # NaN and infinities, which are not JSON
 }
 
@@ -140,8 +133,8 @@ def class_path(cls: type[Any]) -> str:
     return path
 
 
-def find_class(path: str, find_module: FindModule = importlib.import_module) -> type[Any]:
-    """The class of this path. Raises DeadLetterError if there is none, or if it is not a data class."""
+def find_class(path: str, kind: str, find_module: FindModule = importlib.import_module) -> type[Any]:
+    """The class of this path. Raises DeadLetterError if there is none, or if it is not of this kind."""
     module, _, qualname = path.partition(":")
     found: Any = _local.get(path)
     if found is None:
@@ -156,46 +149,46 @@ def find_class(path: str, find_module: FindModule = importlib.import_module) -> 
             raise DeadLetterError(f"the class {path} cannot be imported here: {error!r}") from error
     if found is None:
         raise DeadLetterError(f"the class {qualname} no longer exists in {module}")
-    if not _holds_data(found):
-        raise DeadLetterError(
-            f"{path} is not a model, dataclass, enumeration or named tuple, so it is not read"
-        )
+    if kind_of_class(found) != kind:
+        raise DeadLetterError(f"{path} is no {kind}, so it is not read")
     return found
 
 
-def _holds_data(cls: Any) -> bool:
-    """Whether this is a model, dataclass, enumeration or named tuple."""
+def kind_of_class(cls: Any) -> str | None:
+    """The kind of a class that holds data; None for any other object."""
     if not isinstance(cls, type):
-        return False
-    is_data = hasattr(cast("Any", cls), "__dataclass_fields__") or issubclass(cls, BaseModel | Enum)
-    return is_data or is_named_tuple(cls)
-
-
-def is_named_tuple(cls: type[Any]) -> bool:
-    return issubclass(cls, tuple) and hasattr(cast("Any", cls), "_fields")
-
-
-def check_fields(cls: type[Any], members: dict[str, Any]) -> None:
-    """Raise DeadLetterError if the class lost a field, or has a new one without a default."""
-    known: Iterable[str] = ()
+        return None
     if issubclass(cls, BaseModel):
-        known = cls.model_fields
-        needed = [name for name, one in cls.model_fields.items() if one.is_required()]
-    elif is_named_tuple(cls):
-        known = needed = cast("Any", cls)._fields
-    else:
-        declared = getattr(cls, "__dataclass_fields__", {}).values()
-        needed = [one.name for one in declared if one.init and one.default is one.default_factory]
-    if known and (lost := sorted(members.keys() - set(known))):
+        return "model"
+    if issubclass(cls, Enum):
+        return "enum"
+    data = cast("Any", cls)
+    if dataclasses.is_dataclass(data):
+        return "dataclass"
+    return "namedtuple" if issubclass(cls, tuple) and hasattr(data, "_fields") else None
+
+
+def check_fields(cls: Any, kind: str, members: dict[str, Any]) -> None:
+    """Raise DeadLetterError if the class lost a field, or has a new one without a default."""
+    if kind == "model":
+        fields = {name: one.is_required() for name, one in cls.model_fields.items()}
+    elif kind == "namedtuple":
+        fields = dict.fromkeys(cls._fields, True)
+    else:  # a dataclass, which may have other members
+        declared = {
+            one.name: one.init and one.default is one.default_factory for one in dataclasses.fields(cls)
+        }
+        fields = {**dict.fromkeys(members, False), **declared}
+    if lost := sorted(members.keys() - fields):
         raise DeadLetterError(f"{cls.__qualname__} no longer has the field {lost[0]!r}")
-    if new := [name for name in needed if name not in members]:
+    if new := [name for name, is_needed in fields.items() if is_needed and name not in members]:
         raise DeadLetterError(f"{cls.__qualname__} has a new field {new[0]!r} without a default")
 
 
 def object_of(cls: Any, members: dict[str, Any]) -> Any:
     """An object of a dataclass with these members, also a frozen one and one with slots."""
     made: Any = cls.__new__(cls)
-    for one in getattr(cls, "__dataclass_fields__", {}).values():
+    for one in dataclasses.fields(cls):
         if one.default_factory is not dataclasses.MISSING:
             members.setdefault(one.name, one.default_factory())
         elif one.default is not dataclasses.MISSING:

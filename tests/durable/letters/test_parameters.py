@@ -445,14 +445,15 @@ SHOP = "tests.durable.letters.shop:"
         ({KIND: "model", "class": "no_such_module:X", "fields": {}, "set": []}, "cannot be imported"),
         ({KIND: "model", "class": SHOP + "Gone", "fields": {}, "set": []}, "the class Gone no longer exists"),
         ({KIND: "model", "class": "a:f.<locals>.X", "fields": {}, "set": []}, "top of its module"),
-        ({KIND: "url", "value": ["SecretStr", "x"]}, "unknown kind of URL"),
+        ({KIND: "url", "value": ["SecretStr", "x"]}, "unknown kind of value 'SecretStr'"),
         ({KIND: "datetime", "value": ["x", 0, None]}, "Invalid isoformat"),
         ({KIND: "model", "class": SHOP + "Item", "fields": {"sku": "a"}, "set": []}, "a new field 'price'"),
         (
             {KIND: "model", "class": SHOP + "Item", "fields": {"colour": 1}, "set": []},
             "no longer has the field 'colour'",
         ),
-        ({KIND: "model", "class": SHOP + "Point", "fields": {}, "set": []}, "is no longer a pydantic model"),
+        ({KIND: "model", "class": SHOP + "Point", "fields": {}, "set": []}, "is no model, so it is not read"),
+        ({KIND: "deque", "value": [1]}, "unknown kind of value 'deque'"),
         ({KIND: "dataclass", "class": SHOP + "Point", "fields": {}}, "a new field 'x'"),
         (
             {KIND: "dataclass", "class": SHOP + "Slotted", "fields": {"name": "", "z": 1}},
