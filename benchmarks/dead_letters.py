@@ -19,6 +19,7 @@ from time import perf_counter, process_time
 from rich.console import Console
 from rich.table import Table
 
+from prefect_resilience import dead_letters
 from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.model import Source, as_stored, letter_of, new_id
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
@@ -84,11 +85,11 @@ def measure(url: str, letters: int) -> Figures:
     newest: list[float] = []
     for _ in range(ROUNDS):
         wall, cpu = perf_counter(), process_time()
-        assert len(queue.list()) == letters
+        assert len(dead_letters.list(store=queue.store)) == letters
         walls.append(perf_counter() - wall)
         cpus.append(process_time() - cpu)
         wall = perf_counter()
-        queue.list(limit=20)
+        dead_letters.list(limit=20, store=queue.store)
         newest.append(perf_counter() - wall)
     kind = url.partition(":")[0]
     return Figures(kind, letters, median(walls), median(cpus), median(newest), bury)

@@ -35,7 +35,7 @@ from typing import Any
 
 from benchmarks import store_scale_fill as filling
 from benchmarks.store_scale_places import place_of_store, server_of
-from prefect_resilience import batch_status, open_store
+from prefect_resilience import batch_status, dead_letters, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
 from prefect_resilience.durable.batches.edge.known import pruning
 from prefect_resilience.durable.batches.edge.status import snapshot_of
@@ -63,6 +63,7 @@ SHORT = 0.5
 REPEATED = 4
 ONCE = ("letters: purged, a thousandth",)
 BIG = "the-big-batch"
+DAY = timedelta(days=1)
 Operation = Callable[[str, int], object]
 Log = Callable[[str], None]
 
@@ -111,7 +112,7 @@ def _command(run: Callable[[], object]) -> None:
 
 
 def _day() -> Period:
-    return Period(datetime.now(UTC) - timedelta(days=1), datetime.now(UTC))
+    return Period(datetime.now(UTC) - DAY, datetime.now(UTC))
 
 
 def _claim(url: str, batch: str) -> None:
@@ -140,7 +141,7 @@ def _purge(url: str, number: int) -> None:
     """The oldest thousandth of the letters, at least 10 and at most 1,000 of them."""
     some = max(10, min(1_000, number // 1_000))
     oldest = timedelta(seconds=filling.YEAR * (1 - some / number))
-    assert len(_queue(url).purge(oldest)) >= some * 0.8
+    assert len([*_queue(url).purge(oldest)]) >= some * 0.8
 
 
 def _sweep(url: str) -> None:
@@ -150,9 +151,9 @@ def _sweep(url: str) -> None:
 
 
 LETTERS: dict[str, tuple[float, Operation]] = {
-    "letters: the newest 20": (CONSTANT, lambda url, _: _queue(url).list(limit=20)),
+    "letters: the newest 20": (CONSTANT, lambda url, _: dead_letters.list(limit=20, store=url)),
     "letters: one, by its id": (CONSTANT, lambda url, _: _queue(url).get(next(_queue(url).letters()).id)),
-    "letters: those of a day": (LINEAR, lambda url, _: _queue(url).list(since=timedelta(days=1))),
+    "letters: those of a day": (LINEAR, lambda url, _: dead_letters.list(since=DAY, store=url)),
     "letters: `dead-letters list`": (
         CONSTANT,
         lambda url, _: _command(lambda: letters_commands.list_letters(how=Answering(url))),

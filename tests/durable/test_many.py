@@ -82,9 +82,8 @@ def bury(store: Store, number: int, age: timedelta, status: str = "replayed") ->
 
 def test_pages_of_letters_follow_one_another(store: Store) -> None:
     ids = bury(store, 25, timedelta())
-    queue = DeadLetterQueue(store)
     pages, after = list[list[str]](), None
-    while page := [one.id for one in queue.list(limit=10, after=after)]:
+    while page := [one.id for one in dead_letters.list(limit=10, after=after, store=store)]:
         pages.append(page)
         after = page[-1]
     assert [len(page) for page in pages] == [10, 10, 5]
@@ -92,16 +91,16 @@ def test_pages_of_letters_follow_one_another(store: Store) -> None:
     listed = dead_letters.list(limit=1, after=ids[3], store=store)
     assert [one.id for one in listed] == [ids[4]]
     with pytest.raises(ConfigurationError, match="after='x' must be the id of a dead letter"):
-        queue.list(after="x")
+        dead_letters.list(after="x", store=store)
 
 
 def test_a_page_costs_the_same_wherever_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 10)
     ids = bury(store, 300, timedelta())
-    queue, counting = DeadLetterQueue(store), Counting(store, monkeypatch)
+    counting = Counting(store, monkeypatch)
     for after in (None, ids[150], ids[280]):
         counting.read = 0
-        assert len(queue.list(limit=10, after=after)) == 10
+        assert len(dead_letters.list(limit=10, after=after, store=store)) == 10
         assert counting.read <= 20
 
 
@@ -110,8 +109,8 @@ def test_what_is_open_is_found_among_many(store: Store, monkeypatch: pytest.Monk
     bury(store, 200, timedelta())
     wanted = bury(store, 3, timedelta(days=2), status)
     bury(store, 50, timedelta(days=4), "settled")
-    queue, counting = DeadLetterQueue(store), Counting(store, monkeypatch)
-    assert [one.id for one in queue.list(status)] == wanted
+    counting = Counting(store, monkeypatch)
+    assert [one.id for one in dead_letters.list(status, store=store)] == wanted
     assert counting.read == 3
 
 
@@ -127,7 +126,7 @@ def test_a_purge_reads_what_is_old_and_keeps_pages(
     month, archive = timedelta(days=30), tmp_path / "letters.jsonl"
     assert [one.id for one in queue.purge(month, dry_run=True)] == old
     assert counting.read <= 40
-    going = queue.purging(month, archive=archive)
+    going = queue.purge(month, archive=archive)
     assert next(going).id == old[0]
     # One page is in the archive, and one letter is gone.
     assert len(archive.read_text().splitlines()) == 10

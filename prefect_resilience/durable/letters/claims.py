@@ -1,4 +1,4 @@
-"""The states of a letter and its claims, as pure functions of the letter and the store's time.
+"""The states of a letter and its claims, as functions of the letter and the store's time.
 
     waiting ── claimed ──> replaying ── succeeded ──> replayed
        ^                    │    │
@@ -7,8 +7,8 @@
 `report` has the effect of later passes of the flow run: a waiting letter is settled when its call succeeds
 there, and a replayed or settled letter waits again when its call fails there.
 
-An expired claim leaves its letter in doubt: the owner died, and it is unknown how far the call got. The claim
-of a process that is known to be dead expires at once.
+An expired claim leaves its letter in doubt: the owner died, and it is unknown how far the call got. So does
+the claim of a process that is known to be dead. The functions expect a letter in its current status.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from prefect_resilience.durable.effects.owner import is_gone
 from prefect_resilience.durable.letters.model import (
     MESSAGE,
     PASSES_KEPT,
@@ -38,24 +39,15 @@ SETTLED = "its call succeeded when its flow run was run again"
 
 
 def standing(letter: DeadLetter, now: datetime) -> DeadLetter:
-    """The letter in its current status: in doubt if its claim has expired."""
+    """The letter in its current status: in doubt if its claim has expired, or its owner here is dead."""
     claim = letter.claim
-    if letter.status == "replaying" and (claim is None or claim.until <= now):
-        return letter.model_copy(update={"status": "in_doubt"})
-    return letter
-
-
-def orphaned(letter: DeadLetter, now: datetime) -> DeadLetter:
-    """The letter of an owner that is dead: its claim expires now."""
-    claim = letter.claim
-    if letter.status != "replaying" or claim is None or claim.until <= now:
+    if letter.status != "replaying" or (claim and claim.until > now and not is_gone(claim.process)):
         return letter
-    return letter.model_copy(update={"claim": claim.model_copy(update={"until": now})})
+    return letter.model_copy(update={"status": "in_doubt"})
 
 
 def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | None:
     """The reason why the letter cannot be claimed now; None when it is free."""
-    letter = standing(letter, now)
     if letter.status in ("replayed", "settled"):
         return SETTLED if letter.status == "settled" else "it was already replayed"
     if letter.status == "replaying":
@@ -77,7 +69,6 @@ def claimed(
     process: list[Any] | None = None,
 ) -> DeadLetter:
     """The letter, claimed by `owner` for `lease` seconds. An earlier replay that was cut off is recorded."""
-    letter = standing(letter, now)
     if letter.status == "in_doubt" and letter.claim is not None:
         letter = ended(letter, "in_doubt", now, "it was interrupted")
     claim = Claim(
@@ -91,31 +82,21 @@ def claimed(
     return letter.model_copy(update={"status": "replaying", "claim": claim})
 
 
-def renewed(letter: DeadLetter, token: str, now: datetime, lease: float) -> DeadLetter | None:
-    """The claim, extended by `lease` seconds from now; None when it is no longer this owner's."""
-    claim = letter.claim
-    if claim is None or claim.token != token:
-        return None
-    until = now + timedelta(seconds=lease)
-    return letter.model_copy(update={"claim": claim.model_copy(update={"until": until})})
-
-
-def settled(
-    letter: DeadLetter, token: str, outcome: Outcome, now: datetime, message: str = ""
-) -> DeadLetter | None:
-    """The letter after its replay; None when the claim is no longer this owner's."""
-    return ended(letter, outcome, now, message) if _holds(letter, token) else None
-
-
-def released(letter: DeadLetter, token: str) -> DeadLetter | None:
-    """The letter without its claim: nothing was called; None when the claim is no longer this owner's."""
-    if not _holds(letter, token):
-        return None
-    return letter.model_copy(update={"status": _after(letter), "claim": None})
-
-
-def _holds(letter: DeadLetter, token: str) -> bool:
+def holds(letter: DeadLetter, token: str) -> bool:
+    """Whether this claim is the letter's current one."""
     return letter.claim is not None and letter.claim.token == token
+
+
+def renewed(letter: DeadLetter, now: datetime, lease: float) -> DeadLetter:
+    """The letter with its claim extended by `lease` seconds from now."""
+    assert letter.claim is not None
+    claim = letter.claim.model_copy(update={"until": now + timedelta(seconds=lease)})
+    return letter.model_copy(update={"status": "replaying", "claim": claim})
+
+
+def released(letter: DeadLetter) -> DeadLetter:
+    """The letter without its claim: nothing was called."""
+    return letter.model_copy(update={"status": _after(letter), "claim": None})
 
 
 def _after(letter: DeadLetter) -> Status:

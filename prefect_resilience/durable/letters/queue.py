@@ -8,11 +8,9 @@ finds the letter of the same call (see `claims.of_call`).
 from __future__ import annotations
 
 import difflib
-import gc
 import os
 import random
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -20,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from prefect_resilience.durable.effects.owner import is_gone, this_process
+from prefect_resilience.durable.effects.owner import this_process
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
 from prefect_resilience.durable.letters.kinds import DeadLetterError
@@ -64,7 +62,7 @@ class DeadLetterQueue:
 
     def now(self) -> datetime:
         """The store's time, in UTC."""
-        return _utc(self.store.now())
+        return datetime.fromtimestamp(self.store.now(), UTC)
 
     # -- adding letters
 
@@ -74,7 +72,7 @@ class DeadLetterQueue:
         A task run has one letter, also if it is run twice, and so has a call of a batch: if another pass left
         it, that letter is updated instead. `in_replay`: also a letter of another run.
         """
-        new = letter if letter.id else self._with_date(letter)
+        new = letter if letter.id else with_id(letter, self.now())
         known = claims.of_run(self.store, claims.run_of(letter)) or self._of_earlier_pass(new, in_replay)
         known = claims.begin_run(self.store, letter, known or new.id)
         if known != new.id:
@@ -85,11 +83,6 @@ class DeadLetterQueue:
         if write(self.store, entry_key(known), 0, as_stored(new), new.status in OPEN) or letter.id:
             return new.holding(contents)
         return self._add_failure(known, letter, contents)  # another pass was faster
-
-    def _with_date(self, letter: DeadLetter) -> DeadLetter:
-        now = self.now()  # in whole microseconds, so that the id and the time agree
-        dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
-        return with_id(letter, now).model_copy(update={"passes": dated})
 
     def _of_earlier_pass(self, new: DeadLetter, in_replay: bool) -> str | None:
         """The letter that another pass left of the same call, taken for this pass; None if there is none."""
@@ -108,7 +101,7 @@ class DeadLetterQueue:
     def _add_failure(self, letter_id: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
         """The letter with this id after its call failed in another pass."""
         # The process that began it may not have written it yet, or have died.
-        missing = self._with_date(letter).model_copy(update={"id": letter_id})
+        missing = with_id(letter, self.now()).model_copy(update={"id": letter_id})
         after = self._change(letter_id, lambda old: report.failed(old, letter, self.now()), missing)
         assert after is not None
         change(self.store, contents_key(letter_id), lambda _: contents.model_dump(mode="json"))
@@ -166,9 +159,11 @@ class DeadLetterQueue:
         status: str | Iterable[str] | None = None,
         task: str | None = None,
         since: datetime | timedelta | None = None,
+        *,
         after: str | None = None,
     ) -> Iterator[DeadLetter]:
-        """The letters that `list` returns, page by page: any number of them takes little memory."""
+        """The letters that `dead_letters.list` returns, page by page: any number of them takes little
+        memory."""
         wanted = check_statuses(status)
         if after is not None and not is_id(after):
             raise ConfigurationError(f"after={after!r} must be the id of a dead letter")
@@ -176,29 +171,6 @@ class DeadLetterQueue:
         for letter in self.letters(self.moment(since), after=after, only_open=only_open):
             if (wanted is None or letter.status in wanted) and (task is None or is_of(letter, task)):
                 yield letter
-
-    def list(
-        self,
-        status: str | Iterable[str] | None = None,
-        task: str | None = None,
-        since: datetime | timedelta | None = None,
-        limit: int | None = None,
-        *,
-        after: str | None = None,
-    ) -> list[DeadLetter]:
-        """The letters, the newest first.
-
-        Args:
-            status: "waiting", "replaying", "in_doubt", "replayed" or "settled", or several of them.
-            task: Only those of the task or flow of this name, key or import path.
-            since: Only those made after this time (without an offset: in UTC), or within this timedelta.
-            limit: The maximum number of letters.
-            after: Only those older than the letter of this id: the last one of the page before.
-        """
-        if limit is not None and limit < 1:
-            raise ConfigurationError(f"limit={limit} must be 1 or more; leave it out for all")
-        with _no_collecting():
-            return [*islice(self.matching(status, task, since, after), limit)]
 
     def get(self, letter_id: str) -> DeadLetter:
         """One letter with its contents. Raises DeadLetterError for an unknown id."""
@@ -217,9 +189,8 @@ class DeadLetterQueue:
 
     def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
         """A stored letter in its current status."""
-        now = now or self.now()
         contents = partial(self.contents, document.value["id"])
-        return claims.standing(_read_entry(document.value, lambda: now, contents), now)
+        return claims.standing(from_stored(document.value, contents), now or self.now())
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
@@ -250,26 +221,28 @@ class DeadLetterQueue:
         taken = self._change(letter_id, take)
         return (taken, None) if taken is not None else (self.get(letter_id), why)
 
-    def renew(self, letter_id: str, token: str, lease: float) -> bool:
-        """Extend a claim by `lease` seconds; False when it is no longer this owner's."""
-        renewed = self._change(letter_id, lambda letter: claims.renewed(letter, token, self.now(), lease))
-        return renewed is not None
+    def renew(self, letter_id: str, token: str, lease: float) -> DeadLetter | None:
+        """Extend a claim by `lease` seconds; None when it is no longer this owner's."""
+        return self._change_own(letter_id, token, lambda one: claims.renewed(one, self.now(), lease))
 
     def settle(self, letter_id: str, token: str, outcome: Outcome, message: str = "") -> DeadLetter | None:
         """Record the end of a replay; None when the claim is no longer this owner's."""
-        return self._change(
-            letter_id, lambda letter: claims.settled(letter, token, outcome, self.now(), message)
-        )
+        return self._change_own(letter_id, token, lambda one: claims.ended(one, outcome, self.now(), message))
 
     def release(self, letter_id: str, token: str) -> DeadLetter | None:
-        """Release a claim; the call was not made."""
-        return self._change(letter_id, lambda letter: claims.released(letter, token))
+        """Release a claim: the call was not made. None when the claim is no longer this owner's."""
+        return self._change_own(letter_id, token, claims.released)
+
+    def _change_own(
+        self, letter_id: str, token: str, step: Callable[[DeadLetter], DeadLetter]
+    ) -> DeadLetter | None:
+        return self._change(letter_id, lambda one: step(one) if claims.holds(one, token) else None)
 
     def failed_again(self, letter_id: str, run_id: str, message: str) -> DeadLetter | None:
         """Record that a flow run that replayed a letter failed: the letter waits again."""
 
         def reopen(letter: DeadLetter) -> DeadLetter | None:
-            if letter.status not in ("replayed", "replaying"):
+            if letter.status != "replayed" and letter.claim is None:
                 return None
             return claims.ended(letter, "failed", self.now(), f"flow run {run_id}: {message}", run_id)
 
@@ -278,12 +251,11 @@ class DeadLetterQueue:
     def resolve(self, letter_id: str, outcome: Outcome, message: str) -> DeadLetter | None:
         """Record the known outcome of a replay that was cut off; None if the letter is not in doubt."""
 
-        def known(letter: DeadLetter) -> DeadLetter | None:
-            now = self.now()
-            in_doubt = claims.standing(letter, now).status == "in_doubt"
-            return claims.ended(letter, outcome, now, message) if in_doubt else None
+        def end(letter: DeadLetter) -> DeadLetter | None:
+            is_in_doubt = letter.status == "in_doubt"
+            return claims.ended(letter, outcome, self.now(), message) if is_in_doubt else None
 
-        return self._change(letter_id, known)
+        return self._change(letter_id, end)
 
     def _change(
         self,
@@ -297,7 +269,7 @@ class DeadLetterQueue:
 
         def change_entry(value: Any) -> Any:
             nonlocal after
-            after = missing if value is None else step(_read_entry(value, self.now))
+            after = missing if value is None else step(claims.standing(from_stored(value), self.now()))
             return value if after is None else as_stored(after)
 
         change(self.store, entry_key(letter_id), change_entry, is_open=_is_open)
@@ -312,28 +284,9 @@ class DeadLetterQueue:
         include_waiting: bool = False,
         archive: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
-    ) -> list[DeadLetter]:
-        """Remove letters that were replayed or settled before a time, and return them.
-
-        Args:
-            older_than: A time, or a span before now.
-            include_waiting: Also letters made before then that were never replayed, or are in doubt.
-            archive: A file. Each letter is added to it as a line of JSON before it is removed.
-            dry_run: Only return the letters; remove nothing.
-        """
-        gone = self.purging(older_than, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
-        return [*gone]
-
-    def purging(
-        self,
-        older_than: datetime | timedelta,
-        *,
-        include_waiting: bool = False,
-        archive: str | os.PathLike[str] | None = None,
-        dry_run: bool = False,
     ) -> Iterator[DeadLetter]:
-        """`purge`, page by page: any number of letters takes little memory. A letter was removed when the
-        iterator returns it."""
+        """Remove letters that were replayed or settled before a time, page by page: any number of them takes
+        little memory. A letter was removed when the iterator returns it; see `dead_letters.purge`."""
         before = self.moment(older_than)
         assert before is not None
         # A letter is at least as old as its end: newer ones need not be read.
@@ -359,41 +312,18 @@ class DeadLetterQueue:
         return True
 
 
-def _read_entry(
-    value: Any, now: Callable[[], datetime], contents: Callable[[], Contents] | None = None
-) -> DeadLetter:
-    """A stored letter. If its owner died on this machine, its claim expires at once."""
-    letter = from_stored(value, contents)
-    gone = letter.claim is not None and is_gone(letter.claim.process)
-    return claims.orphaned(letter, now()) if gone else letter
-
-
 def _is_open(value: Any) -> bool:
     """Whether a stored letter needs a replay or a person. One that waits has no status: the default."""
     return value.get("status", "waiting") in OPEN
 
 
-@contextmanager
-def _no_collecting() -> Generator[None, None, None]:
-    """Pause the garbage collector: with thousands of new letters it takes half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
-    fresh = {"id": new_id(now.timestamp(), random.getrandbits(64)), "created_at": now}
-    return letter.model_copy(update=fresh)
+    """The letter with an id and this time."""
+    dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
+    letter_id = new_id(now.timestamp(), random.getrandbits(64))
+    return letter.model_copy(update={"id": letter_id, "created_at": now, "passes": dated})
 
 
 def is_of(letter: DeadLetter, task: str) -> bool:
     """Whether a letter belongs to the task or flow of this name, key or import path."""
     return task in (letter.name, letter.key, str(letter.source))
-
-
-def _utc(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)

@@ -102,20 +102,16 @@ def outcome_of(
 # A subflow in it may be a new run. So the place of a call is the list of all flow runs around it with the
 # number of their start: [(root, 2), (sub, 1)] comes later than [(root, 1), (an earlier sub, 1)].
 
-Relation = Literal["same", "another pass", "elsewhere"]
-
 _FRESH = {"task_run_id", "flow_run_id", "run_count", "attempts", "category", "code", "message"}
 """The fields that a later failure of the same call updates."""
 
 
-def relation(one: Starts, other: Starts) -> Relation:
-    """The relation of two places: in the same pass, in two passes of one run, or in different runs."""
+def is_another_pass(one: Starts, other: Starts) -> bool:
+    """Whether two places are in two passes of one run: not in the same pass, nor in different runs."""
     for (run, count), (other_run, other_count) in zip(one, other, strict=False):
-        if run != other_run:
-            return "elsewhere"
-        if count != other_count:
-            return "another pass"
-    return "same" if len(one) == len(other) else "elsewhere"
+        if run != other_run or count != other_count:
+            return run == other_run
+    return False
 
 
 def run_again(starts: Starts) -> bool:
@@ -138,7 +134,7 @@ def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = Fa
     near = [place for place in known if place and starts and place[0][0] == starts[0][0]]
     if not near:
         return in_replay
-    return all(relation(place, starts) == "another pass" for place in near)
+    return all(is_another_pass(place, starts) for place in near)
 
 
 def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
@@ -181,14 +177,6 @@ class RunSeen:
     run_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallSeen:
-    """A task run of a later pass as the API has it."""
-
-    key: str
-    completed: bool
-
-
 def going_on(runs: Iterable[RunSeen]) -> str | None:
     """The reason to leave the call to an active run; None if no run is active."""
     for run in runs:
@@ -197,43 +185,16 @@ def going_on(runs: Iterable[RunSeen]) -> str | None:
     return None
 
 
-def known_starts(letter: DeadLetter) -> dict[str, int]:
-    """The latest known start of each flow run of the letter."""
-    latest = {letter.flow_run_id: letter.run_count} if letter.flow_run_id else dict[str, int]()
+def ended_again(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
+    """The flow runs that were started again after the letter and completed or were cut off: they may have
+    made the call without a record."""
+    latest: dict[str | None, int] = {letter.flow_run_id: letter.run_count}
     for one in letter.passes:
         for run_id, count in one.starts:
             latest[run_id] = max(latest.get(run_id, 0), count)
-    return latest
-
-
-def completed_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
-    """The flow runs of a letter that were started again after it, and have completed."""
-    latest = known_starts(letter)
-    return [run for run in runs if run.type == "COMPLETED" and run.run_count > latest.get(run.id, 0)]
-
-
-def cut_off_since(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
-    """The flow runs that were started again and cut off: they may have made calls without a record."""
-    latest = known_starts(letter)
     again = [run for run in runs if run.run_count > latest.get(run.id, 0)]
-    return [run for run in again if run.type in ("CRASHED", "CANCELLED") or run.state == "TimedOut"]
-
-
-def made_since(key: str, before: Iterable[CallSeen], after: Iterable[CallSeen]) -> bool:
-    """Whether the call was certainly made in a later pass, by its task's runs there and in the failed pass.
-
-    Prefect does not keep the parameters of task runs. So the call is certain only if all the later task runs
-    completed, and there are at least as many as in the failed pass.
-    """
-    earlier, later = (
-        [call for call in calls if _function(call.key) == _function(key)] for calls in (before, after)
-    )
-    return bool(later) and len(later) >= len(earlier) and all(one.completed for one in later)
-
-
-def _function(key: str) -> str:
-    """A task's key without the digest of its code, which a fix changes."""
-    return key.rpartition("-")[0] or key
+    ends = ("COMPLETED", "CRASHED", "CANCELLED")
+    return [run for run in again if run.type in ends or run.state == "TimedOut"]
 
 
 def unclear(run: RunSeen) -> str:
@@ -242,11 +203,3 @@ def unclear(run: RunSeen) -> str:
         f"its flow run {run.name!r} was run again and is {run.state}; it is unknown whether it made this "
         "call: check, then replay this letter by its id, with force"
     )
-
-
-def later_pass(letter: DeadLetter, run: RunSeen, now: datetime) -> Pass:
-    """The pass of a run of the letter that was started again and made the call."""
-    around = next((one.starts for one in reversed(letter.passes) if run.id in dict(one.starts)), ())
-    ids = [run_id for run_id, _ in around]
-    above = around[: ids.index(run.id)] if run.id in ids else ()
-    return Pass(at=now, outcome="succeeded", starts=(*above, (run.id, run.run_count)))

@@ -73,7 +73,7 @@ def list_letters(
     """
     with how.at_store() as url:
         queue = queue_of(url)
-        matching = queue.matching(status, task, _since(since), after)
+        matching = queue.matching(status, task, _since(since), after=after)
         shown = [*islice(matching, limit)]
         if not shown and after is None:
             check_task(queue, task)
@@ -151,7 +151,7 @@ def replay(
         named = bool(letters) and len(chosen) == 1
         with _bar(how.json or how.dry_run) as progress:
             work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
-            report = operations.replay_chosen(work, chosen, dry_run=how.dry_run, store=url)
+            report = operations.replay_chosen(work, chosen, dry_run=how.dry_run)
     sentences = [f"{report.summary()}."]
     if report.left_to_runs:
         sentences.append(f"{plural(report.left_to_runs, 'letter was', 'letters were')} {LEFT_TO_RUNS}")
@@ -178,7 +178,7 @@ def purge(
     """
     before = options.since("--older-than", older_than)
     with how.at_store() as url:
-        purge = partial(queue_of(url).purging, before, include_waiting=include_waiting)
+        purge = partial(queue_of(url).purge, before, include_waiting=include_waiting)
         try:
             letters, sentence = how.sweep(
                 "purge",

@@ -27,9 +27,9 @@ from prefect_resilience.durable.letters.claims import Starts, latest_starts
 from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.known import (
     block_starts,
+    keep_on_host,
     queue_of,
     settle_call,
-    spool_of,
     starts_here,
     starts_of,
 )
@@ -173,7 +173,7 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
         try:
             if queue is None:
                 raise
-            stored = spool_of(queue).keep(letter, contents, datetime.now(UTC))
+            stored = keep_on_host(queue, letter, contents)
         except (OSError, ValueError, StoreUnavailable) as worse:
             log.error(loss(letter, worse))
             return None
@@ -250,7 +250,7 @@ def _settle(
 
     try:
         letter = settle_call(starts, batch_id, identity, task_run_id, twice)
-    except Exception as failure:  # noqa: BLE001 - the call has succeeded; a replay finds that out too
+    except Exception as failure:  # noqa: BLE001 - the call has succeeded, and its run must not fail
         log.warning("Whether this call has a dead letter is unknown: %r", failure)
         return
     if letter is not None:

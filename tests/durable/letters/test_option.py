@@ -51,19 +51,6 @@ def test_one_letter_after_the_last_attempt_and_it_can_be_replayed(receiver: Rece
     assert receiver.got == ["hello"]
 
 
-def test_success_and_fallbacks_make_none(receiver: Receiver) -> None:
-    assert run(shop.notify, "hello").is_completed()
-    answered = resilient_task(dead_letter=True, retry=None, fallback=lambda message: "instead")(fails)
-    assert run(answered, "hello").result() == "instead"
-    assert dead_letters.list() == []
-
-    def fails_too(message: str) -> str:
-        raise TimeoutError("the other one")
-
-    assert run(answered.with_options(fallback=fails_too), "hello").is_failed()
-    assert messages() == ["hello"]
-
-
 @pytest.mark.parametrize("runner", ["threads", "processes", "dask"])
 @pytest.mark.timeout(240)
 def test_task_runners(
@@ -165,13 +152,6 @@ def test_the_tasks_it_was_made_of_do_not_change() -> None:
     first.with_options(dead_letter=True)
     run(plain, "none")
     run(first, "none")
-    assert messages() == []
-
-
-def test_switched_off_there_is_no_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = resilient_task(dead_letter=True, retry=None)(fails)
-    monkeypatch.setenv("RESILIENCE_ENABLED", "false")
-    run(made, "none")
     assert messages() == []
 
 

@@ -78,10 +78,7 @@ def folder(shop: str, environment: None, tmp_path: Path, monkeypatch: pytest.Mon
 
 NOBODY = "No batch or flow run 'invoice'. Did you mean 'invoices'?"
 NO_CIRCUIT = "There is no circuit 'llm:primry'; did you mean 'llm:primary'?"
-NO_TASK = (
-    f"There is no dead letter of a task or flow 'send-invioce-{MARK}', and no run of it. "
-    f"Did you mean '{LOST}'?"
-)
+NO_TASK = f"There is no dead letter of a task or flow 'send-invioce-{MARK}'. Did you mean '{LOST}'?"
 
 # The command, and what it says. Where it stands for itself, the nearest name is in it.
 WRONG: list[tuple[str, str]] = [
@@ -182,7 +179,7 @@ def test_a_task_that_went_well_has_no_letters_and_that_is_no_error(cli: Any, sho
         goes_well()
 
     working()
-    until(lambda: "no run of it" not in cli("dead-letters", "list", "--task", well).err)
+    until(lambda: "no dead letter of a task" not in cli("dead-letters", "list", "--task", well).err)
     done = cli("dead-letters", "replay", "--task", well)
     assert (done.code, "nothing to replay" in done.out) == (0, True), done
 

@@ -6,8 +6,10 @@ twice. So a letter is left to an active flow run, and it is settled if its call 
 
 from __future__ import annotations
 
+import json
+import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -16,15 +18,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun
-from prefect.client.schemas.sorting import TaskRunSort
 from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_HOME, get_current_settings
 
 from prefect_resilience.base.edge.current_settings import current_settings
+from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block
@@ -32,10 +34,17 @@ from prefect_resilience.durable.batches.edge.tags import remember, runs_above
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
-from prefect_resilience.durable.letters.model import DeadLetter, Pass, Starts, batch_digest
-from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, is_of
-from prefect_resilience.durable.letters.report import CallSeen, LetterOutcome, Reason, RunSeen, outcome_of
-from prefect_resilience.durable.letters.spool import Spool
+from prefect_resilience.durable.letters.model import (
+    Contents,
+    DeadLetter,
+    Pass,
+    Starts,
+    as_stored,
+    batch_digest,
+    from_stored,
+)
+from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, is_of, with_id
+from prefect_resilience.durable.letters.report import LetterOutcome, Reason, RunSeen, outcome_of
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store
@@ -43,7 +52,6 @@ from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import emit
 
 PAGE = 200
-MOST_TASK_RUNS = 2_000
 
 
 def left_to_its_run(
@@ -55,18 +63,18 @@ def left_to_its_run(
     """
     try:
         runs = _runs(letter)
-        since = report.completed_since(letter, runs) if letter.status == "waiting" else []
-        done = next((run for run in since if _is_made_by(letter, run)), None)
     except Exception as error:  # noqa: BLE001 - any failure of the API
         unknown = "the Prefect API is unavailable, so it is unknown whether its flow run is active"
         return None if despite_run else _skip(letter, f"{unknown}: {error!r}", "api_unavailable")
-    if done is not None:
-        return _settle(queue, letter, done, dry_run)
+    ended = report.ended_again(letter, runs)
+    if letter.kind == "flow" and letter.status == "waiting":
+        own = {letter.flow_run_id, *letter.replay_runs}
+        if done := [run for run in ended if run.id in own and run.type == "COMPLETED"]:
+            return _settle(queue, letter, done[0], dry_run)
     if despite_run:
         return None
     if (why := report.going_on(runs) or _recovery(queue, letter)) is not None:
         return _skip(letter, why, "run_goes_on")
-    ended = [*report.completed_since(letter, runs), *report.cut_off_since(letter, runs)]
     return _skip(letter, report.unclear(ended[0]), "unclear") if ended else None
 
 
@@ -88,7 +96,8 @@ def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
 def _settle(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: bool) -> LetterOutcome:
     """Settle the letter: the call succeeded without a replay."""
     if not dry_run:
-        after = queue.made_by_run(letter.id, report.later_pass(letter, run, queue.now()))
+        succeeded = Pass(at=queue.now(), outcome="succeeded", starts=((run.id, run.run_count),))
+        after = queue.made_by_run(letter.id, succeeded)
         if after is not None and after.status == "settled":
             tell_settled(after)
     return outcome_of(letter, "skipped", SETTLED, reason="settled")
@@ -108,13 +117,9 @@ def _runs(letter: DeadLetter) -> list[RunSeen]:
     ids = {run_id for one in (*letter.flow_runs, letter.batch_id) if (run_id := _uuid(one)) is not None}
     if not ids:
         return []
-    with get_client(sync_client=True) as client:
-        return [_as_run(run) for run in _read_runs(client, ids)]
-
-
-def _read_runs(client: SyncPrefectClient, ids: Iterable[UUID]) -> list[FlowRun]:
     wanted = FlowRunFilter.model_validate({"id": {"any_": sorted(ids)}})
-    return client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)
+    with get_client(sync_client=True) as client:
+        return [_as_run(run) for run in client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)]
 
 
 def _as_run(run: FlowRun) -> RunSeen:
@@ -122,55 +127,6 @@ def _as_run(run: FlowRun) -> RunSeen:
     kind = "PENDING" if state is None else state.type.value
     name = "without a state" if state is None else state.name or kind.title()
     return RunSeen(str(run.id), run.name, kind, name, run.run_count)
-
-
-def _is_made_by(letter: DeadLetter, run: RunSeen) -> bool:
-    """Whether the call was certainly made in the later pass of one of its flow runs, which has completed."""
-    own, latest = letter.flow_run_id, report.known_starts(letter)
-    with get_client(sync_client=True) as client:
-        if letter.kind == "flow":
-            itself = run.id == own or run.id in letter.replay_runs
-            again = _same_subflow(client, own, latest)
-            return itself or any(_as_run(one).type == "COMPLETED" for one in again)
-        if own is None:
-            return False
-        before = _calls(client, [UUID(own)], lambda count: count == letter.run_count)
-        if run.id == own:
-            after = _calls(client, [UUID(own)], lambda count: count > latest[own])
-        else:
-            after = _calls(client, [one.id for one in _same_subflow(client, own, latest)])
-    return report.made_since(letter.key, before, after)
-
-
-def _same_subflow(client: SyncPrefectClient, flow_run_id: str | None, known: Iterable[str]) -> list[FlowRun]:
-    """The runs of the same subflow call in other passes of its parent."""
-    run_id = _uuid(flow_run_id)
-    own = _read_runs(client, [run_id]) if run_id is not None else []
-    if not own or own[0].parent_task_run_id is None:
-        return []
-    wanted = {"parent_task_run_id": {"any_": [own[0].parent_task_run_id]}}
-    found = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted), limit=PAGE)
-    return [run for run in found if str(run.id) not in known]
-
-
-def _calls(
-    client: SyncPrefectClient, flow_runs: list[UUID], of_start: Callable[[int], bool] = bool
-) -> list[CallSeen]:
-    """The task runs of these flow runs, of some starts; none if there are too many to compare."""
-    found: list[CallSeen] = []
-    wanted = TaskRunFilter.model_validate({"flow_run_id": {"any_": flow_runs}})
-    for offset in range(0, MOST_TASK_RUNS, PAGE) if flow_runs else ():
-        page = client.read_task_runs(
-            task_run_filter=wanted, sort=TaskRunSort.END_TIME_DESC, limit=PAGE, offset=offset
-        )
-        found += [
-            CallSeen(run.task_key, run.state is not None and run.state.is_completed())
-            for run in page
-            if of_start(run.flow_run_run_count)
-        ]
-        if len(page) < PAGE:
-            return found
-    return []
 
 
 def _uuid(text: str | None) -> UUID | None:
@@ -209,13 +165,47 @@ def queue_of(store: StoreReference = None) -> DeadLetterQueue:
     opened = open_store(store or current_settings().store_url) if not isinstance(store, Store) else store
     queue = DeadLetterQueue(opened)
     with suppress(StoreUnavailable, OSError):
-        spool_of(queue).flush(queue)
+        _store_kept(queue)
     return queue
 
 
-def spool_of(queue: DeadLetterQueue) -> Spool:
-    """The folder for letters on this host while the store is unavailable."""
-    return Spool(Path(PREFECT_HOME.value()) / "dead-letters", queue.store.url)
+# -- letters on this host while the store is unavailable
+
+ENDING = ".letter.json"
+
+
+def spool_of(queue: DeadLetterQueue) -> Path:
+    """The folder that holds the letters of a store while it is unavailable."""
+    return Path(PREFECT_HOME.value()) / "dead-letters" / digest(queue.store.url)
+
+
+def keep_on_host(queue: DeadLetterQueue, letter: DeadLetter, contents: Contents) -> DeadLetter:
+    """Write a letter and sync it to the disk; only this user can read it. May raise OSError."""
+    letter, folder = with_id(letter, datetime.now(UTC)), spool_of(queue)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = folder / f"{letter.id}.part"
+    written = {"letter": as_stored(letter), "contents": contents.model_dump(mode="json")}
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump(written, file)
+        file.flush()
+        os.fsync(file.fileno())
+    part.rename(folder / f"{letter.id}{ENDING}")
+    return letter
+
+
+def _store_kept(queue: DeadLetterQueue) -> None:
+    """Move the letters on this host to the store. May raise StoreUnavailable and OSError.
+
+    Two processes may do this at once, and one may be cut off. A letter keeps the id that it got on the host,
+    so it is stored once.
+    """
+    for path in sorted(spool_of(queue).glob(f"*{ENDING}")):
+        try:
+            written = json.loads(path.read_text())
+        except FileNotFoundError:
+            continue  # another process was first
+        queue.put(from_stored(written["letter"]), Contents.model_validate(written["contents"]))
+        path.unlink(missing_ok=True)
 
 
 LISTED = 5
@@ -236,20 +226,18 @@ def check_task(queue: DeadLetterQueue, task: str | None) -> None:
         names.add(letter.name)
     if not names:
         return
-    near, ran = closest(task, sorted(names)), _has_run(task)
-    if ran or (ran is None and near is None):
+    near = closest(task, sorted(names))
+    if _has_run(task, unknown=near is None):
         return
-    known = sorted(names)
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    hint = f"Did you mean {near!r}?" if near else f"There are letters of {', '.join(known[:LISTED])}{more}."
-    unseen = "" if ran is None else ", and no run of it"
-    raise ConfigurationError(f"there is no dead letter of a task or flow {task!r}{unseen}. {hint}")
+    others = f"There are letters of {', '.join(sorted(names)[:LISTED])}."
+    hint = f"Did you mean {near!r}?" if near else others
+    raise ConfigurationError(f"there is no dead letter of a task or flow {task!r}. {hint}")
 
 
-def _has_run(task: str) -> bool | None:
-    """Whether the Prefect API knows a run of this task or flow; None if the API does not answer."""
+def _has_run(task: str, unknown: bool) -> bool:
+    """Whether the Prefect API knows a run of this task or flow; `unknown` if the API does not answer."""
     if get_current_settings().api.url is None:
-        return None
+        return unknown
     name = task.rpartition(":")[2].rpartition(".")[2]
     try:
         with get_client(sync_client=True) as client:
@@ -258,7 +246,7 @@ def _has_run(task: str) -> bool | None:
             runs = {"task_runs": {"name": {"like_": f"{name}-"}}}
             return bool(flows.json() or client.request("POST", "/task_runs/count", json=runs).json())
     except Exception:  # noqa: BLE001 - any failure of the API
-        return None
+        return unknown
 
 
 def settle_call(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, cast
 
 from prefect import flow, tags
@@ -17,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.edge.flow_runs import OWN_TAG
 from prefect_resilience.durable.letters.edge.known import StoreReference, check_task, queue_of
-from prefect_resilience.durable.letters.edge.replay import OPEN, Replaying, replay_letters
+from prefect_resilience.durable.letters.edge.replay import REPLAYABLE, Replaying, replay_letters
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.durable.letters.report import LetterOutcome, Progress, ReplayReport
@@ -30,19 +33,10 @@ LETTERS_SHOWN = 100
 Letters = str | DeadLetter | Iterable["str | DeadLetter"] | None
 
 
-@dataclass
-class _Handed:
-    """Input of the flow that is not a parameter, since Prefect keeps and shows parameters."""
-
-    store: StoreReference = None
-    letters: list[str] | None = None
-    values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    progress: Progress | None = None
-    despite_run: bool = False
-    report: ReplayReport | None = None
-
-
-_handed: ContextVar[_Handed | None] = ContextVar("prefect_resilience_replay", default=None)
+_handed: ContextVar[tuple[Replaying, list[DeadLetter]] | None] = ContextVar(
+    "prefect_resilience_replay", default=None
+)
+"""Input of the flow that is not a parameter, since Prefect keeps and shows parameters."""
 
 
 def list_letters(
@@ -67,7 +61,22 @@ def list_letters(
 
     Raises StoreUnavailable, and ConfigurationError for a status that does not exist.
     """
-    return queue_of(store).list(status, task, since, limit, after=after)
+    if limit is not None and limit < 1:
+        raise ConfigurationError(f"limit={limit} must be 1 or more; leave it out for all")
+    with _no_collecting():
+        return [*islice(queue_of(store).matching(status, task, since, after=after), limit)]
+
+
+@contextmanager
+def _no_collecting() -> Generator[None, None, None]:
+    """Pause the garbage collector: with thousands of new letters it takes half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def get_letter(letter_id: str, *, store: StoreReference = None) -> DeadLetter:
@@ -86,7 +95,6 @@ def replay(
     limit: int | None = None,
     force: bool = False,
     values: Mapping[str, Any] | None = None,
-    lease: float = 60.0,
     progress: Progress | None = None,
     store: StoreReference = None,
 ) -> ReplayReport:
@@ -109,8 +117,6 @@ def replay(
             letter that is named by its id, although its flow run is active or unknown. Their calls may then
             happen twice, unless they have an `effect=`.
         values: The values left out of letters, by path: {"api_key": "...", "order.card.number": "..."}.
-        lease: Seconds without a renewal after which a replay counts as dead. A replay on this machine whose
-            process is dead counts as dead at once.
         progress: Called after each letter with (done, total, outcome).
 
     Raises ConfigurationError for wrong options, StoreUnavailable when the store is unavailable.
@@ -118,32 +124,24 @@ def replay(
     queue = queue_of(store)
     chosen = choose(queue, letters, status, task, since, limit)
     despite_run = force and letters is not None and len(chosen) == 1
-    how = Replaying(queue, rate, force, values or {}, lease, progress, despite_run)
-    return replay_chosen(how, chosen, task=task, dry_run=dry_run, store=store)
+    how = Replaying(queue, rate, force, values or {}, progress, despite_run)
+    return replay_chosen(how, chosen, task=task, dry_run=dry_run)
 
 
 def replay_chosen(
-    how: Replaying,
-    chosen: list[DeadLetter],
-    *,
-    task: str | None = None,
-    dry_run: bool = False,
-    store: StoreReference = None,
+    how: Replaying, chosen: list[DeadLetter], *, task: str | None = None, dry_run: bool = False
 ) -> ReplayReport:
     """Replay these letters in a flow run that shows the options as parameters; see `replay`."""
     if dry_run or not chosen or FlowRunContext.get() is not None:
         return replay_letters(how, chosen, dry_run=dry_run)
-    ids = [letter.id for letter in chosen]
-    handed = _Handed(store, ids, how.values, how.progress, how.despite_run)
-    token = _handed.set(handed)
+    token = _handed.set((how, chosen))
     try:
-        few = ids if len(ids) <= LETTERS_SHOWN else None
+        few = [letter.id for letter in chosen] if len(chosen) <= LETTERS_SHOWN else None
         with tags(OWN_TAG):
-            replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force, lease=how.lease)
+            report = replay_dead_letters(letters=few, task=task, rate=how.rate, force=how.force)
     finally:
         _handed.reset(token)
-    assert handed.report is not None
-    return handed.report
+    return ReplayReport.model_validate(report)
 
 
 def purge(
@@ -162,9 +160,10 @@ def purge(
         archive: A file. Each letter is added to it as a line of JSON before it is removed.
         dry_run: Only return the letters; remove nothing.
     """
-    return queue_of(store).purge(
+    gone = queue_of(store).purge(
         older_than, include_waiting=include_waiting, archive=archive, dry_run=dry_run
     )
+    return [*gone]
 
 
 def choose(
@@ -177,7 +176,7 @@ def choose(
 ) -> list[DeadLetter]:
     """The letters to replay, the oldest first. Raises ConfigurationError for an unknown task."""
     if letters is None:
-        found = queue.list(status or OPEN, task, since)[::-1][:limit]
+        found = [*queue.matching(status or REPLAYABLE, task, since)][::-1][:limit]
         if not found:
             check_task(queue, task)
         return found
@@ -201,7 +200,6 @@ def replay_dead_letters(
     dry_run: bool = False,
     force: bool = False,
     secrets: dict[str, str] | None = None,
-    lease: float = 60.0,
     categories: list[str] | None = None,
 ) -> dict[str, Any]:
     """Repeat the calls of dead letters, the oldest first. After an interruption, a new run continues.
@@ -218,30 +216,28 @@ def replay_dead_letters(
             happen twice, unless they have an `effect=`.
         secrets: The Secret blocks with the values left out of letters, by the values' paths:
             {"api_key": "my-block"}.
-        lease: Seconds without a renewal after which a replay counts as dead.
         categories: Only letters with an error of one of these categories, as in ["unavailable", "timeout"].
     """
     log = get_run_logger()
-    handed = _handed.get() or _Handed()
-    values = {**{path: _secret(name) for path, name in (secrets or {}).items()}, **handed.values}
-    queue = queue_of(handed.store)
-
-    def tell(done: int, total: int, outcome: LetterOutcome) -> None:
-        log.info("%s/%s %s of %s: %s", done, total, outcome.result, outcome.name, outcome.message)
-        if handed.progress is not None:
-            handed.progress(done, total, outcome)
-
-    if handed.letters is not None:
-        chosen, despite_run = choose(queue, handed.letters), handed.despite_run
+    if (handed := _handed.get()) is not None:
+        how, chosen = handed
     else:
         _check_categories(categories or ())
+        queue = queue_of()
         chosen = choose(queue, letters, None, task, since)
         chosen = [one for one in chosen if categories is None or one.category in categories][:limit]
+        values = {path: _secret(name) for path, name in (secrets or {}).items()}
         despite_run = force and letters is not None and len(letters) == 1
-    how = Replaying(queue, rate, force, values, lease, tell, despite_run)
-    report = replay_letters(how, chosen, dry_run=dry_run)
+        how = Replaying(queue, rate, force, values, despite_run=despite_run)
+    progress = how.progress
+
+    def log_outcome(done: int, total: int, outcome: LetterOutcome) -> None:
+        log.info("%s/%s %s of %s: %s", done, total, outcome.result, outcome.name, outcome.message)
+        if progress is not None:
+            progress(done, total, outcome)
+
+    report = replay_letters(replace(how, progress=log_outcome), chosen, dry_run=dry_run)
     log.info("%s", report.summary())
-    handed.report = report
     return report.model_dump(mode="json")
 
 
@@ -263,7 +259,7 @@ def purge_dead_letters(
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
     before = datetime.now(UTC) - timedelta(days=older_than_days)
-    gone = queue_of().purging(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
+    gone = queue_of().purge(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
     ids = [letter.id for letter in gone]
     get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(ids))
     return ids

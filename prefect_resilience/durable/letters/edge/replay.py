@@ -63,8 +63,10 @@ from prefect_resilience.telemetry.edge.events import emit
 LETTER_TAG = "dead-letter:"
 """The prefix of the tag with the letter's id, on a deployment's run that replays it."""
 SHOWN = 60
-OPEN = ("waiting", "in_doubt")
+REPLAYABLE = ("waiting", "in_doubt")
 """The statuses of letters that can be replayed."""
+LEASE = 60.0
+"""Seconds without a renewal after which a replay counts as dead; at once if its process here is dead."""
 
 _replaying: ContextVar[str | None] = ContextVar("prefect_resilience_replaying", default=None)
 
@@ -83,16 +85,14 @@ def is_replay_itself(run: object) -> bool:
 class Replaying:
     """How letters are replayed.
 
-    `rate`: the most letters a second; None: no limit. `lease`: seconds without a renewal after which a replay
-    counts as dead. `values`: the values that were left out of letters, by path. `force`: also letters in
-    doubt. `despite_run`: also a letter whose flow run is active or unknown.
+    `rate`: the most letters a second; None: no limit. `values`: the values that were left out of letters, by
+    path. `force`: also letters in doubt. `despite_run`: also a letter whose flow run is active or unknown.
     """
 
     queue: DeadLetterQueue
     rate: float | None = None
     force: bool = False
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    lease: float = 60.0
     progress: Progress | None = None
     despite_run: bool = False
     sleep: Callable[[float], None] = time.sleep
@@ -103,26 +103,12 @@ class Replaying:
             raise ConfigurationError(
                 f"rate={self.rate} must be more than 0 letters a second; None for no limit"
             )
-        if not 1 <= self.lease <= 86_400:
-            raise ConfigurationError(f"lease={self.lease} must be from 1 second to a day")
         self.owner: str = f"{socket.gethostname()}:{os.getpid()}"
         self.finder: Finder = Finder(load_script_as_module)
         self.next_at: float = self.clock()
-        self._recorded: dict[str, str | None] = {}
         for value in self.values.values():
             if isinstance(value, str):
                 register_secret(value)
-
-    def not_recorded(self, batch_id: str) -> str | None:
-        """Why the ledger of this process does not have the records of a batch; None: it has them."""
-        if batch_id not in self._recorded:
-            try:
-                self._recorded[batch_id] = check_recorded(open_ledger(), batch_id)
-            except NotRecorded as error:
-                self._recorded[batch_id] = str(error)
-            except ApiUnavailable:
-                return None  # the effect itself asks again
-        return self._recorded[batch_id]
 
 
 def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bool = False) -> ReplayReport:
@@ -176,7 +162,7 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
 
 def _check(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> LetterOutcome | _PreparedCall:
     """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
-    if letter.status not in OPEN:
+    if letter.status not in REPLAYABLE:
         return _not_free(how, letter)
     left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=dry_run)
     if left is not None and left.reason != "unclear":
@@ -185,8 +171,13 @@ def _check(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> Lett
     if left is not None and not call.effect:
         return left
     local = letter.deployment_id is None and (call.effect or letter.kind == "flow")
-    if local and letter.batch_id is not None and (why := how.not_recorded(letter.batch_id)) is not None:
-        return outcome_of(letter, "skipped", why)
+    if local and letter.batch_id is not None:
+        try:
+            check_recorded(open_ledger(), letter.batch_id)
+        except NotRecorded as error:
+            return outcome_of(letter, "skipped", str(error))
+        except ApiUnavailable:
+            pass  # the effect itself asks again
     return call
 
 
@@ -252,7 +243,7 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     taken, why = how.queue.claim(
         letter.id,
         how.owner,
-        how.lease,
+        LEASE,
         run_id=run_id if letter.kind == "task" else None,
         despite_doubt=how.force or call.protected,
     )
@@ -309,9 +300,9 @@ def _hold(how: Replaying, letter_id: str, token: str) -> Generator[None, None, N
     over = threading.Event()
 
     def renew() -> None:
-        while not over.wait(how.lease / 3):
+        while not over.wait(LEASE / 3):
             with suppress(StoreUnavailable):
-                if not how.queue.renew(letter_id, token, how.lease):
+                if not how.queue.renew(letter_id, token, LEASE):
                     return
 
     thread = start_thread("dead-letter-lease", renew)
