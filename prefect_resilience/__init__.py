@@ -3,8 +3,6 @@
 The import opens no socket and no thread, and no file except its own code. `__init__.pyi` lists the names.
 The module behind a name is imported when the name is first used.
 """
-# lazy_loader has no types.
-# pyright: basic
 
 import lazy_loader
 
