@@ -197,6 +197,17 @@ def test_it_is_said_where_tests_are() -> None:
     assert set(re.findall(r"`(\w+)`", without)) == rooms - folders
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_are_named_exist(page: str) -> None:
+    """Names are relative to the repository, to the package, or to a folder in it that is named too."""
+    words = re.findall(r"`([\w./]+)`", (ROOT / page).read_text(encoding="utf-8"))
+    named = [word for word in words if word.endswith((".py", ".txt", ".js", ".md", ".toml"))]
+    places = {ROOT, ROOT / PACKAGE} | {(ROOT / PACKAGE / word).parent for word in named}
+    places |= {ROOT / PACKAGE / word for word in words if word.endswith("/")}
+    assert named
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
 def test_languages_of_blocks_are_known() -> None:
     known = {"python", "sh", "text", "yaml", "json"}
     strange = {(id_of(page), block.language) for page in PAGES for block in blocks(page)}

@@ -23,9 +23,9 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 42438,
-    "files": 338,
-    "longest file, lines": 399,
+    "lines of code": 41546,
+    "files": 320,
+    "longest file, lines": 397,
     "arrows between rooms": 48,
     "arrows upward": 0,
     "arrows that only late imports make": 0,
@@ -33,11 +33,11 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 342,
-    "tests, lines of code": 70943,
-    "functions named by a participle, %": 4.1,
-    "assignments to vague names, %": 3.3,
-    "file names that stand twice": 24,
+    "files with stubs": 324,
+    "tests, lines of code": 68800,
+    "functions named by a participle, %": 3.9,
+    "assignments to vague names, %": 3.1,
+    "file names that stand twice": 7,
 }
 
 ROOT = Path(__file__).parents[2]

@@ -290,6 +290,7 @@ def left_behind(
     now: float,
     *,
     heartbeats: Iterable[float] = (),
+    only_crashed: bool = False,
     settles: float = SETTLES,
 ) -> dict[str, str]:
     """The ids of the task runs that no process works on any more, each with the message of its new state.
@@ -300,6 +301,7 @@ def left_behind(
         now: The time.
         heartbeats: When the flow run sent heartbeats. One after the end of a pass shows that the process
             lives although the run is Crashed: its task runs are left.
+        only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
     """
     alive, lost = _alive(passes, heartbeats), dict[str, str]()
@@ -307,7 +309,7 @@ def left_behind(
         one = pass_of_task_run(passes, run.count, run.since)
         if run.elsewhere or run.type not in UNFINISHED or one is None or one.number in alive:
             continue
-        if _is_over(one, run, now, settles):
+        if (one.crashed or not only_crashed) and _is_over(one, run, now, settles):
             lost[run.id] = _message(run, one)
     return lost
 

@@ -13,10 +13,11 @@ import pytest
 from prefect import task
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Completed, Crashed, Pending, Running
+from prefect.states import Completed, Crashed, Paused, Pending, Running
 
-from prefect_resilience.durable.batches.edge import closing
+from prefect_resilience.durable.batches.edge import closing, recovery
 from prefect_resilience.durable.batches.edge.closing import Closed, close_all, close_left_behind
+from prefect_resilience.effects import recover
 from prefect_resilience.operations import close_task_runs
 
 pytestmark = pytest.mark.api
@@ -117,6 +118,31 @@ def test_a_process_that_was_killed_and_its_task_runs(client, tmp_path):
 
 def of(flow_run_id):
     return FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+
+
+def test_a_recovery_closes_what_the_crash_left(client, deployed, made, monkeypatch):
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+    monkeypatch.setattr(closing, "SETTLES", 0.0)
+    monkeypatch.setitem(close_left_behind.__kwdefaults__, "settles", 0.0)
+    flow_run_id = deployed(Running())
+    lost = made(flow_run_id, Running())
+    paused = made(flow_run_id, Paused())
+    client.set_flow_run_state(flow_run_id, Crashed(), force=True)
+    assert recover(str(flow_run_id)).action == "rescheduled"
+    assert state_of(client, lost).is_crashed()
+    assert state_of(client, paused).is_paused()
+
+
+def test_a_recovery_is_done_whatever_becomes_of_the_task_runs(client, deployed, monkeypatch, caplog):
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+
+    def fails(*_, **__):
+        raise RuntimeError("the API said no to Bearer hunter2-never-to-be-seen")
+
+    monkeypatch.setattr(closing, "close_left_behind", fails)
+    assert recover(str(deployed(Running(), Crashed()))).action == "rescheduled"
+    (said,) = [one.getMessage() for one in caplog.records if "could not be closed" in one.getMessage()]
+    assert "hunter2" not in said
 
 
 def test_what_came_to_its_own_end_meanwhile_keeps_it(client, deployed, made, monkeypatch):

@@ -77,6 +77,13 @@ def test_a_run_that_gave_a_sign_of_life_after_its_end_is_left():
     assert closed(unfinished(count=1), passes(*AGAIN), 400, heartbeats=[AT + 28]) == []
 
 
+def test_passes_that_ended_in_order_are_left_where_that_is_asked_for():
+    ended = passes(("Running", 0), ("Failed", 20))
+    assert closed(unfinished("Pending", 5), ended, 100, only_crashed=True) == []
+    assert closed(unfinished("Pending", 5), ended, 100)
+    assert closed(unfinished(count=1), passes(*KILLED), 100, only_crashed=True)
+
+
 def test_a_pass_whose_end_nobody_reported():
     found = passes(("Running", 0), ("Pending", 30), ("Running", 35))
     (said,) = closed(unfinished(count=1), found, 100)
@@ -109,3 +116,4 @@ def test_never_one_that_may_live(named, state, since, count, now, counted):
         goes_on = found[-1] if not found[-1].over else None
         assert goes_on is None or since < goes_on.began - AT or count not in (0, goes_on.count)
         assert closed(run, found, now + 10)
+        assert closed(run, found, now, only_crashed=True) in ([], closed(run, found, now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,9 +40,12 @@ from prefect_resilience.durable.batches.run_passes import (
     left_behind,
     passes_of,
 )
+from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+
+logger: logging.Logger = logging.getLogger("prefect_resilience.effects")
 
 MOST_OF_A_RUN = 5_000
 """The most unfinished task runs of one flow run that are read at a time."""
@@ -62,6 +66,7 @@ def close_left_behind(
     client: SyncPrefectClient,
     flow_run: FlowRun,
     *,
+    only_crashed: bool = False,
     settles: float = SETTLES,
     within: float = WITHIN,
     dry_run: bool = False,
@@ -71,6 +76,7 @@ def close_left_behind(
     Args:
         client: The Prefect API.
         flow_run: Their flow run.
+        only_crashed: Leave those of passes that ended without a crash: their process may still live.
         settles: The seconds without a change after which a task run is closed.
         within: Seconds after which the rest is left for a later call.
         dry_run: Change nothing; `remaining` then counts the task runs.
@@ -87,6 +93,7 @@ def close_left_behind(
         passes,
         time.time(),
         heartbeats=_heartbeats(client, flow_run.id, passes),
+        only_crashed=only_crashed,
         settles=settles,
     )
     if dry_run or not lost:
@@ -94,6 +101,21 @@ def close_left_behind(
     jobs = {run_id: partial(_close, client, run_id, message) for run_id, message in lost.items()}
     closed = sum(answers(jobs, until).values())
     return Closed(closed, len(lost) - closed)
+
+
+def close_after_recovery(flow_run_id: UUID) -> None:
+    """Close the task runs of a run that a recovery has just rescheduled. If this fails, the end of the run or
+    the scheduled operation closes them. Never raises."""
+    try:
+        with get_client(sync_client=True) as client:
+            run = client.read_flow_run(flow_run_id)
+            done = close_left_behind(client, run, only_crashed=True)
+        if done.closed:
+            logger.info("Set %s unfinished task runs of a crashed flow run to Crashed", done.closed)
+    except Exception as failure:  # noqa: BLE001 - the recovery itself has succeeded
+        logger.warning(
+            "Unfinished task runs of a crashed flow run could not be closed: %s", redact(repr(failure))
+        )
 
 
 _UNFINISHED = TaskRunFilter.model_validate({"state": {"type": {"any_": [*UNFINISHED]}}})

@@ -29,6 +29,7 @@ from prefect_resilience.durable.batches.decisions import (
     decided,
     rolled_back,
 )
+from prefect_resilience.durable.batches.edge.closing import close_after_recovery
 from prefect_resilience.durable.batches.edge.flow_runs import (
     acting_run,
     run_again,
@@ -166,6 +167,8 @@ def _recover(
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
     audit.finish(_entry(entry, report, state_id=state_id))
+    if state_id is not None and seen.run is not None and not seen.busy:
+        close_after_recovery(seen.run.id)
     report = _final(report, audit.entries())
     payload = report.model_dump(mode="json", exclude={"audit"})
     emit("batch.recovered", "batch", seen.batch_id, {**payload, "by": entry.by})
