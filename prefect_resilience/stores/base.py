@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 
@@ -145,100 +143,3 @@ def change(
         if swapped:
             return after
     raise StoreUnavailable(f"too many concurrent changes to the document {key!r}: try again")
-
-
-LAST_CODE_POINT = sys.maxunicode
-LONGEST_KEY = 2_000
-"""Bytes of UTF-8; the limit of PostgreSQL's index is a little higher."""
-
-
-def encode(value: Any) -> str:
-    """`value` as JSON text that `decode` turns into an equal value.
-
-    Raises TypeError for a value that is not JSON (a tuple, a set, a key that is not a string). Raises
-    ValueError for NaN, infinities, and nesting or integers that Python's JSON cannot read back.
-    """
-    try:
-        _check(value)
-        return _dump(value)
-    except RecursionError:
-        raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
-    except ValueError as error:
-        raise ValueError(f"a stored value must be JSON: {error}") from None
-
-
-_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-
-
-def read_document(text: str, key: str) -> Document:
-    """The document under `key` as Redis keeps and PostgreSQL sends it: "version expires_at json".
-
-    Raises ValueError when the text has another form.
-    """
-    version, expires_at, value = text.split(" ", 2)
-    return Document(decode(value, key), int(version), None if expires_at == "-" else float(expires_at))
-
-
-def decode(text: str, key: str) -> Any:
-    """The value that `encode` wrote. Raises StoreUnavailable when the text under `key` is damaged."""
-    try:
-        return json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        raise StoreUnavailable(f"the document under {key!r} is no longer valid JSON") from None
-
-
-def _check(value: Any) -> None:
-    # json.dumps accepts tuples and keys that are numbers, and json.loads returns other values for them.
-    if type(value) in _SCALARS or isinstance(value, str | int | float):
-        return
-    if isinstance(value, list):
-        items: Iterable[Any] = cast("list[Any]", value)
-    elif isinstance(value, dict):
-        named = cast("dict[Any, Any]", value)
-        for name in named:
-            if not isinstance(name, str):
-                raise TypeError(f"a stored value must be JSON, with strings as keys, not {name!r}")
-        items = named.values()
-    else:
-        raise TypeError(
-            "a stored value must be JSON (dict, list, str, number, bool, None), "
-            f"not {type(cast('object', value)).__name__}"
-        )
-    for item in items:
-        if type(item) not in _SCALARS:
-            _check(item)
-
-
-_SCALARS = frozenset({type(None), str, bool, int, float})
-
-
-def check_key(key: str) -> str:
-    """Return `key` if every store can hold it. Raises TypeError or ValueError otherwise."""
-    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"a key must be a string, not {type(key).__name__}")
-    if not key or "\0" in key:
-        raise ValueError(f"a key must not be empty or contain NUL characters: {key!r}")
-    if len(check_text(key).encode()) > LONGEST_KEY:
-        raise ValueError(f"a key may have at most {LONGEST_KEY:,} bytes: {key[:50]!r}...")
-    return key
-
-
-def check_text(text: str) -> str:
-    """Return `text` if it can be written as UTF-8. Raises ValueError for a lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"a key must be valid UTF-8: {text!r}") from None
-    return text
-
-
-def prefix_end(prefix: str) -> str | None:
-    """The first string, by code points, after all strings that start with `prefix`; None if there is none."""
-    while prefix:
-        last = ord(prefix[-1])
-        if last < LAST_CODE_POINT:
-            following = last + 1
-            # Surrogates are not valid text: the next code point after U+D7FF is U+E000.
-            return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
-        prefix = prefix[:-1]
-    return None

@@ -1,18 +1,19 @@
-"""What all stores share that keep connections, and all watches of them."""
+"""What all stores share: their connections, and keys and values as text."""
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager, suppress
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.base import Document, check_key, check_text, encode, read_document
-from prefect_resilience.stores.watching import News
+from prefect_resilience.stores.base import Document
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -153,7 +154,8 @@ class ConnectedStore(Generic[T]):
             raise StoreUnavailable(redact(f"the store {self.url} has been closed"))
 
     def _connect(self) -> T:
-        self.check_open()
+        if self.closed:
+            self.check_open()
         held = self._held
         if held is None or self._is_stale():
             with self._lock:
@@ -188,62 +190,100 @@ def _after_fork() -> None:
         store.after_fork()
 
 
-S = TypeVar("S", bound=ConnectedStore[Any])
+# -- keys and values as text
+
+LAST_CODE_POINT = sys.maxunicode
+LONGEST_KEY = 2_000
+"""Bytes of UTF-8; the limit of PostgreSQL's index is a little higher."""
 
 
-class ConnectedWatch(Generic[S]):
-    """A watch over a connection of its own. The driver's errors become StoreUnavailable.
+def encode(value: Any) -> str:
+    """`value` as JSON text that `decode` turns into an equal value.
 
-    A watch has `_begin`, which sets `_connection`, `_wait` and `_follow`.
+    Raises TypeError for a value that is not JSON (a tuple, a set, a key that is not a string). Raises
+    ValueError for NaN, infinities, and nesting or integers that Python's JSON cannot read back.
     """
-
-    def __init__(self, store: S, prefix: str) -> None:
-        self._store = store
-        self._prefix = check_text(prefix)
-        self._connection: Any = None
-        self.closed: bool = False
-        store.check_open()
-        store.begin()
-        try:
-            self._translate(self._begin)
-        except BaseException:
-            self.close()
-            raise
-
-    def wait(self, seconds: float) -> list[News]:
-        """The changes since the last call, as `Watch.wait`."""
-        return self._translate(self._wait, seconds)
-
-    def follow(self, keys: Collection[str]) -> None:
-        """Only the changes of these keys, as `Watch.follow`."""
-        self._translate(self._follow, keys)
-
-    def close(self) -> None:
-        """Stop watching."""
-        self.closed = True
-        if self._connection is not None:
-            with suppress(OSError, *self._store.errors):
-                self._connection.close()
-
-    def _translate(self, work: Callable[..., R], *arguments: Any) -> R:
-        try:
-            return work(*arguments)
-        except (OSError, *self._store.errors) as error:
-            raise self._store.unavailable(error) from error
-
-    def _begin(self) -> None:
-        raise NotImplementedError
-
-    def _wait(self, seconds: float) -> list[News]:
-        raise NotImplementedError
-
-    def _follow(self, keys: Collection[str]) -> None:
-        raise NotImplementedError
-
-
-def news_of(key: str, text: str) -> list[News]:
-    """The change that a swap published, as `read_document` reads it; none if the message is not ours."""
     try:
-        return [News(key, read_document(text, key))]
-    except (ValueError, StoreUnavailable):
-        return []
+        _check(value)
+        return _dump(value)
+    except RecursionError:
+        raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
+    except ValueError as error:
+        raise ValueError(f"a stored value must be JSON: {error}") from None
+
+
+_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+
+
+def read_document(text: str, key: str) -> Document:
+    """The document under `key` as Redis keeps and PostgreSQL sends it: "version expires_at json".
+
+    Raises ValueError when the text has another form.
+    """
+    version, expires_at, value = text.split(" ", 2)
+    return Document(decode(value, key), int(version), None if expires_at == "-" else float(expires_at))
+
+
+def decode(text: str, key: str) -> Any:
+    """The value that `encode` wrote. Raises StoreUnavailable when the text under `key` is damaged."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        raise StoreUnavailable(f"the document under {key!r} is no longer valid JSON") from None
+
+
+def _check(value: Any) -> None:
+    # json.dumps accepts tuples and keys that are numbers, and json.loads returns other values for them.
+    if type(value) in _SCALARS or isinstance(value, str | int | float):
+        return
+    if isinstance(value, list):
+        items: Iterable[Any] = cast("list[Any]", value)
+    elif isinstance(value, dict):
+        named = cast("dict[Any, Any]", value)
+        for name in named:
+            if not isinstance(name, str):
+                raise TypeError(f"a stored value must be JSON, with strings as keys, not {name!r}")
+        items = named.values()
+    else:
+        raise TypeError(
+            "a stored value must be JSON (dict, list, str, number, bool, None), "
+            f"not {type(cast('object', value)).__name__}"
+        )
+    for item in items:
+        if type(item) not in _SCALARS:
+            _check(item)
+
+
+_SCALARS = frozenset({type(None), str, bool, int, float})
+
+
+def check_key(key: str) -> str:
+    """Return `key` if every store can hold it. Raises TypeError or ValueError otherwise."""
+    if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"a key must be a string, not {type(key).__name__}")
+    if not key or "\0" in key:
+        raise ValueError(f"a key must not be empty or contain NUL characters: {key!r}")
+    if len(check_text(key).encode()) > LONGEST_KEY:
+        raise ValueError(f"a key may have at most {LONGEST_KEY:,} bytes: {key[:50]!r}...")
+    return key
+
+
+def check_text(text: str) -> str:
+    """Return `text` if it can be written as UTF-8. Raises ValueError for a lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"a key must be valid UTF-8: {text!r}") from None
+    return text
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The first string, by code points, after all strings that start with `prefix`; None if there is none."""
+    while prefix:
+        last = ord(prefix[-1])
+        if last < LAST_CODE_POINT:
+            following = last + 1
+            # Surrogates are not valid text: the next code point after U+D7FF is U+E000.
+            return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
+        prefix = prefix[:-1]
+    return None

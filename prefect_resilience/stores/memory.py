@@ -7,8 +7,8 @@ from bisect import bisect_left, bisect_right
 from itertools import islice
 from typing import NamedTuple
 
-from prefect_resilience.stores.base import Document, check_key, decode
-from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap
+from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap, check_key, decode
 
 PURGE_AT_ONCE = 50
 

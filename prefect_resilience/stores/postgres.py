@@ -26,7 +26,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.connected import ConnectedWatch, Swap, news_of
+from prefect_resilience.stores.connected import Swap
 from prefect_resilience.stores.sql import (
     OPEN,
     PURGE_AT_ONCE,
@@ -42,7 +42,7 @@ from prefect_resilience.stores.sql import (
     upsert,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
-from prefect_resilience.stores.watching import News
+from prefect_resilience.stores.watching import ConnectedWatch, News, news_of
 
 
 class BoundedConnection(psycopg.Connection[Any]):

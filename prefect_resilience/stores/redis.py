@@ -31,10 +31,10 @@ from redis.commands.core import Script
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import Document, check_key, read_document
-from prefect_resilience.stores.connected import ConnectedStore, ConnectedWatch, Found, Page, Swap, news_of
+from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap, check_key, read_document
 from prefect_resilience.stores.urls import StoreUrl
-from prefect_resilience.stores.watching import News
+from prefect_resilience.stores.watching import ConnectedWatch, News, news_of
 
 # The atomic operations: two small Lua scripts for Redis 6.2 and later.
 #

@@ -12,8 +12,16 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
 
-from prefect_resilience.stores.base import Document, check_key, decode, prefix_end
-from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap
+from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.connected import (
+    ConnectedStore,
+    Found,
+    Page,
+    Swap,
+    check_key,
+    decode,
+    prefix_end,
+)
 from prefect_resilience.stores.urls import StoreUrl
 
 KEPT = 5

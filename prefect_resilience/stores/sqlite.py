@@ -11,8 +11,7 @@ import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
-from prefect_resilience.stores.base import prefix_end
-from prefect_resilience.stores.connected import ConnectedWatch, Swap
+from prefect_resilience.stores.connected import Swap, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
     OPEN,
@@ -27,7 +26,7 @@ from prefect_resilience.stores.sql import (
     upsert,
 )
 from prefect_resilience.stores.urls import StoreUrl
-from prefect_resilience.stores.watching import News
+from prefect_resilience.stores.watching import ConnectedWatch, News
 
 COUNTERS = "prefect_resilience_counters"
 """One row per number that must outlive the documents: so far the greatest version of a removed document."""
@@ -96,7 +95,8 @@ class SqliteStore(SqlStore):
         super().after_fork()
 
     def _write(self, connection: Connection, asked: Swap) -> int:
-        with self._alone(connection):
+        with connection:  # as in `_alone`
+            connection.execute("BEGIN IMMEDIATE")
             self._tidy(connection)
             found, lives, floor = connection.execute(_FIND_VERSION, (asked.key,)).fetchone()
             if asked.expected_version != (found if lives else 0):

@@ -6,11 +6,16 @@ the documents itself, at long intervals.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores.base import Document, Store
+from prefect_resilience.stores.connected import ConnectedStore, check_text, read_document
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +55,64 @@ class WatchedStore(Store, Protocol):
     def watch(self, prefix: str) -> Watch:
         """Watch the keys that start with `prefix`, over one connection. Raises StoreUnavailable."""
         ...
+
+
+S = TypeVar("S", bound=ConnectedStore[Any])
+
+
+class ConnectedWatch(Generic[S]):
+    """A watch over a connection of its own. The driver's errors become StoreUnavailable.
+
+    A watch has `_begin`, which sets `_connection`, `_wait` and `_follow`.
+    """
+
+    def __init__(self, store: S, prefix: str) -> None:
+        self._store = store
+        self._prefix = check_text(prefix)
+        self._connection: Any = None
+        self.closed: bool = False
+        store.check_open()
+        store.begin()
+        try:
+            self._translate(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes since the last call, as `Watch.wait`."""
+        return self._translate(self._wait, seconds)
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Only the changes of these keys, as `Watch.follow`."""
+        self._translate(self._follow, keys)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.closed = True
+        if self._connection is not None:
+            with suppress(OSError, *self._store.errors):
+                self._connection.close()
+
+    def _translate(self, work: Callable[..., R], *arguments: Any) -> R:
+        try:
+            return work(*arguments)
+        except (OSError, *self._store.errors) as error:
+            raise self._store.unavailable(error) from error
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _wait(self, seconds: float) -> list[News]:
+        raise NotImplementedError
+
+    def _follow(self, keys: Collection[str]) -> None:
+        raise NotImplementedError
+
+
+def news_of(key: str, text: str) -> list[News]:
+    """The change that a swap published, as `read_document` reads it; none if the message is not ours."""
+    try:
+        return [News(key, read_document(text, key))]
+    except (ValueError, StoreUnavailable):
+        return []

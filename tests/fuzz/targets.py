@@ -31,7 +31,7 @@ from prefect_resilience.graphs.conditions.paths import check_path, look_up, pars
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_text, read_plan
-from prefect_resilience.stores.base import check_key, decode, encode, prefix_end
+from prefect_resilience.stores.connected import check_key, decode, encode, prefix_end
 from tests.graphs.conditions.strategies import conditions, results
 
 MOST_SECONDS = 5.0

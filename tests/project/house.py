@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 41546,
+    "lines of code": 41562,
     "files": 320,
     "longest file, lines": 397,
     "arrows between rooms": 48,

@@ -21,8 +21,8 @@ from prefect_resilience.durable.letters.model import STATUSES
 from prefect_resilience.durable.letters.queue import OPEN as OPEN_LETTERS
 from prefect_resilience.durable.letters.queue import _is_open
 from prefect_resilience.stores import MemoryStore, open_store, postgres, sql
-from prefect_resilience.stores.base import change, encode, scan_all, write
-from prefect_resilience.stores.connected import Page
+from prefect_resilience.stores.base import change, scan_all, write
+from prefect_resilience.stores.connected import Page, encode
 from prefect_resilience.stores.sql import CREATE_INDEX, OPEN, TABLE
 from prefect_resilience.stores.sqlite import SqliteStore
 

@@ -35,7 +35,7 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.owner import Owner, OwnerSign, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, scan_all, write
+from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, lists_open, scan_all
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
@@ -63,6 +63,8 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.owner: Owner = owner_in(store)
+        self._marked: dict[str, bool] = {"open": True} if lists_open(type(store)) else {}
+        """What a store that lists its open documents is given with one of them."""
         self._last: LastSeen | None = None
         self.before_outcome: list[Callable[[], object]] = []
         """Writes that must be made before the next outcome is recorded."""
@@ -200,7 +202,8 @@ class Ledger:
             if after is not None and after is not before:
                 try:
                     number = 0 if stored is None else stored.version
-                    version = write(self.store, place, number, after, is_open(after))
+                    more = self._marked if is_open(after) else {}
+                    version = self.store.swap(place, number, after, **more)
                 except StoreUnavailable:
                     # A read-only store still shows what is done.
                     if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):

@@ -39,7 +39,8 @@ from prefect_resilience.durable.effects.opening import change_batch, is_counted,
 from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
 from prefect_resilience.durable.sagas.undo import new_saga
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.stores.base import Store, prefix_end
+from prefect_resilience.stores.base import Store
+from prefect_resilience.stores.connected import prefix_end
 from prefect_resilience.telemetry.edge.events import emit
 
 LISTED = 5
