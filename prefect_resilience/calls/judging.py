@@ -163,7 +163,8 @@ def report_retry(run: RunContext, context: ErrorContext, verdict: Verdict) -> No
     record = run.record_so_far()
     counted = 0 if record is None else record.counted
     number, delay = f"{counted + 1}/{context.max_attempts}", f"{verdict.delay:.1f} s"
-    line = f"Retrying ({number}) in {delay}: {context.summary()}"
+    asks = "" if verdict.asked_for is None else f" (the service asks for {verdict.asked_for:.3g} s)"
+    line = f"Retrying ({number}) in {delay}{asks}: {context.summary()}"
     if (why := describe_rejection(context)) is not None:
         line = f"Not called: {why}. Retrying ({number}) in {delay}"
     report = CallReport(WARNING, ("retry", context.code), line, failure=context)

@@ -141,6 +141,8 @@ class Verdict:
     retry: bool
     delay: float
     why: str
+    asked_for: float | None = field(default=None, repr=False)
+    """The seconds that the service asked for, if they made the delay longer than the backoff."""
 
 
 class Retry(Policy):
@@ -266,10 +268,12 @@ class Retry(Policy):
         if wait is not None:
             # The server's delay may lead to giving up, its jitter may not: it is limited to the time left.
             backoff = cast(Backoff, rule.backoff)
-            delay = max(delay, backoff.lengthen(wait, attempt - 1, random=random, most=remaining))
+            asked_for = backoff.lengthen(wait, attempt - 1, random=random, most=remaining)
+            wait, delay = (wait, asked_for) if asked_for > delay else (None, delay)
         if delay > remaining:
             return Verdict(False, 0.0, f"waiting {delay:.3g} s would exceed max_elapsed={limit:g} s")
-        return Verdict(True, delay, f"{error.code} is retryable: attempt {attempt + 1} of {rule.attempts}")
+        why = f"{error.code} is retryable: attempt {attempt + 1} of {rule.attempts}"
+        return Verdict(True, delay, why, wait)
 
     def refusal(self, error: ErrorInfo, exception: BaseException | None = None) -> str | None:
         """Why errors like this are never retried; None if they are."""

@@ -321,6 +321,21 @@ def test_the_first_line_of_a_kind_is_logged_and_the_others_are_counted(caplog, m
     ]
 
 
+@pytest.mark.parametrize(
+    ("asked", "line"), [(0.2, "in 0.2 s (the service asks for 0.2 s): 429"), (0, "in 0.0 s: 429")]
+)
+def test_the_log_says_what_the_service_asked_for(asked, line, caplog, monkeypatch):
+    from prefect_resilience.calls.edge import reports
+
+    monkeypatch.setattr(reports, "_seldom", reports.Seldom())
+
+    class Busy(Exception):
+        status_code, retry_after = 429, asked
+
+    function(Script(Busy(), 1), retry=Retry(2, backoff="none"), name="page")()
+    assert any(line in record.getMessage() for record in caplog.records)
+
+
 @pytest.mark.parametrize(("retry", "level"), [(None, logging.WARNING), (FAST, logging.ERROR)])
 def test_a_guard_with_one_attempt_leaves_the_error_to_an_outer_one(retry, level, caplog, monkeypatch):
     from prefect_resilience.calls.edge import reports

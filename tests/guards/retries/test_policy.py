@@ -38,6 +38,8 @@ def test_a_retry_never_comes_before_the_server_wants_it_nor_after_the_deadline(a
         assert verdict.delay >= asked
         assert asked <= cap
         assert elapsed + verdict.delay <= 300
+        backoff = policy.decide(error(), 1, elapsed=elapsed, random=random).delay
+        assert verdict.asked_for == (asked if verdict.delay > backoff else None)
 
 
 @pytest.mark.requirement("003.04")
