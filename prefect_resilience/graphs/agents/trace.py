@@ -48,19 +48,19 @@ def counted(fn: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _count(name: str) -> None:
-    here = trace.get()
-    if here is not None:
-        here.attempts[name] = here.attempts.get(name, 0) + 1
+    current = trace.get()
+    if current is not None:
+        current.attempts[name] = current.attempts.get(name, 0) + 1
 
 
 def note(name: str, at_least: int, error: ErrorContext | None = None) -> None:
     """Record the end of a call. `at_least` also counts attempts that ran in other processes."""
-    here = trace.get()
-    if here is None:
+    current = trace.get()
+    if current is None:
         return
-    here.attempts[name] = max(here.attempts.get(name, 0), at_least)
+    current.attempts[name] = max(current.attempts.get(name, 0), at_least)
     if error is not None:
-        here.errors[name] = error
+        current.errors[name] = error
 
 
 class PersonNeeded(ResilienceError):

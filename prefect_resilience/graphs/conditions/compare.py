@@ -76,10 +76,10 @@ class EvaluationBounds:
 
     def left(self) -> float:
         """The seconds that are left. Raises `ConditionError` if there are none."""
-        left = self._ends - self._clock()
-        if left <= 0:
+        seconds = self._ends - self._clock()
+        if seconds <= 0:
             raise self.passed()
-        return left
+        return seconds
 
     def passed(self) -> ConditionError:
         return ConditionError(f"the condition took longer than {self._seconds:g} s to evaluate")
@@ -101,18 +101,18 @@ def equal(left: Any, right: Any, bounds: EvaluationBounds, *, instants: bool = T
     waiting = [(left, right)]
     while waiting:
         bounds.step()
-        one, other = (unfold(side) for side in waiting.pop())
-        if isinstance(one, list) and isinstance(other, list):
-            first, second = cast("list[Any]", one), cast("list[Any]", other)
+        value, other = (unfold(side) for side in waiting.pop())
+        if isinstance(value, list) and isinstance(other, list):
+            first, second = cast("list[Any]", value), cast("list[Any]", other)
             if len(first) != len(second):
                 return False
             waiting.extend(zip(first, second, strict=True))
-        elif isinstance(one, dict) and isinstance(other, dict):
-            ours, theirs = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
+        elif isinstance(value, dict) and isinstance(other, dict):
+            ours, theirs = cast("dict[str, Any]", value), cast("dict[str, Any]", other)
             if ours.keys() != theirs.keys():
                 return False
             waiting.extend((item, theirs[key]) for key, item in ours.items())
-        elif not _equal_scalars(one, other, instants):
+        elif not _equal_scalars(value, other, instants):
             return False
     return True
 
@@ -164,8 +164,8 @@ def instant(value: Any) -> Instant | None:
     """The instant of a datetime or an RFC 3339 text; None for other values."""
     finer = 0
     try:
-        if isinstance(value, str) and (found := _INSTANT.fullmatch(value)) is not None:
-            finer = int((found[1] or "").ljust(18, "0")[6:])
+        if isinstance(value, str) and (match := _INSTANT.fullmatch(value)) is not None:
+            finer = int((match[1] or "").ljust(18, "0")[6:])
             value = datetime.fromisoformat(value.upper())
         if not isinstance(value, datetime):
             return None
@@ -235,11 +235,11 @@ def matches(pattern: str, text: str, bounds: EvaluationBounds, *, whole: bool = 
             f"a string of {len(text):,} characters is too long to match: at most {LONGEST_TEXT:,}"
         )
     ready = compiled_pattern(pattern)
-    left = bounds.left()
+    seconds = bounds.left()
     try:
-        return bool((ready.fullmatch if whole else ready.search)(text, timeout=min(left, PATTERN_SECONDS)))
+        return bool((ready.fullmatch if whole else ready.search)(text, timeout=min(seconds, PATTERN_SECONDS)))
     except TimeoutError:
-        if left < PATTERN_SECONDS:
+        if seconds < PATTERN_SECONDS:
             raise bounds.passed() from None
     raise ConditionError(f"the pattern {shortly(pattern)} took longer than {PATTERN_SECONDS:g} s to match")
 

@@ -165,25 +165,25 @@ class Evaluation:
             value, error = self.source(condition.source_task)
         if condition.path is None:
             return _of_error(condition, error)
-        found = look_up(condition.path, value, self.scope, self.bounds)
+        actual = look_up(condition.path, value, self.scope, self.bounds)
         if condition.operator in ("exists", "not_exists"):
-            return _of_presence(condition, found)
-        if isinstance(found, Missing):
+            return _of_presence(condition, actual)
+        if isinstance(actual, Missing):
             raise ConditionError(
-                f"the condition {describe(condition)!r} cannot be evaluated: {found.why()}", condition.path
+                f"the condition {describe(condition)!r} cannot be evaluated: {actual.why()}", condition.path
             )
-        holds = _compared(condition, found, self.bounds)
-        return ConditionAnswer(holds, lambda: _reason(condition, found, holds))
+        holds = _compared(condition, actual, self.bounds)
+        return ConditionAnswer(holds, lambda: _reason(condition, actual, holds))
 
     def _several(self, condition: Condition) -> ConditionAnswer:
         """Evaluate from left to right, until the answer is known."""
         stops_at = condition.operator == "any"
         reasons: list[ConditionAnswer] = []
         for part in condition.conditions:
-            found = self.of(part)
-            if found.holds is stops_at:
-                return found
-            reasons.append(found)
+            answer = self.of(part)
+            if answer.holds is stops_at:
+                return answer
+            reasons.append(answer)
         return ConditionAnswer(not stops_at, lambda: _together(reasons))
 
 
@@ -212,13 +212,13 @@ def _named(error: Any) -> tuple[str, str]:
 
 def _behind(error: Any, category: str) -> tuple[str, ...]:
     """The categories of the causes of a failed subtask. They count as categories of the subtask."""
-    found: list[str] = []
-    while category == ErrorCategory.SUBTASK.value and len(found) < _CAUSES:
+    categories: list[str] = []
+    while category == ErrorCategory.SUBTASK.value and len(categories) < _CAUSES:
         mapping = isinstance(error, Mapping)
         error = cast("Mapping[str, Any]", error).get("cause") if mapping else getattr(error, "cause", None)
         category = _named(error)[0]
-        found.append(category)
-    return tuple(found)
+        categories.append(category)
+    return tuple(categories)
 
 
 def _wanted(condition: Condition) -> str:
@@ -271,5 +271,5 @@ def _reason(condition: Condition, found: Any, holds: bool) -> str:
 
 
 def _together(reasons: list[ConditionAnswer]) -> str:
-    texts = [found.why() for found in reasons[:_MOST_REASONS]]
+    texts = [reason.why() for reason in reasons[:_MOST_REASONS]]
     return "; ".join([*texts, "…"] if len(reasons) > _MOST_REASONS else texts)

@@ -145,11 +145,11 @@ class _Environment(JSONPathEnvironment):
     def compare(self, left: object, operator: str, right: object) -> bool:
         if operator in ("&&", "||"):
             return super().compare(left, operator, right)
-        one, other = _side(left), _side(right)
+        value, other = _side(left), _side(right)
         if operator in ("==", "!="):
-            return self._same(one, other) is (operator == "==")
-        holds = ordered(one, other, _ORDERS[operator[0]], instants=False)
-        return holds or ("=" in operator and self._same(one, other))
+            return self._same(value, other) is (operator == "==")
+        holds = ordered(value, other, _ORDERS[operator[0]], instants=False)
+        return holds or ("=" in operator and self._same(value, other))
 
     def _same(self, one: object, other: object) -> bool:
         if one is UNDEFINED or other is UNDEFINED:

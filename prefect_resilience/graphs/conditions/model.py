@@ -114,8 +114,8 @@ class Condition(Policy):
             >>> (path("score") >= 0.9).explain({"score": 0.7}).text
             'score is 0.7, not >= 0.9'
         """
-        found = Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self)
-        return Explanation(found.holds, redact(found.why()))
+        answer = Evaluation(value, error, scope, source, EvaluationBounds(seconds=self.seconds)).of(self)
+        return Explanation(answer.holds, redact(answer.why()))
 
     def describe(self, limit: int = 200) -> str:
         """The condition as a line of at most `limit` characters: `confidence >= 0.9`. Secrets are masked."""
@@ -162,8 +162,8 @@ class Condition(Policy):
         return self.describe()
 
     def __repr__(self) -> str:
-        made = "operator" in self.__dict__  # a debugger may call this before `__init__`
-        return f"Condition({self.describe() if made else '?'})"
+        is_complete = "operator" in self.__dict__  # a debugger may call this before `__init__`
+        return f"Condition({self.describe() if is_complete else '?'})"
 
     def _canonical(self) -> str:
         """A text that is equal for equal conditions. Unlike Python's ==, it distinguishes 1 and true."""
@@ -265,9 +265,9 @@ def validation_error(
     """Pydantic's own error with these mistakes of one kind: place, sentence, and input of each."""
     lines = [
         InitErrorDetails(
-            type=PydanticCustomError(kind, "{sentence}", {"sentence": says}), loc=place, input=given
+            type=PydanticCustomError(kind, "{sentence}", {"sentence": says}), loc=place, input=data
         )
-        for place, says, given in mistakes
+        for place, says, data in mistakes
     ]
     return ValidationError.from_exception_data(title, lines)
 
@@ -284,6 +284,6 @@ def _at(data: Any, place: Place) -> Any:
 
 def _told(error: ValidationError) -> str:
     mistakes = error.errors()
-    told = [f"Condition({place_text(each['loc'])}): {each['msg']}" for each in mistakes[:_MOST_TOLD]]
-    more = len(mistakes) - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more else "")
+    texts = [f"Condition({place_text(detail['loc'])}): {detail['msg']}" for detail in mistakes[:_MOST_TOLD]]
+    more = len(mistakes) - len(texts)
+    return "; ".join(texts) + (f"; and {more} more" if more else "")

@@ -99,8 +99,8 @@ def _part(path: str, at: int, *, first: bool) -> tuple[Part, int]:
         at += 1
     name = _NAME.match(path, at)
     if name is None:
-        found = f"not {path[at]!r}" if at < len(path) else "but the path ends"
-        raise _wrong(path, at, f"a name is expected here, {found}: write a path like a.b[0].c, or a $ path")
+        actual = f"not {path[at]!r}" if at < len(path) else "but the path ends"
+        raise _wrong(path, at, f"a name is expected here, {actual}: write a path like a.b[0].c, or a $ path")
     text = name[0]
     if text != text.strip() or not text.isprintable():
         why = "has white space at its ends or invisible characters"
@@ -170,15 +170,15 @@ def look_up(
 
 def follow(parts: Sequence[Part], value: Any) -> Any:
     """The value after these steps, or a `Missing`."""
-    here = value
+    current = value
     for steps, part in enumerate(parts):
-        if type(here) is not dict or part.key not in here:  # else the mapping need not be copied
-            here = unfold(here)
-        step = _step(here, part)
+        if type(current) is not dict or part.key not in current:  # else the mapping need not be copied
+            current = unfold(current)
+        step = _step(current, part)
         if step is _NOTHING:
-            return Missing(partial(_why, here, part, parts[:steps]))
-        here = step
-    return unfold(here)
+            return Missing(partial(_why, current, part, parts[:steps]))
+        current = step
+    return unfold(current)
 
 
 def _step(here: Any, part: Part) -> Any:
@@ -192,7 +192,7 @@ def _step(here: Any, part: Part) -> Any:
 
 def _why(here: Any, part: Part, before: Sequence[Part]) -> str:
     """Why the step failed, in words."""
-    name = shown_path(".".join(each.key for each in before)) if before else "the value"
+    name = shown_path(".".join(step.key for step in before)) if before else "the value"
     key = shown_path(part.key) if part.is_key else part.key
     if isinstance(here, dict) and part.is_key:
         return f"there is no {key} in {name}{_meant(cast('dict[str, Any]', here), part.key)}"

@@ -138,8 +138,8 @@ class Reading:
     def _read(self, form: Form, depth: int) -> None:
         for name in form.data:
             if name not in FIELDS:
-                known = nearest(name, FIELDS) if isinstance(name, str) else "; field names are strings"
-                self._wrong((*form.place, str(name)[:60]), f"a condition has no field {shortly(name)}{known}")
+                hint = nearest(name, FIELDS) if isinstance(name, str) else "; field names are strings"
+                self._wrong((*form.place, str(name)[:60]), f"a condition has no field {shortly(name)}{hint}")
         form.operator = self._operator(form)
         if form.operator is not None:
             form.fields["operator"] = form.operator

@@ -99,14 +99,14 @@ def history_details(rounds: Iterable[Round[Any]]) -> list[dict[str, Any]]:
     """The last rounds for an ErrorContext: texts of bounded length."""
     return [
         {
-            "round": made.number,
-            "value": brief(made.value),
-            "progress": brief(made.progress),
-            "duration": round(made.duration, 3),
-            "error": None if made.error is None else made.error.summary(),
-            **({"steps": {name: brief(given) for name, given in made.steps.items()}} if made.steps else {}),
+            "round": entry.number,
+            "value": brief(entry.value),
+            "progress": brief(entry.progress),
+            "duration": round(entry.duration, 3),
+            "error": None if entry.error is None else entry.error.summary(),
+            **({"steps": {name: brief(value) for name, value in entry.steps.items()}} if entry.steps else {}),
         }
-        for made in list(rounds)[-KEPT_VALUES:]
+        for entry in list(rounds)[-KEPT_VALUES:]
     ]
 
 
@@ -191,10 +191,10 @@ class NoQuorum(ResilienceError):
         self.need = need
         self.votes = votes
         self.errors = errors
-        said = [f"{', '.join(names)} answered {answer}" for answer, names in votes.items()]
-        said += [f"{name} failed ({error})" for name, error in errors.items()]
+        summaries = [f"{', '.join(names)} answered {answer}" for answer, names in votes.items()]
+        summaries += [f"{name} failed ({error})" for name, error in errors.items()]
         super().__init__(
-            f"fewer than {need} handlers gave the same answer: {'; '.join(said) or 'no answers'}"
+            f"fewer than {need} handlers gave the same answer: {'; '.join(summaries) or 'no answers'}"
         )
 
 

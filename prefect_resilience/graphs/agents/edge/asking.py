@@ -105,8 +105,8 @@ class Question:
         if _prepared:
             values, at = self._from_prepared(), None
         else:
-            given = await self._from_form(form.with_initial_data(description=self.text))
-            values, at = (None, None) if given is None else (given.decoded_value, given.created)
+            answer = await self._from_form(form.with_initial_data(description=self.text))
+            values, at = (None, None) if answer is None else (answer.decoded_value, answer.created)
         if values is None:
             raise NotAnswered(self.text, self.person.timeout)
         return opened(form(**values), at or datetime.now(UTC))
@@ -114,46 +114,46 @@ class Question:
     def _from_prepared(self) -> dict[str, Any] | None:
         if not _prepared[-1]:
             raise ConfigurationError(f"answers(...) has no answer left for {self.text!r}")
-        given = _prepared[-1].pop(0)
-        if isinstance(given, bool):
-            return {"approved": given}
-        mapping = isinstance(given, Mapping)
-        return cast("dict[str, Any] | None", given) if given is None or mapping else {"value": given}
+        answer = _prepared[-1].pop(0)
+        if isinstance(answer, bool):
+            return {"approved": answer}
+        mapping = isinstance(answer, Mapping)
+        return cast("dict[str, Any] | None", answer) if answer is None or mapping else {"value": answer}
 
     async def _from_form(self, form: type[RunInput]) -> FlowRunInput | None:
         """The answer that the run has already, or for which it is paused now; None without one in time."""
-        here, logger = FlowRunContext.get(), get_run_logger()
-        assert here is not None
-        assert here.flow_run is not None
-        run_id = here.flow_run.id
+        context, logger = FlowRunContext.get(), get_run_logger()
+        assert context is not None
+        assert context.flow_run is not None
+        run_id = context.flow_run.id
         async with get_client() as client:
-            if (given := await self._given(client, run_id)) is not None:
+            if (answer := await self._given(client, run_id)) is not None:
                 logger.info("Using the answer that was given before: %s", self.text)
-                return given
+                return answer
             if self.announce is not None:
                 await asyncio.to_thread(self.announce)
             logger.info("Waiting up to %g s for an answer: %s", self.person.timeout, self.text)
             until = monotonic() + self.person.timeout
             while True:
-                left = until - monotonic()
+                seconds_left = until - monotonic()
                 try:
-                    given = await self._polled(client, run_id, form, left)
-                    if given is not None or left <= 0:
-                        return given
+                    answer = await self._polled(client, run_id, form, seconds_left)
+                    if answer is not None or seconds_left <= 0:
+                        return answer
                 except Exception as error:
-                    if not classify(error).retryable or left < -GRACE_SECONDS:
+                    if not classify(error).retryable or seconds_left < -GRACE_SECONDS:
                         raise
                     logger.warning("The Prefect API is unavailable, polling again: %s", redact(repr(error)))
-                await asyncio.sleep(max(min(self.person.poll_interval, left), 0.05))
+                await asyncio.sleep(max(min(self.person.poll_interval, seconds_left), 0.05))
 
     async def _polled(
         self, client: PrefectClient, run_id: UUID, form: type[RunInput], left: float
     ) -> FlowRunInput | None:
         """The answer, if there is one. Pauses a running run, and ends its own pause when the time is up."""
         state = (await client.read_flow_run(run_id)).state
-        given = await self._given(client, run_id)
-        if given is not None or state is None:
-            return given
+        answer = await self._given(client, run_id)
+        if answer is not None or state is None:
+            return answer
         if left <= 0:
             if (state.state_details.pause_key or "").startswith(f"{self.key}-"):
                 await client.set_flow_run_state(run_id, Running())
@@ -164,8 +164,8 @@ class Question:
 
     async def _given(self, client: PrefectClient, run_id: UUID) -> FlowRunInput | None:
         """The answer that the run has."""
-        found = await client.filter_flow_run_input(run_id, f"paused-{self.key}-", 200, set())
-        return next((one for one in found if one.key.endswith("-response")), None)
+        inputs = await client.filter_flow_run_input(run_id, f"paused-{self.key}-", 200, set())
+        return next((run_input for run_input in inputs if run_input.key.endswith("-response")), None)
 
     async def _pause(self, client: PrefectClient, run_id: UUID, form: type[RunInput], left: float) -> None:
         """Pause the run with the form. Prefect rejects this while the run is paused for another question."""
@@ -185,14 +185,13 @@ _TextBox = Annotated[str | None, WithJsonSchema({"type": "string", "title": "Com
 def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any, datetime], Any]]:
     """The form, and a function that makes the answer from it and its time."""
     if isinstance(wanted, type) and issubclass(wanted, Approval):
-        fields: dict[str, Any] = {
-            name: (one.annotation, one) for name, one in wanted.model_fields.items() if name != "answered_at"
-        }
+        fields: dict[str, Any] = {name: (info.annotation, info) for name, info in wanted.model_fields.items()}
+        del fields["answered_at"]
         # The UI shows a switch that is off: that is the answer if nobody touches it.
         fields["approved"] = (bool, Field(default=False))
         fields["comment"] = (_TextBox, Field(default=""))
-        made = create_model(wanted.__name__, __base__=RunInput, **fields)
-        return made, lambda given, at: wanted(
+        form = create_model(wanted.__name__, __base__=RunInput, **fields)
+        return form, lambda given, at: wanted(
             **(given.model_dump() | {"comment": given.comment or None}), answered_at=at
         )
     if isinstance(wanted, type) and issubclass(wanted, BaseModel):
@@ -202,5 +201,5 @@ def _form(wanted: Any) -> tuple[type[RunInput], Callable[[Any, datetime], Any]]:
             return form, lambda given, _at: given
         names = set(model.model_fields)
         return form, lambda given, _at: model.model_validate(given.model_dump(include=names))
-    made = create_model("Answer", __base__=RunInput, value=cast("Any", (wanted, ...)))
-    return made, lambda given, _at: given.value
+    form = create_model("Answer", __base__=RunInput, value=cast("Any", (wanted, ...)))
+    return form, lambda given, _at: given.value

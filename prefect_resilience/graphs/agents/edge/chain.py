@@ -104,10 +104,10 @@ class AgentChain:
             raise ConfigurationError(
                 f"the chain {name!r} begins with {first!r}: a person can only be the last step"
             )
-        found = [self._found(step, given) for step in steps[1:]]
-        self._check(first, found)
-        self._first = AgentStep(first, [self._fallback(step, first.name) for step in found], self._memories)
-        self.steps: tuple[str, ...] = (first.name, *(step.name for step in found))
+        rest = [self._found(step, given) for step in steps[1:]]
+        self._check(first, rest)
+        self._first = AgentStep(first, [self._fallback(step, first.name) for step in rest], self._memories)
+        self.steps: tuple[str, ...] = (first.name, *(step.name for step in rest))
         self.__signature__: inspect.Signature = self._first.__signature__
 
     def _found(self, step: Any, given: Mapping[str, Any]) -> Agent | Person | Fallback:
@@ -139,8 +139,8 @@ class AgentChain:
             return step
         if isinstance(step, Person):
             return Fallback(PersonStep(step, self.name, first), name=step.name, degraded=step.degraded)
-        made = AgentStep(step, [], self._memories)
-        return Fallback(made, when=step.when, name=step.name, degraded=step.degraded)
+        agent_step = AgentStep(step, [], self._memories)
+        return Fallback(agent_step, when=step.when, name=step.name, degraded=step.degraded)
 
     @property
     def isasync(self) -> bool:
@@ -167,12 +167,12 @@ class AgentChain:
         return f"{type(self).__name__}({' -> '.join(self.steps)})"
 
     def _asked(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps[ChainResult]:
-        here = Trace()
-        with setting(trace, here):
+        chain_trace = Trace()
+        with setting(trace, chain_trace):
             try:
                 ran: Answered = yield from self._first.ran(args, kwargs)
             except Exception as error:
-                needed = yield from self._nobody(here, error)
+                needed = yield from self._nobody(chain_trace, error)
                 if needed is None:
                     raise
                 raise needed from error
@@ -180,17 +180,17 @@ class AgentChain:
             ran.value,
             ran.answered_by,
             ran.degraded,
-            self._in_order(here.attempts),
-            self._in_order(here.errors),
+            self._in_order(chain_trace.attempts),
+            self._in_order(chain_trace.errors),
         )
 
     def _nobody(self, here: Trace, error: Exception) -> Steps[Exception | None]:
         """No step answered: notify people. Returns the error to raise in place of the first agent's."""
         errors = self._in_order(here.errors)
-        said = {name: context.summary() for name, context in errors.items()}
+        summaries = {name: context.summary() for name, context in errors.items()}
         context = attached_context(error)
         if context is not None:
-            details = {**context.details, "chain": self.name, "asked": said}
+            details = {**context.details, "chain": self.name, "asked": summaries}
             attach_context(error, context.model_copy(update={"details": details}))
         if self.notify is not None:
             notice = notice_of(self.name, f"{self.name}: no step answered", errors)
@@ -238,7 +238,7 @@ class ProviderChain(AgentChain):
         degraded: Any = None,
         notify: Notify | None = None,
     ) -> None:
-        given = cast("Mapping[str, Any]", providers if isinstance(providers, Mapping) else {})
+        functions = cast("Mapping[str, Any]", providers if isinstance(providers, Mapping) else {})
         steps: list[Any] = _listed(cast("Iterable[StepOption]", providers))
         if not steps:
             raise ConfigurationError(f"the chain {name!r} has no providers: name at least one")
@@ -250,7 +250,7 @@ class ProviderChain(AgentChain):
             steps.append(Fallback(degraded, name="degraded", degraded=True))
         elif degraded is not None:
             steps.append(Fallback.value(degraded, name="degraded"))
-        self._set_up(name, steps, given, notify)
+        self._set_up(name, steps, functions, notify)
 
 
 def _listed(steps: Iterable[StepOption]) -> list[StepOption]:

@@ -154,19 +154,19 @@ class Person:
         return await self._alone(question, isasync=True)()
 
     def _alone(self, question: str, *, isasync: bool) -> Task[[], Any]:
-        here = FlowRunContext.get()
-        if here is None:
+        context = FlowRunContext.get()
+        if context is None:
             raise ConfigurationError(
                 f"there is no flow run that could wait for the answer to {question!r}: ask inside of a @flow"
             )
-        asked, seen = redact(question), here.observed_flow_pauses
-        key = digest(f"{self.name}\n{asked}")
-        seen[key] = seen.get(key, 0) + 1  # the same text once more is another question
+        text, pauses = redact(question), context.observed_flow_pauses
+        key = digest(f"{self.name}\n{text}")
+        pauses[key] = pauses.get(key, 0) + 1  # the same text once more is another question
         announce = None
         if self.notify is not None:
-            notice = notice_of(self.name, f"{self.name}: {one_line(asked)}", {}, asked)
+            notice = notice_of(self.name, f"{self.name}: {one_line(text)}", {}, text)
             announce = partial(tell, self.notify, notice)
-        return Question(self, asked, f"{key}-{seen[key]}", announce).task(asked, isasync=isasync)
+        return Question(self, text, f"{key}-{pauses[key]}", announce).task(text, isasync=isasync)
 
 
 A = TypeVar("A", bound=Approval, default=Approval)
@@ -246,8 +246,8 @@ class PersonStep:
 
     def __call__(self, error: ErrorContext, **arguments: Any) -> Any:
         person = self.person
-        here = trace.get() or Trace()
-        errors = {self.first: error, **here.errors}
+        chain_trace = trace.get() or Trace()
+        errors = {self.first: error, **chain_trace.errors}
         question = _filled(person.question, arguments)
         notice = notice_of(self.chain, f"{self.chain}: {person.name} is asked", errors, question)
         trouble = None if person.notify is None else tell(person.notify, notice)
@@ -260,9 +260,9 @@ class PersonStep:
             why = str(failure) if type(failure) is RuntimeError else repr(failure)
             if isinstance(failure, NotAnswered):
                 why = f"there was no answer within {person.timeout:g} s"
-            told = "; ".join(redact(part) for part in (why, trouble) if part)
-            here.person_needed = PersonNeeded(self.chain, person.name, told)
-            raise here.person_needed from failure
+            reason = "; ".join(redact(part) for part in (why, trouble) if part)
+            chain_trace.person_needed = PersonNeeded(self.chain, person.name, reason)
+            raise chain_trace.person_needed from failure
 
 
 def _filled(question: str, arguments: Mapping[str, Any]) -> str:

@@ -114,10 +114,10 @@ class Registry:
 
     def add(self, made: Agent | Person) -> None:
         """Raises ConfigurationError if another agent has the name."""
-        known = self._known.get(made.name)
-        if known is not None and not _same(known, made):
+        earlier = self._known.get(made.name)
+        if earlier is not None and not _same(earlier, made):
             raise ConfigurationError(
-                f"the {self.kind} {made.name!r} is registered twice: as {known.place} and as {made.place}; "
+                f"the {self.kind} {made.name!r} is registered twice: as {earlier.place} and as {made.place}; "
                 f"give one of them another name"
             )
         self._known[made.name] = made
@@ -254,8 +254,8 @@ class AgentStep:
             raise
         if not isinstance(value, Substitute):
             note(self.name, 1)
-            given = value.value if isinstance(value, Decomposed) else value
-            return Answered(given, self.name, self.agent.degraded)
+            answer = value.value if isinstance(value, Decomposed) else value
+            return Answered(answer, self.name, self.agent.degraded)
         self._failed(value.context)
         answered = value.answer.fallback
         return Answered(value.answer.value, answered.name, answered.degraded)

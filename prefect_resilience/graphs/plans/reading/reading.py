@@ -61,18 +61,18 @@ def read_plan(
 
     Raises `PlanError` with all mistakes, each with its place.
     """
-    asked = Asked(actions, inputs)
+    context = Asked(actions, inputs)
     if isinstance(source, Plan):
         if wrong := source.check(actions, inputs):
             raise PlanError(wrong)
         return source
     if isinstance(source, Mapping):
-        return build_plan(source, asked)
+        return build_plan(source, context)
     if not isinstance(cast("Any", source), str | Path):
         right = "write a plan, its data, a file's path, or a string of JSON or YAML"
         refuse("the plan", f"{right}, not {quote(source)}")
     name = "the plan" if isinstance(source, str) and is_text(source) else source_name(source)
-    return build_plan(data_of(source), asked, name)
+    return build_plan(data_of(source), context, name)
 
 
 def from_text(text: str, asked: Asked | None = None, source: str = "the plan") -> Plan:

@@ -135,12 +135,12 @@ def gather(
         >>> gather([1, ValueError("bad"), 3], allow_failures=1).values
         [1, 3]
     """
-    given = cast("Any", futures)
-    if isinstance(given, PrefectFuture | State | str | bytes) or not isinstance(given, Iterable):
+    collection = cast("Any", futures)
+    if isinstance(collection, PrefectFuture | State | str | bytes) or not isinstance(collection, Iterable):
         raise ConfigurationError(
-            f"gather(...) takes a list of futures, states or values, not {given!r}: write gather([...])"
+            f"gather(...) takes a list of futures, states or values, not {collection!r}: write gather([...])"
         )
-    items = [check_upstream(item, "gather(...)") for item in cast("Iterable[Any]", given)]
+    items = [check_upstream(item, "gather(...)") for item in cast("Iterable[Any]", collection)]
     allowed = allowed_of(allow_failures, len(items))
     outcomes = tuple(_outcome(index, item) for index, item in enumerate(items))
     gathered: Gathered[T] = Gathered(outcomes, allowed)
@@ -198,9 +198,9 @@ def _state_name(item: Any, ending: Ending) -> str:
 
 def _row(outcome: Outcome[Any]) -> str:
     error = outcome.error
-    said = outcome.state if error is None else error.summary()
+    summary = outcome.state if error is None else error.summary()
     attempts = "" if outcome.attempts is None else str(outcome.attempts)
-    return f"| {_cell(outcome.name)} | {_cell(said)} | {attempts} |"
+    return f"| {_cell(outcome.name)} | {_cell(summary)} | {attempts} |"
 
 
 def _cell(text: str) -> str:

@@ -100,9 +100,9 @@ def _as_when(when: Any) -> When:
 
 def handle(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     """The function of an error handler's task run."""
-    given, target, args, kwargs, when, even_if_not_run, runs = unwrap(upstream, handed)
+    source, target, args, kwargs, when, even_if_not_run, runs = unwrap(upstream, handed)
     name = name_of(target)
-    ending = ending_of(given)
+    ending = ending_of(source)
     if isinstance(ending, Gave):
         return ended("Skipped", f"The upstream succeeded, so {name} was not called", ending.value)
     if isinstance(ending, NeverRan) and not even_if_not_run:
@@ -134,8 +134,8 @@ def _against(when: When, ending: FailedUpstream | NeverRan) -> str | None:
     if when is None:
         return None
     if isinstance(when, Condition):
-        found = when.explain(context.model_dump(mode="json"), error=context)
-        return None if found.holds else found.text
+        explanation = when.explain(context.model_dump(mode="json"), error=context)
+        return None if explanation.holds else explanation.text
     if callable(when):
         return None if when(context) else f"{name_of(when)} returned false"
     error = ending.error if isinstance(ending, FailedUpstream) else None

@@ -109,14 +109,14 @@ class ProgressGuard:
 
 def halted(name: str, error: E) -> E:
     """The error of a loop that ended early, with the rounds in its context."""
-    found = context_of(error)
+    context = context_of(error)
     rounds = {"rounds": error.rounds, "iteration_history": history_details(error.iteration_history)}
     changes = {
-        "details": {**found.details, **rounds},
+        "details": {**context.details, **rounds},
         "partial_output": partial_output(error.value),
         **place_of(name),
     }
-    attach_context(error, found.model_copy(update=changes))
+    attach_context(error, context.model_copy(update=changes))
     return error
 
 
@@ -240,20 +240,20 @@ def _loop(
     step: Any, until: Any, max_rounds: Any, progress: Any, patience: Any, start: Any, *, isasync: bool
 ) -> Loop:
     """Check the options."""
-    what = "aiterate" if isasync else "iterate"
-    steps = _steps(what, step)
+    function = "aiterate" if isasync else "iterate"
+    steps = _steps(function, step)
     if isinstance(until, bool) or not (isinstance(until, Condition) or callable(until)):
         raise ConfigurationError(
-            f"{what}(until={until!r}): write a condition, such as path('score') >= 0.9, or a function"
+            f"{function}(until={until!r}): write a condition, such as path('score') >= 0.9, or a function"
         )
     if progress is not None and not callable(progress):
-        raise ConfigurationError(f"{what}(progress={progress!r}): write a function of the value, or None")
+        raise ConfigurationError(f"{function}(progress={progress!r}): write a function of the value, or None")
     for name, number in (("max_rounds", max_rounds), ("patience", patience)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-            raise ConfigurationError(f"{what}({name}={number!r}): write a whole number of at least 1")
-    for name, given in (*(("step", one) for one in steps.values()), ("until", until), ("progress", progress)):
-        if not isasync and is_async(given):
-            raise ConfigurationError(f"iterate({name}={name_of(given)}) is async: write await aiterate(...)")
+            raise ConfigurationError(f"{function}({name}={number!r}): write a whole number of at least 1")
+    for name, option in (*(("step", fn) for fn in steps.values()), ("until", until), ("progress", progress)):
+        if not isasync and is_async(option):
+            raise ConfigurationError(f"iterate({name}={name_of(option)}) is async: write await aiterate(...)")
     several = isinstance(step, Mapping)
     return Loop(steps, several, until, max_rounds, progress, patience, start, in_threads=isasync)
 
@@ -263,14 +263,14 @@ def _steps(what: str, step: Any) -> dict[str, Any]:
     steps: dict[Any, Any] = dict(cast("Any", step)) if isinstance(step, Mapping) else {name_of(step): step}
     if not steps:
         raise ConfigurationError(f'{what}(step={{}}): write the steps of a round, {{"director": ..., ...}}')
-    for name, one in steps.items():
+    for name, target in steps.items():
         if isinstance(step, Mapping) and (not isinstance(name, str) or name in ("round", "history")):
             raise ConfigurationError(
                 f"{what}(step={{{name!r}: ...}}): the name must be a string other than 'round' and 'history'"
             )
         shown = f"{what}(step[{name!r}])" if isinstance(step, Mapping) else f"{what}(step)"
         offered = ("round", "history", *(other for other in steps if other != name))
-        check_target(shown, one, TargetCall(), offers=True, offered=offered)
+        check_target(shown, target, TargetCall(), offers=True, offered=offered)
     return steps
 
 
@@ -282,29 +282,29 @@ def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
         mark = plain(loop.start)
     for number in range(1, loop.max_rounds + 1):
         began = time.monotonic()
-        made, given, at = NOTHING, NOTHING, ""
+        new_mark, answer, at = NOTHING, NOTHING, ""
         gave: dict[str, Any] = {}
-        asked: Arguments = (), {}
+        call_arguments: Arguments = (), {}
         try:
             for at in loop.steps:
-                asked = loop.asked(at, number, value if given is NOTHING else given, gave, history)
-                given = _value((yield loop.call(at, number, asked)))
-                gave[at] = given
+                call_arguments = loop.asked(at, number, value if answer is NOTHING else answer, gave, history)
+                answer = _value((yield loop.call(at, number, call_arguments)))
+                gave[at] = answer
             at = "progress"
-            made = plain(given if loop.progress is None else (yield Invoke(loop.progress, (given,))))
+            new_mark = plain(answer if loop.progress is None else (yield Invoke(loop.progress, (answer,))))
             at = "until"
             if isinstance(loop.until, Condition):
-                done = loop.until.evaluate(given)
+                done = loop.until.evaluate(answer)
             else:
-                done = bool((yield Invoke(loop.until, (given,))))
+                done = bool((yield Invoke(loop.until, (answer,))))
         except Exception as error:  # noqa: BLE001 - it is raised again with its round
-            left = None if value is NOTHING or value is loop.start else value
-            failed = _round(loop, number, given, made, began, gave)
-            _leave_request(loop, at, asked, error)
-            raise _failed_round(loop, error, at, failed, history, left) from error.__cause__
-        history.add(_round(loop, number, given, made, began, gave))
-        still = still + 1 if mark is not NOTHING and same(mark, made) else 0
-        value, mark = given, made
+            last_value = None if value is NOTHING or value is loop.start else value
+            failed = _round(loop, number, answer, new_mark, began, gave)
+            _leave_request(loop, at, call_arguments, error)
+            raise _failed_round(loop, error, at, failed, history, last_value) from error.__cause__
+        history.add(_round(loop, number, answer, new_mark, began, gave))
+        still = still + 1 if mark is not NOTHING and same(mark, new_mark) else 0
+        value, mark = answer, new_mark
         if done:
             return Iteration(value, number, history.told())
         if still >= loop.patience:
@@ -315,9 +315,9 @@ def _rounds(loop: Loop) -> Steps[Iteration[Any]]:
 def _round(
     loop: Loop, number: int, value: Any, mark: Any, began: float, gave: Mapping[str, Any]
 ) -> Round[Any]:
-    kept = [None if part is NOTHING else part for part in (value, mark)]
+    parts = [None if part is NOTHING else part for part in (value, mark)]
     steps = gave if loop.several else dict[str, Any]()
-    return Round(number, kept[0], kept[1], time.monotonic() - began, steps=steps)
+    return Round(number, parts[0], parts[1], time.monotonic() - began, steps=steps)
 
 
 def _value(outcome: Any) -> Any:
@@ -339,12 +339,12 @@ def _failed_round(
     """The error of a round, with the rounds so far and their last value in its context."""
     cause = context_of(error)
     history.add(replace(made, error=cause))
-    told = history.told()
-    which = f"{at} in round {made.number}" if loop.several else f"round {made.number} of {loop.name}"
+    rounds = history.told()
+    place = f"{at} in round {made.number}" if loop.several else f"round {made.number} of {loop.name}"
     details: dict[str, Any] = {
         "failed_step": at if loop.several else made.number,
         "failed_round": made.number,
-        "iteration_history": history_details(told),
+        "iteration_history": history_details(rounds),
     }
     request = subtask_request(error)
     if request is not None:
@@ -354,7 +354,7 @@ def _failed_round(
         cause.code,
         kind=cause.kind,
         retryable=cause.retryable,
-        message=f"{which} failed: {cause.summary()}",
+        message=f"{place} failed: {cause.summary()}",
         exception_type=cause.exception_type,
         details=details,
     )
@@ -368,6 +368,6 @@ def _failed_round(
         **place_of(loop.name),
     )
     attach_context(error, context)
-    put(error, "iteration_history", told)
-    add_note(error, f"prefect-resilience: this error ended the loop: {which}")
+    put(error, "iteration_history", rounds)
+    add_note(error, f"prefect-resilience: this error ended the loop: {place}")
     return error

@@ -167,8 +167,8 @@ def _explained(branch: Branch, ending: Gave | FailedUpstream) -> Explanation:
 
 def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
     """The function of a route's task run."""
-    given, branches, runs = unwrap(upstream, handed)
-    ending = ending_of(given)
+    source, branches, runs = unwrap(upstream, handed)
+    ending = ending_of(source)
     if isinstance(ending, NeverRan):
         return not_run(ending, "No branch was evaluated, because the upstream never ran")
     passed_over: list[dict[str, str]] = []
@@ -193,8 +193,8 @@ def take_route(upstream: Opaque, handed: list[Opaque]) -> State[Any]:
         condition=branch.says,
         upstream=[str(run) for run in runs],
     )
-    asked = TargetCall(branch.args, branch.kwargs, value, {"error": error}, following(runs))
-    outcome = call(branch.target, asked)
+    request = TargetCall(branch.args, branch.kwargs, value, {"error": error}, following(runs))
+    outcome = call(branch.target, request)
     if isinstance(outcome, NeverRan):
         return not_run(outcome, f"The branch {branch.name} was chosen, but it never ran")
     return ended("Routed", f"{branch.name}, because {answer.text}", value_of(outcome), instead_of=error)

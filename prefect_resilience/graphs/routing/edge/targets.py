@@ -83,9 +83,9 @@ def check_target(
     signature = _signature(target)
     if signature is None:
         return
-    asked = _without(signature, _declared(signature, offered, request.kwargs))
+    remaining = _without(signature, _declared(signature, offered, request.kwargs))
     choices = [(None, *request.args), request.args] if offers else [request.args]
-    problems = [problem for choice in choices if (problem := _problem(asked, choice, request.kwargs))]
+    problems = [problem for choice in choices if (problem := _problem(remaining, choice, request.kwargs))]
     if len(problems) == len(choices):
         raise ConfigurationError(f"{what}: wrong arguments for {name_of(target)!r}: {problems[0]}")
 
@@ -133,14 +133,14 @@ def arguments(target: Any, request: TargetCall) -> tuple[tuple[Any, ...], dict[s
     """
     signature = _signature(target)
     kwargs = dict(request.kwargs)
-    given = () if request.value is NOTHING else (request.value,)
+    first = () if request.value is NOTHING else (request.value,)
     if signature is None:
-        return (*given, *request.args), kwargs
+        return (*first, *request.args), kwargs
     declared = _declared(signature, request.named, kwargs)
-    asked = _without(signature, declared)
-    fits = _problem(asked, (*given, *request.args), kwargs) is None
+    remaining = _without(signature, declared)
+    fits = _problem(remaining, (*first, *request.args), kwargs) is None
     try:
-        bound = asked.bind(*(given if fits else ()), *request.args, **kwargs)
+        bound = remaining.bind(*(first if fits else ()), *request.args, **kwargs)
     except TypeError as error:
         raise ConfigurationError(f"wrong arguments for {name_of(target)!r}: {error}") from None
     filled = dict(bound.arguments)
@@ -189,8 +189,8 @@ def is_async(target: Any) -> bool:
         return bool(target.isasync)
     if isinstance(target, partial):
         return is_async(cast("Any", target).func)
-    asked = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
-    return inspect.iscoroutinefunction(asked)
+    function = target if inspect.isroutine(target) else getattr(target, "__call__", target)  # noqa: B004
+    return inspect.iscoroutinefunction(function)
 
 
 def call(target: Any, request: TargetCall) -> Ending:
@@ -227,7 +227,7 @@ def _asked(target: Asks, request: TargetCall) -> Ending:
 
 
 def _as_is(value: Any, ours: tuple[Any, ...]) -> Any:
-    return quote(value) if any(value is known for known in ours) else value
+    return quote(value) if any(value is own for own in ours) else value
 
 
 def _collected(chunks: Any) -> list[Any]:

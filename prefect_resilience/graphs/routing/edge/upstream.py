@@ -140,14 +140,14 @@ def result_of(state: State[Any]) -> Any:
 
 def context_of(error: BaseException, state: State[Any] | None = None) -> ErrorContext:
     """The context of a failure, from the exception or else from the state."""
-    found = attached_context(error)
-    if found is None and state is not None and (state.is_crashed() or state_error(state) is not error):
-        found = error_context(state)
-    if found is None:
+    context = attached_context(error)
+    if context is None and state is not None and (state.is_crashed() or state_error(state) is not error):
+        context = error_context(state)
+    if context is None:
         ids: dict[str, Any] = {} if state is None else {**_ids(state)}
         timestamp = datetime.now(UTC) if state is None else state.timestamp
-        found = ErrorContext.from_exception(error, timestamp=timestamp, **ids)
-    return found
+        context = ErrorContext.from_exception(error, timestamp=timestamp, **ids)
+    return context
 
 
 def state_after(future: PrefectFuture[Any]) -> State[Any]:
@@ -190,20 +190,20 @@ def _state_of_lost(future: PrefectFuture[Any], error: BaseException) -> State[An
 
 def futures_in(expression: Any) -> list[PrefectFuture[Any]]:
     """All futures inside lists, mappings, dataclasses and models, each once."""
-    found: dict[int, PrefectFuture[Any]] = {}
+    futures: dict[int, PrefectFuture[Any]] = {}
 
     def note(part: Any) -> None:
         if isinstance(part, PrefectFuture):
-            found[id(cast("object", part))] = cast("PrefectFuture[Any]", part)
+            futures[id(cast("object", part))] = cast("PrefectFuture[Any]", part)
 
     visit_collection(expression, visit_fn=note, return_data=False)
-    return list(found.values())
+    return list(futures.values())
 
 
 def runs_behind(upstream: Any) -> list[UUID]:
     """The ids of the task runs of `upstream`. Prefect finds them in futures, states and results."""
-    found = collect_task_run_inputs_sync(upstream)
-    return sorted(run.id for run in found if isinstance(run, TaskRunResult))
+    inputs = collect_task_run_inputs_sync(upstream)
+    return sorted(run.id for run in inputs if isinstance(run, TaskRunResult))
 
 
 def outside_transactions() -> AbstractContextManager[None]:

@@ -66,10 +66,10 @@ class Quorum:
             args = (box, number, handler, request)
             start_thread(names[number], _answer, *args, context=copy_context(), daemon=False)
         votes, failures = Votes(self.need, self.key), list[FailedUpstream | NeverRan]()
-        for left in range(len(names), -1, -1):
+        for outstanding in range(len(names), -1, -1):
             if (winner := votes.winner) is not None:
                 return winner.answer
-            if not votes.can_win(left):
+            if not votes.can_win(outstanding):
                 break
             number, ending = box.get()
             name = names[number]
@@ -146,7 +146,7 @@ def _counted(votes: Votes, name: str, ending: Ending) -> FailedUpstream | NeverR
 
 def _no_quorum(votes: Votes, failures: list[FailedUpstream | NeverRan]) -> NoQuorum:
     error = votes.failure()
-    error.__cause__ = next((one.error for one in failures if isinstance(one, FailedUpstream)), None)
+    error.__cause__ = next((ending.error for ending in failures if isinstance(ending, FailedUpstream)), None)
     cause = {"cause": failures[0].context} if failures else {}
     attach_context(error, context_of(error).model_copy(update=cause))
     return error
