@@ -38,15 +38,15 @@ def open_store(url: str) -> Store:
         >>> store.load("greeting").value
         {'text': 'hello'}
     """
-    known = _opened.get(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    if known is not None and not getattr(known, "closed", False):
-        return known
+    store = _opened.get(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+    if store is not None and not getattr(store, "closed", False):
+        return store
     parsed = parse_url(url)
     with _opening.lock:
-        known = _opened.get(parsed.canonical)
-        if known is None or getattr(known, "closed", False):
-            known = _opened[parsed.canonical] = _open(parsed)
-        return known
+        store = _opened.get(parsed.canonical)
+        if store is None or getattr(store, "closed", False):
+            store = _opened[parsed.canonical] = _open(parsed)
+        return store
 
 
 def _open(parsed: StoreUrl) -> Store:

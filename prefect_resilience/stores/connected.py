@@ -75,8 +75,8 @@ class ConnectedStore(Generic[T]):
         publish: bool = False,
     ) -> int:
         """Write if the key still has `expected_version` (0: does not exist); the new version, or 0."""
-        asked = Swap(check_key(key), expected_version, encode(value), expires_at, open, publish)
-        return self._swap(asked) if 0 <= expected_version <= GREATEST_VERSION else 0
+        request = Swap(check_key(key), expected_version, encode(value), expires_at, open, publish)
+        return self._swap(request) if 0 <= expected_version <= GREATEST_VERSION else 0
 
     def delete(self, key: str, expected_version: int) -> bool:
         """Remove the document if it still has `expected_version`."""
@@ -104,13 +104,13 @@ class ConnectedStore(Generic[T]):
         start = "" if after is None else check_text(after).partition("\0")[0]
         beyond = after is not None and start >= prefix
         page = Page(prefix, start if beyond else prefix, beyond, min(limit, self.most), only_open)
-        found, last = self._read(page) if limit > 0 and "\0" not in prefix else ([], None)
-        while last is not None and len(found) < limit:
+        entries, last = self._read(page) if limit > 0 and "\0" not in prefix else ([], None)
+        while last is not None and len(entries) < limit:
             # Ended documents may be in the way: more at once.
             page = page._replace(start=last, beyond=True, size=min(self.most, 8 * page.size))
             documents, last = self._read(page)
-            found += documents
-        return found[:limit]
+            entries += documents
+        return entries[:limit]
 
     def _swap(self, asked: Swap) -> int:
         raise NotImplementedError

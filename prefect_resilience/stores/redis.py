@@ -197,8 +197,8 @@ class RedisStore(ConnectedStore[Any]):
     def _read(self, page: Page) -> tuple[Found, str | None]:
         names, held = self.using(self._page, page)
         keys = [name.decode() for name in names]
-        found = [(key, _document(text, key)) for key, text in zip(keys, held, strict=True) if text]
-        return found, keys[-1] if len(keys) == page.size else None
+        entries = [(key, _document(text, key)) for key, text in zip(keys, held, strict=True) if text]
+        return entries, keys[-1] if len(keys) == page.size else None
 
     def _page(self, client: Any, page: Page) -> tuple[list[bytes], list[bytes | None]]:
         """The names of a page, and their documents; None for an expired one."""
@@ -235,14 +235,14 @@ class RedisWatch(ConnectedWatch[RedisStore]):
 
     def _wait(self, seconds: float) -> list[News]:
         """The changes: waits for the first message, and returns all that have arrived."""
-        found, self._early = self._early, []
+        news, self._early = self._early, []
         if self.closed:
             raise redis.ConnectionError("the watch has been closed")
-        message = self._connection.get_message(timeout=0 if found else seconds)
+        message = self._connection.get_message(timeout=0 if news else seconds)
         while message is not None:
-            found += self._news(message)
+            news += self._news(message)
             message = self._connection.get_message(timeout=0)
-        return found
+        return news
 
     def _follow(self, keys: Collection[str]) -> None:
         """Subscribe to the channels of these keys instead of the prefix."""

@@ -104,10 +104,10 @@ class Deadline(threading.local):
 
     def seconds_left(self) -> float:
         """The seconds until the deadline. Raises TimeoutError after it."""
-        left = self._ends - time.monotonic()
-        if left <= 0:
+        remaining = self._ends - time.monotonic()
+        if remaining <= 0:
             raise TimeoutError(f"no answer within {self.seconds:g} s")
-        return min(left, self.seconds)
+        return min(remaining, self.seconds)
 
 
 TABLE = "prefect_resilience_documents"
@@ -237,12 +237,12 @@ class SqlStore(ConnectedStore[ConnectionPool]):
 
     def _read(self, page: Page) -> tuple[Found, str | None]:
         rows = self.using(self._rows, page)
-        found = [
+        entries = [
             (key, Document(decode(value, key), version, expires_at))
             for key, version, value, expires_at, _ in rows
             if value is not None
         ]
-        return found, rows[-1][0] if rows and rows[-1][4] == page.size else None
+        return entries, rows[-1][0] if rows and rows[-1][4] == page.size else None
 
     def _rows(self, connection: Connection, page: Page) -> list[Any]:
         end = prefix_end(page.prefix)

@@ -85,10 +85,10 @@ class SqliteStore(SqlStore):
     def identity(self) -> tuple[int, int] | None:
         """The file that the path leads to now, None if there is none."""
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def after_fork(self) -> None:
         self._writing = threading.Lock()
@@ -98,10 +98,10 @@ class SqliteStore(SqlStore):
         with connection:  # as in `_alone`
             connection.execute("BEGIN IMMEDIATE")
             self._tidy(connection)
-            found, lives, floor = connection.execute(_FIND_VERSION, (asked.key,)).fetchone()
-            if asked.expected_version != (found if lives else 0):
+            current, lives, floor = connection.execute(_FIND_VERSION, (asked.key,)).fetchone()
+            if asked.expected_version != (current if lives else 0):
                 return 0
-            version = found + 1 if lives else max(found + 1, floor + 1, int(time.time() * 1e6))
+            version = current + 1 if lives else max(current + 1, floor + 1, int(time.time() * 1e6))
             values = {"key": asked.key, "text": asked.text, "expires_at": asked.expires_at}
             values |= {"version": version, "closed": None if asked.open else version}
             connection.execute(_WRITE if self.has_column else _WRITE_OLD, values)
@@ -109,9 +109,9 @@ class SqliteStore(SqlStore):
 
     def _remove(self, connection: Connection, key: str, expected_version: int) -> bool:
         with self._alone(connection):
-            found, lives, _ = connection.execute(_FIND_VERSION, (key,)).fetchone()
-            if is_expected := bool(lives) and found == expected_version:
-                _delete_rows(connection, [(key, found)])
+            current, lives, _ = connection.execute(_FIND_VERSION, (key,)).fetchone()
+            if is_expected := bool(lives) and current == expected_version:
+                _delete_rows(connection, [(key, current)])
             return is_expected
 
     def _purge(self, connection: Connection) -> int:
@@ -196,10 +196,10 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
                 self._changes = changes
                 if news := self._read():
                     return news
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 return []
-            time.sleep(min(left, self._interval))
+            time.sleep(min(remaining, self._interval))
 
     def _follow(self, keys: Collection[str]) -> None:
         self._read_from("key IN (SELECT value FROM json_each(?))", (json.dumps(list(keys)),))
@@ -222,5 +222,5 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
         before, self._versions = self._versions, self._read_versions()
         changed = [key for key, version in self._versions.items() if before.get(key) != version]
         self._interval = max(LOOK_EVERY, PATIENT * (time.monotonic() - begun))
-        found = [News(key, self._store.find(self._connection, key)) for key in changed]
-        return [news for news in found if news.document is not None]
+        updates = [News(key, self._store.find(self._connection, key)) for key in changed]
+        return [news for news in updates if news.document is not None]
