@@ -180,25 +180,25 @@ def _maker(made: ast.expr) -> ast.expr:
 
 def _making(source: Text, task: PlainTask) -> Iterator[Edit]:
     """The edits of one task: its maker's name, and `retries=0` if it is not retried."""
-    made, maker = task.made, _maker(task.made)
+    expression, maker = task.made, _maker(task.made)
     own = "" if task.retried or "retries" in task.settings else "retries=0"
     none = task.options.get("retries")
     if none is not None and is_constant(none, None) and not task.retried:
         yield Edit(source.start(none), source.end(none), "0")
-    if not isinstance(made, ast.Call):
+    if not isinstance(expression, ast.Call):
         yield Edit(source.start(maker), source.end(maker), f"{NAME}({own})" if own else NAME)
         return
-    if made.args:
-        yield from _called(source, made, own)
+    if expression.args:
+        yield from _called(source, expression, own)
         return
     yield Edit(source.start(maker), source.end(maker), NAME)
-    if own and made.keywords:
-        first = made.keywords[0]
-        alone = first.lineno != made.lineno
+    if own and expression.keywords:
+        first = expression.keywords[0]
+        alone = first.lineno != expression.lineno
         separator = f",{source.newline}{source.indent(first)}" if alone else ", "
         yield Edit(source.start(first), source.start(first), own + separator)
     elif own:
-        yield Edit(source.end(maker), source.end(made), f"({own})")
+        yield Edit(source.end(maker), source.end(expression), f"({own})")
 
 
 def _called(source: Text, made: ast.Call, own: str) -> Iterator[Edit]:
@@ -213,14 +213,14 @@ def _called(source: Text, made: ast.Call, own: str) -> Iterator[Edit]:
 def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[int]) -> Iterator[Edit]:
     """Import the new name where the old one is imported, and the old one no longer if nothing uses it."""
     new = "" if names.get(NAME, "").startswith("prefect_resilience") else IMPORT
-    left = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in done}
-    left |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _exported(node)}
+    names_in_use = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in done}
+    names_in_use |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _exported(node)}
     at_top = False
     for node in _importing(tree):
         inside = node.col_offset > 0
         wanted = new if inside or not at_top else ""
         at_top = at_top or not inside
-        gone = [alias for alias in node.names if _is_gone(node, alias, left)]
+        gone = [alias for alias in node.names if _is_gone(node, alias, names_in_use)]
         if gone and len(gone) == len(node.names):
             yield Edit(source.start(node), source.end(node), wanted)
             continue

@@ -174,10 +174,10 @@ def _count_line(files: list[AdoptedFile]) -> str:
     tasks = [task for item in files for task in item.tasks]
     if not tasks:
         return "No plain Prefect tasks found."
-    left, written = sum(bool(task.left) for task in tasks), any(item.written for item in files)
-    changed = len(tasks) - left
+    unchanged, written = sum(bool(task.left) for task in tasks), any(item.written for item in files)
+    changed = len(tasks) - unchanged
     dangers = plural(sum(len(item.dangers) for item in files), "danger")
-    rest = f", {left} left unchanged" if left else ""
+    rest = f", {unchanged} left unchanged" if unchanged else ""
     end = "" if written or not changed else "; nothing was changed: add --write to change the files"
     verb = "became" if written else "would become"
     return f"{plural(changed, 'task')} {verb} resilient{rest}; {dangers}{end}"

@@ -87,10 +87,10 @@ def _advice(report: TuningReport) -> Iterator[RenderableType]:
 
 def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
     plan = applying.plan_of(report)
-    left = list(_notes(plan.left, "not written"))
+    notes = list(_notes(plan.left, "not written"))
     if not plan.changes:
         sentence = f"{texts.headline_of(report)}. Nothing was written."
-        look.answer({"applied": None, "left": plan.left}, *left, sentence, json=json)
+        look.answer({"applied": None, "left": plan.left}, *notes, sentence, json=json)
         return 1 if plan.left else 0
     blocks = f"the {'block' if len(plan.blocks) == 1 else 'blocks'} {', '.join(plan.blocks)}"
     number = plural(len(plan.changes), "change")
@@ -102,7 +102,7 @@ def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
         "within 30 s. `prefect-resilience tune --undo` restores the old values."
     )
     table = look.table(CHANGES, plan.changes)
-    return look.answer({"applied": entry, "left": plan.left}, table, *left, done, json=json)
+    return look.answer({"applied": entry, "left": plan.left}, table, *notes, done, json=json)
 
 
 def _notes(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
@@ -110,10 +110,10 @@ def _notes(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
 
 
 def _restore(*, json: bool) -> int:
-    entry, back, left = applying.restore()
+    entry, back, not_restored = applying.restore()
     sentence = f"{plural(len(back), 'change')} restored, of the advice that {printable(entry.by)} applied."
-    look.answer({"restored": back, "left": left}, *_notes(left, "stays"), sentence, json=json)
-    return 1 if left else 0
+    look.answer({"restored": back, "left": not_restored}, *_notes(not_restored, "stays"), sentence, json=json)
+    return 1 if not_restored else 0
 
 
 # -- what if

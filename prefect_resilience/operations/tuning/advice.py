@@ -88,7 +88,7 @@ class _Judge:
 
     def replay(self, options: Options) -> Floats:
         """The figures by task and part, the mean of replays with other luck and other ends of outages."""
-        policies = [policy_of(one) for one in options]
+        policies = [policy_of(document) for document in options]
         sums = [
             PeriodReplay(self.service, policies, self.borders, seed, (seed + 0.5) / REPLAYS).run()
             for seed in range(REPLAYS)
@@ -99,8 +99,8 @@ class _Judge:
         """The options with another value of one; a circuit's is that of all tasks behind it."""
         shared = option.startswith("circuit")
         return [
-            with_value(one, option, value) if place == task or (shared and one.get("circuit")) else one
-            for place, one in enumerate(self.options)
+            with_value(setup, option, value) if place == task or (shared and setup.get("circuit")) else setup
+            for place, setup in enumerate(self.options)
         ]
 
     def interval(self, by_part: Floats) -> list[float]:
@@ -156,14 +156,14 @@ def advise(period: RecordedPeriod) -> TuningReport:
         unknown = any(task.options is None for task in service.tasks)
         if unknown or judge.differs(now):
             why = UNKNOWN_OPTIONS if unknown else OTHER_END
-            refused += [NotJudged(task=one.name, option="all options", why=why) for one in service.tasks]
+            refused += [NotJudged(task=task.name, option="all options", why=why) for task in service.tasks]
             continue
-        for task in range(len(service.tasks)):
-            for option, values in _to_try(judge, task, refused):
-                change = _best(judge, task, option, values, now)
+        for number in range(len(service.tasks)):
+            for option, values in _to_try(judge, number, refused):
+                change = _best(judge, number, option, values, now)
                 if change is not None:
-                    now, one = change
-                    advice.append(one)
+                    now, tip = change
+                    advice.append(tip)
     if period.tasks:
         refused.append(EVERYTHING_ELSE)
     return TuningReport(
@@ -183,15 +183,15 @@ def _to_try(judge: _Judge, task: int, refused: list[NotJudged]) -> Iterator[tupl
     def refuse(option: str, why: str) -> None:
         refused.append(NotJudged(task=service.tasks[task].name, option=option, why=why))
 
-    seen = sum(one.ended for one in service.outages)
+    endings = sum(outage.ended for outage in service.outages)
     if policy.circuit is None:
         refuse("circuit", "the task has none")
-    elif seen < LEAST_OUTAGES:
-        refuse("circuit", f"{seen} outages ended in the record; {LEAST_OUTAGES} are needed")
+    elif endings < LEAST_OUTAGES:
+        refuse("circuit", f"{endings} outages ended in the record; {LEAST_OUTAGES} are needed")
     else:
-        circuit = policy.circuit
-        yield "circuit.failure_threshold", [one for one in (5, 10, 20) if one < circuit.failure_threshold]
-        longest = [one for one in (60.0, 120.0, 240.0) if circuit.open_for <= one < circuit.open_max]
+        circuit, threshold = policy.circuit, policy.circuit.failure_threshold
+        yield "circuit.failure_threshold", [number for number in (5, 10, 20) if number < threshold]
+        longest = [period for period in (60.0, 120.0, 240.0) if circuit.open_for <= period < circuit.open_max]
         yield "circuit.open_max", longest
     seconds, now = service.successes(task), policy.timeout or np.inf
     if len(seconds) < LEAST_SUCCESSES:
@@ -205,11 +205,11 @@ def _to_try(judge: _Judge, task: int, refused: list[NotJudged]) -> Iterator[tupl
     if hit < LEAST_HIT:
         refuse("retry", f"{hit} runs had a failed first attempt; {LEAST_HIT} are needed")
     else:
-        yield "retry.attempts", [one for one in (1, 2, 3, 4, 5, 6, 8, 10) if one != policy.retry.attempts]
-        backoff = cast(Backoff, policy.retry.backoff)
+        attempts, backoff = policy.retry.attempts, cast(Backoff, policy.retry.backoff)
+        yield "retry.attempts", [number for number in (1, 2, 3, 4, 5, 6, 8, 10) if number != attempts]
         more = {"kind": "exponential", "maximum": 30.0, "jitter": max(0.2, backoff.jitter)}
-        delays = (one for one in (1.0, 2.0, 4.0, 8.0) if one > backoff.delay(0))
-        yield "retry.backoff", [{"initial": one, **more} for one in delays]
+        delays = (delay for delay in (1.0, 2.0, 4.0, 8.0) if delay > backoff.delay(0))
+        yield "retry.backoff", [{"initial": delay, **more} for delay in delays]
 
 
 def _p999(service: ServiceCalls, task: int) -> float:
@@ -233,7 +233,7 @@ def _best(
     if not good:
         return None
     most = max(gain for _, gain, _, _ in good)
-    _, gain, value, then = max((one for one in good if one[1] >= NEARLY * most), key=lambda one: one[:2])
+    _, gain, value, then = max((row for row in good if row[1] >= NEARLY * most), key=lambda row: row[:2])
     service, saved = judge.service, (now - then)[task].sum(axis=0)
     low, high = judge.interval(judge.gains(task, option, value, now, then))
     figures = {figure.name.lower(): float(number) for figure, number in zip(Figure, saved, strict=True)}
@@ -278,14 +278,14 @@ def what_if(period: RecordedPeriod, task: str, options: Mapping[str, object]) ->
     ConfigurationError for a task without runs or known options, and for options that are unknown or invalid.
     """
     for service in services_of(period):
-        for place, one in enumerate(service.tasks):
-            if one.name == task and one.options is not None:
+        for place, record in enumerate(service.tasks):
+            if record.name == task and record.options is not None:
                 judge = _Judge(service, period)
-                others, changes = [*judge.options], dict[str, Any]()
+                documents, changes = [*judge.options], dict[str, Any]()
                 for path, value in options.items():
-                    others[place] = with_value(others[place], path, value)
+                    documents[place] = with_value(documents[place], path, value)
                     changes = with_value(changes, path, value)
-                now, then = judge.replay(judge.options), judge.replay(others)
+                now, then = judge.replay(judge.options), judge.replay(documents)
                 return _comparison(judge, place, changes, now, then)
     raise ConfigurationError(f"task {task!r} has no runs with known options in this period")
 
@@ -307,7 +307,7 @@ def _doubts(judge: _Judge, task: int, now: Floats, options: Mapping[str, Any]) -
     service, attempts = judge.service, value_at(options, "retry.attempts")
     if judge.differs(now):
         yield "the replay of what ran does not end like the record"
-    hidden = sum(one.high - one.low > max(1.0, one.low - one.start) for one in service.outages)
+    hidden = sum(outage.high - outage.low > max(1.0, outage.low - outage.start) for outage in service.outages)
     if hidden:
         yield f"the end of {hidden} of {len(service.outages)} outages was not seen: nothing called then"
     if (value_at(options, "timeout") or 0.0) > (policy_of(judge.options[task]).timeout or np.inf):

@@ -64,7 +64,7 @@ class ChangePlan(Reported):
     @property
     def blocks(self) -> tuple[str, ...]:
         """The names of the blocks that change."""
-        return tuple(sorted({one.block for one in self.changes}))
+        return tuple(sorted({edit.block for edit in self.changes}))
 
 
 class AppliedTuning(Reported):
@@ -90,22 +90,22 @@ def plan_of(report: TuningReport) -> ChangePlan:
     """What applying the report would change. Reads the tasks' blocks from the Prefect API."""
     now = datetime.now(UTC)
     with opened() as api:
-        blocks = {one.task: one.block for one in options_of(api, Period(now - timedelta(days=8), now), {})}
+        blocks = {row.task: row.block for row in options_of(api, Period(now - timedelta(days=8), now), {})}
     documents = _documents(block for block in blocks.values() if block is not None)
     plan = plan_changes(report.advice, blocks, documents)
     changes: list[TuningChange] = []
-    left = [*plan.left]
+    not_applied = [*plan.left]
     for name, document in written(plan.changes, documents).items():
-        mine = [one for one in plan.changes if one.block == name]
+        mine = [edit for edit in plan.changes if edit.block == name]
         try:
             stored = read_policy(document).as_options()
         except ConfigurationError as error:
             why = f"the block would be invalid: {error}"
-            left += [NotApplied(task=one.task, option=one.option, why=why) for one in mine]
+            not_applied += [NotApplied(task=edit.task, option=edit.option, why=why) for edit in mine]
         else:
             # Each value in the form in which the block will have it.
-            changes += [one.model_copy(update={"after": own_value(stored, one.option)}) for one in mine]
-    return ChangePlan(changes=tuple(changes), left=tuple(left))
+            changes += [edit.model_copy(update={"after": own_value(stored, edit.option)}) for edit in mine]
+    return ChangePlan(changes=tuple(changes), left=tuple(not_applied))
 
 
 def plan_changes(
@@ -113,17 +113,17 @@ def plan_changes(
 ) -> ChangePlan:
     """What to write. `blocks`: the block of each task; `documents`: the data of each block that exists."""
     changes: list[TuningChange] = []
-    left: list[NotApplied] = []
-    for one in advice:
-        block = blocks.get(one.task)
-        own = own_value(documents.get(block or "", {}), one.option)
-        why, place = _obstacle(one, advice, blocks, own), {"task": one.task, "option": one.option}
+    not_applied: list[NotApplied] = []
+    for tip in advice:
+        block = blocks.get(tip.task)
+        own = own_value(documents.get(block or "", {}), tip.option)
+        why, place = _obstacle(tip, advice, blocks, own), {"task": tip.task, "option": tip.option}
         if why is not None:
-            left.append(NotApplied(**place, why=why))
+            not_applied.append(NotApplied(**place, why=why))
         else:
-            values = {"block": block, "before": own, "now": one.now, "after": one.better, "why": one.why}
+            values = {"block": block, "before": own, "now": tip.now, "after": tip.better, "why": tip.why}
             changes.append(TuningChange.model_validate({**place, **values}))
-    return ChangePlan(changes=tuple(changes), left=tuple(left))
+    return ChangePlan(changes=tuple(changes), left=tuple(not_applied))
 
 
 def _obstacle(
@@ -155,9 +155,9 @@ def in_code(option: str, value: JsonValue) -> str:
 def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
     """The data of each block after the changes."""
     after: dict[str, Document] = {}
-    for one in changes:
-        document = after.get(one.block, documents.get(one.block, {}))
-        after[one.block] = with_value(document, one.option, one.after)
+    for edit in changes:
+        document = after.get(edit.block, documents.get(edit.block, {}))
+        after[edit.block] = with_value(document, edit.option, edit.after)
     return after
 
 
@@ -166,16 +166,16 @@ def before_changes(
 ) -> tuple[dict[str, Document], tuple[NotApplied, ...]]:
     """The blocks with the values before the changes, and the changes that stay: someone has changed them."""
     before = dict(documents)
-    left: list[NotApplied] = []
-    for one in changes:
-        document = before.get(one.block)
-        if document is not None and own_value(document, one.option) == one.after:
-            before[one.block] = with_value(document, one.option, one.before)
+    not_applied: list[NotApplied] = []
+    for edit in changes:
+        document = before.get(edit.block)
+        if document is not None and own_value(document, edit.option) == edit.after:
+            before[edit.block] = with_value(document, edit.option, edit.before)
         else:
-            said = "is gone" if document is None else f"now says {own_value(document, one.option)!r}"
-            why = f"the block {one.block!r} {said}, not {one.after!r}"
-            left.append(NotApplied(task=one.task, option=one.option, why=why))
-    return before, tuple(left)
+            state = "is gone" if document is None else f"now says {own_value(document, edit.option)!r}"
+            why = f"the block {edit.block!r} {state}, not {edit.after!r}"
+            not_applied.append(NotApplied(task=edit.task, option=edit.option, why=why))
+    return before, tuple(not_applied)
 
 
 def own_value(document: Mapping[str, Any], option: str) -> Any:
@@ -209,17 +209,17 @@ def restore() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[NotApplied
     Returns the application, the changes that were restored, and those that stay. Raises ConfigurationError
     if there is none.
     """
-    entry = next((one for one in reversed(applications()) if one.restored_at is None), None)
+    entry = next((tuning for tuning in reversed(applications()) if tuning.restored_at is None), None)
     if entry is None:
         raise ConfigurationError("there is nothing to restore: no advice was applied with this store")
-    documents = _documents({one.block for one in entry.changes})
-    before, left = before_changes(entry.changes, documents)
+    documents = _documents({edit.block for edit in entry.changes})
+    before, not_restored = before_changes(entry.changes, documents)
     for name, document in before.items():
         if document != documents[name]:
             _save(name, document)
     _keep(entry.model_copy(update={"restored_at": _store().now(), "restored_by": redact(who())}))
-    stay = {(one.task, one.option) for one in left}
-    return entry, tuple(one for one in entry.changes if (one.task, one.option) not in stay), left
+    stay = {(note.task, note.option) for note in not_restored}
+    return entry, tuple(edit for edit in entry.changes if (edit.task, edit.option) not in stay), not_restored
 
 
 def applications() -> tuple[AppliedTuning, ...]:
@@ -231,8 +231,8 @@ def applications() -> tuple[AppliedTuning, ...]:
 def with_entry(document: Any, entry: AppliedTuning) -> dict[str, Any]:
     """The stored document with this application as its newest entry."""
     entries: list[Any] = [] if document is None else document["entries"]
-    others = [one for one in entries if one["id"] != entry.id]
-    return {"entries": [*others, entry.model_dump(mode="json")][-KEPT:]}
+    older = [earlier for earlier in entries if earlier["id"] != entry.id]
+    return {"entries": [*older, entry.model_dump(mode="json")][-KEPT:]}
 
 
 def _keep(entry: AppliedTuning) -> None:

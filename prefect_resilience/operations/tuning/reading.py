@@ -72,13 +72,13 @@ def read_evidence(since: When = None, until: When = None) -> RecordedPeriod:
         troubled = _read_troubled_runs(api, period, random, unknown)
         runs = _plain(api, period, _tasks_of_rows(options, troubled), random, unknown, troubled)
     first, last = period.since.timestamp(), period.until.timestamp()
-    by_task: dict[str, list[RecordedRun]] = {one.task: [] for one in options}
+    by_task: dict[str, list[RecordedRun]] = {setup.task: [] for setup in options}
     for task, run in (*runs.values(), *troubled.values()):
         if first <= run.end < last:
             by_task.setdefault(task, []).append(run)
-    known = {one.task: (one.options, one.block) for one in options}
+    latest = {setup.task: (setup.options, setup.block) for setup in options}
     tasks = [
-        RecordedTask(name, tuple(sorted(some, key=lambda run: run.start)), *known.get(name, (None, None)))
+        RecordedTask(name, tuple(sorted(some, key=lambda run: run.start)), *latest.get(name, (None, None)))
         for name, some in sorted(by_task.items())
     ]
     return RecordedPeriod(first, last, tuple(tasks), unknown)
@@ -101,7 +101,7 @@ def options_of(api: Api, period: Period, unknown: dict[str, str]) -> list[TaskOp
     if len(tasks) > MOST_TASKS:
         unknown["options"] = f"The options of {MOST_TASKS} of {len(tasks)} tasks were read."
     read = api.each(lambda task: _latest(api, filters, by_task[task]), tasks[:MOST_TASKS])
-    return [one for one in read if one is not None]
+    return [setup for setup in read if setup is not None]
 
 
 def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]]) -> TaskOptions | None:
@@ -112,8 +112,8 @@ def _latest(api: Api, filters: Filter, rows: list[dict[str, Any]]) -> TaskOption
     if not isinstance(options, dict):
         return None
     # Neither is replayed, and a list of limits is not what a policy's document has.
-    told = {name: value for name, value in cast("dict[str, Any]", options).items() if name != "limits"}
-    return TaskOptions(payload["task"], payload["task_key"], told, payload.get("block"))
+    document = {name: value for name, value in cast("dict[str, Any]", options).items() if name != "limits"}
+    return TaskOptions(payload["task"], payload["task_key"], document, payload.get("block"))
 
 
 # -- runs with failures, from their final events
@@ -130,7 +130,7 @@ def _read_troubled_runs(api: Api, period: Period, random: Random, unknown: dict[
     parts = [_random_part(part, share, random) for part in period.parts(max(1, -(-total // EVENTS_AT_ONCE)))]
     pages = api.each(lambda part: api.events(_final(part), MOST_TROUBLED), parts)
     named = [run_of_event(event, 1 / share) for events, _ in pages for event in events]
-    return {one[1].run_id: one for one in named if one is not None}
+    return {pair[1].run_id: pair for pair in named if pair is not None}
 
 
 def _final(period: Period) -> Filter:
@@ -148,7 +148,7 @@ def run_of_event(event: Mapping[str, Any], weight: float = 1.0) -> tuple[str, Re
     name = event["event"].removeprefix(f"{PREFIX}.")
     payload: Mapping[str, Any] = event.get("payload") or {}
     record: Mapping[str, Any] = payload.get("record") or {}
-    rows = [cast("Mapping[str, Any]", one) for one in record.get("attempts") or () if isinstance(one, dict)]
+    rows = [cast("Mapping[str, Any]", row) for row in record.get("attempts") or () if isinstance(row, dict)]
     task, run_id = event["resource"].get("prefect.resource.name"), payload.get("task_run_id")
     if not rows or not task or not run_id:
         return None
@@ -175,10 +175,10 @@ def _read_failed_attempt(row: Mapping[str, Any], circuit: str | None) -> Recorde
 
 def _tasks_of_rows(options: list[TaskOptions], troubled: NamedRuns) -> TaskNames:
     tasks: dict[str, str | None] = {}
-    for one in options:
-        function = function_of(one.task_key)
-        tasks[function] = None if function in tasks else one.task
-    names = (*(one.task for one in options), *(task for task, _ in troubled.values()))
+    for setup in options:
+        function = function_of(setup.task_key)
+        tasks[function] = None if function in tasks else setup.task
+    names = (*(setup.task for setup in options), *(task for task, _ in troubled.values()))
     return {**tasks, **dict(zip(names, names, strict=True))}
 
 

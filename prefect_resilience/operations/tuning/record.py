@@ -68,7 +68,8 @@ class RecordedTask:
 
         A template names one circuit for each of its values; the most frequent one stands for the task.
         """
-        named = Counter(one.circuit for run in self.runs for one in run.attempts if one.circuit is not None)
+        attempts = (attempt for run in self.runs for attempt in run.attempts)
+        named = Counter(attempt.circuit for attempt in attempts if attempt.circuit is not None)
         written = value_at(self.options or {}, "circuit.name")
         return max(named, key=named.__getitem__) if named else written or self.name
 

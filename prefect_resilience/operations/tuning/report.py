@@ -126,7 +126,7 @@ def value_text(value: object) -> str:
     """The value of an option as text: `3`, `0.5`, `initial=1, maximum=30`."""
     if isinstance(value, dict):
         items = cast("dict[str, object]", value).items()
-        return ", ".join(f"{name}={value_text(one)}" for name, one in items if one not in (None, [], {}))
+        return ", ".join(f"{name}={value_text(part)}" for name, part in items if part not in (None, [], {}))
     if isinstance(value, list | tuple):
         return ", ".join(map(value_text, cast("list[object]", value))) or "none"
     if isinstance(value, float):
@@ -151,15 +151,15 @@ def headline_of(report: TuningReport) -> str:
     runs = plural(report.runs, "recorded run")
     if not report.advice:
         return f"No change is clearly better, by {runs}"
-    tasks = len({one.task for one in report.advice})
+    tasks = len({tip.task for tip in report.advice})
     return f"{plural(len(report.advice), 'change')} advised for {plural(tasks, 'task')}, by {runs}"
 
 
 def not_judged_of(report: TuningReport) -> list[str]:
     """What was not judged, in sentences: one for all tasks with the same reason."""
     tasks: dict[tuple[str, str], list[str]] = {}
-    for one in report.not_judged:
-        tasks.setdefault((one.option, one.why), []).append(one.task)
+    for unjudged in report.not_judged:
+        tasks.setdefault((unjudged.option, unjudged.why), []).append(unjudged.task)
     return [
         f"{', '.join(some[:3])}{f' and {len(some) - 3} more tasks' if some[3:] else ''}: {option}: {why}"
         for (option, why), some in tasks.items()
@@ -177,9 +177,9 @@ def _lines(report: TuningReport) -> Iterator[str]:
     if report.advice:
         yield "\n`prefect-resilience tune --apply` writes it to the policy blocks, `--undo` the old values.\n"
         yield "| task | option | now | better | why |\n|---|---|---|---|---|"
-    for one in report.advice:
-        texts = (one.task, one.option, value_text(one.now), value_text(one.better))
-        cells = [*(code_cell(fit_text(text, LONGEST)) for text in texts), _text(one.why)]
+    for tip in report.advice:
+        texts = (tip.task, tip.option, value_text(tip.now), value_text(tip.better))
+        cells = [*(code_cell(fit_text(text, LONGEST)) for text in texts), _text(tip.why)]
         yield "| " + " | ".join(cells) + " |"
     yield from _list("Not judged", not_judged_of(report))
     yield from _list("Unknown", list(report.unknown.values()))

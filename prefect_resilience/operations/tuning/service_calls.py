@@ -88,12 +88,12 @@ def calls_of(tasks: list[RecordedTask], until: float) -> ServiceCalls:
     """The calls of the tasks behind one service, with its outages."""
     runs = [
         (task, run)
-        for task, one in enumerate(tasks)
-        for run in one.runs
+        for task, record in enumerate(tasks)
+        for run in record.runs
         if run.attempts and run.ended in REPLAYED
     ]
     runs.sort(key=lambda pair: pair[1].attempts[0].start)
-    reached = [[one for one in run.attempts if not one.rejected] for _, run in runs]
+    reached = [[attempt for attempt in run.attempts if not attempt.rejected] for _, run in runs]
     numbers = list(map(len, reached))
     calls = [call for some in reached for call in some]
     categories = ["" if call.succeeded else call.category or "unexpected" for call in calls]
@@ -118,9 +118,9 @@ def calls_of(tasks: list[RecordedTask], until: float) -> ServiceCalls:
     service.outages = list(_outages(service, until))
     service.outage = np.full(len(calls), UP)
     service.at_once = np.array([run.attempts[0].seconds if is_plain(run) else np.nan for _, run in runs])
-    for place, one in enumerate(service.outages):
-        service.outage[(service.start >= one.start) & (service.start <= one.low)] = place
-        service.at_once[(service.began >= one.start) & (service.began <= one.high)] = np.nan
+    for place, outage in enumerate(service.outages):
+        service.outage[(service.start >= outage.start) & (service.start <= outage.low)] = place
+        service.at_once[(service.began >= outage.start) & (service.began <= outage.high)] = np.nan
     _fill_pools(service)
     return service
 
@@ -146,15 +146,15 @@ def _outages(service: ServiceCalls, until: float) -> Iterator[ServiceOutage]:
 
 def _runs_of_failures(failed: Bools) -> list[tuple[int, int]]:
     """The first and the last failure of each run of failures that is longer than chance allows."""
-    usual, found = 0.02, list[tuple[int, int]]()
+    usual, stretches = 0.02, list[tuple[int, int]]()
     for _ in range(4):
         usual = min(SHARE / 2, max(usual, 1 / (len(failed) + 1)))
-        found = list(_scan(failed, usual))
+        stretches = list(_scan(failed, usual))
         inside = np.zeros(len(failed), bool)
-        for begin, end in found:
+        for begin, end in stretches:
             inside[begin : end + 1] = True
         usual = (failed[~inside].sum() + 1) / (len(failed) - inside.sum() + 2)
-    return found
+    return stretches
 
 
 def _scan(failed: Bools, usual: float) -> Iterator[tuple[int, int]]:

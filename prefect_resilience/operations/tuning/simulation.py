@@ -52,8 +52,8 @@ Admission = tuple[int, str | None]
 
 @lru_cache(maxsize=4096)
 def _error(category: str, retry_after: float | None) -> ErrorInfo:
-    known = ErrorCategory(category) if category in KNOWN else ErrorCategory.UNEXPECTED
-    return ErrorInfo.of(known, retry_after=retry_after)
+    error_category = ErrorCategory(category) if category in KNOWN else ErrorCategory.UNEXPECTED
+    return ErrorInfo.of(error_category, retry_after=retry_after)
 
 
 class RecordedAnswer(NamedTuple):
@@ -159,10 +159,10 @@ class PeriodReplay:
         self.seed: int = seed
         blocks = np.searchsorted(borders, service.began, side="right") - 1
         self.blocks: Ints = np.clip(blocks, 0, len(borders) - 2)
-        self._begins = [one.start for one in service.outages]
+        self._begins = [outage.start for outage in service.outages]
         self._ends = [
-            one.low + (one.high - one.low) * ((part + 0.618 * place) % 1.0)
-            for place, one in enumerate(service.outages)
+            outage.low + (outage.high - outage.low) * ((part + 0.618 * place) % 1.0)
+            for place, outage in enumerate(service.outages)
         ]
         self._pools: list[list[int]] = [
             np.flatnonzero(service.outage == place).tolist() for place in range(len(service.outages))

@@ -41,8 +41,8 @@ def tune(since: Since = "7d", task: str | None = None) -> TuningReport:
     report = advise(period)
     if task is None:
         return report
-    advice = tuple(one for one in report.advice if one.task == task)
-    not_judged = tuple(one for one in report.not_judged if one.task in (task, EVERY_TASK))
+    advice = tuple(tip for tip in report.advice if tip.task == task)
+    not_judged = tuple(unjudged for unjudged in report.not_judged if unjudged.task in (task, EVERY_TASK))
     return report.model_copy(update={"advice": advice, "not_judged": not_judged})
 
 
@@ -83,12 +83,12 @@ def _read(since: Since, task: str | None) -> RecordedPeriod:
     period = read_evidence(moment)
     if task is None:
         return period
-    services = {one.name: one.service for one in period.tasks if one.runs}
+    services = {record.name: record.service for record in period.tasks if record.runs}
     if task not in services:
         raise ConfigurationError(
             f"there are no runs of a resilient task {task!r} in this period{nearest(task, sorted(services))}"
         )
-    tasks = tuple(one for one in period.tasks if services.get(one.name) == services[task])
+    tasks = tuple(record for record in period.tasks if services.get(record.name) == services[task])
     return RecordedPeriod(period.since, period.until, tasks, period.unknown)
 
 
