@@ -453,8 +453,8 @@ def test_a_person_says_that_it_was_done(doubtful, receiver):
 
 
 def test_settling_what_cannot_be(doubtful):
-    with pytest.raises(ConfigurationError, match="No batch or flow run 'b'"):
-        settle("b", "invoice:7", "done")
+    with pytest.raises(ConfigurationError, match="No batch or flow run 'settles-nothing'"):
+        settle("settles-nothing", "invoice:7", "done")
     put("b", one="intended", two="done")
     with pytest.raises(ConfigurationError, match="no effect 'onee' in batch 'b'; did you mean 'one'"):
         settle("b", "onee", "done")
