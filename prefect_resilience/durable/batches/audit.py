@@ -89,8 +89,8 @@ class Audit:
     # -- reading
 
     def document(self) -> dict[str, Any]:
-        found = self.ledger.store.load(self.place)
-        return _new(self.batch_id) if found is None else found.value
+        stored = self.ledger.store.load(self.place)
+        return _new(self.batch_id) if stored is None else stored.value
 
     def entries(self) -> tuple[AuditEntry, ...]:
         """All entries, the newest last."""
@@ -120,8 +120,8 @@ class Audit:
     def _claim_or_refuse(self, document: dict[str, Any], entry: AuditEntry, owner: str) -> dict[str, Any]:
         claim = document["claim"]
         if self.is_claimed(document):
-            who = f"{claim['by']} is recovering it"
-            return _with(document, entry.model_copy(update={"outcome": "refused", "why": who}))
+            refusal = f"{claim['by']} is recovering it"
+            return _with(document, entry.model_copy(update={"outcome": "refused", "why": refusal}))
         if claim is not None:
             document = _mark(document, claim["name"], outcome="cut_off")
         return _with({**document, "claim": {"owner": owner, "name": entry.id, "by": entry.by}}, entry)
@@ -165,8 +165,8 @@ class Audit:
         def step(document: dict[str, Any]) -> dict[str, Any]:
             for entry in reversed(document["entries"]):
                 if entry["outcome"] == "rescheduled":
-                    known = entry["ended"] == state
-                    return document if known else _mark(document, entry["id"], ended=state)
+                    is_recorded = entry["ended"] == state
+                    return document if is_recorded else _mark(document, entry["id"], ended=state)
             return document
 
         self._change(step)
@@ -180,8 +180,8 @@ class Audit:
 
     def entry(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         now = self.ledger.store.now()
-        kept = {"by": said(by) or "somebody", "asked": asked, "reason": said(reason)}
-        return AuditEntry(id=uuid4().hex, at=now, **kept, **more)
+        request = {"by": said(by) or "somebody", "asked": asked, "reason": said(reason)}
+        return AuditEntry(id=uuid4().hex, at=now, **request, **more)
 
     def _change(self, step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
         new = _new(self.batch_id)
@@ -242,11 +242,11 @@ ARCHIVE_SECONDS = 365 * 86_400.0
 def _archive(ledger: Ledger, batch_id: str, why: str, by: str) -> list[tuple[str, Document]]:
     """Archive every effect of a batch. Returns the effects and their places. A later copy replaces an earlier
     one of the same call."""
-    found = list(scan_all(ledger.store, place_of(batch_id)))
-    for _, document in found:
+    effects = list(scan_all(ledger.store, place_of(batch_id)))
+    for _, document in effects:
         place = place_of(batch_id, document.value["claim"], ARCHIVES)
         _keep(ledger.store, place, {"effect": document.value, "why": why, "by": by})
-    return found
+    return effects
 
 
 def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
@@ -255,8 +255,8 @@ def _keep(store: Store, place: str, value: dict[str, Any]) -> None:
 
 def archived_effects(ledger: Ledger, batch_id: str) -> list[dict[str, Any]]:
     """The archived effects of a batch: {"archived_at", "why", "by", "effect"}, the oldest first."""
-    found = [document.value for _, document in scan_all(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
-    return sorted(found, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
+    archived = [document.value for _, document in scan_all(ledger.store, place_of(batch_id, prefix=ARCHIVES))]
+    return sorted(archived, key=lambda one: (one["archived_at"], one["effect"]["first_at"]))
 
 
 def clear(ledger: Ledger, batch_id: str, *, why: str, by: str, forget_doubts: bool) -> str:
@@ -290,8 +290,8 @@ def _may_go(ledger: Ledger, document: EffectDocument, forget_doubts: bool) -> bo
 
 def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
     """Archive the effects, savepoints and rollbacks of a batch, then remove them; the number of effects."""
-    found = _archive(ledger, batch_id, why, by)
-    removed = sum(ledger.store.delete(place, document.version) for place, document in found)
+    effects = _archive(ledger, batch_id, why, by)
+    removed = sum(ledger.store.delete(place, document.version) for place, document in effects)
     remove_aliases(ledger.store, batch_id)
     # While the archive exists, a later run of the batch is refused: its records are not in the ledger.
     change_batch(ledger, batch_id, lambda document: document and {**document}, ARCHIVE_SECONDS)
@@ -305,5 +305,5 @@ def remove(ledger: Ledger, batch_id: str, *, why: str, by: str) -> int:
 
 def archived_saga(ledger: Ledger, batch_id: str) -> dict[str, Any] | None:
     """The last archived rollbacks of a batch: {"archived_at", "why", "by", "saga"}."""
-    found = ledger.store.load(place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1])
-    return None if found is None else found.value
+    stored = ledger.store.load(place_of(batch_id, prefix=SAGA_ARCHIVES)[:-1])
+    return None if stored is None else stored.value

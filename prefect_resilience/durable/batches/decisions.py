@@ -53,8 +53,8 @@ class RecoveryRequest:
 
 def archived_in_words(done: int, at: float) -> str:
     """How many effects of a batch were done and are archived, and since when."""
-    what = "its 1 done effect was" if done == 1 else f"its {done} done effects were"
-    return f"{what} moved to the archive at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+    subject = "its 1 done effect was" if done == 1 else f"its {done} done effects were"
+    return f"{subject} moved to the archive at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,13 @@ def decided(
 
 def rolled_back(report: RecoveryReport, done: RollbackReport, *, planned: bool = False) -> RecoveryReport:
     """The report with the outcome of its rollback, which is not "compensated" if nothing was compensated."""
-    undone, stays = tuple(one.key for one in (*done.already, *done.compensated)), not_undone(done)
-    left = "" if planned or done.complete else "; a person must act on the rest"
+    undone, stays = tuple(effect.key for effect in (*done.already, *done.compensated)), not_undone(done)
+    rest = "" if planned or done.complete else "; a person must act on the rest"
     action: RecoveryAction = "told" if stays else "nothing"
     # An effect in doubt may turn out to be done; then it is compensated.
     if undone or (planned and not done.complete):
         action = "compensated"
-    why = f"{report.why}; {in_words(done, planned=planned)}{left}"
+    why = f"{report.why}; {in_words(done, planned=planned)}{rest}"
     return report.model_copy(update={"action": action, "why": why, "undone": undone, "not_undone": stays})
 
 
@@ -216,10 +216,10 @@ def _refusal(seen: BatchSnapshot, asked: RecoveryRequest) -> RecoveryReport | No
 def _by_hint(seen: BatchSnapshot, asked: RecoveryRequest, chance: float) -> RecoveryReport:
     hint = hint_for(seen, asked, chance)
     if hint is None:
-        known = "it has no effects" if not seen.effects else "no effect is missing or in doubt"
-        known = seen.archived or known
+        reason = "it has no effects" if not seen.effects else "no effect is missing or in doubt"
+        reason = seen.archived or reason
         completed = seen.run is not None and seen.run.type == "COMPLETED"
-        return decided(seen, None, "nothing", "its flow run completed" if completed else known)
+        return decided(seen, None, "nothing", "its flow run completed" if completed else reason)
     if seen.trail.abandoned_at is not None:
         return decided(seen, None, "nothing", hint.why)
     if hint.strategy in RESTARTS:
@@ -242,8 +242,8 @@ def _restart(
     if run is not None and run.deployed:
         return decided(seen, strategy, "rescheduled", why, at)
     if run is None or not seen.named_after_run:
-        what = "it has no known flow run with a deployment"
+        obstacle = "it has no known flow run with a deployment"
     else:
-        what = f"its flow run {run.name!r} has no deployment, so no worker can run it again"
+        obstacle = f"its flow run {run.name!r} has no deployment, so no worker can run it again"
     how = f"run your program inside `with batch({seen.batch_id!r}):`; effects that are done are not repeated"
-    return decided(seen, strategy, "told", f"{why}; {what}: {how}")
+    return decided(seen, strategy, "told", f"{why}; {obstacle}: {how}")

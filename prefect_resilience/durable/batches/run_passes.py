@@ -158,14 +158,14 @@ def pass_of_task_run(passes: Sequence[RunPass], count: int, at: float) -> RunPas
     `count` is its `flow_run_run_count`, which is 0 before it has begun; `at` is when it was created. Between
     two passes, the nearer one counts: the clocks of worker and server may differ.
     """
-    for one in passes:
-        if count and one.count == count:
-            return one
+    for run_pass in passes:
+        if count and run_pass.count == count:
+            return run_pass
     if not passes:
         return None
-    for one, until in zip(passes, borders(passes), strict=False):
+    for run_pass, until in zip(passes, borders(passes), strict=False):
         if at < until:
-            return one
+            return run_pass
     return passes[-1]
 
 
@@ -178,21 +178,21 @@ def borders(passes: Sequence[RunPass]) -> list[float]:
 
 
 def _read(states: Sequence[RunState]) -> list[_Going]:
-    found: list[_Going] = []
+    passes: list[_Going] = []
     waiting: list[RunState] = []
     for place, state in enumerate(states):
-        current = found[-1] if found else None
+        current = passes[-1] if passes else None
         if state.type == "RUNNING":
             paused = place > 0 and states[place - 1].type == "PAUSED"
             if current is not None and current.end is None and paused:
                 continue
-            found.append(_Going(state, tuple(waiting)))
+            passes.append(_Going(state, tuple(waiting)))
             waiting = []
             continue
         waiting.append(state)
         if current is not None and current.end is None and state.type in FINAL_TYPES | {"SCHEDULED"}:
             current.end = state
-    return found
+    return passes
 
 
 def _first(going: _Going, origin: RunOrigin) -> Start:
@@ -220,26 +220,26 @@ def _again(going: _Going, before: _Going, audit: Sequence[AuditEntry]) -> Start:
     scheduled = [state for state in states if state.type == "SCHEDULED" and state.name not in _WAITING]
     if not scheduled:
         return Start("unknown", at=states[-1].at if states else None)
-    asked = scheduled[-1]
-    if recovered := _RECOVERED.match(asked.message):
-        return _start_of_recovery(asked, recovered, audit)
-    message = asked.message
+    latest = scheduled[-1]
+    if recovered := _RECOVERED.match(latest.message):
+        return _start_of_recovery(latest, recovered, audit)
+    message = latest.message
     if message.startswith("Retry from the UI"):
-        return Start("retry button", at=asked.at)
+        return Start("retry button", at=latest.at)
     if message.startswith("Retried via CLI"):
-        return Start("retry command", at=asked.at)
-    if asked.name == "Resuming":
-        return Start("resumed", "", message, asked.at)
-    if asked.name == "AwaitingRetry" and asked is before.end:
+        return Start("retry command", at=latest.at)
+    if latest.name == "Resuming":
+        return Start("resumed", "", message, latest.at)
+    if latest.name == "AwaitingRetry" and latest is before.end:
         # A flow that retries itself goes on in its process; a run that a worker gives back waits for another.
-        pending = any(state.type == "PENDING" for state in states if state.at >= asked.at)
-        return Start("worker" if pending else "flow retry", "", message, asked.at)
-    return Start("unknown", "", message, asked.at)
+        pending = any(state.type == "PENDING" for state in states if state.at >= latest.at)
+        return Start("worker" if pending else "flow retry", "", message, latest.at)
+    return Start("unknown", "", message, latest.at)
 
 
 def _start_of_recovery(state: RunState, told: re.Match[str], audit: Sequence[AuditEntry]) -> Start:
     by, why = told.groups()
-    entry = next((one for one in audit if one.state_id == state.id), None)
+    entry = next((candidate for candidate in audit if candidate.state_id == state.id), None)
     if entry is not None:
         by, why = entry.by, entry.why or why
         # An automation passes the beginning of the hint as its reason.
@@ -306,11 +306,11 @@ def left_behind(
     """
     alive, lost = _alive(passes, heartbeats), dict[str, str]()
     for run in runs:
-        one = pass_of_task_run(passes, run.count, run.since)
-        if run.elsewhere or run.type not in UNFINISHED or one is None or one.number in alive:
+        run_pass = pass_of_task_run(passes, run.count, run.since)
+        if run.elsewhere or run.type not in UNFINISHED or run_pass is None or run_pass.number in alive:
             continue
-        if (one.crashed or not only_crashed) and _is_over(one, run, now, settles):
-            lost[run.id] = _message(run, one)
+        if (run_pass.crashed or not only_crashed) and _is_over(run_pass, run, now, settles):
+            lost[run.id] = _message(run, run_pass)
     return lost
 
 
@@ -327,12 +327,12 @@ def _is_over(one: RunPass, run: UnfinishedRun, now: float, settles: float) -> bo
 def _alive(passes: Sequence[RunPass], heartbeats: Iterable[float]) -> set[int]:
     """The passes with a heartbeat after their end and before the next pass."""
     beats = [*heartbeats]
-    found: set[int] = set()
-    for one, after in zip_longest(passes, passes[1:]):
+    numbers: set[int] = set()
+    for run_pass, after in zip_longest(passes, passes[1:]):
         until = float("inf") if after is None else after.began - SKEW
-        if one.ended is not None and any(one.ended + SKEW < beat < until for beat in beats):
-            found.add(one.number)
-    return found
+        if run_pass.ended is not None and any(run_pass.ended + SKEW < beat < until for beat in beats):
+            numbers.add(run_pass.number)
+    return numbers
 
 
 def _message(run: UnfinishedRun, one: RunPass) -> str:

@@ -200,9 +200,9 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     else:
         meets = f"{len(done)} of {len(external)} external effects are done and will not be repeated"
     verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
-    asked = f"; verify asks the receiver about {named_some([*map(repr, verify)])}" if verify else ""
+    question = f"; verify asks the receiver about {named_some([*map(repr, verify)])}" if verify else ""
     last = done[-1] if strategy == "restart_from_last_external" else None
-    why = f"{because}; {meets}{asked}"
+    why = f"{because}; {meets}{question}"
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)
 
 
@@ -231,8 +231,8 @@ def _permanent(effects: Sequence[SeenEffect], ended: RunEnd, policy: RecoveryPol
 
 def _with_keys(strategy: Strategy, why: str, effects: Sequence[SeenEffect], **more: Any) -> RecoveryHint:
     skip = tuple(effect.key for effect in effects if effect.state == "done")
-    missing = next((one.key for one in effects if one.state in ("intended", "unknown", "failed")), None)
-    return RecoveryHint(strategy=strategy, why=why, skip=skip, resume_from=missing, **more)
+    missing = (effect.key for effect in effects if effect.state in ("intended", "unknown", "failed"))
+    return RecoveryHint(strategy=strategy, why=why, skip=skip, resume_from=next(missing, None), **more)
 
 
 def _how_it_ended(ended: RunEnd) -> str:

@@ -137,9 +137,9 @@ def unfinished_of(client: SyncPrefectClient, flow_run_id: UUID) -> list[Unfinish
 
 def _as_unfinished(run: TaskRun) -> UnfinishedRun:
     state = run.state
-    made = run.expected_start_time or run.created
+    created = run.expected_start_time or run.created
     if state is None:  # the API does not know its state yet
-        return UnfinishedRun(str(run.id), "", "", made.timestamp() if made else 0.0, elsewhere=True)
+        return UnfinishedRun(str(run.id), "", "", created.timestamp() if created else 0.0, elsewhere=True)
     details = state.state_details
     return UnfinishedRun(
         id=str(run.id),
@@ -153,16 +153,16 @@ def _as_unfinished(run: TaskRun) -> UnfinishedRun:
 
 def _heartbeats(client: SyncPrefectClient, flow_run_id: UUID, passes: Iterable[RunPass]) -> list[float]:
     """When the flow run sent heartbeats, since the end of its first pass."""
-    ends = [one.ended for one in passes if one.ended is not None]
+    ends = [run_pass.ended for run_pass in passes if run_pass.ended is not None]
     if not ends:
         return []
     events = read_events(client, _heartbeats_since([flow_run_id], min(ends)))
-    return [parse_datetime(one["occurred"]).timestamp() for one in events]
+    return [parse_datetime(event["occurred"]).timestamp() for event in events]
 
 
 def _heartbeats_since(flow_run_ids: Iterable[UUID], since: float) -> dict[str, Any]:
     """The filter of the API for the heartbeats of flow runs since `since`."""
-    about = {"resource": {"id": [f"{_RESOURCE}{one}" for one in flow_run_ids]}}
+    about = {"resource": {"id": [f"{_RESOURCE}{run_id}" for run_id in flow_run_ids]}}
     return events_since(datetime.fromtimestamp(since, UTC), ["prefect.flow-run.heartbeat"], about)
 
 
@@ -223,7 +223,7 @@ def silent_runs(client: SyncPrefectClient, silent_for: timedelta) -> list[Silent
     sort = FlowRunSort.START_TIME_ASC
     runs = [*pages(partial(client.read_flow_runs, flow_run_filter=running, sort=sort))]
     some = (runs[start : start + PAGE] for start in range(0, len(runs), PAGE))
-    silent = [one for part in some for one in _silent_of(client, part, silent_for)]
+    silent = [silent_run for part in some for silent_run in _silent_of(client, part, silent_for)]
     stranded = stranded_runs(client, silent_for)
     return silent + [SilentRun(run.id, run.name, retry_at(run).timestamp(), True) for run in stranded]
 
@@ -236,8 +236,8 @@ def crash_silent(silent_for: timedelta, *, dry_run: bool = False) -> list[Silent
     Raises errors of the API.
     """
     with get_client(sync_client=True) as client:
-        found = silent_runs(client, silent_for)
-        return found if dry_run else [one for one in found if _crash(client, one)]
+        silent = silent_runs(client, silent_for)
+        return silent if dry_run else [silent_run for silent_run in silent if _crash(client, silent_run)]
 
 
 def _silent_of(client: SyncPrefectClient, runs: list[FlowRun], silent_for: timedelta) -> list[SilentRun]:
@@ -264,8 +264,8 @@ def _last_beats(client: SyncPrefectClient, since: dict[UUID, datetime]) -> dict[
     )
     counts = answer.raise_for_status().json()
     return {
-        UUID(one["value"].removeprefix(_RESOURCE)): parse_datetime(one["end_time"]).timestamp()
-        for one in counts
+        UUID(count["value"].removeprefix(_RESOURCE)): parse_datetime(count["end_time"]).timestamp()
+        for count in counts
     }
 
 

@@ -116,13 +116,13 @@ def find_run(batch_id: str, flow_run_id: str | None = None, *, by_name: bool = F
 def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
     """The flow runs of those batches whose ids are flow run ids. Raises ApiUnavailable."""
     wanted = [run_id for batch_id in batch_ids if (run_id := run_id_of(batch_id)) is not None]
-    found: dict[str, BatchRun] = {}
+    runs: dict[str, BatchRun] = {}
     with _asking() as client:
         for start in range(0, len(wanted), PAGE):
             some = FlowRunFilter.model_validate({"id": {"any_": wanted[start : start + PAGE]}})
             for run in client.read_flow_runs(flow_run_filter=some, limit=PAGE):
-                found[str(run.id)] = _batch_run(run)
-    return found
+                runs[str(run.id)] = _batch_run(run)
+    return runs
 
 
 def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
@@ -131,13 +131,13 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
 
     Raises ApiUnavailable.
     """
-    asked = {"state": {"type": {"any_": [*FAILED_OR_CRASHED]}}, "end_time": {"after_": since}}
-    wanted = FlowRunFilter.model_validate(asked)
+    conditions = {"state": {"type": {"any_": [*FAILED_OR_CRASHED]}}, "end_time": {"after_": since}}
+    wanted = FlowRunFilter.model_validate(conditions)
     with _asking() as client:
         read = partial(client.read_flow_runs, flow_run_filter=wanted, sort=FlowRunSort.END_TIME_DESC)
         stranded = islice(stranded_runs(client, since=since), most)
-        found = [(run, True) for run in stranded] + [(run, False) for run in pages(read, most)]
-        return [_batch_run(run, stranded=is_lost) for run, is_lost in found if OWN_TAG not in run.tags][:most]
+        runs = [(run, True) for run in stranded] + [(run, False) for run in pages(read, most)]
+        return [_batch_run(run, stranded=is_lost) for run, is_lost in runs if OWN_TAG not in run.tags][:most]
 
 
 def asks_for_recovery(batch_id: str) -> bool:
@@ -220,10 +220,10 @@ def _error_on(run: FlowRun) -> ErrorInfo | None:
     if not isinstance(written, str) or run.state is None:
         return None
     try:
-        known = ErrorOnRun.model_validate_json(written)
+        recorded = ErrorOnRun.model_validate_json(written)
     except ValueError:  # another version, or a person, wrote it
         return None
-    return known.error if known.state == run.state.id else None
+    return recorded.error if recorded.state == run.state.id else None
 
 
 def _policy_on(run: FlowRun) -> RecoveryPolicy | None:
@@ -274,10 +274,10 @@ def hold_on(client: SyncPrefectClient, run_id: UUID, since: float) -> Hold:
     the API.
     """
     events = _events_of(client, run_id)
-    submitted = next((one for one in events if one["event"] == SUBMITTED), None)
+    submitted = next((event for event in events if event["event"] == SUBMITTED), None)
     if submitted is None:
         return "unknown"
-    executed = next((one for one in events if one["follows"] == submitted["id"]), None)
+    executed = next((event for event in events if event["follows"] == submitted["id"]), None)
     if executed is not None:
         at = parse_datetime(executed["occurred"]).timestamp()
         return "released" if at > since - SKEW else "unknown"
@@ -308,7 +308,7 @@ def read_events(client: SyncPrefectClient, wanted: dict[str, Any]) -> list[dict[
 def _is_online(client: SyncPrefectClient, event: dict[str, Any]) -> bool:
     """Whether the worker that sent the event is online."""
     name = "prefect.resource.name"
-    pools = [one[name] for one in event["related"] if one["prefect.resource.role"] == "work-pool"]
+    pools = [entry[name] for entry in event["related"] if entry["prefect.resource.role"] == "work-pool"]
     return any(
         worker.name == event["resource"][name] and worker.status == WorkerStatus.ONLINE.value
         for pool in pools

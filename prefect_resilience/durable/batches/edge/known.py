@@ -81,9 +81,9 @@ _BY_EFFECT = frozenset({PREFIX, ARCHIVES})
 def in_ledger(ledger: Ledger, batch_id: str) -> bool:
     """Whether the store has any document of a batch: effects, savepoints, an audit log or an archive."""
     store = ledger.store
-    return any(store.load(place_of(batch_id, prefix=one)[:-1]) for one in _PLACES.keys() - _BY_EFFECT) or any(
-        store.scan(place_of(batch_id, prefix=one), None, 1) for one in _BY_EFFECT
-    )
+    return any(
+        store.load(place_of(batch_id, prefix=prefix)[:-1]) for prefix in _PLACES.keys() - _BY_EFFECT
+    ) or any(store.scan(place_of(batch_id, prefix=prefix), None, 1) for prefix in _BY_EFFECT)
 
 
 def batch_ids(ledger: Ledger) -> Iterator[str]:
@@ -91,28 +91,28 @@ def batch_ids(ledger: Ledger) -> Iterator[str]:
     for prefix, inside in _PLACES.items():
         after: str | None = None
         for _ in range(NAMED):
-            found = ledger.store.scan(prefix, after, 1)
-            if not found:
+            page = ledger.store.scan(prefix, after, 1)
+            if not page:
                 break
-            value = found[0][1].value
+            value = page[0][1].value
             batch_id = (value if inside is None else value[inside])["batch"]
             yield batch_id
             # The next batch: everything below this one is skipped.
-            after = found[0][0] if prefix not in _BY_EFFECT else prefix_end(place_of(batch_id, prefix=prefix))
+            after = page[0][0] if prefix not in _BY_EFFECT else prefix_end(place_of(batch_id, prefix=prefix))
 
 
 def unknown(batch_id: str, known: list[str]) -> str:
     """The message for an unknown batch, with the nearest known one."""
-    said = f"No batch or flow run {batch_id!r}."
+    message = f"No batch or flow run {batch_id!r}."
     near = closest(batch_id, known)
     if near is not None:
-        return f"{said} Did you mean {near!r}?"
+        return f"{message} Did you mean {near!r}?"
     if not known:
         check = "check that PREFECT_RESILIENCE_STORE_URL names the right store"
-        return f"{said} The ledger has no batches: {check}."
+        return f"{message} The ledger has no batches: {check}."
     hidden = len(known) - LISTED
     more = " and more" if len(known) >= NAMED else f" and {hidden} more" if hidden > 0 else ""
-    return f"{said} The ledger has {', '.join(map(repr, known[:LISTED]))}{more}."
+    return f"{message} The ledger has {', '.join(map(repr, known[:LISTED]))}{more}."
 
 
 MOST_RUNS = 1_000
@@ -179,23 +179,23 @@ def _with_runs(
 ) -> Iterator[BatchSummary]:
     """The batches, each with the end of its run; then those of the other runs."""
     named = set[str]()
-    for one in batches:
-        named.update(runs.keys() & {one.batch_id, one.flow_run_id})
-        yield _with_run(one, runs)
-    for one, run in runs.items():
-        if one in named:
+    for batch in batches:
+        named.update(runs.keys() & {batch.batch_id, batch.flow_run_id})
+        yield _with_run(batch, runs)
+    for run_id, run in runs.items():
+        if run_id in named:
             continue
-        if (settled := batch_of(ledger, one)) is not None:
+        if (settled := batch_of(ledger, run_id)) is not None:
             yield _with_run(settled, runs)
         elif not run.inner:
             # A root run without effects in the ledger may still have recorded that it was abandoned.
-            abandoned = Audit(ledger, one).document().get("abandoned_at")
+            abandoned = Audit(ledger, run_id).document().get("abandoned_at")
             yield BatchSummary(
-                one,
+                run_id,
                 first_at=run.since,
                 last_at=run.since,
                 abandoned_at=abandoned,
-                flow_run_id=one,
+                flow_run_id=run_id,
                 ended=run.state,
             )
 
@@ -238,14 +238,14 @@ def pruning(
     ledger = open_ledger(store)
     before = _seconds(older_than, ledger.store.now())
     person = by or who()
-    for one in each_batch(ledger):
-        if one.last_at >= before or not _may_go(ledger, one, before):
+    for batch in each_batch(ledger):
+        if batch.last_at >= before or not _may_go(ledger, batch, before):
             continue
         if not dry_run:
-            removed = remove(ledger, one.batch_id, why="it is old", by=person)
+            removed = remove(ledger, batch.batch_id, why="it is old", by=person)
             about = {"outcome": "pruned", "why": f"{removed} effects were archived"}
-            Audit(ledger, one.batch_id).note(person, "prune", **about, acting_run=acting_run())
-        yield one
+            Audit(ledger, batch.batch_id).note(person, "prune", **about, acting_run=acting_run())
+        yield batch
 
 
 def _may_go(ledger: Ledger, one: BatchSummary, before: float) -> bool:
@@ -284,11 +284,11 @@ def reopen(
     """
     ledger = open_ledger(store)
     check_known(ledger, check_batch_id(batch_id))
-    known = sum(is_counted(effect) for effect, _ in ledger.effects(batch_id))
+    count = sum(is_counted(effect) for effect, _ in ledger.effects(batch_id))
     now = ledger.store.now()
-    change_batch(ledger, batch_id, lambda document: reopen_document(document, batch_id, known, now))
-    why = f"only the {known} effects in the ledger count from now on"
+    change_batch(ledger, batch_id, lambda document: reopen_document(document, batch_id, count, now))
+    why = f"only the {count} effects in the ledger count from now on"
     about = {"outcome": "settled", "why": why, "acting_run": acting_run()}
     entry = Audit(ledger, batch_id).note(said(by) or who(), "reopen", reason, **about)
-    emit("batch.reopened", "batch", batch_id, {"effects": known, "by": entry.by, "reason": entry.reason})
+    emit("batch.reopened", "batch", batch_id, {"effects": count, "by": entry.by, "reason": entry.reason})
     return batch_status(batch_id, store=ledger.store)

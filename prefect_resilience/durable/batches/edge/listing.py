@@ -55,8 +55,8 @@ def list_batches(
 def each_batch(ledger: Ledger, most: int | None = None) -> Iterator[BatchSummary]:
     """Every batch of the ledger, by the place in the store. Raises LargeLedger after `most` effects."""
     abandoned = abandonments(ledger)
-    for batch_id, found in _by_batch(_at_most(most, _values(ledger, PREFIX))):
-        summary = _summary(batch_id, ((one, ledger.is_busy(one)) for one in found), abandoned.get(batch_id))
+    for batch_id, rows in _by_batch(_at_most(most, _values(ledger, PREFIX))):
+        summary = _summary(batch_id, ((row, ledger.is_busy(row)) for row in rows), abandoned.get(batch_id))
         if summary is not None:
             yield summary
 
@@ -83,17 +83,17 @@ def glance(ledger: Ledger, counts: BatchCounts) -> Iterator[BatchSummary]:
     documents = _values(ledger, PREFIX, only_open=True)
     read = [*islice(documents, EFFECTS_READ)]
     counts.more = next(documents, None) is not None
-    left = EFFECTS_READ
+    budget = EFFECTS_READ
     for batch_id, opened in _by_batch(_without_ended(read)):
-        if left <= 0:
+        if budget <= 0:
             counts.more = True
             return
         effects = _values(ledger, place_of(batch_id))
-        first = [*islice(effects, min(left, EFFECTS_OF_EACH))]
-        left -= len(first)
+        first = [*islice(effects, min(budget, EFFECTS_OF_EACH))]
+        budget -= len(first)
         more = next(effects, None) is not None
         # The index has the open effects of a batch that is not read to its end.
-        effects = chain(opened, (one for one in first if one["state"] in _ENDED)) if more else iter(first)
+        effects = chain(opened, (row for row in first if row["state"] in _ENDED)) if more else iter(first)
         summary = _whole(ledger, batch_id, effects)
         if summary is not None and summary.open:
             yield replace(summary, uncounted=more)
@@ -104,7 +104,7 @@ _ENDED = ("done", "compensated")
 
 def _without_ended(effects: Iterable[EffectDocument]) -> Iterator[EffectDocument]:
     """A store without the index returns all effects: those that have ended need no second look."""
-    return (one for one in effects if one["state"] not in _ENDED)
+    return (effect for effect in effects if effect["state"] not in _ENDED)
 
 
 def _values(ledger: Ledger, prefix: str, *, only_open: bool = False) -> Iterator[Any]:
@@ -119,14 +119,14 @@ def _at_most(most: int | None, effects: Iterator[T]) -> Iterator[T]:
 
 def _whole(ledger: Ledger, batch_id: str, effects: Iterable[EffectDocument]) -> BatchSummary | None:
     abandoned = Audit(ledger, batch_id).document().get("abandoned_at")
-    counted = ((one, ledger.is_busy(one)) for one in effects if "compensates" not in one)
+    counted = ((effect, ledger.is_busy(effect)) for effect in effects if "compensates" not in effect)
     return _summary(batch_id, counted, abandoned)
 
 
 def abandonments(ledger: Ledger) -> dict[str, float]:
     """When each batch that was abandoned was."""
-    found = _values(ledger, AUDITS)
-    return {one["batch"]: one["abandoned_at"] for one in found if one.get("abandoned_at") is not None}
+    rows = _values(ledger, AUDITS)
+    return {row["batch"]: row["abandoned_at"] for row in rows if row.get("abandoned_at") is not None}
 
 
 def in_order(batches: Iterable[BatchSummary], limit: int | None = None) -> list[BatchSummary]:
@@ -155,36 +155,36 @@ class BatchCounts:
 
     def counting(self, batches: Iterable[BatchSummary]) -> Iterator[BatchSummary]:
         """The same batches; each is counted when it is taken."""
-        for one in batches:
+        for batch in batches:
             self.total += 1
-            if one.open:
+            if batch.open:
                 self.open += 1
-                self.in_doubt += one.unknown > 0
-                self.effects += one.unknown
-                self.failed += not one.unknown and bool(one.failed or one.ended)
-            yield one
+                self.in_doubt += batch.unknown > 0
+                self.effects += batch.unknown
+                self.failed += not batch.unknown and bool(batch.failed or batch.ended)
+            yield batch
 
 
 def _by_batch(effects: Iterable[EffectDocument]) -> Iterator[tuple[str, Iterator[EffectDocument]]]:
     """The effects of each batch, without those that compensate others: in the order of the store."""
-    for batch_id, found in groupby(effects, key=itemgetter("batch")):
-        yield batch_id, (one for one in found if "compensates" not in one)
+    for batch_id, group in groupby(effects, key=itemgetter("batch")):
+        yield batch_id, (effect for effect in group if "compensates" not in effect)
 
 
 def _batches_in_archive(ledger: Ledger) -> list[BatchSummary]:
     abandoned = abandonments(ledger)
     listed: list[BatchSummary] = []
     for batch_id, archived in groupby(_values(ledger, ARCHIVES), key=lambda one: one["effect"]["batch"]):
-        kept = sorted(
-            (one for one in archived if "compensates" not in one["effect"]), key=itemgetter("archived_at")
+        copies = sorted(
+            (row for row in archived if "compensates" not in row["effect"]), key=itemgetter("archived_at")
         )
         # A batch with effects in the ledger has not left it.
-        if not kept or ledger.store.scan(place_of(batch_id), None, 1):
+        if not copies or ledger.store.scan(place_of(batch_id), None, 1):
             continue
-        found = ((one, False) for one in newest_copies(kept))
-        if (summary := _summary(batch_id, found, abandoned.get(batch_id))) is not None:
-            listed.append(replace(summary, archived_at=kept[-1]["archived_at"]))
-    listed += _list_abandoned(ledger, {one.batch_id for one in listed}, abandoned)
+        effects = ((effect, False) for effect in newest_copies(copies))
+        if (summary := _summary(batch_id, effects, abandoned.get(batch_id))) is not None:
+            listed.append(replace(summary, archived_at=copies[-1]["archived_at"]))
+    listed += _list_abandoned(ledger, {batch.batch_id for batch in listed}, abandoned)
     return sorted(listed, key=lambda one: (-(one.archived_at or one.abandoned_at or 0.0), one.batch_id))
 
 

@@ -37,10 +37,10 @@ T = TypeVar("T")
 def run_id_of(batch_id: str) -> UUID | None:
     """The flow run id that a batch id may be; None for a name."""
     try:
-        found = UUID(batch_id)
+        run_id = UUID(batch_id)
     except ValueError:
         return None
-    return found if str(found) == batch_id else None
+    return run_id if str(run_id) == batch_id else None
 
 
 class PrefectMarks:
@@ -99,7 +99,7 @@ class PrefectMarks:
         token, completed = self.token(), self.completed()
         document = batch_document(ledger, self.batch_id)
         effects: list[Any] = [
-            {"runs": one.get("runs") or ()} for one, _ in ledger.each_effect(self.batch_id) if is_counted(one)
+            {"runs": row.get("runs") or ()} for row, _ in ledger.each_effect(self.batch_id) if is_counted(row)
         ]
         return lost(document, token) or missing(document, effects, {}, completed)
 
@@ -115,10 +115,10 @@ class PrefectMarks:
     def _runs(self, client: SyncPrefectClient) -> Iterator[TaskRun]:
         """Task runs whose function returned; replays, fallbacks and cached results have other state names."""
         tags = [EXTERNAL_TAG] if self._own else [EXTERNAL_TAG, TAG + self.batch_id]
-        asked: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
+        wanted: dict[str, Any] = {"state": {"name": {"any_": ["Completed"]}}, "tags": {"all_": tags}}
         if self._own:
-            asked["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
-        for run in _search(client, asked):
+            wanted["flow_run_id"] = {"any_": _flow_runs(client, self.root)}
+        for run in _search(client, wanted):
             # A batch with a name may be spread over several stores.
             elsewhere = not self._own and run.labels.get(LABEL, self.store) != self.store
             if not elsewhere and (named_in(run.tags) or self.batch_id) == self.batch_id:
@@ -127,8 +127,8 @@ class PrefectMarks:
 
 def flow_run_of_name(client: SyncPrefectClient, batch_id: str) -> UUID | None:
     """A flow run that began external effects in the batch of this name."""
-    found = _search(client, {"tags": {"all_": [EXTERNAL_TAG, TAG + batch_id]}})
-    return next((run.flow_run_id for run in found if run.flow_run_id is not None), None)
+    task_runs = _search(client, {"tags": {"all_": [EXTERNAL_TAG, TAG + batch_id]}})
+    return next((run.flow_run_id for run in task_runs if run.flow_run_id is not None), None)
 
 
 def _search(client: SyncPrefectClient, wanted: dict[str, Any]) -> Iterator[TaskRun]:
@@ -139,14 +139,14 @@ def _search(client: SyncPrefectClient, wanted: dict[str, Any]) -> Iterator[TaskR
 def _flow_runs(client: SyncPrefectClient, root: UUID | None) -> list[UUID]:
     """The root and the subflow runs below it."""
     level: list[UUID] = [] if root is None else [root]
-    found = list(level)
+    run_ids = list(level)
     for _ in range(DEEPEST):
         if not level:
             break
         below = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": level}})
         level = [run.id for run in pages(partial(client.read_flow_runs, flow_run_filter=below))]
-        found += level
-    return found
+        run_ids += level
+    return run_ids
 
 
 def pages(read: Callable[..., list[T]], most: int = sys.maxsize) -> Iterator[T]:

@@ -117,7 +117,7 @@ def prune_batches(older_than_days: float = 180.0, dry_run: bool = False) -> list
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
     gone = known.prune(timedelta(days=older_than_days), dry_run=dry_run)
     get_run_logger().info("Batches %s: %d", "to be archived" if dry_run else "archived", len(gone))
-    return [one.batch_id for one in gone]
+    return [batch.batch_id for batch in gone]
 
 
 @flow(name="close-task-runs")
@@ -139,11 +139,11 @@ def close_task_runs(
     """
     done = closing.close_all(timedelta(minutes=older_than_minutes), limit, dry_run=dry_run)
     log = get_run_logger()
-    for flow_run_id, one in done.items():
+    for flow_run_id, count in done.items():
         log.info(
-            "Flow run %s: %d task runs set to Crashed, %d remain", flow_run_id, one.closed, one.remaining
+            "Flow run %s: %d task runs set to Crashed, %d remain", flow_run_id, count.closed, count.remaining
         )
-    return sum(one.remaining if dry_run else one.closed for one in done.values())
+    return sum(count.remaining if dry_run else count.closed for count in done.values())
 
 
 @flow(name="crash-silent-runs")
@@ -159,10 +159,10 @@ def crash_silent_runs(silent_minutes: Annotated[float, Field(ge=1)] = 10.0, dry_
             heartbeat every three minutes (PREFECT_FLOWS_HEARTBEAT_FREQUENCY): use more than twice that.
         dry_run: Only report how many there are.
     """
-    found = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
-    for one in found:
-        get_run_logger().warning("Flow run %r (%s): %s", one.name, one.id, one)
-    return len(found)
+    silent = closing.crash_silent(timedelta(minutes=silent_minutes), dry_run=dry_run)
+    for run in silent:
+        get_run_logger().warning("Flow run %r (%s): %s", run.name, run.id, run)
+    return len(silent)
 
 
 def _log(report: recovery.RecoveryReport) -> None:

@@ -103,8 +103,8 @@ def recover(
     store. Raises StoreUnavailable, ApiUnavailable, and ConfigurationError for invalid arguments, such as an
     unknown batch; then nothing is written.
     """
-    asked = RecoveryRequest(_check_strategy(strategy), to, force, policy=policy)
-    return _recover(batch_id, asked, reason, dry_run, by, store, progress)
+    request = RecoveryRequest(_check_strategy(strategy), to, force, policy=policy)
+    return _recover(batch_id, request, reason, dry_run, by, store, progress)
 
 
 def abandon(
@@ -123,8 +123,8 @@ def abandon(
     `forget_doubts`: then a later run may repeat them. Afterwards `recover` with "auto" skips the batch until
     a strategy is named or one of its effects is begun again. Everything else is as in `recover`.
     """
-    asked = RecoveryRequest("abandon", None, force, forget_doubts)
-    return _recover(batch_id, asked, reason, dry_run, by, store)
+    request = RecoveryRequest("abandon", None, force, forget_doubts)
+    return _recover(batch_id, request, reason, dry_run, by, store)
 
 
 # -- one recovery
@@ -140,25 +140,25 @@ def _recover(
     progress: Callable[[str], None] | None = None,
 ) -> RecoveryReport:
     ledger = open_ledger(store)
-    seen = look(ledger, check_batch_id(batch_id))
-    if not seen.effects and seen.run is None:
+    snapshot = look(ledger, check_batch_id(batch_id))
+    if not snapshot.effects and snapshot.run is None:
         check_known(ledger, batch_id)
-    if seen.not_recorded is not None and not asked.force:
-        raise not_recorded(seen)
-    audit = Audit(ledger, seen.batch_id)
+    if snapshot.not_recorded is not None and not asked.force:
+        raise not_recorded(snapshot)
+    audit = Audit(ledger, snapshot.batch_id)
     if dry_run:
-        report = decide(seen, asked, random.random())
-        if audit.is_claimed(seen.log):
-            return _final(decided(seen, None, "refused", CLAIMED), entries_of(seen.log), dry_run=True)
+        report = decide(snapshot, asked, random.random())
+        if audit.is_claimed(snapshot.log):
+            return _final(decided(snapshot, None, "refused", CLAIMED), entries_of(snapshot.log), dry_run=True)
         if report.action == "compensated":
-            report = rolled_back(report, SagaLog(ledger, seen.batch_id).planned(asked.to), planned=True)
-        return _final(report, entries_of(seen.log), dry_run=True)
+            report = rolled_back(report, SagaLog(ledger, snapshot.batch_id).planned(asked.to), planned=True)
+        return _final(report, entries_of(snapshot.log), dry_run=True)
     entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force, acting_run=acting_run())
     if entry is None:
-        return _final(decided(seen, None, "refused", CLAIMED), audit.entries())
+        return _final(decided(snapshot, None, "refused", CLAIMED), audit.entries())
     try:
-        seen, waited = _wait_until_settled(ledger, seen.batch_id, asked, progress or logger.info)
-        report, state_id = _carry_out(ledger, audit, entry, seen, asked)
+        snapshot, waited = _wait_until_settled(ledger, snapshot.batch_id, asked, progress or logger.info)
+        report, state_id = _carry_out(ledger, audit, entry, snapshot, asked)
         if waited:
             why = f"{report.why}; waited {waited:.0f} s until its worker had released it"
             report = report.model_copy(update={"why": why})
@@ -167,11 +167,11 @@ def _recover(
         audit.finish(entry.model_copy(update={"outcome": "error", "why": why}))
         raise
     audit.finish(_entry(entry, report, state_id=state_id))
-    if state_id is not None and seen.run is not None and not seen.busy:
-        close_after_recovery(seen.run.id)
+    if state_id is not None and snapshot.run is not None and not snapshot.busy:
+        close_after_recovery(snapshot.run.id)
     report = _final(report, audit.entries())
     payload = report.model_dump(mode="json", exclude={"audit"})
-    emit("batch.recovered", "batch", seen.batch_id, {**payload, "by": entry.by})
+    emit("batch.recovered", "batch", snapshot.batch_id, {**payload, "by": entry.by})
     return report
 
 
@@ -207,24 +207,24 @@ def _wait_until_settled(
     """The state of the batch, after waiting until its worker has released the run and no effect seems to be
     in progress; and the seconds waited for the worker. To refuse instead would leave the batch unrecovered,
     because its end is not reported again."""
-    seen = look(ledger, batch_id)
-    run, waited = seen.run, 0.0
+    snapshot = look(ledger, batch_id)
+    run, waited = snapshot.run, 0.0
     if run is None or not (run.ended_badly or asked.force):
-        return seen, waited
+        return snapshot, waited
     # The time waited is added, because the API's clock may differ from this machine's.
     age = max(0.0, time.time() - run.since)
     if run.deployed and asked.strategy in (AUTO, RESTART, *RESTARTS):
         hold, waited = wait_for_worker(run, say)
-        left = CRASH_SETTLES - age - waited
-        if hold == "unknown" and (run.type == "CRASHED" or run.pool) and left > 0 and not asked.force:
-            say(f"Waiting {left:.0f} s: the worker may report the end of flow run {run.name!r} again")
-            time.sleep(left)
-            waited += left + wait_for_worker(run, say)[1]
-        age, seen = age + waited, look(ledger, batch_id) if waited else seen
-    while seen.busy and age < OWNER_SETTLES and not asked.force and _has_ended_badly(seen):
+        rest = CRASH_SETTLES - age - waited
+        if hold == "unknown" and (run.type == "CRASHED" or run.pool) and rest > 0 and not asked.force:
+            say(f"Waiting {rest:.0f} s: the worker may report the end of flow run {run.name!r} again")
+            time.sleep(rest)
+            waited += rest + wait_for_worker(run, say)[1]
+        age, snapshot = age + waited, look(ledger, batch_id) if waited else snapshot
+    while snapshot.busy and age < OWNER_SETTLES and not asked.force and _has_ended_badly(snapshot):
         time.sleep(BUSY_PAUSE)
-        age, seen = age + BUSY_PAUSE, look(ledger, batch_id)
-    return seen, waited
+        age, snapshot = age + BUSY_PAUSE, look(ledger, batch_id)
+    return snapshot, waited
 
 
 def _has_ended_badly(seen: BatchSnapshot) -> bool:

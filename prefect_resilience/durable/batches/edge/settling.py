@@ -87,14 +87,14 @@ def settle(
     if answer in ("undone", "kept"):
         _end_undoing(log, effect, answer, person, force)
     else:
-        given = Done(pack_told(result), external_id) if answer == "done" else NotDone()
-        _end_doubt(log, effect, given, person, force)
+        verdict = Done(pack_told(result), external_id) if answer == "done" else NotDone()
+        _end_doubt(log, effect, verdict, person, force)
     why = said(f"{key!r} {ANSWERS[answer]}") or ""
     about = {"outcome": "settled", "why": why, "force": force, "acting_run": acting_run()}
     Audit(ledger, batch_id).note(person, "settle", reason, **about)
-    told = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
-    emit("effect.settled", "effect", key, {**told, "by": person, "reason": said(reason)})
-    return next(one for one in batch_status(batch_id, store=ledger.store).effects if one.key == key)
+    payload = {"batch_id": batch_id, "key": key, "answer": answer, "flow_run_id": effect.get("flow_run_id")}
+    emit("effect.settled", "effect", key, {**payload, "by": person, "reason": said(reason)})
+    return next(status for status in batch_status(batch_id, store=ledger.store).effects if status.key == key)
 
 
 def _check(answer: str, result: Any, external_id: str | None) -> None:
@@ -182,17 +182,17 @@ def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person:
     if isinstance(stands, AlreadyDone) and answer == "kept":
         raise ConfigurationError(f"{own['key']!r} took place: call rollback(), which records it")
     if isinstance(stands, Ask):
-        given = Done(pack_told(None)) if answer == "undone" else NotDone()
+        verdict = Done(pack_told(None)) if answer == "undone" else NotDone()
         log.ledger.verified(
-            log.place_of(own), Verified(stands.claim, given, by=PERSON + person, forced=force)
+            log.place_of(own), Verified(stands.claim, verdict, by=PERSON + person, forced=force)
         )
 
 
 def _nothing_to_settle(log: SagaLog, key: str) -> str:
-    found = log.effect(key)
-    known = "gone" if found is None else found["state"]
-    say = "answer `undone` or `kept`" if known == "compensating" else "there is nothing to settle"
-    return f"the effect {key!r} of batch {log.batch_id!r} is {known} and not in doubt: {say}"
+    document = log.effect(key)
+    state = "gone" if document is None else document["state"]
+    say = "answer `undone` or `kept`" if state == "compensating" else "there is nothing to settle"
+    return f"the effect {key!r} of batch {log.batch_id!r} is {state} and not in doubt: {say}"
 
 
 def _no_such(ledger: Ledger, batch_id: str, key: str) -> str:

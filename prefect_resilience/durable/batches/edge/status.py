@@ -43,22 +43,22 @@ _UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
     """The state of a batch. `run`: its flow run, if the caller has it; then only the run's mark shows whether
     the ledger has the batch's records."""
-    seen = snapshot_of(ledger, batch_id)
-    by_name = seen.begun_at is None and batch_document(ledger, batch_id) is None
-    listed, run = run is not None, run or find_run(batch_id, seen.flow_run_id, by_name=by_name)
+    snapshot = snapshot_of(ledger, batch_id)
+    by_name = snapshot.begun_at is None and batch_document(ledger, batch_id) is None
+    listed, run = run is not None, run or find_run(batch_id, snapshot.flow_run_id, by_name=by_name)
     if run is None:
-        return seen
-    if seen.begun_at is None and seen.named_after_run and str(run.id) != batch_id:
+        return snapshot
+    if snapshot.begun_at is None and snapshot.named_after_run and str(run.id) != batch_id:
         # A subflow run: its effects belong to its root.
         return look(ledger, str(run.id))
-    return replace(seen, run=run, not_recorded=_not_recorded(ledger, seen, run, listed))
+    return replace(snapshot, run=run, not_recorded=_not_recorded(ledger, snapshot, run, listed))
 
 
 def check_recorded(ledger: Ledger, batch_id: str) -> None:
     """Raise NotRecorded if Prefect has records of a batch that the ledger does not have."""
-    seen = look(ledger, batch_id)
-    if seen.not_recorded is not None:
-        raise not_recorded(seen)
+    snapshot = look(ledger, batch_id)
+    if snapshot.not_recorded is not None:
+        raise not_recorded(snapshot)
 
 
 class BatchElsewhere(NotRecorded, ConfigurationError):
@@ -69,8 +69,8 @@ def not_recorded(seen: BatchSnapshot) -> NotRecorded:
     """The error for a batch with records that the ledger does not have."""
     if seen.named_after_run or seen.effects:
         return NotRecorded(f"nothing was changed: {seen.not_recorded}")
-    known = f"No batch or flow run {seen.batch_id!r} in this store, but Prefect knows it"
-    return BatchElsewhere(f"{known}; nothing was changed: {seen.not_recorded}")
+    problem = f"No batch or flow run {seen.batch_id!r} in this store, but Prefect knows it"
+    return BatchElsewhere(f"{problem}; nothing was changed: {seen.not_recorded}")
 
 
 def _not_recorded(ledger: Ledger, seen: BatchSnapshot, run: BatchRun, listed: bool) -> str | None:
@@ -82,8 +82,8 @@ def _not_recorded(ledger: Ledger, seen: BatchSnapshot, run: BatchRun, listed: bo
     why, name = lost(batch_document(ledger, seen.batch_id), token), seen.batch_id
     if why is None and not listed and seen.archived is None:
         inside = own.named_inside() - {seen.batch_id} if seen.named_after_run else ()
-        found = ((marks(name).missing_from(ledger), name) for name in (seen.batch_id, *sorted(inside)))
-        why, name = next((one for one in found if one[0] is not None), (None, name))
+        gaps = ((marks(name).missing_from(ledger), name) for name in (seen.batch_id, *sorted(inside)))
+        why, name = next((gap for gap in gaps if gap[0] is not None), (None, name))
     if why is None:
         return None
     return (
@@ -100,11 +100,11 @@ def hint_of(
 
     `run`: its flow run, if the caller has it.
     """
-    asked = RecoveryRequest(policy=policy)
+    request = RecoveryRequest(policy=policy)
     try:
-        return hint_for(look(ledger, batch_id, run), asked, 0.5)
+        return hint_for(look(ledger, batch_id, run), request, 0.5)
     except ApiUnavailable:
-        hint = hint_for(snapshot_of(ledger, batch_id), asked, 0.5)
+        hint = hint_for(snapshot_of(ledger, batch_id), request, 0.5)
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
 
 
@@ -125,10 +125,10 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
             newest = document
     effects.sort(key=itemgetter(0, 1))
     done = [] if newest is not None else archived_effects(ledger, batch_id)
-    done = [one for one in done if one["effect"]["state"] == "done"]
+    done = [entry for entry in done if entry["effect"]["state"] == "done"]
     return BatchSnapshot(
         batch_id,
-        effects=tuple(one for _, _, one in effects),
+        effects=tuple(effect for _, _, effect in effects),
         busy=tuple(key for _, key, _ in sorted(busy)),
         busy_in=_process_of(ledger, min(busy)[2]) if busy else "",
         run=None,
@@ -339,30 +339,30 @@ def batch_status(batch_id: str, *, archived: bool = False, store: Store | str | 
     if archived:
         return _status_in_archive(ledger, check_batch_id(batch_id))
     # A batch may have a million effects: their documents are ten times as large as what is kept of them.
-    found = [
+    statuses = [
         (document["first_at"], document["key"], _status(document, busy))
         for document, busy in ledger.each_effect(check_batch_id(batch_id))
     ]
-    found.sort(key=itemgetter(0, 1))
-    return BatchStatus(batch_id, tuple(status for _, _, status in found), ledger)
+    statuses.sort(key=itemgetter(0, 1))
+    return BatchStatus(batch_id, tuple(status for _, _, status in statuses), ledger)
 
 
 def _status_in_archive(ledger: Ledger, batch_id: str) -> BatchStatus:
-    kept = archived_effects(ledger, batch_id)
+    copies = archived_effects(ledger, batch_id)
     saga = archived_saga(ledger, batch_id)
-    if not kept and saga is None:
+    if not copies and saga is None:
         return BatchStatus(batch_id, (), ledger)
-    last = max(kept if saga is None else [*kept, saga], key=itemgetter("archived_at"))
+    last = max(copies if saga is None else [*copies, saga], key=itemgetter("archived_at"))
     marks = () if saga is None else tuple(mark["name"] for mark in saga["saga"]["savepoints"])
     rollback = None if saga is None else saga["saga"]["last"]
     archived = Archived(last["archived_at"], last["by"], last["why"], marks, rollback)
-    effects = sorted(newest_copies(kept), key=lambda one: (one["first_at"], one["key"]))
-    return BatchStatus(batch_id, tuple(_status(one, False) for one in effects), ledger, archived)
+    effects = sorted(newest_copies(copies), key=lambda one: (one["first_at"], one["key"]))
+    return BatchStatus(batch_id, tuple(_status(effect, False) for effect in effects), ledger, archived)
 
 
 def newest_copies(kept: Iterable[dict[str, Any]]) -> list[EffectDocument]:
     """The latest copy of each effect: the archive has one for each call."""
-    return list({one["effect"]["key"]: one["effect"] for one in kept}.values())
+    return list({entry["effect"]["key"]: entry["effect"] for entry in kept}.values())
 
 
 _AS_RECORDED = (

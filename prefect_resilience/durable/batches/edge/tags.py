@@ -291,7 +291,7 @@ def _root_task_run(task_run: TaskRun) -> UUID:
 
 def _parent(task_run: TaskRun) -> UUID | None:
     parents = [
-        one.id for one in task_run.task_inputs.get("__parents__", ()) if isinstance(one, TaskRunResult)
+        run.id for run in task_run.task_inputs.get("__parents__", ()) if isinstance(run, TaskRunResult)
     ]
     return parents[0] if parents else None
 
