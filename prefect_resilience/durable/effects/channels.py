@@ -229,7 +229,7 @@ class _ChannelSearch:
             members: dict[str, object] = getattr(thing, "__dict__", {})
             yield from self.members(members, _NO_NAMES)
             apart = {id(cls), id(members), *map(id, members.values())}
-            inside = [one for one in inside if id(one) not in apart]
+            inside = [referent for referent in inside if id(referent) not in apart]
         yield from inside
 
 

@@ -39,8 +39,8 @@ class Replayed:
 
     @property
     def message(self) -> str:
-        known = "" if self.external_id is None else f" as {self.external_id!r}"
-        return f"{self.key} was done before{known} in batch {self.batch_id}"
+        id_text = "" if self.external_id is None else f" as {self.external_id!r}"
+        return f"{self.key} was done before{id_text} in batch {self.batch_id}"
 
 
 @dataclass(slots=True)

@@ -109,7 +109,7 @@ def speaks_for_itself(error: BaseException, info: ErrorInfo) -> bool:
         return False
     members = _members(error)
     if members:
-        return all(says_not_sent(one) or speaks_for_itself(one, classify(one)) for one in members)
+        return all(says_not_sent(member) or speaks_for_itself(member, classify(member)) for member in members)
     if info.category is C.RATE_LIMIT and _is_answer(error):
         return True
     if any(_refuses(link) for link in _closure(error, everything=False)):

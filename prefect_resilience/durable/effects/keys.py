@@ -78,9 +78,9 @@ def typed(value: Any, hasher: Hasher, depth: int = DEEPEST) -> Any:
         return _finite(value)
     if kind is list:
         return [typed(item, hasher, depth - 1) for item in value]
-    each = partial(typed, hasher=hasher, depth=depth - 1)
-    whole = {"type": class_name(kind), "is": _inside(value, each, hasher)}
-    beside = {} if kind.__module__ == "builtins" else _beside(value, each)
+    encode = partial(typed, hasher=hasher, depth=depth - 1)
+    whole = {"type": class_name(kind), "is": _inside(value, encode, hasher)}
+    beside = {} if kind.__module__ == "builtins" else _beside(value, encode)
     return {**whole, "beside": beside} if beside else whole
 
 
@@ -91,7 +91,7 @@ def _beside(value: Any, each: Callable[[Any], Any]) -> dict[str, Any]:
     if isinstance(value, BaseModel):
         return _private(value, each)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {one.name for one in dataclasses.fields(value)}
+        fields = {field.name for field in dataclasses.fields(value)}
         tried = {name: _try_all(item, each) for name, item in _state(value).items() if name not in fields}
         return {name: item for name, item in tried.items() if item is not None}
     if not isinstance(value, _STATEFUL):
@@ -180,7 +180,7 @@ def _inside(value: Any, each: Callable[[Any], Any], hasher: Hasher) -> Any:
     if isinstance(value, BaseModel):
         return _fields_of_model(value, each)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {one.name: each(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {field.name: each(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return sorted(([each(name), each(item)] for name, item in items), key=canonical)
@@ -300,19 +300,19 @@ def _digest_key(
     hasher: Hasher,
 ) -> str:
     scope = f"{effect.scope}:" if effect.scope else ""
-    given: list[Any] = []
+    pairs: list[Any] = []
     for name in sorted(parameters):
         if args[name].get("default"):
             continue
         try:
-            given.append([name, typed(parameters[name], hasher)])
-            canonical(given[-1])
+            pairs.append([name, typed(parameters[name], hasher)])
+            canonical(pairs[-1])
         except _WITHOUT_VALUE as error:
             raise ConfigurationError(
                 f"the effect of {task!r} has no key: its parameter {name!r} is {error}; "
                 f'write a key with the others, such as Effect(key="{task}:{{id}}")'
             ) from None
-    return f"{shorten(_printable(scope + task))}:{digest([batch_id, scope, task, given])}"
+    return f"{shorten(_printable(scope + task))}:{digest([batch_id, scope, task, pairs])}"
 
 
 def _argument(value: Any, in_key: bool, hasher: Hasher) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class EarlierEffects:
         """How a call with a key that is new to the ledger relates to them (see `recipes.compared`)."""
         with self._lock:
             keys = self._candidates(recipe, was, source)
-            found = [self._by_key[key] for key in keys]
-        return compared(found, recipe, was, lambda recorded: self._is_gone(recorded["task"], source))
+            candidates = [self._by_key[key] for key in keys]
+        return compared(candidates, recipe, was, lambda recorded: self._is_gone(recorded["task"], source))
 
     def _candidates(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Iterator[str]:
         mine = _call_of(recipe)
@@ -175,8 +175,8 @@ def missing(
     """Why effects of a batch must be missing; None: none is missing. `own`: this process's count, {process:
     number}."""
     if document is None:
-        known = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
-        return known if completed else None
+        reason = f"Prefect knows of {len(completed)} completed effects, and the ledger has none"
+        return reason if completed else None
     created = {**document["created"]}
     for process, number in own.items():
         created[process] = max(number, created.get(process, 0))
@@ -224,9 +224,9 @@ class BatchCount:
     def _count(self, document: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
         if document is None or document["life"] != self.life:
             return document
-        if number <= document["created"].get(here.process, -1):
+        if number <= document["created"].get(batches.process, -1):
             return document
-        return {**document, "created": {**document["created"], here.process: number}}
+        return {**document, "created": {**document["created"], batches.process: number}}
 
     def begin_life(self, life: int) -> None:
         with self._lock:
@@ -244,10 +244,10 @@ class OpenBatch:
 
     def compare(self, recipe: Recipe, was: tuple[str, ...], source: CodeSource) -> Continues | list[Suspect]:
         """How a call with a key that is new to the ledger relates to the effects of earlier passes."""
-        found = self.earlier.compare(recipe, was, source)
-        if isinstance(found, Continues):
-            return found
-        return [one for one in found if not self._is_asked_elsewhere(one.key)]
+        comparison = self.earlier.compare(recipe, was, source)
+        if isinstance(comparison, Continues):
+            return comparison
+        return [suspect for suspect in comparison if not self._is_asked_elsewhere(suspect.key)]
 
     def _is_asked_elsewhere(self, key: str) -> bool:
         """Whether another process of this pass has requested the effect since the batch was opened."""
@@ -266,7 +266,7 @@ class OpenBatches:
         self.counts: OrderedDict[tuple[int, str], BatchCount] = OrderedDict()
 
 
-here: OpenBatches = per_process(OpenBatches)
+batches: OpenBatches = per_process(OpenBatches)
 
 
 def open_batch(
@@ -282,17 +282,17 @@ def open_batch(
     """
     anew = any(number > 1 for _, number in passed)
     key = (id(ledger.store), batch_id, passed if anew else passed[:1])
-    with here.lock:
-        known = here.open.get(key)
-    if known is not None and known.count.ledger.store is ledger.store:
-        return known
-    with here.lock:
-        count = here.counts.get(key[:2])
+    with batches.lock:
+        existing = batches.open.get(key)
+    if existing is not None and existing.count.ledger.store is ledger.store:
+        return existing
+    with batches.lock:
+        count = batches.counts.get(key[:2])
         if count is None or count.ledger.store is not ledger.store:
-            count = _remember(here.counts, key[:2], BatchCount(ledger, batch_id))
+            count = _remember(batches.counts, key[:2], BatchCount(ledger, batch_id))
     opened = _opened(count, passed, flow, marks())
-    with here.lock:
-        return _remember(here.open, key, opened)
+    with batches.lock:
+        return _remember(batches.open, key, opened)
 
 
 def _remember(registry: OrderedDict[Any, T], key: Any, value: T) -> T:
@@ -322,9 +322,9 @@ def _opened(
     if document is not None:
         count.begin_life(document["life"])
     if why is None and not begins:
-        recorded = [{k: one[k] for k in _READ & one.keys()} for one, _ in ledger.each_effect(batch_id)]
+        recorded = [{k: row[k] for k in _READ & row.keys()} for row, _ in ledger.each_effect(batch_id)]
         effects = [effect for effect in recorded if is_counted(effect)]
-        why = missing(document, effects, {here.process: count.number}, completed)
+        why = missing(document, effects, {batches.process: count.number}, completed)
         if document is None and any("recipe" not in effect for effect in recorded):
             why = "a version before 0.2 recorded its effects"
     if why is not None:
@@ -333,7 +333,7 @@ def _opened(
         document = change_batch(ledger, batch_id, lambda there: there or new_batch(batch_id))
     if not unread and token != document["token"] and marks is not None:
         marks.leave(document["token"])
-    count.number = max(count.number, document["created"].get(here.process, 0))
+    count.number = max(count.number, document["created"].get(batches.process, 0))
     return OpenBatch(count, passed, earlier_effects(effects, passed, flow))
 
 

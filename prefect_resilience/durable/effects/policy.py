@@ -148,8 +148,8 @@ class Effect(Policy):
         # A scope, such as a plan's node, already makes the key unique.
         named = self.key is not None or self.compensates is not None or bool(self.scope)
         if not named and (why := _needs_key(fn)) is not None:
-            given = [name for name in inspect.signature(fn).parameters if name not in ("self", "cls")]
-            field = f"{{{given[0]}}}" if given else "..."
+            parameters = [name for name in inspect.signature(fn).parameters if name not in ("self", "cls")]
+            field = f"{{{parameters[0]}}}" if parameters else "..."
             name = getattr(fn, "__name__", "effect").strip("<>")
             raise ConfigurationError(
                 f'the effect of {name!r} needs a key: {why}; write Effect(key="{name}:{field}")'

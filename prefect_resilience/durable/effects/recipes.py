@@ -113,12 +113,12 @@ def _file_of(module: str) -> str | None:
     loaded = getattr(sys.modules.get(module), "__file__", None)
     if loaded:
         return loaded
-    for one in list(sys.modules.values()):
-        file = getattr(one, "__file__", None)
+    for candidate in list(sys.modules.values()):
+        file = getattr(candidate, "__file__", None)
         if (
             file
             and PurePath(file).stem == module.rpartition(".")[2]
-            and module_name(one.__name__, file) == module
+            and module_name(candidate.__name__, file) == module
         ):
             return file
     top, *rest = module.split(".")
@@ -145,12 +145,12 @@ def _definitions_in(file: str) -> frozenset[str] | None:
 
 @lru_cache(maxsize=32)
 def _names_in(text: str) -> frozenset[str]:
-    found: set[str] = set()
+    names: set[str] = set()
 
     def walk(node: ast.AST, prefix: str) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                found.add(prefix + child.name)
+                names.add(prefix + child.name)
                 walk(child, f"{prefix}{child.name}.<locals>.")
             elif isinstance(child, ast.ClassDef):
                 walk(child, f"{prefix}{child.name}.")
@@ -158,7 +158,7 @@ def _names_in(text: str) -> frozenset[str]:
                 walk(child, prefix)
 
     walk(ast.parse(text), "")
-    return frozenset(found)
+    return frozenset(names)
 
 
 Recipe = dict[str, Any]
@@ -204,12 +204,12 @@ def type_changes(recorded: Recipe, mine: Recipe) -> str:
     """How the types of the arguments differ, for a message: "order was int and is str"; or ""."""
     before, now = _fields_to_compare(recorded, mine)
     pairs = [(name, before.get(name), arg) for name, arg in now.items()]
-    said = [
+    changes = [
         f"{name} was {old['type']} and is {new['type']}"
         for name, old, new in pairs
         if old is not None and old["type"] != new["type"]
     ]
-    return ", ".join(said)
+    return ", ".join(changes)
 
 
 @dataclass(frozen=True, slots=True)

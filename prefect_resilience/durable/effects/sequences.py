@@ -128,14 +128,14 @@ class LedgerSequences:
             assert self._asker.recipe is not None
             assert self._aliases is not None
             recipe = self._aliases.blur(self._asker.recipe, self.here.parameters)
-            found = self._opened.compare(recipe, self.effect.was, self.source)
-            if isinstance(found, Continues):
-                self.key, self._place = found.key, place_of(self.batch_id, found.key)
+            comparison = self._opened.compare(recipe, self.effect.was, self.source)
+            if isinstance(comparison, Continues):
+                self.key, self._place = comparison.key, place_of(self.batch_id, comparison.key)
                 self._opened.earlier.asked(self.key)
                 self._asker = Asker(self._asker.run, self._asker.passed, None, (), self._asker.replays)
                 return self._ledger.look(self._place, self._asker)
-            if found:
-                raise self._doubt(describe_suspects(found, self.batch_id))
+            if comparison:
+                raise self._doubt(describe_suspects(comparison, self.batch_id))
         return decision
 
     def _open(self) -> None:

@@ -330,7 +330,7 @@ def _late(state: State, call: Call) -> Iterator[tuple[str, State]]:
 
 def _flushed(state: State, process: int) -> State:
     batch = json.loads(state.batch)
-    opening.here.process = str(process)
+    opening.batches.process = str(process)
     after = _COUNT._count(batch, state.counts[process])
     return state._replace(batch=_text(after), counted=_with(state.counted, process, True))
 

@@ -112,7 +112,7 @@ def test_an_older_copy_is_noticed_by_what_prefect_knows(tmp_path, monkeypatch, p
         if runs:
             # Its last effect is in no copy: neither that nor the count of it, as for another process.
             restore(file, copy)
-            opening.here.counts.clear()
+            opening.batches.counts.clear()
             return [send(order) for order in ORDERS]
         send(1)
         store = open_ledger().store

@@ -64,9 +64,9 @@ def nothing_open():
 
 
 def restarted() -> None:
-    opening.here.open.clear()
-    opening.here.counts.clear()
-    opening.here.process = f"process-{id(object())}-{len(_started)}"
+    opening.batches.open.clear()
+    opening.batches.counts.clear()
+    opening.batches.process = f"process-{id(object())}-{len(_started)}"
     _started.append(1)
 
 
@@ -262,7 +262,7 @@ def test_only_so_many_batches_stay_open(ledger, monkeypatch):
     first = opened(ledger, batch="b0")
     for number in range(1, 4):
         opened(ledger, batch=f"b{number}")
-    assert len(opening.here.open) == len(opening.here.counts) == 2
+    assert len(opening.batches.open) == len(opening.batches.counts) == 2
     assert opened(ledger, batch="b0") is not first
 
 
@@ -293,7 +293,7 @@ class MarksBeside(Marks):
         self._ledger, self._looks = ledger, looks
 
     def _beside(self) -> None:
-        opening.here.open.clear()
+        opening.batches.open.clear()
         others = Marks(begins=True)
         other = opened(self._ledger, marks=others)
         others.runs["run"] = self._ledger.store.now()
