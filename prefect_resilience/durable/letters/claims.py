@@ -52,8 +52,8 @@ def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | 
         return SETTLED if letter.status == "settled" else "it was already replayed"
     if letter.status == "replaying":
         assert letter.claim is not None
-        left = (letter.claim.until - now).total_seconds()
-        return f"{letter.claim.owner} is replaying it; its lease ends in {left:.0f} s"
+        seconds = (letter.claim.until - now).total_seconds()
+        return f"{letter.claim.owner} is replaying it; its lease ends in {seconds:.0f} s"
     if letter.status == "in_doubt" and not despite_doubt:
         return "its last replay was interrupted at an unknown point: check its outcome, then use force"
     return None
@@ -101,8 +101,8 @@ def released(letter: DeadLetter) -> DeadLetter:
 
 def _after(letter: DeadLetter) -> Status:
     """The status of a letter that was not replayed: its run may have made the call in the meantime."""
-    made = bool(letter.passes) and letter.passes[-1].outcome == "succeeded"
-    return "settled" if made else "waiting"
+    has_succeeded = bool(letter.passes) and letter.passes[-1].outcome == "succeeded"
+    return "settled" if has_succeeded else "waiting"
 
 
 def ended(
@@ -177,22 +177,22 @@ def same_work_prefix(identity: str) -> str:
 
 def note(store: Store, letter: DeadLetter) -> None:
     """Add a new letter to the index."""
-    store.swap(_key(letter.identity, letter.id), 0, _value(one.starts for one in letter.passes))
+    store.swap(_key(letter.identity, letter.id), 0, _value(run_pass.starts for run_pass in letter.passes))
 
 
 def forget(store: Store, letter: DeadLetter) -> None:
     """Remove the documents beside the entry of a letter that is gone."""
-    runs = {letter.task_run_id, *(one.task_run_id for one in letter.passes), run_of(letter)}
+    runs = {letter.task_run_id, *(run_pass.task_run_id for run_pass in letter.passes), run_of(letter)}
     of_runs = (OF_RUN + run for run in runs if run)
     for key in (contents_key(letter.id), _key(letter.identity, letter.id), *of_runs):
-        if (found := store.load(key)) is not None:
-            store.delete(key, found.version)
+        if (document := store.load(key)) is not None:
+            store.delete(key, document.version)
 
 
 def of_run(store: Store, run: str | None) -> str | None:
     """The id of the letter that a run left before: Dask runs a task run again if its worker died."""
-    found = store.load(OF_RUN + run) if run else None
-    return None if found is None else found.value["id"]
+    document = store.load(OF_RUN + run) if run else None
+    return None if document is None else document.value["id"]
 
 
 def begin_run(store: Store, letter: DeadLetter, letter_id: str) -> str:
@@ -215,12 +215,12 @@ def count(store: Store, identity: str) -> int:
 def begin(store: Store, letter: DeadLetter, begun: int, now: datetime) -> bool:
     """Begin a new letter of a call that has so many. False if another process has begun one meanwhile: that
     one is then among them."""
-    places = _value(one.starts for one in letter.passes)
+    places = _value(run_pass.starts for run_pass in letter.passes)
     value, key = {"id": letter.id, **places}, f"{BEGUN}{letter.identity}:{begun}"
     if store.swap(key, 0, value, now.timestamp() + BEGIN_SECONDS):
         return True
-    if (found := store.load(key)) is not None:
-        store.swap(_key(letter.identity, found.value["id"]), 0, {"passes": found.value["passes"]})
+    if (document := store.load(key)) is not None:
+        store.swap(_key(letter.identity, document.value["id"]), 0, {"passes": document.value["passes"]})
     return False
 
 

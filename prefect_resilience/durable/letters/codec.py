@@ -171,7 +171,7 @@ class _Encoder:
         if isinstance(value, dict):
             return self._mapping(cast("dict[Any, Any]", value), path)
         if kind is not None:
-            names = cls._fields if kind == "namedtuple" else [one.name for one in dataclasses.fields(cls)]
+            names = cls._fields if kind == "namedtuple" else [part.name for part in dataclasses.fields(cls)]
             return self._object(kind, value, names, path)
         for kind, container in _CONTAINERS.items():
             if isinstance(value, container):
@@ -331,11 +331,11 @@ class Reader:
         return {name: self.value(member, f"{path}.{name}") for name, member in encoded.items()}
 
     def _dict(self, pairs: Any, path: str) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
+        decoded: dict[Any, Any] = {}
         for written, item in pairs:
             key = self.value(written, path)
-            made[key] = self.value(item, f"{path}.{key}")
-        return made
+            decoded[key] = self.value(item, f"{path}.{key}")
+        return decoded
 
     def _instance(self, kind: str, encoded: dict[str, Any], path: str) -> Any:
         cls: Any = find_class(encoded["class"], kind, self.find_module)

@@ -114,8 +114,8 @@ def scalar_of(value: Any) -> str | None:
     for name, scalar in SCALARS.items():
         if isinstance(value, scalar.types):
             # A subclass may hold more than the text that is written, such as nanoseconds.
-            known = type(value) in scalar.types or scalar.read(scalar.write(value)) == value
-            return name if known else None
+            is_exact = type(value) in scalar.types or scalar.read(scalar.write(value)) == value
+            return name if is_exact else None
     return None
 
 
@@ -136,22 +136,22 @@ def class_path(cls: type[Any]) -> str:
 def find_class(path: str, kind: str, find_module: FindModule = importlib.import_module) -> type[Any]:
     """The class of this path. Raises DeadLetterError if there is none, or if it is not of this kind."""
     module, _, qualname = path.partition(":")
-    found: Any = _local.get(path)
-    if found is None:
+    cls: Any = _local.get(path)
+    if cls is None:
         if "<locals>" in qualname:
             raise DeadLetterError(
                 f"the class {qualname} of {module} was defined in a function, so other processes cannot "
                 "import it: define it at the top of its module"
             )
         try:
-            found = attribute_at(find_module(module), qualname)
+            cls = attribute_at(find_module(module), qualname)
         except Exception as error:
             raise DeadLetterError(f"the class {path} cannot be imported here: {error!r}") from error
-    if found is None:
+    if cls is None:
         raise DeadLetterError(f"the class {qualname} no longer exists in {module}")
-    if kind_of_class(found) != kind:
+    if kind_of_class(cls) != kind:
         raise DeadLetterError(f"{path} is no {kind}, so it is not read")
-    return found
+    return cls
 
 
 def kind_of_class(cls: Any) -> str | None:
@@ -171,12 +171,12 @@ def kind_of_class(cls: Any) -> str | None:
 def check_fields(cls: Any, kind: str, members: dict[str, Any]) -> None:
     """Raise DeadLetterError if the class lost a field, or has a new one without a default."""
     if kind == "model":
-        fields = {name: one.is_required() for name, one in cls.model_fields.items()}
+        fields = {name: field.is_required() for name, field in cls.model_fields.items()}
     elif kind == "namedtuple":
         fields = dict.fromkeys(cls._fields, True)
     else:  # a dataclass, which may have other members
         declared = {
-            one.name: one.init and one.default is one.default_factory for one in dataclasses.fields(cls)
+            part.name: part.init and part.default is part.default_factory for part in dataclasses.fields(cls)
         }
         fields = {**dict.fromkeys(members, False), **declared}
     if lost := sorted(members.keys() - fields):
@@ -187,26 +187,26 @@ def check_fields(cls: Any, kind: str, members: dict[str, Any]) -> None:
 
 def object_of(cls: Any, members: dict[str, Any]) -> Any:
     """An object of a dataclass with these members, also a frozen one and one with slots."""
-    made: Any = cls.__new__(cls)
-    for one in dataclasses.fields(cls):
-        if one.default_factory is not dataclasses.MISSING:
-            members.setdefault(one.name, one.default_factory())
-        elif one.default is not dataclasses.MISSING:
-            members.setdefault(one.name, one.default)
+    instance: Any = cls.__new__(cls)
+    for field in dataclasses.fields(cls):
+        if field.default_factory is not dataclasses.MISSING:
+            members.setdefault(field.name, field.default_factory())
+        elif field.default is not dataclasses.MISSING:
+            members.setdefault(field.name, field.default)
     for name, member in members.items():
         try:
-            object.__setattr__(made, name, member)
+            object.__setattr__(instance, name, member)
         except AttributeError:
             raise DeadLetterError(f"{cls.__qualname__} no longer has the field {name!r}") from None
-    return made
+    return instance
 
 
 def attribute_at(module: ModuleType | None, qualname: str) -> Any:
     """The object of a dotted name in a module; None if there is none."""
-    found: Any = module
+    attribute: Any = module
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
+        attribute = getattr(attribute, part, None)
+    return attribute
 
 
 # -- names of secrets

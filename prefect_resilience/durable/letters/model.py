@@ -176,21 +176,21 @@ class DeadLetter(BaseModel):
 
     def holding(self, contents: Contents | Callable[[], Contents]) -> DeadLetter:
         """This letter with its contents, or with a function that reads them."""
-        made = self.model_copy()
-        made._contents = contents
-        return made
+        letter = self.model_copy()
+        letter._contents = contents
+        return letter
 
     @property
     def flow_runs(self) -> tuple[str, ...]:
         """Every known flow run that may make the call."""
-        known = [run_id for one in self.passes for run_id, _ in one.starts]
+        pass_runs = [run_id for run_pass in self.passes for run_id, _ in run_pass.starts]
         own = [self.flow_run_id] if self.flow_run_id else []
-        return tuple(dict.fromkeys([*known, *own, *self.replay_runs]))
+        return tuple(dict.fromkeys([*pass_runs, *own, *self.replay_runs]))
 
     @property
     def replay_runs(self) -> tuple[str, ...]:
         """The flow runs that replayed the letter of a flow and failed: they may be retried, too."""
-        return tuple(one.run_id for one in self.replays if one.run_id) if self.kind == "flow" else ()
+        return tuple(replay.run_id for replay in self.replays if replay.run_id) if self.kind == "flow" else ()
 
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""
@@ -218,9 +218,9 @@ def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
     if status is None:
         return None
     wanted = {status} if isinstance(status, str) else set(status)
-    for one in wanted:
-        if one not in STATUSES:
-            raise ConfigurationError(f"unknown status {one!r} of a dead letter{nearest(one, STATUSES)}")
+    for name in wanted:
+        if name not in STATUSES:
+            raise ConfigurationError(f"unknown status {name!r} of a dead letter{nearest(name, STATUSES)}")
     return wanted or None
 
 
@@ -282,14 +282,14 @@ def letter_of(
     the flow runs around the call; the default is its own flow run.
     """
     encoded = encode_parameters(parameters, largest)
-    known: dict[str, Any] = {"created_at": now, "left_out": encoded.left_out, "size": encoded.size}
+    attributes: dict[str, Any] = {"created_at": now, "left_out": encoded.left_out, "size": encoded.size}
     if error is not None:
         # Secrets may have become known since the error was described.
         error = ErrorContext.model_validate(redact_data(error.model_dump(mode="json")))
         lines = error.message.strip().splitlines() or [""]
-        known |= {"category": str(error.category), "code": error.code, "attempts": error.attempts_made}
-        known["message"] = lines[0][:MESSAGE]
-    letter = DeadLetter.model_validate({**known, **fields})
+        attributes |= {"category": str(error.category), "code": error.code, "attempts": error.attempts_made}
+        attributes["message"] = lines[0][:MESSAGE]
+    letter = DeadLetter.model_validate({**attributes, **fields})
     if not starts and letter.flow_run_id is not None:
         starts = ((letter.flow_run_id, letter.run_count),)
     failed = {name: getattr(letter, name) for name in _OF_A_PASS}

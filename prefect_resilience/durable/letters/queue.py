@@ -73,16 +73,16 @@ class DeadLetterQueue:
         it, that letter is updated instead. `in_replay`: also a letter of another run.
         """
         new = letter if letter.id else with_id(letter, self.now())
-        known = claims.of_run(self.store, claims.run_of(letter)) or self._of_earlier_pass(new, in_replay)
-        known = claims.begin_run(self.store, letter, known or new.id)
-        if known != new.id:
-            return self._add_failure(known, letter, contents)
-        self.store.swap(contents_key(known), 0, contents.model_dump(mode="json"))
+        letter_id = claims.of_run(self.store, claims.run_of(letter)) or self._of_earlier_pass(new, in_replay)
+        letter_id = claims.begin_run(self.store, letter, letter_id or new.id)
+        if letter_id != new.id:
+            return self._add_failure(letter_id, letter, contents)
+        self.store.swap(contents_key(letter_id), 0, contents.model_dump(mode="json"))
         if letter.identity:
             claims.note(self.store, new)
-        if write(self.store, entry_key(known), 0, as_stored(new), new.status in OPEN) or letter.id:
+        if write(self.store, entry_key(letter_id), 0, as_stored(new), new.status in OPEN) or letter.id:
             return new.holding(contents)
-        return self._add_failure(known, letter, contents)  # another pass was faster
+        return self._add_failure(letter_id, letter, contents)  # another pass was faster
 
     def _of_earlier_pass(self, new: DeadLetter, in_replay: bool) -> str | None:
         """The letter that another pass left of the same call, taken for this pass; None if there is none."""
@@ -92,8 +92,8 @@ class DeadLetterQueue:
             return None
         for _ in range(MOST_SWAPS):
             begun = claims.count(self.store, new.identity)
-            for known in self._of_call(new.identity, starts, STATUSES, elsewhere):
-                return known
+            for letter_id in self._of_call(new.identity, starts, STATUSES, elsewhere):
+                return letter_id
             if claims.begin(self.store, new, begun, self.now()):
                 return None
         raise StoreUnavailable(f"too many concurrent failures of the call of {new.name!r}: try again")
@@ -113,18 +113,18 @@ class DeadLetterQueue:
         """The letters of one call, each taken for this pass. Waiting letters come first: of several equal
         calls, those have not succeeded yet."""
         for waiting in (True, False):
-            for known, take in claims.of_call(self.store, identity, starts, in_replay=in_replay):
-                found = self.store.load(entry_key(known))
-                status = "waiting" if found is None else self._read(found).status
+            for letter_id, take in claims.of_call(self.store, identity, starts, in_replay=in_replay):
+                document = self.store.load(entry_key(letter_id))
+                status = "waiting" if document is None else self._read(document).status
                 fits = status in statuses and (status == "waiting") is waiting
                 if fits and take():
-                    yield known
+                    yield letter_id
 
     def call_succeeded(self, identity: str, one: Pass, batch_id: str | None = None) -> DeadLetter | None:
         """Record that a call succeeded in a later pass. Returns its letter if that is settled, else None."""
         elsewhere = is_elsewhere(one.starts, batch_id)
-        for known in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt"), elsewhere):
-            if (changed := self.made_by_run(known, one)) is not None:
+        for letter_id in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt"), elsewhere):
+            if (changed := self.made_by_run(letter_id, one)) is not None:
                 return changed if changed.status == "settled" else None
         return None
 
@@ -174,18 +174,18 @@ class DeadLetterQueue:
 
     def get(self, letter_id: str) -> DeadLetter:
         """One letter with its contents. Raises DeadLetterError for an unknown id."""
-        found = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
-        if found is None:
+        document = self.store.load(entry_key(letter_id)) if is_id(letter_id) else None
+        if document is None:
             raise DeadLetterError(f"dead letter {letter_id!r} not found{self._nearest(letter_id)}")
-        return self._read(found).holding(self.contents(letter_id))
+        return self._read(document).holding(self.contents(letter_id))
 
     def _nearest(self, letter_id: str) -> str:
-        known = [letter.id for letter in islice(self.letters(), NAMED)]
-        begun = [one for one in known if len(letter_id) >= SHORTEST_START and one.startswith(letter_id)]
+        ids = [letter.id for letter in islice(self.letters(), NAMED)]
+        begun = [uuid for uuid in ids if len(letter_id) >= SHORTEST_START and uuid.startswith(letter_id)]
         # Ids of one day are similar: only a typing error gives a match as close as this.
-        for near in (*begun, *difflib.get_close_matches(letter_id, known, n=1, cutoff=0.9)):
+        for near in (*begun, *difflib.get_close_matches(letter_id, ids, n=1, cutoff=0.9)):
             return f"; did you mean {near!r}?"
-        return ": see `dead-letters list`" if known else ": there are no dead letters"
+        return ": see `dead-letters list`" if ids else ": there are no dead letters"
 
     def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
         """A stored letter in its current status."""
@@ -194,8 +194,8 @@ class DeadLetterQueue:
 
     def contents(self, letter_id: str) -> Contents:
         """The parameters and the error of a letter; empty when they have been purged."""
-        found = self.store.load(contents_key(letter_id))
-        return Contents(parameters={}) if found is None else Contents.model_validate(found.value)
+        document = self.store.load(contents_key(letter_id))
+        return Contents(parameters={}) if document is None else Contents.model_validate(document.value)
 
     def moment(self, given: datetime | timedelta | None) -> datetime | None:
         """A time, or a span before now, as a time in UTC."""
@@ -319,7 +319,7 @@ def _is_open(value: Any) -> bool:
 
 def with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
     """The letter with an id and this time."""
-    dated = tuple(one.model_copy(update={"at": now}) for one in letter.passes)
+    dated = tuple(run_pass.model_copy(update={"at": now}) for run_pass in letter.passes)
     letter_id = new_id(now.timestamp(), random.getrandbits(64))
     return letter.model_copy(update={"id": letter_id, "created_at": now, "passes": dated})
 

@@ -45,7 +45,7 @@ class ReplayReport(BaseModel, frozen=True):
 
     def of(self, result: Result) -> list[LetterOutcome]:
         """The outcomes with this result."""
-        return [one for one in self.outcomes if one.result == result]
+        return [outcome for outcome in self.outcomes if outcome.result == result]
 
     @property
     def replayed(self) -> int:
@@ -65,13 +65,13 @@ class ReplayReport(BaseModel, frozen=True):
     @property
     def left_to_runs(self) -> int:
         """How many were skipped because their flow runs are active and may make the calls themselves."""
-        return sum(one.reason == "run_goes_on" for one in self.outcomes)
+        return sum(outcome.reason == "run_goes_on" for outcome in self.outcomes)
 
     @property
     def well(self) -> bool:
         """Whether nothing failed, and letters were skipped only if their flow runs make or made the calls."""
         skipped = self.of("skipped")
-        return not self.failed and all(one.reason in ("run_goes_on", "settled") for one in skipped)
+        return not self.failed and all(outcome.reason in ("run_goes_on", "settled") for outcome in skipped)
 
     def summary(self) -> str:
         """One line: `12 letters: 10 replayed, 1 failed, 1 skipped`."""
@@ -145,7 +145,7 @@ def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
     changes: dict[str, Any] = anew.model_dump(include=_FRESH)
     if letter.status in ("replayed", "settled"):
         changes |= {"status": "waiting", "settled_at": None}
-    latest = tuple(one.model_copy(update={"at": now}) for one in anew.passes)
+    latest = tuple(run_pass.model_copy(update={"at": now}) for run_pass in anew.passes)
     changes |= {"failures": letter.failures + 1, "passes": (*letter.passes, *latest)[-PASSES_KEPT:]}
     return letter.model_copy(update=changes)
 
@@ -189,8 +189,8 @@ def ended_again(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
     """The flow runs that were started again after the letter and completed or were cut off: they may have
     made the call without a record."""
     latest: dict[str | None, int] = {letter.flow_run_id: letter.run_count}
-    for one in letter.passes:
-        for run_id, count in one.starts:
+    for run_pass in letter.passes:
+        for run_id, count in run_pass.starts:
             latest[run_id] = max(latest.get(run_id, 0), count)
     again = [run for run in runs if run.run_count > latest.get(run.id, 0)]
     ends = ("COMPLETED", "CRASHED", "CANCELLED")

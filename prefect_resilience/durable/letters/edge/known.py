@@ -85,7 +85,7 @@ def _skip(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:
 def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
     """The reason to skip the letter while its batch is being recovered and its run scheduled; else None."""
     ledger = open_ledger(queue.store)
-    roots = {one.starts[0][0] for one in letter.passes if one.starts}
+    roots = {run_pass.starts[0][0] for run_pass in letter.passes if run_pass.starts}
     for batch_id in sorted(roots | ({letter.batch_id} if letter.batch_id else set())):
         claim = Audit(ledger, batch_id).document()["claim"]
         if claim is not None and ledger.owner.lives(claim["owner"], claim["name"]):
@@ -114,7 +114,7 @@ def tell_settled(letter: DeadLetter) -> None:
 
 def _runs(letter: DeadLetter) -> list[RunSeen]:
     """The flow runs that may make the call of a letter, without those deleted from Prefect."""
-    ids = {run_id for one in (*letter.flow_runs, letter.batch_id) if (run_id := _uuid(one)) is not None}
+    ids = {run_id for text in (*letter.flow_runs, letter.batch_id) if (run_id := _uuid(text)) is not None}
     if not ids:
         return []
     wanted = FlowRunFilter.model_validate({"id": {"any_": sorted(ids)}})
@@ -229,8 +229,8 @@ def check_task(queue: DeadLetterQueue, task: str | None) -> None:
     near = closest(task, sorted(names))
     if _has_run(task, unknown=near is None):
         return
-    others = f"There are letters of {', '.join(sorted(names)[:LISTED])}."
-    hint = f"Did you mean {near!r}?" if near else others
+    examples = f"There are letters of {', '.join(sorted(names)[:LISTED])}."
+    hint = f"Did you mean {near!r}?" if near else examples
     raise ConfigurationError(f"there is no dead letter of a task or flow {task!r}. {hint}")
 
 
@@ -257,15 +257,15 @@ def settle_call(
     `twice`: the same run may have left it. Else the store is read once per pass, and `identity` is called
     only if the batch has letters. May raise StoreUnavailable.
     """
-    one = Pass(at=datetime.now(UTC), outcome="succeeded", starts=starts, task_run_id=task_run_id)
+    success = Pass(at=datetime.now(UTC), outcome="succeeded", starts=starts, task_run_id=task_run_id)
     own = claims.of_run(queue_of().store, task_run_id) if twice else None
     if own is not None:
-        letter = queue_of().made_by_run(own, one)
+        letter = queue_of().made_by_run(own, success)
     else:
         letters = letters_before(starts, batch_digest(batch_id))
         if not letters or (call := identity()) not in letters:
             return None
-        letter = queue_of().call_succeeded(call, one, batch_id)
+        letter = queue_of().call_succeeded(call, success, batch_id)
     if letter is not None and letter.status == "settled":
         tell_settled(letter)
     return letter
@@ -302,9 +302,9 @@ def starts_of(flow_run: FlowRun) -> Starts:
 
     If the API does not answer, only the flow run itself.
     """
-    here = starts_here()
-    if here is not None and here[-1][0] == str(flow_run.id):
-        return here
+    starts = starts_here()
+    if starts is not None and starts[-1][0] == str(flow_run.id):
+        return starts
     own = (str(flow_run.id), flow_run.run_count)
     if flow_run.parent_task_run_id is None:
         return (own,)

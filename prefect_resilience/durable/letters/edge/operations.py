@@ -176,14 +176,14 @@ def choose(
 ) -> list[DeadLetter]:
     """The letters to replay, the oldest first. Raises ConfigurationError for an unknown task."""
     if letters is None:
-        found = [*queue.matching(status or REPLAYABLE, task, since)][::-1][:limit]
-        if not found:
+        matching = [*queue.matching(status or REPLAYABLE, task, since)][::-1][:limit]
+        if not matching:
             check_task(queue, task)
-        return found
+        return matching
     if status is not None or task is not None or since is not None:
         raise ConfigurationError("choose the letters either by their ids, or by status, task and since")
     named = [letters] if isinstance(letters, str | DeadLetter) else list(letters)
-    ids = {one.id if isinstance(one, DeadLetter) else one for one in named}
+    ids = {letter.id if isinstance(letter, DeadLetter) else letter for letter in named}
     return [queue.get(letter_id) for letter_id in sorted(ids)][:limit]
 
 
@@ -225,7 +225,7 @@ def replay_dead_letters(
         _check_categories(categories or ())
         queue = queue_of()
         chosen = choose(queue, letters, None, task, since)
-        chosen = [one for one in chosen if categories is None or one.category in categories][:limit]
+        chosen = [letter for letter in chosen if categories is None or letter.category in categories][:limit]
         values = {path: _secret(name) for path, name in (secrets or {}).items()}
         despite_run = force and letters is not None and len(letters) == 1
         how = Replaying(queue, rate, force, values, despite_run=despite_run)
@@ -266,10 +266,10 @@ def purge_dead_letters(
 
 
 def _check_categories(categories: Iterable[str]) -> None:
-    known = [category.value for category in ErrorCategory]
-    for one in categories:
-        if one not in known:
-            raise ConfigurationError(f"unknown error category {one!r}{nearest(one, known)}")
+    names = [category.value for category in ErrorCategory]
+    for name in categories:
+        if name not in names:
+            raise ConfigurationError(f"unknown error category {name!r}{nearest(name, names)}")
 
 
 def _secret(block: str) -> str:

@@ -149,14 +149,14 @@ def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
         return call
     if letter.status == "in_doubt" and not (how.force or call.protected):
         return _not_free(how, letter)
-    told = ", ".join(
+    arguments = ", ".join(
         f"{name}={redact(repr(value))[:SHOWN]}"
         for name, value in call.parameters.items()
         if all(name != missing.path.partition(".")[0] for missing in letter.left_out)
     )
     where = f"deployment {letter.deployment_id}" if letter.deployment_id else str(letter.source)
     return outcome_of(
-        letter, "would_replay", f"{letter.kind} {letter.name} ({where}) with {told or 'nothing'}"
+        letter, "would_replay", f"{letter.kind} {letter.name} ({where}) with {arguments or 'nothing'}"
     )
 
 
@@ -164,12 +164,12 @@ def _check(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> Lett
     """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
     if letter.status not in REPLAYABLE:
         return _not_free(how, letter)
-    left = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=dry_run)
-    if left is not None and left.reason != "unclear":
-        return left
+    skipped = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=dry_run)
+    if skipped is not None and skipped.reason != "unclear":
+        return skipped
     call = _prepare(how, letter)
-    if left is not None and not call.effect:
-        return left
+    if skipped is not None and not call.effect:
+        return skipped
     local = letter.deployment_id is None and (call.effect or letter.kind == "flow")
     if local and letter.batch_id is not None:
         try:
@@ -208,7 +208,7 @@ def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
 
 def _missing(reader: Reader) -> str:
     first = reader.missing[0]
-    names = ", ".join(one.path for one in reader.missing)
+    names = ", ".join(left_out.path for left_out in reader.missing)
     why = {
         "secret": "secrets are left out of letters",
         "too large": "it was too large to be stored",
@@ -237,8 +237,8 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     call = _check(how, letter)
     if isinstance(call, LetterOutcome):
         return call
-    if letter.status == "in_doubt" and (known := known_end(how.queue, letter)) is not None:
-        return known
+    if letter.status == "in_doubt" and (outcome := known_end(how.queue, letter)) is not None:
+        return outcome
     run_id = str(uuid4())
     taken, why = how.queue.claim(
         letter.id,
@@ -260,10 +260,10 @@ def _replay_claimed(
     try:
         with _hold(how, letter.id, token):
             # Its flow run may have been started again since the first check.
-            left = None if how.despite_run else left_to_its_run(how.queue, letter, despite_run=False)
-            if left is not None and not (left.reason == "unclear" and call.effect):
+            skipped = None if how.despite_run else left_to_its_run(how.queue, letter, despite_run=False)
+            if skipped is not None and not (skipped.reason == "unclear" and call.effect):
                 how.queue.release(letter.id, token)
-                return left
+                return skipped
             if letter.deployment_id is not None:
                 outcome = _run_deployment(letter, call.parameters)
             else:
@@ -334,14 +334,14 @@ def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | 
     task = cast("Task[..., Any]", call.subject)
     with TagsContext(current_tags=other_tags()):
         kind = "result" if task.isgenerator else "state"
-        made: Any = run_task(task, task_run_id=UUID(run_id), parameters=call.parameters, return_type=kind)
+        result: Any = run_task(task, task_run_id=UUID(run_id), parameters=call.parameters, return_type=kind)
         if not task.isgenerator:
-            return _finish(made)
+            return _finish(result)
     try:  # a generator's task run ends when all of it has been read
         if task.isasync:
-            run_coro_as_sync(_read_to_end(made))
+            run_coro_as_sync(_read_to_end(result))
         else:
-            deque(made, maxlen=0)
+            deque(result, maxlen=0)
     except Exception as error:  # noqa: BLE001 - any error of the task
         return error
     return None
@@ -373,7 +373,7 @@ def _outcome_of_run(
 
 def _run_deployment(letter: DeadLetter, parameters: dict[str, Any]) -> LetterOutcome:
     """Create a run of the letter's deployment: one run per replay, however often this is tried."""
-    definite = [one.finished_at.isoformat() for one in letter.replays if one.outcome != "in_doubt"]
+    definite = [replay.finished_at.isoformat() for replay in letter.replays if replay.outcome != "in_doubt"]
     key = "-".join(["dead-letter", letter.id, *definite[-1:]])
     tags = [f"{LETTER_TAG}{letter.id}", *([f"{TAG}{letter.batch_id}"] if letter.batch_id else [])]
     with get_client(sync_client=True) as client:
