@@ -77,12 +77,12 @@ class Finder:
             raise DeadLetterError(
                 f"{source} cannot be imported here ({error!r}): run this in the folder of its project"
             ) from error
-        found = attribute_at(module, source.qualname)
-        if found is None:
+        subject = attribute_at(module, source.qualname)
+        if subject is None:
             raise DeadLetterError(
                 f"{source.qualname} is not in {source.module}: restore it, or settle or purge the letter"
             )
-        return found
+        return subject
 
     def modules_of(self, source: Source | None) -> Callable[[str], ModuleType]:
         """A function that finds the modules of a letter's classes."""
@@ -92,9 +92,9 @@ class Finder:
         """A module by its name, or by its recorded file: for main modules and those that no import finds."""
         file = source.file if source is not None and source.module == name else None
         passing = is_of_process(name)
-        known = sys.modules.get(name)
-        if known is not None and (file is None or _is_at(known, file) or not passing):
-            return known
+        loaded = sys.modules.get(name)
+        if loaded is not None and (file is None or _is_at(loaded, file) or not passing):
+            return loaded
         if passing:
             if file is None:
                 raise DeadLetterError(f"{name} was another program, and its file was not recorded")
@@ -127,7 +127,7 @@ def _present(file: str) -> str:
     if path.is_file():
         return str(path)
     for start in range(1, len(path.parts)):
-        here = Path(*path.parts[start:])
-        if here.is_file():
-            return str(here.absolute())
+        candidate = Path(*path.parts[start:])
+        if candidate.is_file():
+            return str(candidate.absolute())
     raise DeadLetterError(f"file {file} not found here: run this in the folder of its project")

@@ -47,15 +47,15 @@ def check_parameters(
     option: str, wanted: Iterable[inspect.Parameter], primary: Callable[..., Any], also: Iterable[str] = ()
 ) -> None:
     """Raise ConfigurationError if a function needs a parameter that neither `primary` nor `also` has."""
-    given = inspect.signature(primary).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values()):
+    parameters = inspect.signature(primary).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    known = [*given, *also]
-    for one in wanted:
-        if one.default is one.empty and one.kind not in _VARIADIC and one.name not in known:
+    names = [*parameters, *also]
+    for param in wanted:
+        if param.default is param.empty and param.kind not in _VARIADIC and param.name not in names:
             raise ConfigurationError(
-                f"{option} needs {one.name!r}, which {name_of(primary)!r} does not have"
-                f"{nearest(one.name, known)}"
+                f"{option} needs {param.name!r}, which {name_of(primary)!r} does not have"
+                f"{nearest(param.name, names)}"
             )
 
 
@@ -67,7 +67,7 @@ def named_by(
     `beside_first`: leaves out the function's first parameter.
     """
     parameters = inspect.signature(function).parameters
-    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     first = next(iter(parameters), None) if beside_first else None
     return {
         name: value for name, value in given.items() if (takes_all or name in parameters) and name != first
@@ -124,9 +124,9 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
     from prefect_resilience.durable.letters.codec import encode_parameters
 
     named = inspect.signature(effect.compensate).parameters
-    asked = {} if effect.verify is None else named_by(effect.verify, parameters)
-    encoded = encode_parameters({**named_by(effect.compensate, parameters), **asked})
-    missing = {one.path.split(".")[0].split("[")[0]: one for one in encoded.left_out}
+    verify_parameters = {} if effect.verify is None else named_by(effect.verify, parameters)
+    encoded = encode_parameters({**named_by(effect.compensate, parameters), **verify_parameters})
+    missing = {left_out.path.split(".")[0].split("[")[0]: left_out for left_out in encoded.left_out}
     for name, left_out in missing.items():
         if name in named:
             raise ConfigurationError(
@@ -204,8 +204,8 @@ def verify_arguments(
     document: Mapping[str, Any], verify: Callable[..., Any], reader: Reader
 ) -> dict[str, Any]:
     """The recorded parameters that a `verify` names after the key."""
-    given = document["compensation"]["parameters"]
-    return reader.parameters(named_by(verify, given, beside_first=True))
+    parameters = document["compensation"]["parameters"]
+    return reader.parameters(named_by(verify, parameters, beside_first=True))
 
 
 def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> Any:
@@ -232,9 +232,9 @@ def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
 
 def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """Named arguments, split into positional-only and keyword arguments."""
-    parameters = inspect.signature(function).parameters
+    named = inspect.signature(function).parameters
     first: Iterable[str] = [
-        name for name, one in parameters.items() if one.kind is one.POSITIONAL_ONLY and name in arguments
+        name for name, param in named.items() if param.kind is param.POSITIONAL_ONLY and name in arguments
     ]
     return [arguments[name] for name in first], {
         name: value for name, value in arguments.items() if name not in first

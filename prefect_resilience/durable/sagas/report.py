@@ -60,9 +60,9 @@ class RollbackReport:
         return not self.failed and not self.in_doubt
 
     def __str__(self) -> str:
-        said = ", ".join(f"{count} {_SAID[how]}" for how, count in self.counts.items() if count)
+        counts = ", ".join(f"{count} {_SAID[how]}" for how, count in self.counts.items() if count)
         where = "" if self.to is None else f" to {self.to!r}"
-        return f"batch {self.batch_id!r} rolled back{where}: {said or 'nothing to compensate'}"
+        return f"batch {self.batch_id!r} rolled back{where}: {counts or 'nothing to compensate'}"
 
 
 _SAID = {
@@ -105,15 +105,15 @@ class NotUndone:
 def not_undone(report: RollbackReport) -> tuple[NotUndone, ...]:
     """The effects that the rollback did not compensate, with the reasons."""
     return tuple(
-        NotUndone(one.key, how, one.why) for how in get_args(NotUndoneHow) for one in getattr(report, how)
+        NotUndone(row.key, how, row.why) for how in get_args(NotUndoneHow) for row in getattr(report, how)
     )
 
 
 def in_words(report: RollbackReport, *, planned: bool = False) -> str:
     """What a rollback compensated, or would compensate, and what not, as one phrase."""
     yes, no = ("to compensate", "not to compensate") if planned else ("compensated", "not compensated")
-    undone = [repr(one.key) for one in (*report.already, *report.compensated)]
-    stays = [f"{one.key!r} ({one.why})" for one in not_undone(report)]
+    undone = [repr(compensation.key) for compensation in (*report.already, *report.compensated)]
+    stays = [f"{effect.key!r} ({effect.why})" for effect in not_undone(report)]
     if not undone and not stays:
         return "there is nothing to compensate"
     rest = f"; {no}: {named_some(stays)}" if stays else ""
@@ -125,9 +125,9 @@ def planned(batch_id: str, to: str | None, todo: undo.ToUndo) -> RollbackReport:
     return RollbackReport(
         batch_id,
         to,
-        compensated=tuple(described(one) for one in todo.effects),
-        in_doubt=tuple(described(one, _doubt(one)) for one in todo.unsettled),
-        skipped=tuple(described(one, why_it_stays(one)) for one in todo.skipped),
+        compensated=tuple(described(effect) for effect in todo.effects),
+        in_doubt=tuple(described(effect, _doubt(effect)) for effect in todo.unsettled),
+        skipped=tuple(described(effect, why_it_stays(effect)) for effect in todo.skipped),
     )
 
 
@@ -139,8 +139,8 @@ def why_it_stays(effect: EffectDocument) -> str:
 
 def _doubt(effect: EffectDocument) -> str:
     held: dict[str, Any] = effect.get("compensation") or {}
-    asked = "verify is asked first" if held.get("verify") else "there is no verify to ask"
-    return f"its outcome is unknown: {asked}"
+    question = "verify is asked first" if held.get("verify") else "there is no verify to ask"
+    return f"its outcome is unknown: {question}"
 
 
 def named_some(items: Sequence[str]) -> str:
@@ -221,12 +221,12 @@ class SagaLog:
 
     def saga(self) -> Any:
         """The document of the batch's savepoints and rollbacks, or None."""
-        found = self.ledger.store.load(self.place)
-        return None if found is None else found.value
+        document = self.ledger.store.load(self.place)
+        return None if document is None else document.value
 
     def effect(self, key: str) -> EffectDocument | None:
-        found = self.ledger.store.load(place_of(self.batch_id, key))
-        return None if found is None else found.value
+        document = self.ledger.store.load(place_of(self.batch_id, key))
+        return None if document is None else document.value
 
     def place_of(self, effect: EffectDocument) -> str:
         return place_of(self.batch_id, effect["key"])

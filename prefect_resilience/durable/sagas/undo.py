@@ -89,15 +89,15 @@ def to_undo(documents: Iterable[EffectDocument], since: float | None) -> ToUndo:
     `since`: the savepoint's time; effects completed up to it stay. Effects that an earlier rollback had
     fenced are always compensated.
     """
-    effects = [one for one in documents if "compensates" not in one]
-    after = [one for one in effects if since is None or _completion(one)[0] > since]
-    done = [one for one in after if one["state"] == "done"]
-    begun = [one for one in effects if one["state"] == "compensating"]
+    effects = [document for document in documents if "compensates" not in document]
+    after = [document for document in effects if since is None or _completion(document)[0] > since]
+    done = [document for document in after if document["state"] == "done"]
+    begun = [document for document in effects if document["state"] == "compensating"]
     return ToUndo(
         _last_first([*begun, *filter(can_be_undone, done)]),
-        _last_first(one for one in after if one["state"] == "compensated"),
-        _last_first(one for one in done if not can_be_undone(one)),
-        tuple(one for one in after if one["state"] in ("intended", "unknown")),
+        _last_first(document for document in after if document["state"] == "compensated"),
+        _last_first(document for document in done if not can_be_undone(document)),
+        tuple(document for document in after if document["state"] in ("intended", "unknown")),
     )
 
 
@@ -137,9 +137,9 @@ def begin(
     marks = savepoints_of(saga)
     since = None if to is None else marks.get(to, earlier_ended)
     if to is not None and since is None:
-        known = nearest(to, marks) if marks else "; it has no savepoints"
+        hint = nearest(to, marks) if marks else "; it has no savepoints"
         raise ConfigurationError(
-            f"batch {batch_id!r} has no savepoint {to!r}{known}, and no other batch has that id"
+            f"batch {batch_id!r} has no savepoint {to!r}{hint}, and no other batch has that id"
         )
     if earlier is not None and since is not None and (earlier["since"] is None or earlier["since"] < since):
         to, since = earlier["to"], earlier["since"]
@@ -148,7 +148,7 @@ def begin(
 
 def completed_at(documents: Iterable[EffectDocument]) -> float | None:
     """When the last effect of a batch was completed; None if it has none."""
-    return max((_completion(one)[0] for one in documents), default=None)
+    return max((_completion(document)[0] for document in documents), default=None)
 
 
 def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> SagaDocument | None:
@@ -156,8 +156,8 @@ def end(document: SagaDocument | None, claim: str, outcome: dict[str, Any]) -> S
     if document is None or document["rollback"] is None or document["rollback"]["claim"] != claim:
         return document
     since = document["rollback"]["since"]
-    kept = [mark for mark in document["savepoints"] if since is not None and mark["at"] <= since]
-    return {**document, "savepoints": kept, "rollback": None, "last": outcome}
+    savepoints = [mark for mark in document["savepoints"] if since is not None and mark["at"] <= since]
+    return {**document, "savepoints": savepoints, "rollback": None, "last": outcome}
 
 
 def mark(document: SagaDocument | None, batch_id: str, name: str, alive: bool, now: float) -> SagaDocument:
@@ -177,7 +177,7 @@ def mark(document: SagaDocument | None, batch_id: str, name: str, alive: bool, n
 
 def savepoints_of(saga: SagaDocument) -> dict[str, float]:
     """The times of its savepoints."""
-    return {one["name"]: one["at"] for one in saga["savepoints"]}
+    return {savepoint["name"]: savepoint["at"] for savepoint in saga["savepoints"]}
 
 
 def new_saga(batch_id: str) -> SagaDocument:

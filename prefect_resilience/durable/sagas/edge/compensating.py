@@ -77,8 +77,8 @@ class Compensating:
 
     def resolved(self, effect: EffectDocument) -> Steps[str]:
         """Ask the receiver about an effect in doubt; "" if its outcome is known now, else the reason."""
-        said = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
-        why = f"{said['code']}: {said['message']}"
+        cause = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
+        why = f"{cause['code']}: {cause['message']}"
         recorded: dict[str, Any] = effect.get("compensation") or {}
         source = recorded.get("verify")
         if source is None:
@@ -113,9 +113,9 @@ class Compensating:
             plain: Any = function
             function = plain.with_options(retries=0, cache_policy=_no_cache())
         name = compensation_of(effect) or ""
-        here = _Here(self.log.ledger, self.log.batch_id, {"node_id": name})
+        surroundings = _Here(self.log.ledger, self.log.batch_id, {"node_id": name})
         own = _effect_for(effect, None)
-        claim = EffectClaim(own, function, self.asynchronous, CodeSource(name), here, watchable=False)
+        claim = EffectClaim(own, function, self.asynchronous, CodeSource(name), surroundings, watchable=False)
         make = partial(self._command, function, tuple(args), kwargs)
         outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classify))
         return outcome.value if isinstance(outcome, Replayed) else outcome
@@ -201,8 +201,8 @@ class _Here(OutsideRuns):
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    asked = getattr(function, "isasync", None)  # Prefect tasks have it
-    return inspect.iscoroutinefunction(function) if asked is None else bool(asked)
+    mark = getattr(function, "isasync", None)  # Prefect tasks have it
+    return inspect.iscoroutinefunction(function) if mark is None else bool(mark)
 
 
 def _run_to_its_end(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

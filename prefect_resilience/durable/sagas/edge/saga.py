@@ -65,9 +65,9 @@ def rollback(
         ...     rollback().complete
         True
     """
-    made = _rollback(batch_id, to, store, max_wait, asynchronous=False)
-    with batch(made.batch_id):
-        return drive(made.carried_out())
+    work = _rollback(batch_id, to, store, max_wait, asynchronous=False)
+    with batch(work.batch_id):
+        return drive(work.carried_out())
 
 
 async def arollback(
@@ -78,9 +78,9 @@ async def arollback(
     max_wait: float = MAX_WAIT,
 ) -> RollbackReport:
     """`rollback` for async code: it does not block the event loop."""
-    made = _rollback(batch_id, to, store, max_wait, asynchronous=True)
-    with batch(made.batch_id):
-        return await adrive(made.carried_out())
+    work = _rollback(batch_id, to, store, max_wait, asynchronous=True)
+    with batch(work.batch_id):
+        return await adrive(work.carried_out())
 
 
 def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | None = None) -> float:
@@ -150,7 +150,7 @@ class _Rollback:
             yield from self._settle(compensating, since, until)
             yield from self._undo(compensating, since)
             report = RollbackReport(
-                self.batch_id, self.to, **{how: tuple(found) for how, found in self.found.items()}
+                self.batch_id, self.to, **{how: tuple(effects) for how, effects in self.found.items()}
             )
             yield Blocking(log.end, (self.claim, report))
         except BaseException as error:
@@ -174,23 +174,23 @@ class _Rollback:
     def _settle(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
         """Wait for effects in progress, and ask about those in doubt."""
         log = compensating.log
-        pause, asked = SHORTEST_PAUSE, dict[str, str]()
+        pause, answers = SHORTEST_PAUSE, dict[str, str]()
         while True:
             listed = yield Blocking(log.ledger.effects, (self.batch_id,))
             busy = {
                 document["key"] for document, alive in listed if alive and document["state"] == "intended"
             }
-            left = undo.to_undo((document for document, _ in listed), since).unsettled
-            for effect in left:
-                if effect["key"] not in busy and effect["claim"] not in asked:
+            unsettled = undo.to_undo((document for document, _ in listed), since).unsettled
+            for effect in unsettled:
+                if effect["key"] not in busy and effect["claim"] not in answers:
                     yield Blocking(log.ledger.look, (log.place_of(effect),))
-                    asked[effect["claim"]] = yield from compensating.resolved(effect)
-            if monotonic() >= until or not any(effect["key"] in busy for effect in left):
+                    answers[effect["claim"]] = yield from compensating.resolved(effect)
+            if monotonic() >= until or not any(effect["key"] in busy for effect in unsettled):
                 break
             yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
-        for effect in left:
-            why = asked.get(effect["claim"], "it is still in progress")
+        for effect in unsettled:
+            why = answers.get(effect["claim"], "it is still in progress")
             if why:
                 self._note(effect, "in_doubt", why)
 
@@ -212,9 +212,9 @@ class _Rollback:
             self._note(effect, how, why)
 
     def _note(self, effect: EffectDocument, how: str, why: str = "") -> None:
-        one = described(effect, why)
-        self.found.setdefault(how, []).append(one)
-        _tell(self.batch_id, one, how)
+        compensation = described(effect, why)
+        self.found.setdefault(how, []).append(compensation)
+        _tell(self.batch_id, compensation, how)
 
 
 # -- logs and events
@@ -230,9 +230,9 @@ _TOLD = {
 def _tell(batch_id: str, one: Compensation, how: str) -> None:
     if how not in _TOLD:
         return
-    level, said, event = _TOLD[how]
+    level, beginning, event = _TOLD[how]
     why = f": {one.why}" if one.why else ""
-    _logger().log(level, "%s: %r of batch %r by %s%s", said, one.key, batch_id, one.function, why)
+    _logger().log(level, "%s: %r of batch %r by %s%s", beginning, one.key, batch_id, one.function, why)
     payload = {"batch_id": batch_id, "compensation": one.function}
     payload |= {name: getattr(one, name) for name in ("key", "generation", "external_id", "why")}
     emit(event, "effect", one.key, payload)
