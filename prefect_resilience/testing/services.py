@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import ConfigurationError
 
 
@@ -66,7 +65,7 @@ class ScriptedService:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         self._server.daemon_threads = True
         self.url: str = f"http://127.0.0.1:{self._server.server_port}"
-        start_thread("scripted-service", self._server.serve_forever, 0.02)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def says(self, *script: Line) -> Self:
         """Begin this script, for every path without its own script."""

@@ -23,10 +23,10 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 41567,
+    "lines of code": 41560,
     "files": 320,
     "longest file, lines": 397,
-    "arrows between rooms": 48,
+    "arrows between rooms": 45,
     "arrows upward": 0,
     "arrows that only late imports make": 0,
     "contracts, lines": 46,

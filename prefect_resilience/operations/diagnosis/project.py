@@ -13,12 +13,12 @@ from prefect import Flow, Task
 from prefect.results import get_default_persist_setting, get_default_persist_setting_for_tasks
 
 from prefect_resilience.base.text import one_line
-from prefect_resilience.calls.model import Guard
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding
 from prefect_resilience.operations.users_code import is_constant, origin_of, origins
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
+from prefect_resilience.tasks.edge.task import ResilientTask
 
 LIMITS = {"concurrency": "prefect.concurrency", "rate_limit": "prefect.concurrency"}
 TASKS = {"task", "resilient_task"}
@@ -101,10 +101,9 @@ def circuits(subjects: Iterable[Any]) -> Iterator[DiagnosisFinding]:
     rejected = CircuitOpenError("")
     info = classify(rejected)
     for task in subjects:
-        guard = getattr(task, "guard", None)
-        if not isinstance(task, Task) or not isinstance(guard, Guard):
+        if not isinstance(task, ResilientTask):
             continue
-        retry = guard.retrying
+        guard, retry = task.guard, task.guard.retrying
         waits = retry.rule_for(info).attempts > 1 and retry.refusal(info, rejected) is None
         if guard.circuit is not None and not guard.fallbacks and not waits:
             circuit = guard.circuit.name
@@ -129,8 +128,7 @@ def _persists_by_default(flow: Any) -> bool:
 
 
 def _remembers(task: Any) -> bool:
-    guard = getattr(task, "guard", None)
-    return isinstance(guard, Guard) and (guard.remembers or guard.effect is not None)
+    return isinstance(task, ResilientTask) and (task.guard.remembers or task.guard.effect is not None)
 
 
 def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[DiagnosisFinding]:
@@ -141,18 +139,17 @@ def blocks(subjects: Iterable[Any], named: Iterable[NamedPolicy]) -> Iterator[Di
     answer = cache(ask)
     troubles: dict[NamedPolicy, str | None] = {policy: answer(policy.policy).trouble for policy in named}
     for task in subjects:
-        guard = getattr(task, "guard", None)
-        if isinstance(guard, Guard) and guard.policy is not None:
-            policy = NamedPolicy(guard.policy, task.name, _where(task))
-            troubles[policy] = _trouble(guard, answer(guard.policy))
+        if isinstance(task, ResilientTask) and task.guard.policy is not None:
+            policy = NamedPolicy(task.guard.policy, task.name, _where(task))
+            troubles[policy] = _trouble(task.guard, answer(task.guard.policy))
     for policy, trouble in troubles.items():
         if trouble:
             words = {"policy": policy.policy, "task": policy.task, "trouble": trouble}
             yield finding("blocks.policy", policy.where, **words)
 
 
-def _trouble(guard: Guard, block: Any) -> str | None:
-    """Why the block cannot be used for the guard."""
+def _trouble(guard: Any, block: Any) -> str | None:
+    """Why the block cannot be used for the guard of a task."""
     if block.policy is not None:
         try:
             with_policy(guard, block.policy)

@@ -22,7 +22,6 @@ from pydantic import ValidationError
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import nearest, sentence
 from prefect_resilience.base.process import setting
-from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ERROR, Action, Actions
@@ -183,11 +182,9 @@ def _breaker_of(name: str) -> CircuitBreaker | None:
     return None if circuit is None else CircuitBreaker.from_policy(name, circuit.policy)
 
 
-def _effect(written: str | Mapping[str, Any], name: str) -> Effect:
-    """The effect of a node or branch. The same call in two nodes is two effects."""
-    fields: dict[str, Any] = {"scope": name}
-    fields |= {"kind": written} if isinstance(written, str) else written
-    return Effect(**fields)
+def _effect(written: str | Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The option `effect` of a node or branch. The same call in two nodes is two effects."""
+    return {"scope": name, **({"kind": written} if isinstance(written, str) else written)}
 
 
 def _key(node: Node, name: str) -> tuple[str, ...]:
