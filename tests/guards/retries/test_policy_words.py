@@ -59,7 +59,7 @@ def test_a_server_that_asks_for_the_cap_gets_it_and_for_more_does_not() -> None:
     def asked(seconds: float) -> Verdict:
         return policy.decide(ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429", retry_after=seconds), 1)
 
-    assert asked(60) == Verdict(True, 60, "429 is retryable: attempt 2 of 3")
+    assert asked(60) == Verdict(True, 60, "429 is retryable: attempt 2 of 3", asked_for=60)
     assert asked(1) == Verdict(True, 2, "429 is retryable: attempt 2 of 3")
     why = "the server asks to wait 61 s, more than retry_after_cap=60 s"
     assert asked(61) == Verdict(False, 0.0, why)
