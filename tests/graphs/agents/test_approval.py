@@ -79,7 +79,7 @@ def task_runs(until, flow_run_id):
 
     def found(client):
         runs = client.read_task_runs(flow_run_filter=chosen)
-        return runs if runs and all(run.state.is_final() for run in runs) else None
+        return runs if runs and all(run.state and run.state.is_final() for run in runs) else None
 
     with get_client(sync_client=True) as client:
         return {run.name: run for run in until(lambda: found(client))}
