@@ -34,7 +34,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 324,
-    "tests, lines of code": 68800,
+    "tests, lines of code": 68773,
     "functions named by a participle, %": 3.9,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 7,
