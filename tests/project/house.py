@@ -35,7 +35,7 @@ LIMITS = {
     "class names that stand twice": 0,
     "files with stubs": 324,
     "tests, lines of code": 68773,
-    "functions named by a participle, %": 3.9,
+    "functions named by a participle, %": 3.6,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 7,
 }

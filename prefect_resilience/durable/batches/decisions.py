@@ -51,7 +51,7 @@ class RecoveryRequest:
     """None: the policy of the run's flow, else the default."""
 
 
-def archived_in_words(done: int, at: float) -> str:
+def archive_in_words(done: int, at: float) -> str:
     """How many effects of a batch were done and are archived, and since when."""
     subject = "its 1 done effect was" if done == 1 else f"its {done} done effects were"
     return f"{subject} moved to the archive at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"

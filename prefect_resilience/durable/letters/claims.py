@@ -94,7 +94,7 @@ def renewed(letter: DeadLetter, now: datetime, lease: float) -> DeadLetter:
     return letter.model_copy(update={"status": "replaying", "claim": claim})
 
 
-def released(letter: DeadLetter) -> DeadLetter:
+def release(letter: DeadLetter) -> DeadLetter:
     """The letter without its claim: nothing was called."""
     return letter.model_copy(update={"status": _after(letter), "claim": None})
 

@@ -231,7 +231,7 @@ class DeadLetterQueue:
 
     def release(self, letter_id: str, token: str) -> DeadLetter | None:
         """Release a claim: the call was not made. None when the claim is no longer this owner's."""
-        return self._change_own(letter_id, token, claims.released)
+        return self._change_own(letter_id, token, claims.release)
 
     def _change_own(
         self, letter_id: str, token: str, step: Callable[[DeadLetter], DeadLetter]

@@ -185,7 +185,7 @@ def going_on(runs: Iterable[RunSeen]) -> str | None:
     return None
 
 
-def ended_again(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
+def later_ends(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
     """The flow runs that were started again after the letter and completed or were cut off: they may have
     made the call without a record."""
     latest: dict[str | None, int] = {letter.flow_run_id: letter.run_count}

@@ -74,7 +74,7 @@ _SAID = {
 }
 
 
-def described(effect: EffectDocument, why: str = "") -> Compensation:
+def compensation_entry(effect: EffectDocument, why: str = "") -> Compensation:
     """An effect as an entry of a report."""
     return Compensation(
         key=effect["key"],
@@ -120,14 +120,14 @@ def in_words(report: RollbackReport, *, planned: bool = False) -> str:
     return f"{yes}: {named_some(undone) or 'nothing'}{rest}"
 
 
-def planned(batch_id: str, to: str | None, todo: undo.ToUndo) -> RollbackReport:
+def plan_rollback(batch_id: str, to: str | None, todo: undo.ToUndo) -> RollbackReport:
     """The report of a rollback that has still to be made, if every compensation succeeds."""
     return RollbackReport(
         batch_id,
         to,
-        compensated=tuple(described(effect) for effect in todo.effects),
-        in_doubt=tuple(described(effect, _doubt(effect)) for effect in todo.unsettled),
-        skipped=tuple(described(effect, why_it_stays(effect)) for effect in todo.skipped),
+        compensated=tuple(compensation_entry(effect) for effect in todo.effects),
+        in_doubt=tuple(compensation_entry(effect, _doubt(effect)) for effect in todo.unsettled),
+        skipped=tuple(compensation_entry(effect, why_it_stays(effect)) for effect in todo.skipped),
     )
 
 
@@ -188,14 +188,14 @@ class SagaLog:
             raise
         return saga["rollback"]["since"]
 
-    def planned(self, to: str | None) -> RollbackReport:
+    def plan(self, to: str | None) -> RollbackReport:
         """What a rollback would compensate, if no other rollback ran; nothing is changed."""
         now, ended = self.ledger.store.now(), self._end_of(to)
         saga = undo.begin(self.saga(), self.batch_id, "", "", False, to, now, ended)
         todo = undo.to_undo(
             (document for document, _ in self.ledger.effects(self.batch_id)), saga["rollback"]["since"]
         )
-        return planned(self.batch_id, to, todo)
+        return plan_rollback(self.batch_id, to, todo)
 
     def _end_of(self, to: str | None) -> float | None:
         """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""
@@ -204,7 +204,7 @@ class SagaLog:
         effects = self.ledger.effects(to)
         if any(alive for _, alive in effects):
             raise ConfigurationError(f"batch {to!r} is still in progress: it has no end to roll back to")
-        return undo.completed_at(document for document, _ in effects)
+        return undo.last_completion(document for document, _ in effects)
 
     def end(self, claim: str, report: RollbackReport) -> None:
         self._change(lambda saga, now: undo.end(saga, claim, {"at": now, "to": report.to, **report.counts}))

@@ -146,7 +146,7 @@ def begin(
     return {**saga, "rollback": {"claim": claim, "owner": owner, "to": to, "since": since, "at": now}}
 
 
-def completed_at(documents: Iterable[EffectDocument]) -> float | None:
+def last_completion(documents: Iterable[EffectDocument]) -> float | None:
     """When the last effect of a batch was completed; None if it has none."""
     return max((_completion(document)[0] for document in documents), default=None)
 

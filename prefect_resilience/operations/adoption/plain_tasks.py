@@ -189,7 +189,7 @@ def _making(source: Text, task: PlainTask) -> Iterator[Edit]:
         yield Edit(source.start(maker), source.end(maker), f"{NAME}({own})" if own else NAME)
         return
     if expression.args:
-        yield from _called(source, expression, own)
+        yield from _wrap_call(source, expression, own)
         return
     yield Edit(source.start(maker), source.end(maker), NAME)
     if own and expression.keywords:
@@ -201,7 +201,7 @@ def _making(source: Text, task: PlainTask) -> Iterator[Edit]:
         yield Edit(source.end(maker), source.end(expression), f"({own})")
 
 
-def _called(source: Text, made: ast.Call, own: str) -> Iterator[Edit]:
+def _wrap_call(source: Text, made: ast.Call, own: str) -> Iterator[Edit]:
     """`task(function, name="x")`, which becomes `resilient_task(name="x")(function)`."""
     written = [own] if own else []
     written += [source.text[source.start(option) : source.end(option.value)] for option in made.keywords]
@@ -214,7 +214,7 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
     """Import the new name where the old one is imported, and the old one no longer if nothing uses it."""
     new = "" if names.get(NAME, "").startswith("prefect_resilience") else IMPORT
     names_in_use = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in done}
-    names_in_use |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _exported(node)}
+    names_in_use |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _exports(node)}
     at_top = False
     for node in _importing(tree):
         inside = node.col_offset > 0
@@ -231,7 +231,7 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
             yield Edit(place, place, f"{source.newline}{source.indent(node)}{wanted}")
 
 
-def _exported(node: ast.Assign) -> Iterator[str]:
+def _exports(node: ast.Assign) -> Iterator[str]:
     """The names in `__all__ = [...]`."""
     if any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
         for name in ast.walk(node.value):

@@ -139,7 +139,7 @@ async def _until(condition: Callable[[], bool]) -> bool:
 
 
 async def run(isasync: bool, seconds: float, many: int) -> Numbers:
-    """So many callers of one client: coroutines, some of which are cancelled, or threads."""
+    """So many callers of one client: coroutines (some are cancelled) or threads."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max(many, PLACES)))
     with bad_day() as (url, server):
         numbers = Numbers(files_before=files())

@@ -14,7 +14,7 @@ from prefect_resilience.durable.batches.decisions import (
     ASKED,
     BatchSnapshot,
     RecoveryRequest,
-    archived_in_words,
+    archive_in_words,
     decided,
     hint_for,
     rolled_back,
@@ -330,18 +330,18 @@ DO_AGAIN = "a restart would repeat them; use force to allow that"
     ("gone", "asked", "decision"),
     [
         (
-            archived_in_words(1, 500.0),
+            archive_in_words(1, 500.0),
             RecoveryRequest(),
             Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}"),
         ),
         (
-            archived_in_words(2, 500.0),
+            archive_in_words(2, 500.0),
             RecoveryRequest("restart"),
             Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
         ),
-        (archived_in_words(2, 500.0), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
+        (archive_in_words(2, 500.0), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
         (
-            archived_in_words(2, 500.0),
+            archive_in_words(2, 500.0),
             RecoveryRequest("compensate"),
             Decided("compensate", "refused", f"{TWO}: a rollback does not find them there"),
         ),
@@ -354,7 +354,7 @@ def test_what_is_archived_is_not_done_again_unasked(
 
 
 def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
-    stands = replace(seen(), archived=archived_in_words(2, 500.0))
+    stands = replace(seen(), archived=archive_in_words(2, 500.0))
     assert decide(stands, RecoveryRequest()) == nothing(TWO)
 
 

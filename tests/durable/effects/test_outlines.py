@@ -10,7 +10,7 @@ from prefect_resilience.durable.sagas.report import (
     RollbackReport,
     in_words,
     not_undone,
-    planned,
+    plan_rollback,
 )
 from prefect_resilience.durable.sagas.undo import to_undo
 
@@ -30,7 +30,7 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
         effect("doubt", "unknown", 5.0),
         effect("asked", "unknown", 6.0, compensation={**UNDO, "verify": "y"}),
     ]
-    plan = planned("b", None, to_undo(effects, None))
+    plan = plan_rollback("b", None, to_undo(effects, None))
     assert [(one.key, one.function) for one in plan.compensated] == [("b", "m:undo"), ("a", "m:undo")]
     assert not plan.complete
     assert {one.key: (one.how, one.why) for one in not_undone(plan)} == {
@@ -39,8 +39,8 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
         "doubt": ("in_doubt", "its outcome is unknown: there is no verify to ask"),
         "asked": ("in_doubt", "its outcome is unknown: verify is asked first"),
     }
-    assert [one.key for one in planned("b", None, to_undo(effects, 1.0)).compensated] == ["b"]
-    assert planned("b", "to", to_undo(effects, 6.0)) == RollbackReport("b", "to")
+    assert [one.key for one in plan_rollback("b", None, to_undo(effects, 1.0)).compensated] == ["b"]
+    assert plan_rollback("b", "to", to_undo(effects, 6.0)) == RollbackReport("b", "to")
 
 
 def test_what_a_report_says() -> None:

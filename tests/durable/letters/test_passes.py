@@ -95,7 +95,7 @@ def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
     assert meanwhile is not None
     failed = claims.ended(meanwhile, "failed", NOW)
     assert (failed.status, failed.settled_at) == ("settled", NOW)
-    assert claims.released(meanwhile).status == "settled"
+    assert claims.release(meanwhile).status == "settled"
 
 
 places = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size=3).map(tuple)
@@ -130,8 +130,8 @@ def test_runs_that_were_started_again_and_may_have_made_the_call() -> None:
     late = RunSeen("root", "r", "FAILED", "TimedOut", 2)
     ended = [run("root", "COMPLETED", 2), late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)]
     others = [run("sub", "COMPLETED", 1), run("sub", "FAILED", 2), run("root", "CRASHED", 1)]
-    assert report.ended_again(letter, [*ended, *others]) == ended
-    assert report.ended_again(made((), kind="flow"), [run("replay", "COMPLETED")])
+    assert report.later_ends(letter, [*ended, *others]) == ended
+    assert report.later_ends(made((), kind="flow"), [run("replay", "COMPLETED")])
     assert "'the root' was run again" in report.unclear(ended[0])
 
 

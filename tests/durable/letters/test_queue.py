@@ -317,7 +317,7 @@ def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: l
         elif is_own and action in ("replayed", "failed", "in_doubt"):
             letter = claims.ended(letter, action, now, "x")  # type: ignore[arg-type]
         elif is_own and action == "release":
-            letter = claims.released(letter)
+            letter = claims.release(letter)
         elif is_own and action == "renew":
             letter = claims.renewed(letter, now, 30)
             assert claims.standing(letter, now).status == "replaying"

@@ -101,7 +101,7 @@ def test_idle_bounds_the_wait_for_each_chunk(stream, caplog):
     assert made.next() == 1
     with pytest.raises(AttemptTimeout, match=r"wait for the next chunk of 'a?play' took longer than 0\.5 s"):
         made.next()
-    # A thread is blocked, so nobody can close its generator before it comes back.
+    # A thread is blocked, so its generator cannot be closed before it comes back.
     assert made.closed.is_set() is made.isasync
     assert ("still running" in caplog.text) is not made.isasync
     made.go_on.set()
@@ -198,8 +198,8 @@ def fail(value):
 @pytest.mark.parametrize("producer", [give, fail])
 @pytest.mark.parametrize("thrown", [False, True])
 def test_nothing_is_kept_alive(producer, thrown):
-    """Neither by the producer's thread, nor by a reference cycle that waits for the collector. A stream that
-    nobody holds any more is closed."""
+    """Neither by the producer's thread, nor by a reference cycle that waits for the collector. A stream without
+    a holder is closed."""
     big = Big()
     ref = weakref.ref(big)
     gc.disable()

@@ -151,7 +151,7 @@ def _recover(
         if audit.is_claimed(snapshot.log):
             return _final(decided(snapshot, None, "refused", CLAIMED), entries_of(snapshot.log), dry_run=True)
         if report.action == "compensated":
-            report = rolled_back(report, SagaLog(ledger, snapshot.batch_id).planned(asked.to), planned=True)
+            report = rolled_back(report, SagaLog(ledger, snapshot.batch_id).plan(asked.to), planned=True)
         return _final(report, entries_of(snapshot.log), dry_run=True)
     entry = audit.claim(by or who(), asked.strategy, reason, force=asked.force, acting_run=acting_run())
     if entry is None:

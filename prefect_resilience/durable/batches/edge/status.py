@@ -15,7 +15,7 @@ from prefect_resilience.durable.batches.batch import check_batch_id
 from prefect_resilience.durable.batches.decisions import (
     BatchSnapshot,
     RecoveryRequest,
-    archived_in_words,
+    archive_in_words,
     hint_for,
 )
 from prefect_resilience.durable.batches.edge.flow_runs import (
@@ -137,7 +137,7 @@ def snapshot_of(ledger: Ledger, batch_id: str) -> BatchSnapshot:
         now=ledger.store.now(),
         begun_at=None if newest is None else newest["intended_at"],
         flow_run_id=None if newest is None else newest.get("flow_run_id"),
-        archived=archived_in_words(len(done), done[-1]["archived_at"]) if done else None,
+        archived=archive_in_words(len(done), done[-1]["archived_at"]) if done else None,
     )
 
 

@@ -66,7 +66,7 @@ def left_to_its_run(
     except Exception as error:  # noqa: BLE001 - any failure of the API
         unknown = "the Prefect API is unavailable, so it is unknown whether its flow run is active"
         return None if despite_run else _skip(letter, f"{unknown}: {error!r}", "api_unavailable")
-    ended = report.ended_again(letter, runs)
+    ended = report.later_ends(letter, runs)
     if letter.kind == "flow" and letter.status == "waiting":
         own = {letter.flow_run_id, *letter.replay_runs}
         if done := [run for run in ended if run.id in own and run.type == "COMPLETED"]:

@@ -59,7 +59,7 @@ class Compensating:
         key = key_of_undoing(effect, self.log.batch_id)
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         if own is not None and own["state"] == "done":
-            yield self._ended(effect, "compensated")
+            yield self._end(effect, "compensated")
             return "already", "by an interrupted rollback"
         try:
             yield from self._call(effect)
@@ -67,10 +67,10 @@ class Compensating:
             raise
         except Exception as error:  # noqa: BLE001 - the other effects must still be undone
             return (yield from self._record_failure(effect, key, error))
-        yield self._ended(effect, "compensated")
+        yield self._end(effect, "compensated")
         return "compensated", ""
 
-    def _ended(self, effect: EffectDocument, state: str, error: dict[str, Any] | None = None) -> Command:
+    def _end(self, effect: EffectDocument, state: str, error: dict[str, Any] | None = None) -> Command:
         """The command that records the end of a compensation."""
         step = partial(undo.ended, state=state, error=error)
         return Blocking(self.log.change_effect, (effect, step))
@@ -139,10 +139,10 @@ class Compensating:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
         state, brief = "failed" if own is None else own["state"], _brief(error)
         if state == "done":
-            yield self._ended(effect, "compensated")
+            yield self._end(effect, "compensated")
             return "compensated", f"but then: {brief}"
         cause = {"code": classify(error).code, "message": brief}
-        yield self._ended(effect, "done" if state == "failed" else "compensating", cause)
+        yield self._end(effect, "done" if state == "failed" else "compensating", cause)
         if state == "failed":
             return "failed", f"{brief}; the effect is not compensated"
         if isinstance(error, InDoubt):

@@ -30,7 +30,7 @@ from prefect_resilience.durable.sagas.report import (
     Compensation,
     RollbackReport,
     SagaLog,
-    described,
+    compensation_entry,
     why_it_stays,
 )
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
@@ -212,7 +212,7 @@ class _Rollback:
             self._note(effect, how, why)
 
     def _note(self, effect: EffectDocument, how: str, why: str = "") -> None:
-        compensation = described(effect, why)
+        compensation = compensation_entry(effect, why)
         self.found.setdefault(how, []).append(compensation)
         _tell(self.batch_id, compensation, how)
 

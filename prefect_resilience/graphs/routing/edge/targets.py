@@ -209,10 +209,10 @@ def call(target: Any, request: TargetCall) -> Ending:
         kwargs = {name: _as_is(value, ours) for name, value in kwargs.items()}
     options: dict[str, Any] = {"wait_for": list(request.after)} if request.after else {}
     with caller_checks_failures():  # this run raises the error if it does not handle it
-        return _ended(cast("Any", runnable), args, {**options, **kwargs})
+        return _ending(cast("Any", runnable), args, {**options, **kwargs})
 
 
-def _ended(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
+def _ending(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ending:
     if getattr(run, "isgenerator", False):
         return Gave(_collected(run(*args, **kwargs)))
     outcome: Any = run(*args, return_state=True, **kwargs)
