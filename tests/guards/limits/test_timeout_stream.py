@@ -198,8 +198,8 @@ def fail(value):
 @pytest.mark.parametrize("producer", [give, fail])
 @pytest.mark.parametrize("thrown", [False, True])
 def test_nothing_is_kept_alive(producer, thrown):
-    """Neither by the producer's thread, nor by a reference cycle that waits for the collector. A stream without
-    a holder is closed."""
+    """Neither by the producer's thread, nor by a reference cycle that waits for the collector. A stream that
+    no one holds is closed."""
     big = Big()
     ref = weakref.ref(big)
     gc.disable()
