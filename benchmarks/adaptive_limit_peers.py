@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import fmean, median, pstdev
 
-from prefect_resilience.guards.limits.vegas import LimitBounds, Vegas
+from prefect_resilience.guards.limits.vegas import Vegas
 
 INITIAL, LEAST, MOST = 20, 1, 200
 
@@ -34,7 +34,7 @@ class Adaptive:
     """The machine of `AdaptiveLimit` with its default options."""
 
     def __init__(self) -> None:
-        self.vegas = Vegas(LimitBounds(INITIAL, LEAST, MOST))
+        self.vegas = Vegas(INITIAL, LEAST, MOST)
 
     def limit(self, now: float) -> int:
         return self.vegas.number

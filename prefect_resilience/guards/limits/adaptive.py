@@ -15,24 +15,24 @@ from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 from prefect_resilience.guards.limits.guarding import AdaptiveLimitFullError, Limit, LimitRefused, Ticket
 from prefect_resilience.guards.limits.line import HeldPlace, overdue_places, stand_in_line
-from prefect_resilience.guards.limits.vegas import LimitBounds, Vegas
+from prefect_resilience.guards.limits.vegas import Vegas
 from prefect_resilience.guards.timeouts.overdue import begins, still_runs
 
 OVERLOAD = frozenset({ErrorCategory.RATE_LIMIT, ErrorCategory.UNAVAILABLE, ErrorCategory.TIMEOUT})
 """Errors that say that the service has too much to do."""
 
-MOST_STATES = 1024
+MOST_NUMBERS = 1024
 """Beyond this many limits in a process, the oldest one begins again."""
 
 
 class AdaptiveTicket(Ticket):
-    """A place, the state of its limit, and when the place was taken."""
+    """A place, the number of its limit, and when the place was taken."""
 
-    __slots__ = ("began", "state")
+    __slots__ = ("began", "vegas")
 
-    def __init__(self, place: HeldPlace, state: LimitState) -> None:
+    def __init__(self, place: HeldPlace, vegas: Vegas) -> None:
         super().__init__(place)
-        self.state: LimitState = state
+        self.vegas: Vegas = vegas
         self.began: float = time.monotonic()
 
 
@@ -85,23 +85,21 @@ class AdaptiveLimit(Limit):
     @property
     def current(self) -> int:
         """The number of concurrent calls that this process allows now."""
-        state = _states.by_key.get(self._key())
-        return self.initial if state is None else state.vegas.number
+        vegas = _numbers.by_key.get(self._key())
+        return self.initial if vegas is None else vegas.number
 
     def acquire(self) -> Steps[Ticket]:
         """Wait for a place. Raises AdaptiveLimitFullError."""
         key = self._key()
-        state = _states.by_key.get(key) or _states.add(
-            key, LimitBounds(self.initial, self.minimum, self.maximum)
-        )
+        vegas = _numbers.by_key.get(key) or _numbers.add(key, self)
         came = time.monotonic()
         line = f"adaptive:{key}"
-        place = yield from stand_in_line(line, state.vegas.number, self.max_wait)
+        place = yield from stand_in_line(line, vegas.number, self.max_wait)
         if place is None:
             waited = time.monotonic() - came
-            raise AdaptiveLimitFullError(None, state.vegas.number, waited, overdue_places(line))
+            raise AdaptiveLimitFullError(None, vegas.number, waited, overdue_places(line))
         try:
-            return begins(AdaptiveTicket(place, state))
+            return begins(AdaptiveTicket(place, vegas))
         except BaseException:
             place.leave()
             raise
@@ -121,8 +119,10 @@ class AdaptiveLimit(Limit):
         dropped = error is not None and is_overload(error, info)
         if error is None or dropped:
             took = now - ticket.began if took is None else took
-            if (number := ticket.state.count(took, place.in_use(), dropped, now)) is not None:
-                place.allow(number)
+            with _numbers.lock:
+                changed = ticket.vegas.count(took, place.in_use(), dropped, now)
+            if changed:
+                place.allow(ticket.vegas.number)
         if still_runs(ticket, error, place.leave):
             place.overdue()
         else:
@@ -137,35 +137,19 @@ def is_overload(error: BaseException, info: ErrorInfo | None = None) -> bool:
     return (info or classify(error)).category in OVERLOAD
 
 
-class LimitState:
-    """The number of one limit in this process."""
-
-    __slots__ = ("_lock", "vegas")
-
-    def __init__(self, bounds: LimitBounds) -> None:
-        self.vegas: Vegas = Vegas(bounds)
-        # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
-        self._lock = threading.RLock()
-
-    def count(self, latency: float, in_flight: int, dropped: bool, now: float) -> int | None:
-        """Count a call that has ended (see `Vegas.count`). Returns the number if it is another one."""
-        with self._lock:
-            changed = self.vegas.count(latency, in_flight, dropped, now)
-            return self.vegas.number if changed else None
-
-
-class _LimitStates:
-    """The states of this process, by the limits' keys: a limit's copies and pickles have the same key."""
+class _Numbers:
+    """The numbers of this process, by the limits' keys: a limit's copies and pickles have the same key."""
 
     def __init__(self) -> None:
-        self.by_key: dict[str, LimitState] = {}
-        self._lock = threading.RLock()
+        self.by_key: dict[str, Vegas] = {}
+        # Re-entrant: the garbage collector may end a coroutine, which leaves its place, at any time.
+        self.lock = threading.RLock()
 
-    def add(self, key: str, bounds: LimitBounds) -> LimitState:
-        with self._lock:
-            while len(self.by_key) >= MOST_STATES:
+    def add(self, key: str, limit: AdaptiveLimit) -> Vegas:
+        with self.lock:
+            while len(self.by_key) >= MOST_NUMBERS:
                 del self.by_key[next(iter(self.by_key))]
-            return self.by_key.setdefault(key, LimitState(bounds))
+            return self.by_key.setdefault(key, Vegas(limit.initial, limit.minimum, limit.maximum))
 
 
-_states = per_process(_LimitStates)
+_numbers = per_process(_Numbers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -23,7 +24,6 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
-from prefect_resilience.guards.limits.quantiles import LatencySketch
 from prefect_resilience.guards.timeouts.overdue import belongs_to_none
 from prefect_resilience.guards.timeouts.threads import Call, abandon, is_abandoned, start_call
 
@@ -36,6 +36,9 @@ SHARE = 2.0
 
 WARM_UP, MOST_OVERDUE = 100, 20
 """With a percentile: calls before the first hedge. For sync calls: the most abandoned ones at a time."""
+
+LATEST = 1_000
+"""A percentile is that of so many latest calls of a function."""
 
 MOST_MEASURED = 1024
 """Beyond this many functions in a process, the one that was not called for longest is measured anew."""
@@ -161,8 +164,9 @@ class Measured:
     """What a process knows of the calls of a function: their latency, how many got another call, and the
     abandoned ones."""
 
-    def __init__(self) -> None:
-        self.sketch: LatencySketch = LatencySketch()
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.latencies: deque[float] = deque(maxlen=LATEST)
         self.calls: int = 0
         self.more: int = 0
         self.abandoned: list[Call] = []
@@ -175,13 +179,14 @@ class Measured:
             return cast("float", hedge.after)
         with self._lock:
             self.calls += 1
-            return self.sketch.quantile(share) if self.sketch.seen >= WARM_UP else None
+            seen = len(self.latencies)
+            return sorted(self.latencies)[int(share * seen)] if seen >= WARM_UP else None
 
     def count_latency(self, seconds: float) -> None:
         """Count the latency of a first call. If another one won, it is the time until then: enough to know
         that the call was among the slow ones."""
         with self._lock:
-            self.sketch.add(seconds)
+            self.latencies.append(seconds)
 
     def allows(self, hedge: Hedge) -> bool:
         """Whether another call may be made."""
@@ -197,10 +202,7 @@ class _AllMeasured:
     """What this process has measured, by functions and the names of their limits."""
 
     def __init__(self) -> None:
-        self.of = lru_cache(MOST_MEASURED)(self._new)
-
-    def _new(self, name: str) -> Measured:
-        return Measured()
+        self.of = lru_cache(MOST_MEASURED)(Measured)
 
 
 _all_measured = per_process(_AllMeasured)

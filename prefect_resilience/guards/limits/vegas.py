@@ -21,7 +21,6 @@ reached.
 from __future__ import annotations
 
 from math import inf, log10, sqrt
-from typing import NamedTuple
 
 FEW, MANY = 2.0, 4.0
 """Vegas' alpha and beta: the number of calls that may wait in the service. Above a limit of 10 they are
@@ -50,28 +49,21 @@ WINDOW_CALLS, WINDOW_SECONDS, WINDOW_TURNS = 30, 0.5, 2
 """A window takes at least so many calls, so many seconds, and so many calls for each place."""
 
 
-class LimitBounds(NamedTuple):
-    """The options of an `AdaptiveLimit`."""
-
-    initial: int = 20
-    minimum: int = 1
-    maximum: int = 200
-
-
 class Vegas:
     """A limit, and the calls of the window. Not for several threads at once.
 
     Example:
-        >>> vegas = Vegas(LimitBounds(initial=20))
+        >>> vegas = Vegas(initial=20, minimum=1, maximum=200)
         >>> for call in range(100):
         ...     changed = vegas.count(0.1, in_flight=20, dropped=False, now=call / 100)
         >>> vegas.number
         28
     """
 
-    def __init__(self, bounds: LimitBounds) -> None:
-        self.bounds = bounds
-        self.limit: float = float(bounds.initial)
+    def __init__(self, initial: int, minimum: int, maximum: int) -> None:
+        self._minimum = float(minimum)
+        self._maximum = float(maximum)
+        self.limit: float = float(initial)
         self.base: float = inf
         self._threshold: float = inf
         self._fast: bool = True
@@ -120,7 +112,7 @@ class Vegas:
         self._seconds = self._squares = 0.0
 
     def _move(self, limit: float) -> None:
-        self.limit = min(max(limit, float(self.bounds.minimum)), float(self.bounds.maximum))
+        self.limit = min(max(limit, self._minimum), self._maximum)
 
     def _reduce(self) -> float:
         self._fast, self._before_probe = False, 0.0
@@ -139,7 +131,7 @@ class Vegas:
             self.base = latency
             return self.limit
         self._windows += 1
-        if self._windows >= PROBE_AFTER and self.limit > self.bounds.minimum:
+        if self._windows >= PROBE_AFTER and self.limit > self._minimum:
             self._before_probe, self._fast = self.limit, False
             return self.limit * PROBE_PART
         step = max(1.0, log10(self.limit))

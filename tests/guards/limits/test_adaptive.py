@@ -34,7 +34,7 @@ class Mistake(Exception):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    adaptive._states.by_key.clear()
+    adaptive._numbers.by_key.clear()
     yield
     gc.collect()
     assert line._lines.by_key == {}
@@ -42,12 +42,12 @@ def nothing_is_left():
 
 def counted(limit):
     """How many calls count: those that ended well, and those that failed with an overload."""
-    vegas = state(limit).vegas
+    vegas = number_of(limit)
     return vegas._succeeded, vegas._dropped
 
 
-def state(limit):
-    return adaptive._states.by_key[limit._key()]
+def number_of(limit):
+    return adaptive._numbers.by_key[limit._key()]
 
 
 def counting(**options):
@@ -87,7 +87,7 @@ def test_the_rejections_of_an_inner_limit_do_not_count():
 def test_the_duration_of_a_call_may_be_given():
     limit = counting()
     drive(limit.finish(drive(limit.acquire()), took=3.0))
-    assert state(limit).vegas._seconds == 3.0
+    assert number_of(limit)._seconds == 3.0
 
 
 def test_a_lower_number_interrupts_no_call_and_admits_none():
@@ -157,11 +157,11 @@ def test_copies_and_pickles_are_the_same_limit():
 
 
 def test_a_process_remembers_a_bounded_number_of_limits(monkeypatch):
-    monkeypatch.setattr(adaptive, "MOST_STATES", 3)
+    monkeypatch.setattr(adaptive, "MOST_NUMBERS", 3)
     limits = [AdaptiveLimit() for _ in range(5)]
     for limit in limits:
         limit.call(int)
-    assert list(adaptive._states.by_key) == [limit._key() for limit in limits[2:]]
+    assert list(adaptive._numbers.by_key) == [limit._key() for limit in limits[2:]]
 
 
 def test_blocks_and_decorators():
@@ -201,4 +201,4 @@ def taken(limit):
 
 
 def at_number(limit, number):
-    state(limit).vegas.limit = float(number)
+    number_of(limit).limit = float(number)
