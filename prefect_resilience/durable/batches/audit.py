@@ -7,6 +7,8 @@ marked as cut off.
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Callable
 from typing import Any, Literal
 from uuid import uuid4
@@ -45,6 +47,14 @@ AuditOutcome = Literal[
     "nothing",
     "error",
 ]
+
+
+def user_of_host() -> str:
+    """The user of this host, who acts outside of flow runs."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"somebody@{socket.gethostname()}"
 
 
 class AuditEntry(BaseModel, frozen=True):

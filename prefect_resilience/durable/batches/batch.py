@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -66,3 +66,12 @@ def check_batch_id(batch_id: object) -> str:
             f"not {batch_id!r:.60}"
         )
     return batch_id
+
+
+def run_id_of(batch_id: str) -> UUID | None:
+    """The flow run id that a batch id may be; None for a name."""
+    try:
+        run_id = UUID(batch_id)
+    except ValueError:
+        return None
+    return run_id if str(run_id) == batch_id else None

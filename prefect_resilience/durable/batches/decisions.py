@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+from uuid import UUID
 
 from pydantic import BaseModel
 
@@ -29,9 +31,7 @@ from prefect_resilience.durable.sagas.report import (
     named_some,
     not_undone,
 )
-
-if TYPE_CHECKING:
-    from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
+from prefect_resilience.errors.exceptions import ResilienceError
 
 AUTO, RESTART = "auto", "restart"
 ASKED = (AUTO, RESTART, *STRATEGIES)
@@ -55,6 +55,43 @@ def archive_in_words(done: int, at: float) -> str:
     """How many effects of a batch were done and are archived, and since when."""
     subject = "its 1 done effect was" if done == 1 else f"its {done} done effects were"
     return f"{subject} moved to the archive at {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+FAILED_OR_CRASHED = ("FAILED", "CRASHED")
+
+
+class ApiUnavailable(ResilienceError):
+    """The Prefect API is unavailable or rejected the request; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """A root flow run. `state` is its state's name in the UI, `type` the type in capitals. `since` is when it
+    entered the state, in seconds since the epoch."""
+
+    id: UUID
+    name: str
+    type: str
+    state: str
+    since: float
+    deployed: bool
+    next_at: float | None
+    ended: RunEnd
+    policy: RecoveryPolicy | None = None
+    """The recovery policy of its flow, if it has one."""
+    inner: bool = False
+    """Whether it is a subflow run."""
+    labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pool: str | None = None
+    """Its work pool."""
+    stranded: bool = False
+    in_process: bool = False
+    """Whether it waits for a retry in its process; `stranded`: which is gone; then `type` is CRASHED."""
+
+    @property
+    def ended_badly(self) -> bool:
+        """Whether it failed, crashed or was cancelled."""
+        return self.type in ENDED_BADLY
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from prefect_resilience.base.policy import nearest, nearest_file
 from prefect_resilience.base.text import lasting, one_line, plural
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec

@@ -28,7 +28,7 @@ from prefect.events.schemas.automations import Automation, AutomationCore
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.text import one_line
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.installation.catalog import (

@@ -12,6 +12,7 @@ from prefect_resilience import Backoff
 from prefect_resilience.durable.batches import decisions
 from prefect_resilience.durable.batches.decisions import (
     ASKED,
+    BatchRun,
     BatchSnapshot,
     RecoveryRequest,
     archive_in_words,
@@ -19,7 +20,6 @@ from prefect_resilience.durable.batches.decisions import (
     hint_for,
     rolled_back,
 )
-from prefect_resilience.durable.batches.edge.flow_runs import BatchRun
 from prefect_resilience.durable.batches.strategies import (
     RecoveryHint,
     RecoveryPolicy,

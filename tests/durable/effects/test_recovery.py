@@ -18,8 +18,8 @@ from prefect.states import Completed, Crashed, Failed, Running
 
 from prefect_resilience import Backoff, ConfigurationError, resilient_task
 from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import recovery
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
 from prefect_resilience.durable.batches.edge.known import unknown
 from prefect_resilience.durable.batches.edge.operations import (
     abandon_batch,

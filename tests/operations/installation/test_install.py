@@ -15,7 +15,7 @@ from prefect.events.schemas.automations import AutomationCore
 from prefect.exceptions import ObjectNotFound
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.operations.installation import InstallationChange, install, installing, uninstall
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows

@@ -9,12 +9,9 @@ to that process, so nothing runs it if the process is gone: it is stranded.
 
 from __future__ import annotations
 
-import getpass
-import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
@@ -32,18 +29,15 @@ from prefect.states import AwaitingRetry, Crashed, Pending
 from prefect.types._datetime import parse_datetime
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.edge.marks import (
-    PAGE,
-    asking,
-    flow_run_of_name,
-    pages,
-    run_id_of,
-)
+from prefect_resilience.durable.batches.audit import user_of_host
+from prefect_resilience.durable.batches.batch import run_id_of
+from prefect_resilience.durable.batches.decisions import FAILED_OR_CRASHED, ApiUnavailable, BatchRun
+from prefect_resilience.durable.batches.edge.marks import PAGE, asking, flow_run_of_name, pages
 from prefect_resilience.durable.batches.edge.tags import flow_run_around, runs_above
 from prefect_resilience.durable.batches.run_passes import SKEW
-from prefect_resilience.durable.batches.strategies import ENDED_BADLY, RecoveryPolicy, RunEnd
+from prefect_resilience.durable.batches.strategies import RecoveryPolicy, RunEnd
 from prefect_resilience.errors.classify.classify import classify
-from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo
 
@@ -55,44 +49,7 @@ RECOVERY_LABEL = "prefect-resilience.recovery"
 """The recovery policy of such a run, as JSON."""
 ERROR_LABEL = "prefect-resilience.error"
 """The error of a run with the id of its state, as JSON. The API has only a message in the state itself."""
-
-
-FAILED_OR_CRASHED = ("FAILED", "CRASHED")
 _EPOCH = datetime.fromtimestamp(0, UTC)
-
-
-class ApiUnavailable(ResilienceError):
-    """The Prefect API is unavailable or rejected the request; nothing was changed."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRun:
-    """A root flow run. `state` is its state's name in the UI, `type` the type in capitals. `since` is when it
-    entered the state, in seconds since the epoch."""
-
-    id: UUID
-    name: str
-    type: str
-    state: str
-    since: float
-    deployed: bool
-    next_at: float | None
-    ended: RunEnd
-    policy: RecoveryPolicy | None = None
-    """The recovery policy of its flow, if it has one."""
-    inner: bool = False
-    """Whether it is a subflow run."""
-    labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    pool: str | None = None
-    """Its work pool."""
-    stranded: bool = False
-    in_process: bool = False
-    """Whether it waits for a retry in its process; `stranded`: which is gone; then `type` is CRASHED."""
-
-    @property
-    def ended_badly(self) -> bool:
-        """Whether it failed, crashed or was cancelled."""
-        return self.type in ENDED_BADLY
 
 
 def find_run(batch_id: str, flow_run_id: str | None = None, *, by_name: bool = False) -> BatchRun | None:
@@ -248,10 +205,7 @@ def who() -> str:
         if creator and run.created_by and run.created_by.type == "AUTOMATION":
             return f"automation {creator!r} in flow run {run.name!r}"
         return f"flow run {run.name!r}" + (f" of {creator!r}" if creator else "")
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"somebody@{socket.gethostname()}"
+    return user_of_host()
 
 
 # -- its process, and the worker that holds it

@@ -10,14 +10,7 @@ from datetime import UTC, datetime, timedelta
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import ARCHIVES, AUDITS, SAGA_ARCHIVES, Audit, remove, said
 from prefect_resilience.durable.batches.batch import check_batch_id
-from prefect_resilience.durable.batches.edge.flow_runs import (
-    ApiUnavailable,
-    BatchRun,
-    acting_run,
-    find_run,
-    runs_that_ended_badly,
-    who,
-)
+from prefect_resilience.durable.batches.decisions import ApiUnavailable, BatchRun
 from prefect_resilience.durable.batches.edge.listing import (
     EFFECTS_READ,
     BatchCounts,
@@ -55,6 +48,8 @@ def check_known(ledger: Ledger, batch_id: str) -> None:
     """
     if in_ledger(ledger, batch_id):
         return
+    from prefect_resilience.durable.batches.edge.flow_runs import find_run
+
     try:
         run = find_run(batch_id, by_name=True)
     except ApiUnavailable as error:
@@ -153,6 +148,8 @@ def find_batches(
     ledger = open_ledger(store)
     listed = Batches([], BatchCounts(), {})
     if since is not None:
+        from prefect_resilience.durable.batches.edge.flow_runs import runs_that_ended_badly
+
         try:
             runs = runs_that_ended_badly(since, MOST_RUNS + 1)
             by_id = {str(run.id): run for run in runs[:MOST_RUNS]}
@@ -235,6 +232,8 @@ def pruning(
 ) -> Iterator[BatchSummary]:
     """`prune`, batch by batch: any number of batches takes little memory. A batch was removed when the
     iterator returns it."""
+    from prefect_resilience.durable.batches.edge.flow_runs import acting_run, who
+
     ledger = open_ledger(store)
     before = _seconds(older_than, ledger.store.now())
     person = by or who()
@@ -282,6 +281,8 @@ def reopen(
 
     Example: `reopen("invoices-2026-11", reason="the disk was replaced; the bank has none of them")`
     """
+    from prefect_resilience.durable.batches.edge.flow_runs import acting_run, who
+
     ledger = open_ledger(store)
     check_known(ledger, check_batch_id(batch_id))
     count = sum(is_counted(effect) for effect, _ in ledger.effects(batch_id))

@@ -19,6 +19,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.exceptions import ObjectNotFound
 
 from prefect_resilience.base.naming import digest
+from prefect_resilience.durable.batches.batch import run_id_of
 from prefect_resilience.durable.batches.edge.tags import EXTERNAL_TAG, LABEL, TAG, named_in
 from prefect_resilience.durable.effects.opening import batch_document, is_counted, lost, missing
 from prefect_resilience.errors.exceptions import StoreUnavailable
@@ -32,15 +33,6 @@ if TYPE_CHECKING:
 PAGE = 200
 DEEPEST = 20
 T = TypeVar("T")
-
-
-def run_id_of(batch_id: str) -> UUID | None:
-    """The flow run id that a batch id may be; None for a name."""
-    try:
-        run_id = UUID(batch_id)
-    except ValueError:
-        return None
-    return run_id if str(run_id) == batch_id else None
 
 
 class PrefectMarks:

@@ -11,21 +11,16 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from prefect_resilience.durable.batches.audit import Audit, AuditEntry, archived_effects, archived_saga
-from prefect_resilience.durable.batches.batch import check_batch_id
+from prefect_resilience.durable.batches.batch import check_batch_id, run_id_of
 from prefect_resilience.durable.batches.decisions import (
+    FAILED_OR_CRASHED,
+    ApiUnavailable,
+    BatchRun,
     BatchSnapshot,
     RecoveryRequest,
     archive_in_words,
     hint_for,
 )
-from prefect_resilience.durable.batches.edge.flow_runs import (
-    FAILED_OR_CRASHED,
-    ApiUnavailable,
-    BatchRun,
-    find_run,
-)
-from prefect_resilience.durable.batches.edge.marks import PrefectMarks, run_id_of
-from prefect_resilience.durable.batches.edge.tags import store_name
 from prefect_resilience.durable.batches.strategies import RecoveryHint, RecoveryPolicy, SeenEffect
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument, EffectState
@@ -37,12 +32,16 @@ from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store
 
+# Where Prefect is asked, its modules are imported: a list of the store's batches needs none.
+
 _UNKNOWN_END = "the Prefect API is unavailable, so the end of its run is unknown"
 
 
 def look(ledger: Ledger, batch_id: str, run: BatchRun | None = None) -> BatchSnapshot:
     """The state of a batch. `run`: its flow run, if the caller has it; then only the run's mark shows whether
     the ledger has the batch's records."""
+    from prefect_resilience.durable.batches.edge.flow_runs import find_run
+
     snapshot = snapshot_of(ledger, batch_id)
     by_name = snapshot.begun_at is None and batch_document(ledger, batch_id) is None
     listed, run = run is not None, run or find_run(batch_id, snapshot.flow_run_id, by_name=by_name)
@@ -74,6 +73,9 @@ def not_recorded(seen: BatchSnapshot) -> NotRecorded:
 
 
 def _not_recorded(ledger: Ledger, seen: BatchSnapshot, run: BatchRun, listed: bool) -> str | None:
+    from prefect_resilience.durable.batches.edge.marks import PrefectMarks
+    from prefect_resilience.durable.batches.edge.tags import store_name
+
     def marks(name: str) -> PrefectMarks:
         return PrefectMarks(name, (str(run.id), 2), store_name(ledger.store.url))
 
@@ -240,6 +242,8 @@ class BatchStatus:
 
     @cached_property
     def _run(self) -> BatchRun | None:
+        from prefect_resilience.durable.batches.edge.flow_runs import find_run
+
         if self._live_in is None:
             return None
         newest = max(self.effects, key=attrgetter("intended_at"), default=None)

@@ -15,22 +15,14 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun
-from prefect.context import FlowRunContext
-from prefect.exceptions import ObjectNotFound
-from prefect.settings import PREFECT_HOME, get_current_settings
 
 from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block
-from prefect_resilience.durable.batches.edge.tags import remember, runs_above
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
@@ -50,6 +42,11 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store
 from prefect_resilience.stores.base import scan_all
 from prefect_resilience.telemetry.edge.events import emit
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
+
+# Prefect is imported where a run is asked for or around the code: a list of the letters needs none.
 
 PAGE = 200
 
@@ -117,6 +114,9 @@ def _runs(letter: DeadLetter) -> list[RunSeen]:
     ids = {run_id for text in (*letter.flow_runs, letter.batch_id) if (run_id := _uuid(text)) is not None}
     if not ids:
         return []
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter
+
     wanted = FlowRunFilter.model_validate({"id": {"any_": sorted(ids)}})
     with get_client(sync_client=True) as client:
         return [_as_run(run) for run in client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)]
@@ -144,6 +144,9 @@ def known_end(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | Non
     run_id = letter.claim.run_id if letter.claim else next((r.run_id for r in letter.replays[::-1]), None)
     if run_id is None or letter.kind != "task":
         return None
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import ObjectNotFound
+
     with get_client(sync_client=True) as client:
         try:
             state = client.read_task_run(UUID(run_id)).state
@@ -176,6 +179,8 @@ ENDING = ".letter.json"
 
 def spool_of(queue: DeadLetterQueue) -> Path:
     """The folder that holds the letters of a store while it is unavailable."""
+    from prefect.settings import PREFECT_HOME
+
     return Path(PREFECT_HOME.value()) / "dead-letters" / digest(queue.store.url)
 
 
@@ -236,6 +241,9 @@ def check_task(queue: DeadLetterQueue, task: str | None) -> None:
 
 def _has_run(task: str, unknown: bool) -> bool:
     """Whether the Prefect API knows a run of this task or flow; `unknown` if the API does not answer."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import get_current_settings
+
     if get_current_settings().api.url is None:
         return unknown
     name = task.rpartition(":")[2].rpartition(".")[2]
@@ -302,6 +310,8 @@ def starts_of(flow_run: FlowRun) -> Starts:
 
     If the API does not answer, only the flow run itself.
     """
+    from prefect_resilience.durable.batches.edge.tags import remember
+
     starts = starts_here()
     if starts is not None and starts[-1][0] == str(flow_run.id):
         return starts
@@ -319,6 +329,8 @@ def _contexts() -> Iterator[FlowRun]:
 
     Prefect keeps the outer context only in the token that restores it.
     """
+    from prefect.context import FlowRunContext
+
     context: Any = FlowRunContext.get()
     last: FlowRun | None = None
     while isinstance(context, FlowRunContext) and context.flow_run is not None:
@@ -335,6 +347,10 @@ _starts: OrderedDict[tuple[str, int], Starts] = OrderedDict()
 
 
 def _starts_above(flow_run: FlowRun) -> Starts:
+    from prefect.client.orchestration import get_client
+
+    from prefect_resilience.durable.batches.edge.tags import runs_above
+
     with get_client(sync_client=True) as client:
         above = [(str(run.id), run.run_count) for run in runs_above(client, flow_run)]
     return tuple(reversed(above))

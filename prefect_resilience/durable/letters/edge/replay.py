@@ -37,7 +37,7 @@ from pydantic_core import to_jsonable_python
 
 from prefect_resilience.base.process import start_thread
 from prefect_resilience.durable.batches.batch import batch
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.status import check_recorded
 from prefect_resilience.durable.batches.edge.tags import TAG, other_tags
 from prefect_resilience.durable.effects.ledger import open_ledger
