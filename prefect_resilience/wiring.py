@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from prefect_resilience.base import places
 from prefect_resilience.base.edge import current_settings
+from prefect_resilience.base.edge.current_run import is_in_run
 from prefect_resilience.guards.circuits.listeners import Transition, add_transition_listener
 from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.edge import limits_api
-from prefect_resilience.telemetry.edge.events import announce_circuits, in_run
+from prefect_resilience.telemetry.edge.events import announce_circuits
 
 
 def wire() -> None:
@@ -20,7 +21,7 @@ def wire() -> None:
 
 
 def _write_circuits_table(change: Transition) -> None:
-    if in_run():
+    if is_in_run():
         # Imported late: most processes never see a circuit change.
         from prefect_resilience.tasks.edge.circuits_table import keeper
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape
 
 
 def plural(number: int, noun: str, several: str = "") -> str:
@@ -120,7 +120,7 @@ def element(name: str, text: str | None = None, **attributes: str | float | None
         for key, value in attributes.items()
         if value is not None
     )
-    return f"<{name}{written}/>" if text is None else f"<{name}{written}>{escape(text)}</{name}>"
+    return f"<{name}{written}/>" if text is None else f"<{name}{written}>{escape(text, quote=False)}</{name}>"
 
 
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:

@@ -355,6 +355,22 @@ def _place(found: tuple[str, Any]) -> list[int]:
     return [int(step) for step in found[0].split(".")]
 
 
+def change_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with other values for some of them.
+
+    Each is passed as it was: a function that wraps another one may accept them by name only.
+    """
+    changed, named = [*args], {**kwargs, **changes}
+    for index, (name, own) in enumerate(inspect.signature(fn).parameters.items()):
+        if name in changes and own.kind is own.VAR_POSITIONAL:
+            changed[index:] = named.pop(name)
+        elif name in changes and index < len(args) and name not in kwargs:
+            changed[index] = named.pop(name)
+    return tuple(changed), named
+
+
 def with_changes(
     fn: Callable[..., Any], parameters: Mapping[str, Any], changes: Mapping[str, Any]
 ) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, TypeVar, cast
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.errors.classify.shapes import read
 from prefect_resilience.errors.context import ErrorContext, PartialOutput
@@ -265,6 +263,8 @@ def carry(notes: Notes | None) -> Carried:
 
 def _pack(value: Any) -> bytes | None:
     """The value as bytes; None if it cannot be pickled."""
+    import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
     try:
         return cloudpickle.dumps(value)  # pyright: ignore[reportUnknownMemberType]
     except Exception:  # noqa: BLE001 - pickling an object may raise any error

@@ -1,22 +1,24 @@
-"""Settings, read from the environment: `PREFECT_RESILIENCE_...`."""
+"""Settings: `PREFECT_RESILIENCE_...` in the environment, or in a file of Prefect's settings."""
 
 from __future__ import annotations
 
+import json
 import os
-from functools import lru_cache
+import sys
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any
 
-from prefect.settings import PREFECT_HOME
-from pydantic import AliasChoices, Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, field_validator
 
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS
+from prefect_resilience.base.edge.prefect_files import Unclear, value_of
+from prefect_resilience.base.policy import Policy
 
 _OFF = frozenset({"0", "false", "no", "off", "f", "n"})
 
 
-class ResilienceSettings(BaseSettings):
+class ResilienceSettings(Policy):
     """The settings from the environment.
 
     enabled: `RESILIENCE_ENABLED=false` turns every wrapper into a plain Prefect task, for debugging.
@@ -26,16 +28,15 @@ class ResilienceSettings(BaseSettings):
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
     """
 
-    model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
-        env_prefix="PREFECT_RESILIENCE_", extra="ignore", frozen=True, defer_build=True
-    )
-
-    enabled: bool = Field(
-        default=True, validation_alias=AliasChoices("RESILIENCE_ENABLED", "PREFECT_RESILIENCE_ENABLED")
-    )
-    store_url: str = Field(default_factory=lambda: f"sqlite:///{PREFECT_HOME.value()}/resilience.db")
+    enabled: bool = True
+    store_url: str = Field(default_factory=lambda: f"sqlite:///{prefect_home()}/resilience.db")
     circuit_store_url: str | None = None
     timeouts: dict[str, float] = Field(default_factory=dict[str, float])
+
+    @field_validator("timeouts", mode="before")
+    @classmethod
+    def _read_json(cls, value: Any) -> Any:
+        return json.loads(value) if isinstance(value, str) else value
 
     @property
     def operations(self) -> dict[str, float]:
@@ -44,8 +45,8 @@ class ResilienceSettings(BaseSettings):
 
 def current_settings() -> ResilienceSettings:
     """The settings from the current environment. They are needed before every effect, so they are cached and
-    read again only when a variable or Prefect's home has changed."""
-    return _read(tuple(map(os.environ.get, _VARIABLES)), PREFECT_HOME.value())
+    read again only when a variable or Prefect's home has changed. Raises ConfigurationError."""
+    return _read(tuple(map(os.environ.get, _VARIABLES)), prefect_home())
 
 
 _VARIABLES = (
@@ -56,7 +57,31 @@ _VARIABLES = (
 
 @lru_cache(maxsize=16)
 def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
-    return ResilienceSettings()
+    values = {name: _own(name) for name in ResilienceSettings.model_fields}
+    return ResilienceSettings(**{name: value for name, value in values.items() if value is not None})
+
+
+def _own(name: str) -> Any:
+    """A setting of this package; None if nothing sets it."""
+    value = os.environ.get("RESILIENCE_ENABLED") if name == "enabled" else None
+    try:
+        return value_of(name.upper(), "resilience") if value is None else value
+    except Unclear:
+        return None
+
+
+def prefect_home() -> Path:
+    """Prefect's home. Prefect is imported for it only if its files are damaged."""
+    if "prefect" not in sys.modules:
+        try:
+            value = value_of("HOME")
+            if value is None or isinstance(value, str):
+                return Path("~/.prefect" if value is None else value).expanduser()
+        except Unclear:  # Prefect says what is wrong, or goes on without it
+            pass
+    from prefect.settings import PREFECT_HOME
+
+    return PREFECT_HOME.value()
 
 
 def store_url() -> str:
@@ -71,6 +96,13 @@ def circuit_store_url() -> str:
 
 
 def is_enabled() -> bool:
-    """Whether resilience is switched on. Runs on every call, so it reads only the two variables."""
+    """Whether resilience is switched on. Runs on every call, so it reads the two variables, and the files
+    once per process."""
     text = os.environ.get("RESILIENCE_ENABLED") or os.environ.get("PREFECT_RESILIENCE_ENABLED")
-    return text is None or text.strip().lower() not in _OFF
+    return _is_on_in_files() if text is None else text.strip().lower() not in _OFF
+
+
+@cache
+def _is_on_in_files() -> bool:
+    value = _own("enabled")
+    return value is None or str(value).strip().lower() not in _OFF

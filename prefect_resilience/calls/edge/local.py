@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
@@ -15,17 +16,16 @@ from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
-from prefect.context import TaskRunContext
-from prefect.utilities.callables import explode_variadic_parameter, parameters_to_args_kwargs
-from prefect.utilities.hashing import hash_objects
-
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_unless
+from prefect_resilience.base.edge.current_run import task_context
+from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import make_attempt, next_verdict
-from prefect_resilience.calls.decomposing import with_changes
+from prefect_resilience.calls.decomposing import change_arguments
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import CallStart, Replayed
+from prefect_resilience.durable.effects.keys import short_digest
 from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.decomposition.model import Decomposed
@@ -40,6 +40,8 @@ from prefect_resilience.telemetry.metrics import attempt_succeeded
 from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
+    from prefect.context import TaskRunContext
+
     from prefect_resilience.durable.effects.model import Pass
 
 _BY_LEDGER = frozenset({"RepeatedEffect", "EffectKeyReused", "EffectBusy", "NotRecorded"})
@@ -70,7 +72,7 @@ class LocalRun(ReportingRun):
         self.args = args
         self.kwargs = kwargs
         self.memories = memories
-        self.around: TaskRunContext | None = TaskRunContext.get()
+        self.around: TaskRunContext | None = task_context()
         self._record: RunRecord | None = None
         self._given: Mapping[str, Any] | None = None
         self.carried: Carried | None = None
@@ -87,7 +89,11 @@ class LocalRun(ReportingRun):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return explode_variadic_parameter(self.guard.fn, dict(self.given))
+        given = dict(self.given)
+        accepted = inspect.signature(self.guard.fn).parameters.items()
+        rest = next((name for name, own in accepted if own.kind is own.VAR_KEYWORD), "")
+        more = given.pop(rest, {})
+        return {**given, **more}
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -150,16 +156,21 @@ class LocalRun(ReportingRun):
         return self.memories.find(self._memory_key(), max_age)
 
     def _memory_key(self) -> str | None:
-        return hash_objects(self.name, dict(self.parameters))
+        """A digest of the arguments; None if they cannot be compared."""
+        parameters = dict(self.parameters)
+        if (key := short_digest(parameters, digest)) is None:
+            import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
+            with suppress(Exception):  # what an argument's own methods raise
+                key = digest(cloudpickle.dumps(parameters).hex())  # pyright: ignore[reportUnknownMemberType]
+        return key
 
     def carry_into_child(self) -> Carriage:
         self.carried = notes = carry(None if self._record is None else self._record.notes)
         return Carriage(_InChild(notes), partial(setattr, notes, "packed"))
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
-        args, kwargs = parameters_to_args_kwargs(
-            self.guard.fn, with_changes(self.guard.fn, self.given, changes)
-        )
+        args, kwargs = change_arguments(self.guard.fn, self.args, self.kwargs, changes)
         part = LocalRun(f"{self.name}[{label}]", self.guard, args, kwargs, self.memories)
         driver: Callable[[Steps[Any]], Any] = adrive if self.guard.isasync else drive
         return lambda: driver(call_guarded(part))
@@ -245,7 +256,7 @@ def _notes_here(make: bool) -> Notes | None:
     if run is None:
         return _notes_of_parent.get()
     # A task run inside the call has notes of its own, or none.
-    return run.notes(make) if TaskRunContext.get() is run.around else None
+    return run.notes(make) if task_context() is run.around else None
 
 
 add_notes_source(_notes_here, first=True)

@@ -12,9 +12,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from prefect.context import FlowRunContext, TaskRunContext
-from prefect.logging.loggers import flow_run_logger, task_run_logger
-
+from prefect_resilience.base.edge.current_run import flow_context, task_context
 from prefect_resilience.base.process import per_process
 from prefect_resilience.calls.model import RunContext, RunRecord
 from prefect_resilience.durable.effects.current import CallStart
@@ -70,7 +68,11 @@ def say(level: int, kind: tuple[Any, ...], line: str) -> None:
 
 def log_here() -> Log:
     """The log of the current task or flow run, else the package's own."""
-    task, flow = TaskRunContext.get(), FlowRunContext.get()
+    task, flow = task_context(), flow_context()
+    if task is None and flow is None:
+        return logger
+    from prefect.logging.loggers import flow_run_logger, task_run_logger
+
     try:
         if task is not None:
             return task_run_logger(task_run=task.task_run, task=task.task)
@@ -83,7 +85,7 @@ def log_here() -> Log:
 
 def run_here() -> tuple[UUID | None, UUID | None]:
     """The ids of the current task run and flow run."""
-    task, flow = TaskRunContext.get(), FlowRunContext.get()
+    task, flow = task_context(), flow_context()
     if flow is not None and flow.flow_run is not None:
         return None if task is None else task.task_run.id, flow.flow_run.id
     return (None, None) if task is None else (task.task_run.id, task.task_run.flow_run_id)
@@ -143,7 +145,7 @@ class ReportingRun(RunContext):
         return PrefectMarks(self.batch_id(), root, store_name(self.ledger().store.url))
 
     def note_external_begun(self, store_url: str) -> None:
-        if (context := TaskRunContext.get()) is not None:
+        if (context := task_context()) is not None:
             from prefect_resilience.durable.batches.edge.tags import mark_external
 
             mark_external(context.task_run, store_url)

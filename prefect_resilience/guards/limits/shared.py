@@ -19,8 +19,6 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-import httpx
-
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact
@@ -291,6 +289,8 @@ def give_up(client: SyncPrefectClient, lease_id: UUID) -> None:
 
 def may_pass(error: Exception) -> bool:
     """Whether the API may answer the same request in a moment."""
+    import httpx
+
     if isinstance(error, ApiBusy | httpx.TransportError):
         return True
     status = status_of(error)

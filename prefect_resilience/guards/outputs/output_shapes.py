@@ -12,22 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, is_dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Any, cast, get_origin
+from typing import TYPE_CHECKING, Any, cast, get_origin
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
 from pydantic import BaseModel, TypeAdapter
 from pydantic import ValidationError as ModelError
 from pydantic_core import to_jsonable_python
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import bounded
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
 
 FENCE = "```"
 MOST_BLOCKS = 20
@@ -146,6 +142,8 @@ class Schema:
     schema: Mapping[str, Any] = field(hash=False)
 
     def __post_init__(self) -> None:
+        from jsonschema.exceptions import SchemaError
+
         try:
             self._class.check_schema(cast("dict[str, Any]", self.schema))
         except SchemaError as error:
@@ -164,10 +162,15 @@ class Schema:
 
     @property
     def _class(self) -> type[Validator]:
+        from jsonschema import Draft202012Validator
+        from jsonschema.validators import validator_for
+
         return validator_for(self.schema, default=Draft202012Validator)
 
     @cached_property
     def _validator(self) -> Validator:
+        from referencing import Registry
+
         # A registry of its own: nothing is fetched from the network.
         return self._class(self.schema, registry=Registry())
 
@@ -198,6 +201,8 @@ class Schema:
                 raise as_text from None
 
     def _check(self, parsed: Any, value: Any) -> None:
+        from referencing.exceptions import Unresolvable
+
         data = parsed if parsed is not value else _plain(parsed)
         errors = None
         try:
@@ -318,6 +323,10 @@ def _plain(value: Any) -> Any:
 
 def _check_references(schema: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a `$ref` to a missing part of the schema itself."""
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
     text = json.dumps(schema, default=str, skipkeys=True, ensure_ascii=False)
     if '"$id":' in text:
         return  # then references are relative to that id

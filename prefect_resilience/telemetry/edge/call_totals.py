@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-from prefect.events import emit_event
-
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -140,6 +138,8 @@ def _send(totals: CallTotals) -> None:
     notes.note_event(
         str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, event_payload), count
     )
+    from prefect.events import emit_event
+
     with suppress(Exception):  # an event that cannot be sent must not fail the work
         emit_event(
             id=event_id,

@@ -12,12 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State, TaskRun
-from prefect.context import FlowRunContext, TaskRunContext
-from prefect.events import Event, RelatedResource, Resource, emit_event
-from prefect.settings import get_current_settings
-
+from prefect_resilience.base.edge.current_run import flow_context, is_in_run, task_context
 from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -34,6 +29,9 @@ from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
 from prefect_resilience.telemetry.payloads import NAME, fit, fit_text, tell
 
 if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun, State, TaskRun
+    from prefect.events import Event
+
     from prefect_resilience.guards.budgets.model import BudgetStatus
 
 PREFIX = "prefect-resilience"
@@ -48,7 +46,7 @@ class AtATerminal:
     """Events of an operator's actions outside any run, until they are sent. `trouble`: why sending failed."""
 
     by: str
-    events: list[Event] = field(default_factory=list[Event])
+    events: list[Event] = field(default_factory=list["Event"])
     trouble: str | None = None
 
 
@@ -72,7 +70,12 @@ def at_a_terminal(by: str) -> Generator[AtATerminal, None, None]:
 
 
 def _send(told: AtATerminal) -> None:
-    if not told.events or get_current_settings().api.url is None:
+    if not told.events:
+        return
+    from prefect.client.orchestration import get_client
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url is None:
         return
     try:
         with get_client(sync_client=True) as client:
@@ -85,6 +88,8 @@ def _send(told: AtATerminal) -> None:
 
 
 def _note_for_api(told: AtATerminal, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+    from prefect.events import Event, RelatedResource, Resource
+
     run = payload.get("flow_run_id")
     related = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
     resource = {"prefect.resource.id": f"{PREFIX}.{kind}.{name}", "prefect.resource.name": name}
@@ -109,10 +114,12 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """
     count(happening, kind, name, payload)
     told_by_hand = _at_a_terminal.get()
-    if not in_run():
+    if not is_in_run():
         if told_by_hand is not None:
             _note_for_api(told_by_hand, happening, kind, fit_text(name, NAME), fit(payload))
         return
+    from prefect.events import emit_event
+
     try:
         content = fit(payload)
         shown = fit_text(name, NAME)
@@ -138,11 +145,6 @@ def count(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None
     tell(happening, kind, name, payload)
 
 
-def in_run() -> bool:
-    """Whether this code runs inside a flow or task run."""
-    return FlowRunContext.get() is not None or TaskRunContext.get() is not None
-
-
 def announce_recoverable(flow_run: FlowRun) -> None:
     """Tell the automation that recovers failed runs about a run that it may recover. Never raises.
 
@@ -150,6 +152,8 @@ def announce_recoverable(flow_run: FlowRun) -> None:
     """
     if flow_run.deployment_id is None or flow_run.parent_task_run_id is not None:
         return
+    from prefect.events import emit_event
+
     roles = {"flow-run": flow_run.id, "deployment": flow_run.deployment_id}
     try:
         emit_event(
@@ -263,7 +267,7 @@ def _short(value: Any) -> Any:
 
 def current_pass(of: TaskRun | None = None) -> tuple[UUID, int] | None:
     """The current flow run and its run count, or those of the task run `of`, which lacks them at first."""
-    flow, task = FlowRunContext.get(), TaskRunContext.get()
+    flow, task = flow_context(), task_context()
     # In a flow inside a task, the task's context is still set, and the flow is the inner one.
     if flow is not None and (run := flow.flow_run) is not None and (of is None or run.id == of.flow_run_id):
         return run.id, max(run.run_count, 1)

@@ -7,12 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import httpx
-
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.guards.limits.shared import ApiBusy
 
 if TYPE_CHECKING:
+    import httpx
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.settings import Settings
 
@@ -30,6 +29,7 @@ def lease_holder(run: tuple[str, UUID] | None) -> Any:
 @contextmanager
 def prefect_client() -> Generator[SyncPrefectClient, None, None]:
     """A client of the API of the current run, kept by the process, which makes no retries of its own."""
+    import httpx
     from prefect.client.orchestration import get_client
     from prefect.context import SettingsContext, get_settings_context
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL

@@ -1,0 +1,96 @@
+"""The settings that Prefect's files give, by Prefect's own rules, without importing Prefect.
+
+Its import takes a second, and a guard needs only the folder in which the default store lies. What cannot be
+read with certainty raises Unclear: then Prefect itself is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+Values = Mapping[str, Any]
+TEST_MODES = ("TEST_MODE", "UNIT_TEST_MODE", "TESTING_UNIT_TEST_MODE", "TESTING_TEST_MODE")
+
+
+class Unclear(Exception):
+    """A file that only Prefect may judge, because it is damaged or holds something unexpected."""
+
+
+def value_of(name: str, *tables: str) -> Any:
+    """The value of a setting such as "HOME"; None if nothing sets it.
+
+    `tables`: the tables above it in a TOML file, as in `[resilience]`. The order is Prefect's: environment
+    (names in any case), `.env`, `prefect.toml`, `pyproject.toml`, profile. Files are read once per process.
+    """
+    variable = "_".join(("PREFECT", *map(str.upper, tables), name))
+    exact = os.environ.get(variable)
+    if exact is not None:
+        return exact
+    environment, dotenv, prefect_toml, pyproject, profile = _sources()
+    for value in (
+        environment.get(variable),
+        dotenv.get(variable),
+        _inside(prefect_toml, *tables).get(name.lower()),
+        _inside(pyproject, "tool", "prefect", *tables).get(name.lower()),
+        profile.get(variable),
+    ):
+        if value is not None:
+            return value
+    return None
+
+
+@cache
+def _sources() -> tuple[Values, Values, Values, Values, Values]:
+    environment = {name.upper(): value for name, value in os.environ.items() if not name.isupper()}
+    dotenv, prefect_toml, pyproject = _dotenv(), _toml(Path("prefect.toml")), _toml(Path("pyproject.toml"))
+    return environment, dotenv[1], prefect_toml, pyproject, _profile(dotenv[0], prefect_toml, pyproject)
+
+
+def _dotenv() -> tuple[Values, Values]:
+    """The variables of `.env`, and the same under names in upper case."""
+    if not Path(".env").is_file():
+        return {}, {}
+    from dotenv import dotenv_values
+
+    values = dotenv_values(".env", encoding="utf8")
+    return values, {name.upper(): value for name, value in values.items()}
+
+
+def _toml(path: Path) -> Values:
+    if not path.is_file():
+        return {}
+    import tomllib
+
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise Unclear(path) from error
+
+
+def _inside(values: Any, *tables: str) -> Values:
+    for table in tables:
+        values = cast("Values", values).get(table, {})
+        if not isinstance(values, dict):
+            raise Unclear(table)
+    return cast("Values", values)
+
+
+def _profile(dotenv: Values, prefect_toml: Values, pyproject: Values) -> Values:
+    """The settings of the active profile. The profiles that Prefect brings along set no folder."""
+    if any(os.environ.get(f"PREFECT_{mode}") for mode in TEST_MODES):
+        return {}
+    home = os.environ.get("PREFECT_HOME")
+    path = (
+        os.environ.get("PREFECT_PROFILES_PATH")
+        or dotenv.get("PREFECT_PROFILES_PATH")
+        or prefect_toml.get("profiles_path")
+        or _inside(pyproject, "tool", "prefect").get("profiles_path")
+        or (Path(home) if home else Path.home() / ".prefect") / "profiles.toml"
+    )
+    profiles = _toml(Path(path))
+    active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
+    return _inside(profiles, "profiles", active) if active else {}
