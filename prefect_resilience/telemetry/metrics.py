@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -184,6 +185,20 @@ def instruments() -> Instruments:
     return Instruments()
 
 
+_IN_ENVIRONMENT = "OTEL_PYTHON_METER_PROVIDER" in os.environ
+"""Whether the environment names an SDK, which OpenTelemetry's API then imports."""
+
+
+def is_measured() -> bool:
+    """Whether an SDK may read the measurements: without OpenTelemetry in the process there is none."""
+    return "opentelemetry" in sys.modules or _IN_ENVIRONMENT
+
+
+def _count(name: str, attributes: dict[str, Any]) -> None:
+    if is_measured():
+        instruments().count(name, attributes)
+
+
 tasks: Labels = Labels()
 circuits: Labels = Labels()
 actions: Labels = Labels()
@@ -198,6 +213,8 @@ def attempt_succeeded(task: str, action: str | None = None) -> None:
         key = task if action is None else (task, action)
         count = _successes.get(key)
         if count is None:
+            if not is_measured():
+                return
             attributes = {**_task_labels({"node_id": task, "action_id": action}), "outcome": "success"}
             count = functools.partial(instruments().counters["attempts"].add, 1, attributes)
             if attributes["task"] != OTHER:
@@ -240,29 +257,27 @@ def _attempt_failed(payload: Payload) -> None:
         totals.add("total_attempts")
         if int(payload.get("attempt") or 1) > 1:
             totals.add("failed_retries")
-        instruments().count("attempts", {**attributes, "outcome": "failure"})
+        _count("attempts", {**attributes, "outcome": "failure"})
     else:
         totals.add("rejected_calls")
-        instruments().count("refusals", {**_task_labels(payload), "by": by})
+        _count("refusals", {**_task_labels(payload), "by": by})
 
 
 def _retry(payload: Payload) -> None:
     _attempt_failed(payload)
-    instruments().count("retries", _of_task(payload))
+    _count("retries", _of_task(payload))
 
 
 def _failure(payload: Payload) -> None:
     _attempt_failed(payload)
     totals.add("failures")
-    instruments().count("failures", _of_task(payload))
+    _count("failures", _of_task(payload))
 
 
 def _fallback(payload: Payload) -> None:
     _attempt_failed(payload)
     totals.add("fallbacks_used")
-    instruments().count(
-        "fallbacks", {**_of_task(payload), "degraded": "true" if payload.get("degraded") else "false"}
-    )
+    _count("fallbacks", {**_of_task(payload), "degraded": "true" if payload.get("degraded") else "false"})
 
 
 def _recovery(payload: Payload) -> None:
@@ -270,22 +285,23 @@ def _recovery(payload: Payload) -> None:
     attributes = {**_task_labels(payload), "category": str(error.get("category") or "unknown")}
     seconds = float(payload["after"])
     totals.count_recovery(seconds)
-    instruments().count("recoveries", attributes)
-    instruments().recovery(seconds, attributes)
+    _count("recoveries", attributes)
+    if is_measured():
+        instruments().recovery(seconds, attributes)
 
 
 def _circuit(payload: Payload) -> None:
     name = circuits(payload["name"])
     before, after = str(payload["before"]), str(payload["after"])
-    instruments().count("circuit.transitions", {"circuit": name, "from": before, "to": after})
+    _count("circuit.transitions", {"circuit": name, "from": before, "to": after})
     if after in {"open", "forced_open"}:
         totals.add("circuit_opens")
-        instruments().count("circuit.opens", {"circuit": name})
+        _count("circuit.opens", {"circuit": name})
 
 
 def _letter_replayed(payload: Payload) -> None:
     attributes = {"task": tasks(payload.get("name")), "result": str(payload.get("result"))}
-    instruments().count("dead_letters.replayed", attributes)
+    _count("dead_letters.replayed", attributes)
 
 
 _OF_EVENTS: dict[str, Callable[[Payload], None]] = {
@@ -294,12 +310,12 @@ _OF_EVENTS: dict[str, Callable[[Payload], None]] = {
     "fallback.used": _fallback,
     "run.recovered": _recovery,
     "circuit": _circuit,
-    "effect.replayed": lambda p: instruments().count("effects.replayed", {"task": tasks(p.get("node_id"))}),
-    "effect.in-doubt": lambda p: instruments().count("effects.in_doubt", {"task": tasks(p.get("node_id"))}),
-    "dead-letter.created": lambda p: instruments().count("dead_letters.created", _of_task(p)),
+    "effect.replayed": lambda p: _count("effects.replayed", {"task": tasks(p.get("node_id"))}),
+    "effect.in-doubt": lambda p: _count("effects.in_doubt", {"task": tasks(p.get("node_id"))}),
+    "dead-letter.created": lambda p: _count("dead_letters.created", _of_task(p)),
     "dead-letter.replayed": _letter_replayed,
-    "batch.recovered": lambda p: instruments().count("batches.recovered", {"outcome": str(p.get("action"))}),
-    "budget.burned": lambda p: instruments().count("budget.burns", {"budget": budgets(p.get("name"))}),
+    "batch.recovered": lambda p: _count("batches.recovered", {"outcome": str(p.get("action"))}),
+    "budget.burned": lambda p: _count("budget.burns", {"budget": budgets(p.get("name"))}),
 }
 
 
