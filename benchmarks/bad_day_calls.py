@@ -30,7 +30,7 @@ from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponent
 from benchmarks.bad_day_script import JITTER, RETRIES, RIVALS, SERVICES, Call, Form
 from benchmarks.bad_day_services import SECOND
 from prefect_resilience import Backoff, CircuitBreaker, Retry, resilient_task
-from prefect_resilience.guards.circuits.listeners import add_transition_listener
+from prefect_resilience.guards.circuits.listeners import transition_listeners
 
 MOST_AT_ONCE = 200
 POLLS_EACH = 0.1
@@ -233,7 +233,7 @@ def run(connection: Connection, form: Form, ports: Mapping[str, int], redis_port
     os.dup2(said, 2)
     limits = httpx.Limits(max_connections=MOST_AT_ONCE, max_keepalive_connections=20)
     here = Here(form, ports, redis_port, httpx.Client(timeout=form.timeout, limits=limits))
-    add_transition_listener(
+    transition_listeners.add(
         lambda change: here.seen.changes.append(Change(change.name, change.after, time.time()))
     )
 

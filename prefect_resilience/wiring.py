@@ -5,7 +5,7 @@ from __future__ import annotations
 from prefect_resilience.base import places
 from prefect_resilience.base.edge import current_settings
 from prefect_resilience.base.edge.current_run import is_in_run
-from prefect_resilience.guards.circuits.listeners import Transition, add_transition_listener
+from prefect_resilience.guards.circuits.listeners import Transition, transition_listeners
 from prefect_resilience.guards.limits import shared
 from prefect_resilience.guards.limits.edge import limits_api
 from prefect_resilience.telemetry.edge.events import announce_circuits
@@ -17,7 +17,7 @@ def wire() -> None:
     shared.prefect_client = limits_api.prefect_client
     shared.lease_holder = limits_api.lease_holder
     announce_circuits()
-    add_transition_listener(_write_circuits_table)
+    transition_listeners.add(_write_circuits_table)
 
 
 def _write_circuits_table(change: Transition) -> None:

@@ -177,8 +177,7 @@ class CircuitBreaker(Guarding):
                 # Unpacking an empty dictionary would cost an eighth of the time of this path.
                 result = fn(*args, **kwargs) if kwargs else fn(*args)
             except BaseException as error:
-                if self.settle(permit, error):
-                    self.flush()
+                self._current().end(permit, error)
                 raise
         else:
             return super().call(fn, *args, **kwargs)
@@ -186,8 +185,7 @@ class CircuitBreaker(Guarding):
             try:
                 require_result(result, fn)
             except Exception as error:  # noqa: BLE001 - an awaitable, or a failed state
-                if self.settle(permit, error):
-                    self.flush()
+                self._current().end(permit, error)
                 return self._hand_over(error, result, fn, args, kwargs)
         next(successes)
         return result
@@ -211,9 +209,10 @@ class CircuitBreaker(Guarding):
 
     def _acquire_once(self) -> Steps[tuple[Permit, float]]:
         # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.
-        pending = PendingAdmission(self)
+        circuit = self._current()
+        pending = PendingAdmission(circuit)
         try:
-            return self.admit() or (yield Blocking(pending.ask)), monotonic()
+            return circuit.admit() or (yield Blocking(pending.ask)), monotonic()
         except BaseException:
             pending.abandon()
             raise
@@ -228,8 +227,9 @@ class CircuitBreaker(Guarding):
     ) -> Steps[None]:
         """Leave a block, for the drivers; counts the outcome."""
         permit, began = ticket
-        if self.settle(permit, error, info, monotonic() - began if took is None else took):
-            yield from flush_after(self, error)
+        circuit = self._current()
+        if circuit.settle(permit, error, info, monotonic() - began if took is None else took):
+            yield from flush_after(circuit, error)
 
     def enter_at_once(self) -> tuple[Permit, float] | None:
         """As `acquire`, if the circuit is closed and this process has just seen it; None if it is not so."""
@@ -245,37 +245,7 @@ class CircuitBreaker(Guarding):
         if fresh is permit and now < until:
             next(successes)
             return False
-        return self.settle(permit, duration=now - began)
-
-    # -- the steps of a guarded call, one by one
-
-    def admit(self) -> Permit | None:
-        """A permit, without I/O or a lock; None when `ask` must be called.
-
-        Raises CircuitOpenError when this process knows that the circuit rejects calls.
-        """
-        return self._current().admit()
-
-    def ask(self) -> Permit:
-        """A permit, after asking the store (which may block). Raises CircuitOpenError."""
-        return self._current().ask()
-
-    def settle(
-        self,
-        permit: Permit,
-        error: BaseException | None = None,
-        info: ErrorInfo | None = None,
-        duration: float | None = None,
-    ) -> bool:
-        """Count the outcome of a permitted call, without I/O; True when `flush` is due.
-
-        `info` is the classified error, if the caller has it; `duration` in seconds identifies slow calls.
-        """
-        return self._current().settle(permit, error, info, duration)
-
-    def release(self, permit: Permit) -> bool:
-        """Give a permit back unused; True when `flush` is due."""
-        return self._current().release(permit)
+        return self._current().settle(permit, duration=now - began)
 
     def flush(self) -> None:
         """Merge the counted outcomes into the store (which may block). Never raises."""
@@ -296,12 +266,12 @@ class CircuitBreaker(Guarding):
         return self._record(error, duration)
 
     def _record(self, error: BaseException | None, duration: float | None) -> bool:
+        circuit = self._current()
         try:
-            permit = self.admit() or self.ask()
+            permit = circuit.admit() or circuit.ask()
         except CircuitOpenError:
             return False
-        if self.settle(permit, error, duration=duration):
-            self.flush()
+        circuit.end(permit, error, duration)
         return True
 
     @property

@@ -105,10 +105,22 @@ class Circuit:
 
     # -- after a call
 
+    def end(self, permit: Permit, error: BaseException | None, duration: float | None = None) -> None:
+        """Count the outcome of a permitted call, and merge it if that is due."""
+        if self.settle(permit, error, duration=duration):
+            self.flush()
+
     def settle(
-        self, permit: Permit, error: BaseException | None, info: ErrorInfo | None, duration: float | None
+        self,
+        permit: Permit,
+        error: BaseException | None = None,
+        info: ErrorInfo | None = None,
+        duration: float | None = None,
     ) -> bool:
-        """Count the outcome of a permitted call; True when a flush is due."""
+        """Count the outcome of a permitted call, without I/O; True when a flush is due.
+
+        `info` is the classified error, if the caller has it; `duration` in seconds identifies slow calls.
+        """
         verdict, info = judge(error, info, self.policy)
         if verdict == "neither":
             return self.release(permit)

@@ -44,8 +44,6 @@ class StoreNotice:
     reason: str
 
 
-TransitionListener = Callable[[Transition], object]
-StoreListener = Callable[[StoreNotice], object]
 L = TypeVar("L", bound="Callable[..., object]")
 
 
@@ -73,31 +71,11 @@ class Listeners(Generic[L]):
                 logger.exception("a listener failed on %s", item)
 
 
-_transition_listeners = Listeners[TransitionListener]()
-_store_listeners = Listeners[StoreListener]()
+transition_listeners: Listeners[Callable[[Transition], object]] = Listeners()
+"""Called after every change that this process causes: in the thread of the guarded call, outside any lock."""
 
-
-def add_transition_listener(listener: TransitionListener) -> TransitionListener:
-    """Call `listener(transition)` after every change that this process causes; returns the listener.
-
-    It is called in the thread of the guarded call, outside any lock. An exception that it raises is logged.
-    """
-    return _transition_listeners.add(listener)
-
-
-def remove_transition_listener(listener: TransitionListener) -> None:
-    """Stop calling the listener; does nothing if it was not registered."""
-    _transition_listeners.remove(listener)
-
-
-def add_store_listener(listener: StoreListener) -> StoreListener:
-    """Call `listener(notice)` once when a circuit store stops answering and once when it answers again."""
-    return _store_listeners.add(listener)
-
-
-def remove_store_listener(listener: StoreListener) -> None:
-    """Stop calling the listener; does nothing if it was not registered."""
-    _store_listeners.remove(listener)
+store_listeners: Listeners[Callable[[StoreNotice], object]] = Listeners()
+"""Called once when a store of circuits stops answering, and once when it answers again."""
 
 
 def tell(news: deque[Transition | StoreNotice]) -> None:
@@ -106,7 +84,7 @@ def tell(news: deque[Transition | StoreNotice]) -> None:
         while news:
             item = news.popleft()
             logger.log(*_line_of(item))
-            (_transition_listeners if isinstance(item, Transition) else _store_listeners).tell(item)
+            (transition_listeners if isinstance(item, Transition) else store_listeners).tell(item)
 
 
 def warn_of_windows(name: str, sizes: Iterable[int | float]) -> None:

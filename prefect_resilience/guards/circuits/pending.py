@@ -11,7 +11,6 @@ from prefect_resilience.guards.circuits.machine import Event, Record, Release
 from prefect_resilience.guards.circuits.window import Outcome, Run
 
 if TYPE_CHECKING:
-    from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.circuits.circuit import Circuit
 
 RUNS_KEPT = 200
@@ -131,38 +130,38 @@ class Pending:
 class PendingAdmission:
     """One request to the store for a permit. The caller may be cancelled while a thread waits for it."""
 
-    def __init__(self, breaker: CircuitBreaker) -> None:
-        self._breaker = breaker
+    def __init__(self, circuit: Circuit) -> None:
+        self._circuit = circuit
         self._abandoned = False
         self._permit: Permit | None = None
 
     def ask(self) -> Permit:
         """The permit; it is given back if the caller was cancelled in the meantime."""
-        permit = self._permit = self._breaker.ask()
+        permit = self._permit = self._circuit.ask()
         if self._abandoned:
-            self._breaker.release(permit)
-            self._breaker.flush()
+            self._circuit.release(permit)
+            self._circuit.flush()
         return permit
 
     def abandon(self) -> None:
         """The caller was cancelled: give back the lease if it has arrived already."""
         self._abandoned = True
-        if self._permit is not None and self._breaker.release(self._permit):
-            flush_aside(self._breaker)
+        if self._permit is not None and self._circuit.release(self._permit):
+            flush_aside(self._circuit)
 
 
-def flush_after(breaker: CircuitBreaker, error: BaseException | None) -> Steps[None]:
+def flush_after(circuit: Circuit, error: BaseException | None) -> Steps[None]:
     """Flush after a call that raised `error`; in a thread if the caller is cancelled, now or meanwhile."""
     if error is not None and not isinstance(error, Exception):
-        flush_aside(breaker)
+        flush_aside(circuit)
         return
     try:
-        yield Blocking(breaker.flush)
+        yield Blocking(circuit.flush)
     except BaseException:
-        flush_aside(breaker)
+        flush_aside(circuit)
         raise
 
 
-def flush_aside(breaker: CircuitBreaker | Circuit) -> None:
+def flush_aside(circuit: Circuit) -> None:
     """Flush in a thread: a cancelled caller cannot await, but its lease must be released."""
-    start_thread("circuit-flush", breaker.flush)
+    start_thread("circuit-flush", circuit.flush)

@@ -20,8 +20,8 @@ from prefect_resilience.guards.budgets.model import burn_listeners
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
-    add_store_listener,
-    add_transition_listener,
+    store_listeners,
+    transition_listeners,
 )
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, observe
@@ -173,8 +173,8 @@ def announce_recoverable(flow_run: FlowRun) -> None:
 
 def announce_circuits() -> None:
     """Send an event for each change of a circuit or an error budget that a run in this process causes."""
-    add_transition_listener(_circuit_changed)
-    add_store_listener(_store_lost)
+    transition_listeners.add(_circuit_changed)
+    store_listeners.add(_store_lost)
     burn_listeners.add(_budget_burned)
 
 

@@ -14,10 +14,8 @@ from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
-    add_store_listener,
-    add_transition_listener,
-    remove_store_listener,
-    remove_transition_listener,
+    store_listeners,
+    transition_listeners,
 )
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.stores import Document, MemoryStore
@@ -89,14 +87,14 @@ def _forget() -> Iterator[None]:
 @pytest.fixture
 def transitions() -> Iterator[list[Transition]]:
     heard: list[Transition] = []
-    add_transition_listener(heard.append)
+    transition_listeners.add(heard.append)
     yield heard
-    remove_transition_listener(heard.append)
+    transition_listeners.remove(heard.append)
 
 
 @pytest.fixture
 def notices() -> Iterator[list[StoreNotice]]:
     heard: list[StoreNotice] = []
-    add_store_listener(heard.append)
+    store_listeners.add(heard.append)
     yield heard
-    remove_store_listener(heard.append)
+    store_listeners.remove(heard.append)

@@ -156,18 +156,18 @@ def test_failed_probes_open_it_for_longer(breaker: CircuitBreaker, store: Any) -
 def test_one_probe_at_a_time_and_a_cancelled_one_makes_room(breaker: CircuitBreaker, store: Any) -> None:
     trip(breaker)
     store.time += 30
-    probe = breaker.ask()
+    probe = breaker._current().ask()
     assert probe.lease
     assert breaker.snapshot().probes_in_flight == 1
     with pytest.raises(CircuitOpenError) as caught:
-        breaker.ask()
+        breaker._current().ask()
     assert caught.value.retry_in == 1.0  # the probe ends long before its lease of 60 s
-    assert breaker.settle(probe, asyncio.CancelledError())
+    assert breaker._current().settle(probe, asyncio.CancelledError())
     breaker.flush()
     seen = breaker.snapshot()
     assert (seen.state, seen.probes_in_flight) == ("half_open", 0)
-    second = breaker.ask()
-    assert breaker.release(second)
+    second = breaker._current().ask()
+    assert breaker._current().release(second)
     breaker.flush()
     assert breaker.snapshot().probes_in_flight == 0
 

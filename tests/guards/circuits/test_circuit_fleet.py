@@ -97,9 +97,9 @@ say(breaker.snapshot().state)
 
 def test_a_transition_is_told_by_one_process(start: Start, url: str) -> None:
     code = """
-from prefect_resilience.guards.circuits.listeners import add_transition_listener
+from prefect_resilience.guards.circuits.listeners import transition_listeners
 heard = []
-add_transition_listener(heard.append)
+transition_listeners.add(heard.append)
 breaker = CircuitBreaker("service", store=url, sync_interval=1e-9)
 say(attempt(breaker, fail))
 hear()

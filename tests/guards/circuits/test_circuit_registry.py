@@ -147,9 +147,9 @@ def test_closed_and_fresh_asks_no_store(store: Any) -> None:
     contacts = store.contacts
     for _ in range(1000):
         breaker.call(int)
-        permit = breaker.admit()
+        permit = breaker._current().admit()
         assert permit is not None
-        assert breaker.settle(permit) is False
+        assert breaker._current().settle(permit) is False
     assert store.contacts == contacts
     assert breaker.snapshot().window_calls == 2001
 

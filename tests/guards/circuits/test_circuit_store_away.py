@@ -135,7 +135,7 @@ def test_results_of_private_generations_do_not_count_in_the_stores(store: Any) -
     breaker.call(int)
     alone = breaker.snapshot()
     assert (alone.state, alone.generation) == ("closed", 4)
-    late = [breaker.admit() or breaker.ask() for _ in range(9)]
+    late = [breaker._current().admit() or breaker._current().ask() for _ in range(9)]
     other.force_open("a")
     other.force_closed("b")
     other.reset()
@@ -143,7 +143,7 @@ def test_results_of_private_generations_do_not_count_in_the_stores(store: Any) -
     rested()
     assert breaker.snapshot().generation == 4
     for permit in late:
-        breaker.settle(permit, TimeoutError())
+        breaker._current().settle(permit, TimeoutError())
     breaker.flush()
     seen = breaker.snapshot()
     assert (seen.state, seen.window_calls) == ("closed", 0)
@@ -283,8 +283,7 @@ def test_a_listener_that_fails_hurts_nobody(
     breaker: CircuitBreaker, transitions: list[Transition], caplog: pytest.LogCaptureFixture
 ) -> None:
     from prefect_resilience.guards.circuits.listeners import (
-        add_transition_listener,
-        remove_transition_listener,
+        transition_listeners,
     )
 
     def broken(transition: Transition) -> None:
@@ -295,12 +294,12 @@ def test_a_listener_that_fails_hurts_nobody(
 
     states: list[str] = []
     for listener in (broken, asking):
-        add_transition_listener(listener)
+        transition_listeners.add(listener)
     try:
         trip(breaker)
     finally:
         for listener in (broken, asking):
-            remove_transition_listener(listener)
+            transition_listeners.remove(listener)
     assert len(transitions) == 1
     assert states == ["open"], "no lock is held while a listener is called"
     assert "a listener failed" in caplog.text

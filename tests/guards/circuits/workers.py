@@ -84,7 +84,7 @@ PRELUDE = """
 import os
 import time
 from prefect_resilience import CircuitBreaker, CircuitOpenError
-from prefect_resilience.guards.circuits.listeners import add_transition_listener
+from prefect_resilience.guards.circuits.listeners import transition_listeners
 say, hear = line.send, line.recv
 def fail():
     raise TimeoutError("no answer")
