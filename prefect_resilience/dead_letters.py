@@ -1,12 +1,17 @@
 """Failed calls that can be replayed: `dead_letters.list()`, `.get(id)`, `.replay()`, `.purge()`."""
 
+from typing import TYPE_CHECKING, Any
+
 from prefect_resilience.durable.letters.codec import LeftOut
-from prefect_resilience.durable.letters.edge.operations import get_letter as get
-from prefect_resilience.durable.letters.edge.operations import list_letters as list  # noqa: A004 - `dead_letters.list()`
-from prefect_resilience.durable.letters.edge.operations import purge, replay
+from prefect_resilience.durable.letters.edge.selection import get_letter as get
+from prefect_resilience.durable.letters.edge.selection import list_letters as list  # noqa: A004 - `dead_letters.list()`
+from prefect_resilience.durable.letters.edge.selection import purge
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import Claim, DeadLetter, Pass, Replay
 from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
+
+if TYPE_CHECKING:
+    from prefect_resilience.durable.letters.edge.operations import replay
 
 __all__ = [
     "Claim",
@@ -22,3 +27,11 @@ __all__ = [
     "purge",
     "replay",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "replay":  # it imports Prefect, which reading needs not
+        from prefect_resilience.durable.letters.edge.operations import replay
+
+        return replay
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

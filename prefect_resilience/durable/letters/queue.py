@@ -46,6 +46,8 @@ PAGE = 500
 """Letters that `purge` archives with one sync to the disk."""
 OPEN = frozenset({"waiting", "replaying", "in_doubt"})
 """The statuses of letters that need a replay or a person."""
+REPLAYABLE = ("waiting", "in_doubt")
+"""The statuses of letters that can be replayed."""
 ROUNDING = 1.0
 """Seconds: more than the time in an id is rounded by."""
 NAMED = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -12,11 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun, State, TaskRun, TaskRunResult
-from prefect.context import FlowRunContext, TagsContext, TaskRunContext
-from prefect.exceptions import ObjectNotFound
-
+from prefect_resilience.base.edge.current_run import flow_context, task_context
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, named_batch
@@ -27,6 +24,8 @@ from prefect_resilience.errors.secrets.redact import redact
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, State, TaskRun
+    from prefect.context import TaskRunContext
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -45,9 +44,20 @@ _batches: OrderedDict[UUID, str] = OrderedDict()
 """The batch of each flow run, and of each task run without a flow. It never changes."""
 
 
+def _client() -> SyncPrefectClient:
+    from prefect.client.orchestration import get_client
+
+    return get_client(sync_client=True)
+
+
 @contextmanager
 def tagged(batch_id: str) -> Generator[None, None, None]:
     """Flow runs created inside, and runs in other processes, get the tag of this batch only."""
+    if "prefect.context" not in sys.modules:
+        yield  # no run can begin before Prefect is imported
+        return
+    from prefect.context import TagsContext
+
     with TagsContext(current_tags=other_tags() | {TAG + batch_id}):
         yield
 
@@ -59,13 +69,15 @@ def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | No
     their batch: Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again`
     adds the tag once the run has begun.
     """
-    around = TaskRunContext.get()
+    around = task_context()
     tags = untag and named_in(_tags()) is not None
     return None if around is None and not tags else _calling_context(around, tags)
 
 
 @contextmanager
 def _calling_context(around: TaskRunContext | None, untag: bool) -> Generator[None]:
+    from prefect.context import TagsContext
+
     with ExitStack() as stack:
         if around is not None:
             run = (str(around.task_run.id), around.task_run.run_count)
@@ -90,6 +102,10 @@ def tagged_again(task_run: TaskRun) -> AbstractContextManager[None] | None:
 
 
 def _tags() -> set[str]:
+    if "prefect.context" not in sys.modules:
+        return set()
+    from prefect.context import TagsContext
+
     # `TagsContext.get` makes a new context before it looks for the one that is there. Its parent does not.
     around: Any = super(TagsContext, TagsContext).get()
     return set() if around is None else around.current_tags
@@ -121,7 +137,7 @@ def named_in(tags: Iterable[str]) -> str | None:
 
 def current_batch() -> str:
     """The batch of the calling code. Raises ConfigurationError outside of any run and batch."""
-    around = TaskRunContext.get()
+    around = task_context()
     return batch_of(None if around is None else around.task_run)
 
 
@@ -149,7 +165,7 @@ def batch_of(task_run: TaskRun | None) -> str:
 
 def flow_run_around() -> FlowRun | None:
     """The flow run of the calling code."""
-    context = FlowRunContext.get()
+    context = flow_context()
     return None if context is None else context.flow_run
 
 
@@ -173,7 +189,7 @@ def pass_of(task_run: TaskRun | None) -> Pass:
 
 def pass_here() -> Pass:
     """The pass of the calling code, with the task run around it, if there is one."""
-    task, flow_run = TaskRunContext.get(), flow_run_around()
+    task, flow_run = task_context(), flow_run_around()
     if task is None or (flow_run is not None and task.task_run.flow_run_id != flow_run.id):
         return pass_of(None)
     around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
@@ -218,7 +234,7 @@ def _passes_of(flow_run: FlowRun) -> Pass:
 
 
 def _passes_above(flow_run: FlowRun) -> Pass:
-    with get_client(sync_client=True) as client:
+    with _client() as client:
         above = [(str(run.id), _pass_number(run)) for run in runs_above(client, flow_run)]
     return tuple(reversed(above))
 
@@ -233,7 +249,7 @@ def _pass_number(flow_run: FlowRun) -> int:
 
 
 def _count_passes(flow_run: FlowRun, until: State[Any]) -> int:
-    with get_client(sync_client=True) as client:
+    with _client() as client:
         states = states_of(client, flow_run.id)
     return len(passes_of(state for state in states if state.at <= until.timestamp.timestamp()))
 
@@ -265,7 +281,7 @@ def batch_of_flow_run(flow_run: FlowRun) -> str:
     """The batch of the nearest tags, of the flow run itself or of a run above it, else the outermost run."""
     named = named_in(flow_run.tags)
     if named is None and flow_run.parent_task_run_id is not None:
-        with get_client(sync_client=True) as client:
+        with _client() as client:
             for flow_run in runs_above(client, flow_run):  # noqa: B020 - the last one counts
                 if (named := named_in(flow_run.tags)) is not None:
                     break
@@ -273,7 +289,7 @@ def batch_of_flow_run(flow_run: FlowRun) -> str:
 
 
 def _read_flow_run(flow_run_id: UUID) -> FlowRun:
-    with get_client(sync_client=True) as client:
+    with _client() as client:
         return client.read_flow_run(flow_run_id)
 
 
@@ -282,7 +298,7 @@ def _root_task_run(task_run: TaskRun) -> UUID:
     parent = _parent(task_run)
     if parent is None:
         return task_run.id
-    with get_client(sync_client=True) as client:
+    with _client() as client:
         while parent is not None:
             task_run = _read_task_run(client, parent)
             parent = _parent(task_run)
@@ -290,6 +306,8 @@ def _root_task_run(task_run: TaskRun) -> UUID:
 
 
 def _parent(task_run: TaskRun) -> UUID | None:
+    from prefect.client.schemas.objects import TaskRunResult
+
     parents = [
         run.id for run in task_run.task_inputs.get("__parents__", ()) if isinstance(run, TaskRunResult)
     ]
@@ -298,6 +316,8 @@ def _parent(task_run: TaskRun) -> UUID | None:
 
 def _read_task_run(client: SyncPrefectClient, task_run_id: UUID) -> TaskRun:
     """Read a task run. The API knows a task run that has just begun only a moment later."""
+    from prefect.exceptions import ObjectNotFound
+
     until = time.monotonic() + ARRIVAL_SECONDS
     while True:
         try:

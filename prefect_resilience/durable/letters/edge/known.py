@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from prefect_resilience.base.edge.current_settings import current_settings
+from prefect_resilience.base.edge.current_settings import current_settings, prefect_home
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
@@ -179,9 +179,7 @@ ENDING = ".letter.json"
 
 def spool_of(queue: DeadLetterQueue) -> Path:
     """The folder that holds the letters of a store while it is unavailable."""
-    from prefect.settings import PREFECT_HOME
-
-    return Path(PREFECT_HOME.value()) / "dead-letters" / digest(queue.store.url)
+    return prefect_home() / "dead-letters" / digest(queue.store.url)
 
 
 def keep_on_host(queue: DeadLetterQueue, letter: DeadLetter, contents: Contents) -> DeadLetter:

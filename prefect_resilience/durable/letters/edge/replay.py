@@ -46,7 +46,7 @@ from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import DeadLetter
-from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.queue import REPLAYABLE, DeadLetterQueue
 from prefect_resilience.durable.letters.report import (
     RUN_CREATED,
     LetterOutcome,
@@ -63,8 +63,6 @@ from prefect_resilience.telemetry.edge.events import emit
 LETTER_TAG = "dead-letter:"
 """The prefix of the tag with the letter's id, on a deployment's run that replays it."""
 SHOWN = 60
-REPLAYABLE = ("waiting", "in_doubt")
-"""The statuses of letters that can be replayed."""
 LEASE = 60.0
 """Seconds without a renewal after which a replay counts as dead; at once if its process here is dead."""
 
