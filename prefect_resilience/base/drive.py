@@ -12,8 +12,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from prefect_resilience.base.outcomes import PLAIN, UnawaitedResult, is_awaitable
@@ -156,6 +158,39 @@ def perform_wait(wait: Wait[T]) -> Steps[T]:
     """Wait under either driver: `adrive` awaits the yielded `wait`; under `drive` the thread blocks."""
     outcome = yield Invoke(_same, (wait,))
     return wait.block() if outcome is wait else outcome
+
+
+class Signal:
+    """Wakes one caller, which waits in a thread or on an event loop. It stays set."""
+
+    __slots__ = ("_event", "_wake")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._wake: Callable[[], object] | None = None
+
+    def set(self) -> None:
+        """Wake the caller. Raises RuntimeError when its event loop is closed."""
+        self._event.set()
+        if self._wake is not None:
+            self._wake()
+
+    def wait(self, seconds: float, over: Callable[[], bool] = lambda: False) -> Steps[None]:
+        """Wait for at most `seconds`. A thread stops waiting as soon as `over()` is true."""
+        yield from perform_wait(Wait(partial(self._block, seconds, over), partial(self._start, seconds)))
+
+    def _block(self, seconds: float, over: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while (remaining := until - time.monotonic()) > 0 and not over():
+            if self._event.wait(min(remaining, SLICE_SECONDS)):
+                return
+
+    async def _start(self, seconds: float) -> None:
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        if not self._event.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(woken.wait(), seconds)
 
 
 def sleep_for(seconds: float) -> Steps[None]:

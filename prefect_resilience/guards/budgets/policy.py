@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
-import time
 from collections.abc import Callable
 from functools import cache
 from time import monotonic
@@ -21,9 +19,9 @@ from prefect_resilience.base.process import at_exit, in_forked_child
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets import model
-from prefect_resilience.guards.budgets.model import BudgetStatus
+from prefect_resilience.guards.budgets.model import BudgetDocument, BudgetStatus
 from prefect_resilience.guards.circuits import registry
-from prefect_resilience.stores.base import Store, scan_all
+from prefect_resilience.stores.base import Store, change, scan_all
 
 SHORTEST = 60.0
 LONGEST = 90 * 86_400.0
@@ -118,8 +116,6 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.budgets")
 
 PREFIX = "budgets/"
 SYNC_INTERVAL = 5.0
-TRIES = 12
-LONGEST_PAUSE = 0.1
 LONGEST_NAME = 600
 KEPT_FOR = 7 * 86_400.0
 """Seconds after its window for which the store keeps a budget without new runs."""
@@ -213,19 +209,19 @@ def merge(
     store: Store, name: str, budget: ErrorBudget, good: int, bad: int, judge: bool = True
 ) -> BudgetStatus | None:
     """Add runs to a budget's document; the status if it begins to burn. Raises StoreUnavailable."""
-    place = place_of(name)
-    for attempt in range(TRIES):
-        stored = store.load(place)
+    begins, now = False, 0.0
+
+    def add(value: Any) -> BudgetDocument:
+        nonlocal begins, now
         now = store.now()
-        current = model.read(stored.value) if stored else None
-        before = model.fitting(current, budget.objective, budget.window, budget.minimum_runs)
+        before = model.fitting(model.read(value), budget.objective, budget.window, budget.minimum_runs)
         after = model.count_runs(before, good, bad, now)
-        after = {**(model.judge(after, now) if judge else after), "name": redact(name)}
-        if store.swap(place, stored.version if stored else 0, after, now + budget.window + KEPT_FOR):
-            begins = before["burning_since"] is None and after["burning_since"] is not None
-            return model.status_of(name, after, now) if begins else None
-        time.sleep(random.uniform(0, min(LONGEST_PAUSE, 0.002 * 2**attempt)))
-    raise StoreUnavailable(f"too many concurrent changes to the error budget {name!r}: try again")
+        after = model.judge(after, now) if judge else after
+        begins = before["burning_since"] is None and after["burning_since"] is not None
+        return {**after, "name": redact(name)}
+
+    after = change(store, place_of(name), add, lasts=budget.window + KEPT_FOR)
+    return model.status_of(name, after, now) if begins else None
 
 
 @cache
@@ -250,7 +246,7 @@ def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference =
 
     def read(opened: Store) -> BudgetStatus:
         stored = opened.load(place_of(name))
-        current = model.read(stored.value) if stored else None
+        current = model.read(stored and stored.value)
         document = model.fitting(current, budget.objective, budget.window, budget.minimum_runs)
         return model.status_of(name, document, opened.now())
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
-from prefect_resilience.base.drive import Blocking, Invoke, Steps, perform_wait
+from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.durations import Duration
 from prefect_resilience.base.naming import LONGEST, fill, storable, template_fields
 from prefect_resilience.base.outcomes import PLAIN, is_coroutine_function, require_result
@@ -203,9 +203,9 @@ class CircuitBreaker(Guarding):
             try:
                 return (yield from self._acquire_once())
             except CircuitOpenError:
-                if (wait := self._current().shown.change(until)) is None:
+                if not self._current().shown.is_changing(until):
                     raise
-            yield from perform_wait(wait)
+            yield from self._current().shown.wait_for_change(until)
 
     def _acquire_once(self) -> Steps[tuple[Permit, float]]:
         # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.

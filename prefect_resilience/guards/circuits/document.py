@@ -146,19 +146,6 @@ class _StoredBaseline(StoredFields):
     at: float
 
 
-class _MoreCalls(windows.StoredCalls):
-    generation: Count
-    used: float
-
-
-class _MoreSpan(windows.StoredSpan):
-    generation: Count
-    used: float
-
-
-StoredMore = Annotated[_MoreCalls, Predicate(lambda w: len(w.recent) == w.calls)] | _MoreSpan
-
-
 class _StoredDemand(StoredFields):
     sum: float = Field(ge=0)
     at: float
@@ -179,7 +166,7 @@ class StoredCircuit(StoredFields):
     probe_failures: Count = 0
     unanswered: Count = 0
     window: StoredWindow | None = None
-    windows: list[StoredMore] = Field(default_factory=list[Any])
+    windows: list[StoredWindow] = Field(default_factory=list[Any])
     """The windows of other policies, each with its generation and the last time when its policy counted. A
     document has this field only if there are any."""
     baseline: Annotated[_StoredBaseline, Predicate(lambda b: b.failures <= b.calls)] | None = None
@@ -214,7 +201,7 @@ def windows_of(document: CircuitDocument) -> list[WindowDocument]:
 
     Version 0.2.0 knows only `window`. It keeps the others when the circuit closes: they have a generation.
     """
-    more = [ring for ring in document.get("windows", ()) if ring["generation"] == document["generation"]]
+    more = [ring for ring in document.get("windows", ()) if ring.get("generation") == document["generation"]]
     return [document["window"], *more] if document["window"] else more
 
 

@@ -16,8 +16,11 @@ logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 
 @dataclass(frozen=True, slots=True)
-class EnteredState:
-    """One change of state. `at` and `retry_at` are seconds since the epoch by the store's clock."""
+class Transition:
+    """The circuit `name` changed its state. Only the process that caused the change reports it.
+
+    `at` and `retry_at` are seconds since the epoch by the store's clock.
+    """
 
     before: CircuitState
     after: CircuitState
@@ -26,13 +29,7 @@ class EnteredState:
     generation: int
     retry_at: float | None = None
     last_error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition(EnteredState):
-    """The circuit `name` changed its state. Only the process that caused the change reports it."""
-
-    name: str
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

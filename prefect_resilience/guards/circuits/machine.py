@@ -26,7 +26,7 @@ from prefect_resilience.guards.circuits import document, window
 from prefect_resilience.guards.circuits.document import CircuitDocument, remember
 from prefect_resilience.guards.circuits.document import new as new
 from prefect_resilience.guards.circuits.document import read as read
-from prefect_resilience.guards.circuits.listeners import EnteredState as EnteredState
+from prefect_resilience.guards.circuits.listeners import Transition as Transition
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitState
 
 TEXT_LIMIT = 300
@@ -98,7 +98,7 @@ Event = Record | Acquire | Release | Force | Reset | Tick
 
 def step(
     document: CircuitDocument, event: Event, now: float, policy: CircuitPolicy
-) -> tuple[CircuitDocument, tuple[EnteredState, ...]]:
+) -> tuple[CircuitDocument, tuple[Transition, ...]]:
     """The document after `event` at the time `now`, and the changes of state that it caused, in order.
 
     `document` comes from `new()`, `read()` or an earlier step, and is not modified. Without any effect the
@@ -118,9 +118,9 @@ class _Step:
         self.doc = doc
         self.now = now
         self.policy = policy
-        self.changes: list[EnteredState] = []
+        self.changes: list[Transition] = []
 
-    def take(self, event: Event) -> list[EnteredState]:
+    def take(self, event: Event) -> list[Transition]:
         self._follow_clock()
         match event:
             case Record():
@@ -348,5 +348,5 @@ class _Step:
         generation = doc["generation"] + 1
         doc.update(state=after, generation=generation, reason=reason)
         remember(doc, now)
-        change = EnteredState(before, after, now, reason, generation, doc["retry_at"], doc["last_error"])
+        change = Transition(before, after, now, reason, generation, doc["retry_at"], doc["last_error"])
         self.changes.append(change)

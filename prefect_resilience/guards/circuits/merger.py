@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from time import monotonic
@@ -17,7 +17,6 @@ from prefect_resilience.guards.circuits import machine, sharing
 from prefect_resilience.guards.circuits.document import other_sizes
 from prefect_resilience.guards.circuits.link import PREFIX, StoreLink
 from prefect_resilience.guards.circuits.listeners import (
-    EnteredState,
     StoreNotice,
     Transition,
     warn_of_windows,
@@ -59,7 +58,7 @@ class Merged:
     document: CircuitDocument
     now: float
     version: int | None = None
-    changes: tuple[EnteredState, ...] = ()
+    changes: tuple[Transition, ...] = ()
     won: bool = True
 
 
@@ -271,9 +270,9 @@ class Merger:
 
     def _apply(
         self, document: CircuitDocument, batch: list[Event], now: float
-    ) -> tuple[CircuitDocument, tuple[EnteredState, ...]]:
+    ) -> tuple[CircuitDocument, tuple[Transition, ...]]:
         """The document after `batch`, and the changes of state."""
-        changes: tuple[EnteredState, ...] = ()
+        changes: tuple[Transition, ...] = ()
         for event in batch:
             document, more = machine.step(document, _with_generation(event, document), now, self._policy)
             changes += more
@@ -374,7 +373,7 @@ class Merger:
         return View(document, fleet, until, refused=True, retry=retry)
 
     def _tell(self, merged: Merged) -> None:
-        self.news.extend(Transition(**asdict(change), name=self.name) for change in merged.changes)
+        self.news.extend(replace(change, name=self.name) for change in merged.changes)
 
 
 def _with_generation(event: Event, document: CircuitDocument) -> Event:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import threading
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
 
-from prefect_resilience.base.drive import SLICE_SECONDS, Wait
+from prefect_resilience.base.drive import Signal, Steps
 from prefect_resilience.base.durations import LONGEST
 from prefect_resilience.guards.circuits import machine, window
 from prefect_resilience.guards.circuits.document import rate
@@ -72,7 +70,7 @@ class CurrentView:
         self.view: View = View(machine.new())
         self.fresh: Fresh = (NEVER, nothing.epoch.successes, nothing)
         self._lock = threading.Lock()
-        self._waiting: set[Callable[[], object]] = set()
+        self._waiting: set[Signal] = set()
 
     def show(self, view: View | None = None, retire: bool = False) -> None:
         """Take a new view, and wake the callers that wait. A retired one is never fresh again."""
@@ -83,44 +81,27 @@ class CurrentView:
                 self.fresh = (NEVER, *self.fresh[1:])
             else:
                 self.fresh = (view.until, permit.epoch.successes, permit)
-            for wake in self._waiting:
-                wake()
+            for signal in self._waiting:
+                signal.set()
 
-    def change(self, until: float) -> Wait[None] | None:
-        """A wait for the end of a probe that is on its way, at most until then; None if there is none.
+    def is_changing(self, until: float) -> bool:
+        """Whether a probe is on its way, and the time of `monotonic()` is before `until`."""
+        changing = self.view.document["state"] in {"half_open", *PASSING}
+        return changing and monotonic() < until and not is_abandoned()
 
-        It ends with each new view, and when the present one is too old. `until` is a time of `monotonic()`.
-        """
-        view = self.view
-        if view.document["state"] not in {"half_open", *PASSING} or monotonic() >= until or is_abandoned():
-            return None
+    def wait_for_change(self, until: float) -> Steps[None]:
+        """Wait for the next view, or until the present one is too old, but not beyond `until`."""
+        view, signal = self.view, Signal()
         # Not all at once: the first one to ask the store has the answer for the others.
         until = min(until, view.until + random.uniform(0, JITTER))
-
-        def block() -> None:
-            woken = threading.Event()
-            with self._woken(woken.set):
-                while self.view is view and (remaining := until - monotonic()) > 0 and not is_abandoned():
-                    woken.wait(min(remaining, SLICE_SECONDS))
-
-        async def start() -> None:
-            loop, woken = asyncio.get_running_loop(), asyncio.Event()
-            with self._woken(lambda: loop.call_soon_threadsafe(woken.set)), suppress(TimeoutError):
-                if self.view is view:
-                    await asyncio.wait_for(woken.wait(), max(0.0, until - monotonic()))
-
-        return Wait(block, start)
-
-    @contextmanager
-    def _woken(self, wake: Callable[[], object]) -> Generator[None]:
-        """Call `wake` with each new view."""
         with self._lock:
-            self._waiting.add(wake)
+            self._waiting.add(signal)
         try:
-            yield
+            if self.view is view:
+                yield from signal.wait(until - monotonic(), is_abandoned)
         finally:
             with self._lock:
-                self._waiting.discard(wake)
+                self._waiting.discard(signal)
 
 
 def ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> float | None:

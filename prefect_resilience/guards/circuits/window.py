@@ -138,6 +138,10 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class _StoredSums(StoredFields):
+    generation: Count = 0
+    """Of the windows beside the first one: when another circuit's generation has begun, they are over."""
+    used: float = 0.0
+    """Of those windows: the last time when a process with this window counted."""
     calls: Count
     failures: Count
     slow: Count

@@ -6,15 +6,12 @@ of any event loop wait in the same line.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import NamedTuple
 
-from prefect_resilience.base.drive import SLICE_SECONDS, Steps, Wait, perform_wait
+from prefect_resilience.base.drive import Signal, Steps
 from prefect_resilience.base.process import per_process
 
 # How long a call has to wait: the generic cell rate algorithm, as pure functions.
@@ -161,12 +158,12 @@ class WaitingLine:
 class HeldPlace:
     """A place in a line: waited for, then held, then released."""
 
-    __slots__ = ("_called", "_left", "_line", "_overdue", "_signal", "held")
+    __slots__ = ("_left", "_line", "_overdue", "held", "signal")
 
     def __init__(self, line: WaitingLine) -> None:
         self._line = line
-        self._called: Callable[[], None] | None = None
-        self._signal: threading.Lock | None = None
+        self.signal: Signal | None = None
+        """Of a caller that waits: set when the place is held."""
         self._left = False
         self._overdue = False
         self.held: bool = False
@@ -214,40 +211,6 @@ class HeldPlace:
             self.leave()
             return True
 
-    def block(self, seconds: float) -> None:
-        """Wait in this thread until the place is held, for at most `seconds`."""
-        with _lines.lock:
-            if self.held:
-                return
-            signal = self._signal = threading.Lock()
-            signal.acquire()
-        until = time.monotonic() + seconds
-        while (remaining := until - time.monotonic()) > 0:
-            if signal.acquire(timeout=min(remaining, SLICE_SECONDS)):
-                return
-
-    async def await_turn(self, seconds: float) -> None:
-        """The same, on an event loop."""
-        loop = asyncio.get_running_loop()
-        called: asyncio.Future[None] = loop.create_future()
-
-        def settle() -> None:
-            if not called.done():
-                called.set_result(None)
-
-        with _lines.lock:
-            if self.held:
-                return
-            self._called = lambda: loop.call_soon_threadsafe(settle) and None
-        await asyncio.wait((called,), timeout=seconds)
-
-    def wake(self) -> None:
-        """Wake the caller: its place is held. Raises RuntimeError when its event loop is closed."""
-        if self._signal is not None:
-            self._signal.release()
-        if self._called is not None:
-            self._called()
-
 
 class _Lines:
     """The lines and the rates of this process, by their keys."""
@@ -277,14 +240,15 @@ def stand_in_line(key: str, limit: int, max_wait: float | None) -> Steps[HeldPla
             place = HeldPlace(line)
             line.waiting[place] = None
             woken = _serve(line)
+            signal = place.signal = None if place.held else Signal()
         began = time.monotonic()
         _wake(woken)
-        while not place.held:
+        while signal is not None and not place.held:
             remaining = for_place(max_wait, time.monotonic() - began, line.stuck())
             if remaining <= 0:
                 return None if place.gave_up() else place
             turn = remaining if max_wait is not None else min(remaining, LOOK_SECONDS)
-            yield from perform_wait(Wait(partial(place.block, turn), partial(place.await_turn, turn)))
+            yield from signal.wait(turn)
         return place
     except BaseException:
         if place is not None:
@@ -317,6 +281,7 @@ def _serve(line: WaitingLine) -> list[HeldPlace]:
 def _wake(places: list[HeldPlace]) -> None:
     for place in places:
         try:
-            place.wake()
+            if place.signal is not None:
+                place.signal.set()
         except RuntimeError:  # its event loop was closed while it waited
             place.leave()

@@ -9,10 +9,10 @@ from prefect_resilience.guards.circuits.machine import (
     PASSING,
     Acquire,
     CircuitDocument,
-    EnteredState,
     Event,
     Record,
     Tick,
+    Transition,
     new,
     step,
 )
@@ -49,7 +49,7 @@ class Bench:
         self.policy = CircuitPolicy(**policy)
         self.document = new()
         self.now = NOW
-        self.changes: list[EnteredState] = []
+        self.changes: list[Transition] = []
 
     def __getitem__(self, key: str) -> Any:
         return self.document[key]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.guards.circuits.machine import EnteredState, Force, Reset, Tick, new
+from prefect_resilience.guards.circuits.machine import Force, Reset, Tick, Transition, new
 from tests.guards.circuits.bench import NOW, Bench, Refusal
 
 # -- opening
@@ -20,7 +20,7 @@ def test_it_opens_on_consecutive_failures() -> None:
     assert (bench["state"], bench["failures_in_row"]) == ("closed", 4)
     bench.calls(("f", 1), last_error="503")
     assert bench["state"] == "open"
-    assert bench.changes == [EnteredState("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503")]
+    assert bench.changes == [Transition("closed", "open", NOW, "5 failures in a row", 2, NOW + 30, "503")]
 
 
 @pytest.mark.requirement("003.06")

@@ -13,12 +13,12 @@ from prefect_resilience.guards.circuits.document import HISTORY_KEPT
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
     CircuitDocument,
-    EnteredState,
     Event,
     Force,
     Record,
     Reset,
     Tick,
+    Transition,
     new,
     read,
     step,
@@ -29,11 +29,9 @@ NOW = 1_000_000.0
 POLICY = CircuitPolicy(failure_threshold=3, slow_call=1.0, success_threshold=2, probe_lease=60)
 
 
-def lived(
-    events: list[tuple[float, Event]], policy: CircuitPolicy = POLICY
-) -> tuple[Any, list[EnteredState]]:
+def lived(events: list[tuple[float, Event]], policy: CircuitPolicy = POLICY) -> tuple[Any, list[Transition]]:
     """The document after events, each so many seconds after NOW, and the last one's changes."""
-    document, changes = new(), tuple[EnteredState, ...]()
+    document, changes = new(), tuple[Transition, ...]()
     for after, event in events:
         document, changes = step(document, event, NOW + after, policy)
     return document, list(changes)
@@ -62,15 +60,13 @@ def test_opened() -> None:
         "history": [[2, NOW, "open", NOW + 30]],
         "updated_at": NOW,
     }
-    assert changes == [EnteredState("closed", "open", NOW, "3 failures in a row", 2, NOW + 30, "503")]
+    assert changes == [Transition("closed", "open", NOW, "3 failures in a row", 2, NOW + 30, "503")]
 
 
 def test_half_open() -> None:
     document, changes = lived(HALF_OPEN)
     assert changes == [
-        EnteredState(
-            "open", "half_open", NOW + 30, "open period elapsed; waiting for a probe", 3, None, "503"
-        )
+        Transition("open", "half_open", NOW + 30, "open period elapsed; waiting for a probe", 3, None, "503")
     ]
     assert document["leases"] == {"p": [NOW + 30, NOW + 90]}
     assert (document["state"], document["opened_at"], document["retry_at"]) == ("half_open", NOW, None)
@@ -85,9 +81,7 @@ def test_a_slow_probe_is_counted() -> None:
 
 def test_slow_probes_open_it() -> None:
     document, changes = lived([*HALF_OPEN, (31, Record(runs=(("S", 2),), generation=3, owner="p"))])
-    assert changes == [
-        EnteredState("half_open", "open", NOW + 31, "the probes were slow", 4, NOW + 46, "503")
-    ]
+    assert changes == [Transition("half_open", "open", NOW + 31, "the probes were slow", 4, NOW + 46, "503")]
     assert (document["openings"], document["opened_at"]) == (2, NOW + 31)
 
 
@@ -104,9 +98,7 @@ def test_half_of_the_probes_slow_is_not_all() -> None:
 def test_a_probe_that_fails(outcome: Any) -> None:
     record = Record(runs=((outcome, 1),), generation=3, owner="p", retry_after=100.0, last_error="still 503")
     document, changes = lived([*HALF_OPEN, (31, record)])
-    assert changes == [
-        EnteredState("half_open", "open", NOW + 31, "a probe failed", 4, NOW + 131, "still 503")
-    ]
+    assert changes == [Transition("half_open", "open", NOW + 31, "a probe failed", 4, NOW + 131, "still 503")]
     assert (document["failures_in_row"], document["openings"], document["reason"]) == (4, 2, "a probe failed")
 
 
@@ -124,7 +116,7 @@ def test_a_success_in_between_ends_the_pause_that_was_asked_for() -> None:
 def test_recovered() -> None:
     document, changes = lived([*HALF_OPEN, (31, Record(runs=(("s", 2),), generation=3, owner="p"))])
     assert changes == [
-        EnteredState("half_open", "closed", NOW + 31, "the service has recovered", 4, None, "503")
+        Transition("half_open", "closed", NOW + 31, "the service has recovered", 4, None, "503")
     ]
     assert document == {
         **new(),
@@ -146,20 +138,20 @@ def test_recovered() -> None:
 def test_forced_open(until: float | None) -> None:
     before = [(0.0, failed(1, 1, retry_after=9.0, last_error="503"))]
     document, changes = lived([*before, (5, Force("forced_open", "maintenance", until))])
-    assert changes == [EnteredState("closed", "forced_open", NOW + 5, "maintenance", 2, until, None)]
+    assert changes == [Transition("closed", "forced_open", NOW + 5, "maintenance", 2, until, None)]
     assert (document["opened_at"], document["retry_at"], document["hold_until"]) == (NOW + 5, until, None)
     assert (document["reason"], document["last_error"]) == ("maintenance", None)
 
 
 def test_disabled() -> None:
     document, changes = lived([*OPENED, (5, Force("disabled", "debugging", NOW + 99))])
-    assert changes == [EnteredState("open", "disabled", NOW + 5, "debugging", 3, None, None)]
+    assert changes == [Transition("open", "disabled", NOW + 5, "debugging", 3, None, None)]
     assert (document["opened_at"], document["retry_at"], document["reason"]) == (None, None, "debugging")
 
 
 def test_forced_closed() -> None:
     document, changes = lived([*OPENED, (5, Force("closed", "mended"))])
-    assert changes == [EnteredState("open", "closed", NOW + 5, "mended", 3, None, "503")]
+    assert changes == [Transition("open", "closed", NOW + 5, "mended", 3, None, "503")]
     assert document == {
         **new(),
         "generation": 3,
@@ -183,7 +175,7 @@ def test_forced_closed_forgets_the_counts_of_half_open() -> None:
 
 def test_a_reset() -> None:
     document, changes = lived([*OPENED, (5, Reset())])
-    assert changes == [EnteredState("open", "closed", NOW + 5, "reset", 3, None, "503")]
+    assert changes == [Transition("open", "closed", NOW + 5, "reset", 3, None, "503")]
     history = [[2, NOW, "open", NOW + 30], [3, NOW + 5, "closed", None]]
     assert document == {
         **new(),

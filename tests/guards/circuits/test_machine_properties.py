@@ -13,13 +13,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from prefect_resilience.guards.circuits.machine import (
     Acquire,
-    EnteredState,
     Event,
     Force,
     Record,
     Release,
     Reset,
     Tick,
+    Transition,
     new,
     read,
     step,
@@ -112,7 +112,7 @@ class Circuit(RuleBasedStateMachine):
         self.happens(Reset())
         assert self.document["state"] == "closed"
 
-    def happens(self, event: Event) -> tuple[EnteredState, ...]:
+    def happens(self, event: Event) -> tuple[Transition, ...]:
         before = copy.deepcopy(self.document)
         after, changes = step(self.document, event, self.now, self.policy)
         again, changes_again = step(self.document, event, self.now, self.policy)
