@@ -219,6 +219,12 @@ class Node(PlanPart):
         return {name: value for name, value in self.input.items() if name != "plan"}
 
     @property
+    def targets(self) -> list[str]:
+        """The nodes that it may route to, in the order of its fields, each once."""
+        ways = (*self.on_success, *self.on_failure, *(way.to for way in self.transitions))
+        return list(dict.fromkeys(ways))
+
+    @property
     def names(self) -> frozenset[str]:
         """Names that templates of the input may use beside nodes: in a fan-out the item and `index`."""
         return frozenset({self.map.item, "index"}) if self.map else frozenset()
@@ -337,7 +343,7 @@ class Plan(PlanHead):
 
     def to_mermaid(self, result: PlanResult | None = None) -> str:
         """The plan as a mermaid flowchart; with `result`, the outcome of each node too."""
-        from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
+        from prefect_resilience.graphs.plans.pictures.picture import plan_to_mermaid
 
         return plan_to_mermaid(self, result)
 

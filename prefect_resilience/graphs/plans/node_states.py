@@ -125,12 +125,6 @@ class NodeState:
             target.routers_left += self.status < Status.SUCCEEDED
 
 
-def leads(node: Node) -> list[str]:
-    """The nodes that a node may route to, in the order of its fields, each once."""
-    ways = (*node.on_success, *node.on_failure, *(way.to for way in node.transitions))
-    return list(dict.fromkeys(ways))
-
-
 def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
     """Link the state of each node with the states of the nodes that it names."""
     for node in nodes:
@@ -139,7 +133,7 @@ def link(nodes: Iterable[Node], states: Mapping[str, NodeState]) -> None:
             state.depend_on(states[dep])
         for router in node.handles_error:
             states[router].may_lead_to(state)
-        for target in leads(node):
+        for target in node.targets:
             state.may_lead_to(states[target])
 
 
@@ -151,7 +145,7 @@ def check_addition(
     for name in before:
         _check_waiting(name, states, f"{by!r} adds nodes before {name!r}")
     for node in nodes:
-        for name in leads(node):
+        for name in node.targets:
             if name not in new:
                 _check_target(node.id, name, states)
     _check_order(new, states, by, before)
@@ -185,7 +179,7 @@ def _check_order(
         order.add(name, *new)
     for node in new.values():
         order.add(node.id, *node.depends_on, *node.handles_error)
-        for target in leads(node):
+        for target in node.targets:
             order.add(target, node.id)
             if target in states:
                 held_up.append(states[target])

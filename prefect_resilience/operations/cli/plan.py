@@ -23,7 +23,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec
 from prefect_resilience.graphs.plans.model import Asked, Plan
-from prefect_resilience.graphs.plans.pictures.mermaid import plan_to_mermaid
+from prefect_resilience.graphs.plans.pictures.picture import counts_of, plan_to_mermaid
 from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
@@ -56,7 +56,6 @@ ResultFile = Annotated[
 INTERRUPTED = 130
 """The exit code of shells for Ctrl-C."""
 WHY_LIMIT = 300
-STATUSES = ("succeeded", "failed", "handled", "skipped")
 INPUT = re.compile(r"""\binputs(?:\.|\[\\?["'])(\w+)""")
 """Inputs in templates and in the paths of conditions, as JSON: inputs.drug, inputs["drug"]"""
 OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
@@ -335,7 +334,5 @@ def _parameters(spec: ActionSpec) -> str:
 
 def summary(result: PlanResult) -> str:
     """One line: how the plan ended, and the number of nodes by status."""
-    statuses = [node.status for node in result.nodes.values()]
-    counts = [f"{statuses.count(status)} {status}" for status in STATUSES if status in statuses]
     head = "The plan succeeded" if result.succeeded else "The plan failed"
-    return f"{head}: {plural(len(statuses), 'node')}, {', '.join(counts)}."
+    return f"{head}: {plural(len(result.nodes), 'node')}, {counts_of(result)}."

@@ -84,8 +84,7 @@ def markdown(plan: Plan, result: PlanResult, title: str) -> str:
     """The report as markdown, without secrets."""
     count = len(result.nodes)
     verdict = "succeeded" if result.succeeded else "failed"
-    counts = ", ".join(counts_of(result)) or "no nodes"
-    lines = [f"# {text(title)}", "", f"The plan {verdict}: {counts}.", ""]
+    lines = [f"# {text(title)}", "", f"The plan {verdict}: {counts_of(result)}.", ""]
     lines += ["| node | status | attempts | seconds | reason |", "|---|---|--:|--:|---|"]
     rows = [*result.nodes.items()]
     if count > MOST_ROWS:

@@ -1,7 +1,11 @@
-"""The content of a picture of a plan: boxes, arrows, a title, a verdict."""
+"""The picture of a plan: its boxes and arrows, and these as a mermaid flowchart.
+
+Prefect's V2 UI, GitHub and others draw mermaid.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
@@ -10,7 +14,6 @@ from typing import Literal, NamedTuple, cast
 from prefect_resilience.base.text import lasting
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.node_states import leads
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.graphs.plans.routes import in_order
 
@@ -35,10 +38,12 @@ LOOKS: dict[BoxStatus, Look] = {
 }
 
 _LINE = 38
-"""Characters of a line in a box or at an arrow; the whole text is in the tooltip."""
-_TOOLTIP = 600
+"""Characters of a line in a box or at an arrow."""
+_TITLE = 64
 MOST_ARROWS = 450
 """Mermaid rejects more than 500."""
+MOST_CHARACTERS = 45_000
+"""Mermaid rejects texts of more than 50,000 characters."""
 
 
 class Box(NamedTuple):
@@ -49,7 +54,6 @@ class Box(NamedTuple):
     lines: tuple[str, ...]
     status: BoxStatus
     conditional: bool
-    tooltip: str
 
 
 class Arrow(NamedTuple):
@@ -60,7 +64,6 @@ class Arrow(NamedTuple):
     route: bool
     labels: tuple[str, ...]
     taken: bool | None
-    tooltip: str
 
 
 class Picture(NamedTuple):
@@ -81,79 +84,41 @@ def one_line(text: str, most: int) -> str:
 
 
 def picture_of(plan: Plan, result: PlanResult | None = None, most_boxes: int = 300) -> Picture:
-    """The picture of a plan, with the outcome if there is a result.
-
-    Nodes that only the result has are shown without dependencies. With more than `most_boxes` nodes, the
-    failed ones are drawn, then those at the beginning of the plan.
-    """
+    """The picture of a plan, with the outcome if there is a result; of its first `most_boxes` nodes."""
     ends = result.nodes if result else {}
-    nodes = {node.id: node for node in plan.tasks}
-    for node in result.added if result else ():
-        nodes.setdefault(node.id, node)
-    nodes |= {name: Node(id=name, type=name) for name in ends if name not in nodes}
-    planned = {node.id for node in plan.tasks}
-    failed = [name for name in nodes if name in ends and ends[name].status in ("failed", "handled")]
-    drawn = set(list(dict.fromkeys([*failed, *nodes]))[:most_boxes])
-    conditional = {name for node in nodes.values() for name in leads(node)}
+    nodes = {node.id: node for node in (*plan.tasks, *(result.added if result else ()))}
+    drawn = {name: nodes[name] for name in list(nodes)[:most_boxes]}
+    conditional = {target for node in nodes.values() for target in node.targets}
     conditional |= {node.id for node in nodes.values() if node.handles_error}
-    boxes = [
-        _box(node, ends.get(node.id), node.id in conditional, node.id not in planned)
-        for node in nodes.values()
-        if node.id in drawn
-    ]
-    arrows = _arrows({name: node for name, node in nodes.items() if name in drawn}, ends)
+    boxes = [_box(node, ends.get(node.id), node.id in conditional) for node in drawn.values()]
+    arrows = _arrows(drawn, ends)
     shown = sorted(arrows, key=lambda arrow: (not arrow.route, not arrow.taken))[:MOST_ARROWS]
-    notes: list[str] = []
-    if len(boxes) < len(nodes):
-        part = f"{len(boxes):,} of {len(nodes):,} nodes are drawn"
-        notes.append(f"{part}: those that failed, then the first of the others.")
-    if len(shown) < len(arrows):
-        notes.append(f"{len(shown):,} of {len(arrows):,} arrows between them are drawn.")
+    cuts = [
+        f"{len(part):,} of {len(whole):,} {noun}"
+        for part, whole, noun in ((boxes, nodes, "nodes"), (shown, arrows, "arrows between them"))
+        if len(part) < len(whole)
+    ]
     return Picture(
-        title=one_line(plan.name or plan.intent, 90),
-        verdict=_verdict(result, len(nodes)) if result else "",
-        note=" ".join(notes),
+        title=one_line(plan.name or plan.intent, _TITLE),
+        verdict=f"{'succeeded' if result.succeeded else 'failed'}: {counts_of(result)}" if result else "",
+        note=f"Drawn: {', '.join(cuts)}" if cuts else "",
         boxes=tuple(boxes),
         arrows=tuple(shown),
     )
 
 
-def _verdict(result: PlanResult, nodes: int) -> str:
-    counts = counts_of(result)
-    if len(result.nodes) < nodes:
-        counts.append(f"{nodes - len(result.nodes):,} not run")
-    spans = [
-        (end.started_at.timestamp(), end.duration or 0) for end in result.nodes.values() if end.started_at
-    ]
-    took = ""
-    if spans:
-        last = max(start + duration for start, duration in spans)
-        took = f" in {lasting(last - min(spans)[0])}"
-    return f"{'succeeded' if result.succeeded else 'failed'}{took}: {', '.join(counts)}"
-
-
-def counts_of(result: PlanResult) -> list[str]:
-    """How many nodes there are of each status: "3 succeeded"."""
+def counts_of(result: PlanResult) -> str:
+    """How many nodes there are of each status: "3 succeeded, 1 skipped"."""
     counted = Counter(end.status for end in result.nodes.values())
-    order = ("succeeded", "handled", "failed", "skipped")
-    return [f"{counted[status]:,} {status}" for status in order if counted[status]]
+    return ", ".join(f"{counted[status]:,} {status}" for status in LOOKS if counted[status]) or "no nodes"
 
 
-def _box(node: Node, end: NodeResult | None, conditional: bool, added: bool) -> Box:
+def _box(node: Node, end: NodeResult | None, conditional: bool) -> Box:
     kind = node.type if node.type != node.id else ""
     rule = "" if node.trigger_rule == "all_settled" else node.trigger_rule
-    marks = [one_line(kind, _LINE), _fan_out(node, end), rule, "added while it ran" if added else ""]
-    lines = [" · ".join(filter(None, marks)), *_ending(end)]
-    about = [f"{node.id} ({kind})" if kind else node.id, node.description]
-    about += [end.status, end.reason, end.error.message if end.error else ""] if end else []
-    return Box(
-        id=node.id,
-        head=one_line(node.id, _LINE),
-        lines=tuple(filter(None, lines)),
-        status=end.status if end else "waiting",
-        conditional=conditional,
-        tooltip=". ".join(one_line(part, _TOOLTIP).rstrip(".") for part in about if part),
-    )
+    marks = filter(None, (one_line(kind, _LINE), _fan_out(node, end), rule))
+    lines = filter(None, (" · ".join(marks), *_ending(end)))
+    return Box(node.id, one_line(node.id, _LINE), tuple(lines), end.status if end else "waiting", conditional)
 
 
 def _fan_out(node: Node, end: NodeResult | None) -> str:
@@ -170,73 +135,108 @@ def _ending(end: NodeResult | None) -> list[str]:
     """The outcome in a few short lines."""
     if end is None:
         return []
-    if end.status == "skipped":
-        return _wrap(f"skipped: {end.reason}" if end.reason else "skipped")
     marks = [
         end.status if end.status != "succeeded" else "",
         f"{end.attempts} attempts" if end.attempts > 1 else "",
         "" if end.duration is None else lasting(end.duration),
     ]
-    return [" · ".join(filter(None, marks)), *_wrap(end.error.summary() if end.error else "")]
-
-
-def _wrap(text: str) -> list[str]:
-    """A text on at most three lines."""
-    return wrap(one_line(text, 3 * _LINE), _LINE, max_lines=3, placeholder="…", break_on_hyphens=False)
+    why = end.error.summary() if end.error else end.reason if end.status == "skipped" else ""
+    lines = wrap(one_line(why, 3 * _LINE), _LINE, max_lines=3, placeholder="…", break_on_hyphens=False)
+    return [" · ".join(filter(None, marks)), *lines]
 
 
 def _arrows(nodes: Mapping[str, Node], ends: Mapping[str, NodeResult]) -> list[Arrow]:
     """Every route and dependency. Several between the same two nodes are one arrow."""
-    labels: dict[tuple[str, str], list[str]] = {}
+    routes: dict[tuple[str, str], list[str]] = {}
     for node in nodes.values():
-        for target, label in _ways(node):
-            labels.setdefault((node.id, target), []).append(label)
-    for node in nodes.values():
+        for target, label in _routes(node):
+            routes.setdefault((node.id, target), []).append(one_line(label, _LINE))
         for router in node.handles_error:
-            labels.setdefault((router, node.id), ["on error"])
+            routes.setdefault((router, node.id), ["on error"])
     for source, end in ends.items():
         for target in end.routed_to:
-            labels.setdefault((source, target), [])
-    arrows = [
-        _route(source, nodes[target], list(dict.fromkeys(conditions)), ends.get(source))
-        for (source, target), conditions in labels.items()
+            routes.setdefault((source, target), [])
+    pairs = {(source, node.id): [""] for node in nodes.values() for source in node.depends_on} | routes
+    return [
+        Arrow(
+            source,
+            target,
+            (source, target) in routes,
+            tuple(dict.fromkeys(filter(None, labels)))[:3],
+            _is_taken(ends.get(source), target, ends.get(target), (source, target) in routes),
+        )
+        for (source, target), labels in pairs.items()
         if source in nodes and target in nodes
     ]
-    for node in nodes.values():
-        for source in dict.fromkeys(node.depends_on):
-            if source in nodes and (source, node.id) not in labels:
-                taken = _is_delivered(ends.get(source), ends.get(node.id))
-                arrows.append(Arrow(source, node.id, False, (), taken, f"{node.id} depends on {source}"))
-    return arrows
 
 
-def _ways(node: Node) -> Iterator[tuple[str, str]]:
+def _routes(node: Node) -> Iterator[tuple[str, str]]:
     """The targets of a node, each with its condition in words."""
     condition = node.condition
     for target in node.on_success:
-        yield target, "on success" if condition is None else condition.describe(_TOOLTIP)
+        yield target, "on success" if condition is None else condition.describe()
     for target in node.on_failure:
         yield target, "on error" if condition is None else "else"
     for way in in_order(node.transitions):
-        when = "otherwise" if way.condition is None else way.condition.describe(_TOOLTIP)
-        yield way.to, f"{way.priority}: {when}"
+        yield way.to, f"{way.priority}: {'otherwise' if way.condition is None else way.condition.describe()}"
 
 
-def _route(source: str, target: Node, labels: list[str], end: NodeResult | None) -> Arrow:
-    waits = f", which also depends on {source}" if source in target.depends_on else ""
-    when = f": {' or '.join(labels)}" if labels else ""
-    return Arrow(
-        source=source,
-        target=target.id,
-        route=True,
-        labels=tuple(one_line(label, _LINE) for label in labels[:3]),
-        taken=target.id in end.routed_to if end else None,
-        tooltip=one_line(f"{source} routes to {target.id}{waits}{when}", _TOOLTIP),
-    )
-
-
-def _is_delivered(source: NodeResult | None, target: NodeResult | None) -> bool | None:
-    """Whether a dependency provided a value."""
-    if source is None or target is None:
+def _is_taken(source: NodeResult | None, target: str, end: NodeResult | None, route: bool) -> bool | None:
+    """Whether a route was chosen, or a dependency provided a value."""
+    if source is None or (end is None and not route):
         return None
-    return source.status == "succeeded" and target.status != "skipped"
+    if route:
+        return target in source.routed_to
+    return source.status == "succeeded" and end is not None and end.status != "skipped"
+
+
+# -- as mermaid
+
+_NO_MARKUP = str.maketrans("<>&", "‹›＆")
+"""Mermaid removes markup from a title and has no escapes for these characters there."""
+_HARMLESS = frozenset(" ,:;!?/()=+")
+
+
+def plan_to_mermaid(plan: Plan, result: PlanResult | None = None) -> str:
+    """The plan as a mermaid flowchart. Large plans are cut to mermaid's limits."""
+    most = 300
+    while True:
+        text = "\n".join(_lines(picture_of(plan, result, most))) + "\n"
+        if len(text) <= MOST_CHARACTERS or most <= 1:
+            return text
+        most = max(1, most * MOST_CHARACTERS // len(text) - 1)
+
+
+def _lines(picture: Picture) -> Iterator[str]:
+    names = {box.id: f"n{number}" for number, box in enumerate(picture.boxes)}
+    # Mermaid shrinks the whole picture to fit a long title.
+    if title := picture.verdict or picture.title:
+        yield from ("---", f"title: {json.dumps(title.translate(_NO_MARKUP), ensure_ascii=False)}", "---")
+    yield "flowchart TD"
+    for box in picture.boxes:
+        label = "<br/>".join(map(_safe, (f"{LOOKS[box.status].sign} {box.head}".strip(), *box.lines)))
+        shape = f'(["{label}"])' if box.conditional else f'["{label}"]'
+        yield f"    {names[box.id]}{shape}"
+    if picture.note:
+        yield f'    note["{_safe(picture.note)}"]'
+    for arrow in picture.arrows:
+        yield f"    {names[arrow.source]} {_line_of(arrow)} {names[arrow.target]}"
+    for status, look in LOOKS.items():
+        members = ",".join(names[box.id] for box in picture.boxes if box.status == status)
+        if members:
+            border = f"stroke:{look.colour},stroke-width:{look.border:g}px"
+            yield f"    classDef {status} fill:{look.ground},{border},color:#1a1a1a"
+            yield f"    class {members} {status}"
+
+
+def _line_of(arrow: Arrow) -> str:
+    line = "==>" if arrow.route and arrow.taken else "-.->" if arrow.route or arrow.taken is False else "-->"
+    label = "<br/>".join(map(_safe, arrow.labels))
+    return f'{line}|"{label}"|' if label else line
+
+
+def _safe(text: str) -> str:
+    """A text in a label. Characters other than letters, digits, spaces and harmless ones become numbers."""
+    return "".join(
+        letter if letter.isalnum() or letter in _HARMLESS else f"#{ord(letter)};" for letter in text
+    )

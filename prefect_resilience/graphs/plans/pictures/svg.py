@@ -1,18 +1,21 @@
 """A plan as one SVG document without references, readable on any background.
 
-The conditions of the routes to a node are at the top of its box. Colours are Okabe and Ito's, for
-colour-blind readers. Signs, words and line styles repeat the meaning.
+Layers by the longest path, from top to bottom, with straight arrows. The conditions of the routes to a node
+are at the top of its box. Colours are Okabe and Ito's, for colour-blind readers. Signs, words and line styles
+repeat the meaning.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
+from statistics import mean
+from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from prefect_resilience.base.text import FONT, element, number, rect, words
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.pictures.layout import lay_out
 from prefect_resilience.graphs.plans.pictures.picture import LOOKS, Arrow, Box, Picture, picture_of
 from prefect_resilience.graphs.plans.result import PlanResult
 
@@ -26,40 +29,113 @@ _HEAD, _LINE = 14.0, 11.0
 _ROW = 15.0
 _MARGIN = 20.0
 
+GAP = 26.0
+"""The gap between boxes side by side."""
+ROW_GAP = 48.0
+WIDEST_ROW = 12
+"""A layer with more boxes is split into several rows."""
+
+Size = tuple[float, float]
+Pair = tuple[str, str]
+"""The source and the target of an arrow."""
+
+
+class Place(NamedTuple):
+    """The place of a box, or of an arrow that passes a row."""
+
+    middle: float
+    top: float
+    bottom: float
+
+
+class Layout(NamedTuple):
+    """The places of the boxes, and the points of each arrow, in a drawing centred at x = 0 from y = 0."""
+
+    width: float
+    height: float
+    boxes: dict[str, Place]
+    ways: dict[Pair, list[tuple[float, float]]]
+
+
+def lay_out(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> Layout:
+    """Lay out boxes of these sizes and these arrows, which must have no cycle."""
+    rows = _rows(sizes, arrows)
+    row_of = {name: at for at, row in enumerate(rows) for name in row}
+    before: dict[str, list[str]] = {}
+    courses: dict[Pair, list[str]] = {}
+    for source, target in arrows:
+        course = courses[source, target] = [source]
+        for at in range(row_of[source] + 1, row_of[target]):
+            course.append(f"{source}\0{target}\0{at}")
+            rows[at].append(course[-1])
+            before[course[-1]] = [course[-2]]
+        before.setdefault(target, []).append(course[-1])
+    places: dict[str, Place] = {}
+    bottom = widest = 0.0
+    for row in rows:
+        row.sort(key=lambda name: mean([places[source].middle for source in before.get(name, ())] or [0.0]))
+        boxes = [sizes.get(name, (_ROW, 0.0)) for name in row]
+        x = -(sum(width for width, _ in boxes) + GAP * (len(row) - 1)) / 2
+        widest = max(widest, -2 * x)
+        top = bottom + (ROW_GAP if places else 0.0)
+        bottom = top + max(height for _, height in boxes)
+        for name, (width, height) in zip(row, boxes, strict=True):
+            places[name] = Place(x + width / 2, top, top + height if name in sizes else bottom)
+            x += width + GAP
+    ways = {
+        pair: _points([*map(places.__getitem__, course), places[pair[1]]]) for pair, course in courses.items()
+    }
+    return Layout(widest, bottom, {name: places[name] for name in sizes}, ways)
+
+
+def _points(course: Sequence[Place]) -> list[tuple[float, float]]:
+    """The points of an arrow: straight from row to row."""
+    source, *stops, target = course
+    passed = [(stop.middle, y) for stop in stops for y in (stop.top, stop.bottom)]
+    return [(source.middle, source.bottom), *passed, (target.middle, target.top)]
+
+
+def _rows(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> list[list[str]]:
+    """The boxes by the longest path to each."""
+    above: dict[str, list[str]] = {name: [] for name in sizes}
+    for source, target in arrows:
+        above[target].append(source)
+    layers: dict[str, int] = {}
+    for name in TopologicalSorter(above).static_order():
+        layers[name] = max((layers[source] + 1 for source in above[name]), default=0)
+    rows: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
+    for name in sizes:
+        rows[layers[name]].append(name)
+    return [row[first : first + WIDEST_ROW] for row in rows for first in range(0, len(row), WIDEST_ROW)]
+
+
+# -- the drawing
+
 Label = tuple[str, str]
 """A condition in words, and its colour."""
 
 
 def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
-    """The plan as an SVG document, with the outcome if there is a result.
-
-    The result may be of a run that is still running.
-    """
-    return draw(picture_of(plan, result))
-
-
-def draw(picture: Picture) -> str:
-    """The SVG document."""
+    """The plan as an SVG document, with the outcome if there is a result, also of a run that goes on."""
+    picture = picture_of(plan, result)
     labels = _labels(picture)
     sizes = {box.id: _box_size(box, labels[box.id]) for box in picture.boxes}
     layout = lay_out(sizes, [(arrow.source, arrow.target) for arrow in picture.arrows])
-    header = [(text, 16.0) for text in (picture.title,) if text]
-    header += [(text, 12.0) for text in (picture.verdict, picture.note) if text]
+    header = [text for text in (picture.title, picture.verdict, picture.note) if text]
     top = _MARGIN + 24 * len(header)
-    inner = max(layout.width, 240.0, *(text_width(text, size) for text, size in header))
+    inner = max(layout.width, 240.0, *(text_width(text, _HEAD) for text in header))
     width, height = inner + 2 * _MARGIN, top + layout.height + _MARGIN
     parts = [rect(0.5, 0.5, width - 1, height - 1, rx=8, fill="#ffffff", stroke="#d9d9d9")]
-    for row, (text, size) in enumerate(header):
-        parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, size, INK, bold=not row))
+    for row, text in enumerate(header):
+        parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, _HEAD, INK, bold=not row))
     parts.append(f'<g transform="translate({number(width / 2)} {number(top)})">')
     for arrow in sorted(picture.arrows, key=lambda arrow: bool(arrow.taken)):
         parts += _arrow(arrow, layout.ways[arrow.source, arrow.target])
     for box in picture.boxes:
-        parts += _box(box, labels[box.id], *layout.boxes[box.id], *sizes[box.id])
-    about = " - ".join(text for text in (picture.title or "plan", picture.verdict) if text)
+        parts += _box(box, labels[box.id], layout.boxes[box.id], sizes[box.id])
     size = f'{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
     start = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size} role="img" font-family="{FONT}">'
-    return "\n".join([start, element("title", about), *parts, "</g>", "</svg>"])
+    return "\n".join([start, element("title", " - ".join(header) or "plan"), *parts, "</g>", "</svg>"])
 
 
 def text_width(text: str, size: float) -> float:
@@ -80,14 +156,10 @@ def _labels(picture: Picture) -> dict[str, list[Label]]:
     return labels
 
 
-def _box_size(box: Box, labels: Sequence[Label]) -> tuple[float, float]:
+def _box_size(box: Box, labels: Sequence[Label]) -> Size:
     small = [*box.lines, *(label for label, _ in labels)]
-    widths = [text_width(_headline(box), _HEAD), *(text_width(line, _LINE) for line in small)]
+    widths = [text_width(f"✓ {box.head}", _HEAD), *(text_width(line, _LINE) for line in small)]
     return max(90.0, max(widths) + 22), 36.0 + _ROW * len(small)
-
-
-def _headline(box: Box) -> str:
-    return f"{LOOKS[box.status].sign} {box.head}".strip()
 
 
 def _arrow(arrow: Arrow, points: Sequence[tuple[float, float]]) -> Iterable[str]:
@@ -95,28 +167,25 @@ def _arrow(arrow: Arrow, points: Sequence[tuple[float, float]]) -> Iterable[str]
     colour = FAINT if arrow.taken is False else ROUTE if arrow.route else SMALL
     width = 1.4 if not arrow.taken else 3.2 if arrow.route else 2.2
     path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
-    yield f"<g>{element('title', arrow.tooltip)}"
     yield element("path", d=path, stroke=colour, stroke_width=width, stroke_dasharray=dashes, fill="none")
     x, y = points[-1]
-    yield element("path", d=f"M{number(x - 5)} {number(y - 10)}h10l-5 9z", fill=SMALL) + "</g>"
+    yield element("path", d=f"M{number(x - 5)} {number(y - 10)}h10l-5 9z", fill=SMALL)
 
 
-def _box(box: Box, labels: Sequence[Label], x: float, y: float, width: float, height: float) -> Iterable[str]:
-    look, middle = LOOKS[box.status], x + width / 2
-    yield f'<g class="node {box.status}">{element("title", box.tooltip)}'
+def _box(box: Box, labels: Sequence[Label], place: Place, size: Size) -> Iterable[str]:
+    look, (width, height), y = LOOKS[box.status], size, place.top
+    yield f'<g class="node {box.status}">{element("title", box.head)}'
     yield rect(
-        *(x, y, width, height),
+        *(place.middle - width / 2, y, width, height),
         rx=16 if box.conditional else 3,
         fill=look.ground,
         stroke=look.colour,
         stroke_width=look.border,
-        stroke_dasharray="5 3" if box.conditional and box.status in ("waiting", "skipped") else None,
     )
     for row, (label, colour) in enumerate(labels):
-        yield words(label, middle, y + 17 + _ROW * row, _LINE, colour, middle=True)
+        yield words(label, place.middle, y + 17 + _ROW * row, _LINE, colour, middle=True)
     y += _ROW * len(labels)
-    ink = SMALL if box.status == "skipped" else INK
-    yield words(_headline(box), middle, y + 23, _HEAD, ink, bold=True, middle=True)
+    yield words(f"{look.sign} {box.head}".strip(), place.middle, y + 23, _HEAD, INK, bold=True, middle=True)
     for row, line in enumerate(box.lines):
-        yield words(line, middle, y + 41 + _ROW * row, _LINE, SMALL, middle=True)
+        yield words(line, place.middle, y + 41 + _ROW * row, _LINE, SMALL, middle=True)
     yield "</g>"
