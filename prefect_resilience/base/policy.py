@@ -94,7 +94,7 @@ def sentence(model: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"{model.__name__} needs {place}: write {model.__name__}({place}=...)"
     written = "" if parts is not first["loc"] else f"={first['input']!r}"
-    return f"{model.__name__}({place}{written}): {_mend(first)}"
+    return f"{model.__name__}({place}{written}): {mend(first)}"
 
 
 _WHOLE = "write a whole number, as in 3"
@@ -108,7 +108,7 @@ _MENDS = {
     "bool_type": "write True or False",
     "bool_parsing": "write True or False",
     "string_type": 'write a string, as in "name"',
-    "dict_type": "write a mapping, as in {...}",
+    "dict_type": "write a mapping, as in {{...}}",
     "list_type": "write a list, as in [...]",
     "tuple_type": "write a list, as in [...]",
     "greater_than": "write more than {gt:g}",
@@ -119,7 +119,8 @@ _MENDS = {
 """The correction in the message, by pydantic's type of error."""
 
 
-def _mend(error: Any) -> str:
+def mend(error: Any) -> str:
+    """What to write instead, for a mistake that pydantic found."""
     details = error.get("ctx", {})
     if error["type"] in {"literal_error", "enum"}:
         names = re.findall(r"'([^']+)'", details["expected"])

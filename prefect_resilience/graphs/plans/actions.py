@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
@@ -20,7 +20,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.builtin import mistakes_of_voting, run_quorum, run_subplan, run_vote
 from prefect_resilience.graphs.plans.model import QUORUM, SUBPLAN, VOTE, Node
 from prefect_resilience.graphs.plans.parameters import Parameter, documentation_of, parameters_of
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake
+from prefect_resilience.graphs.plans.reading.mistakes import Wrong
 from prefect_resilience.graphs.plans.templates import has_template
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -165,18 +165,13 @@ class Actions:
         actions = (self.get(name) for name in self.names())
         return [action.spec() for action in actions if action is not None]
 
-    def mistakes(self, node: Node, place: str) -> list[Mistake]:
-        """The mistakes in a node's type and input, each with its place: `tasks[3].input.query`."""
+    def mistakes(self, node: Node, /) -> list[Wrong]:
+        """The mistakes in a node's type and input, each with its place in the node."""
         action = self.get(node.type)
         if action is None:
-            return [Mistake(f"{place}.type", self._unknown(node.type))]
-        offered = {*node.input, node.map.item} if node.map else {*node.input}
-        return [
-            *_not_taken(action, node, place),
-            *_missing(action, offered, place),
-            *_misfits(action, node, place),
-            *(mistakes_of_voting(node, place, self) if action.target in (run_quorum, run_vote) else ()),
-        ]
+            return [(("type",), self._unknown(node.type))]
+        wrong = [(("input", *place), says) for place, says in _wrong_input(action, node)]
+        return wrong + (mistakes_of_voting(node, self) if action.target in (run_quorum, run_vote) else [])
 
     def _unknown(self, name: str) -> str:
         own = [action for action in self.names() if action not in BUILT_IN]
@@ -262,38 +257,21 @@ def _import_module(module: object) -> None:
         ) from error
 
 
-def _not_taken(found: Action, node: Node, place: str) -> list[Mistake]:
-    if found.takes_any:
-        taken = [name for name in node.input if name in RESERVED]
-        says = "is an option of Prefect's tasks, and cannot be an input: write another name"
-        return [Mistake(f"{place}.input.{name}", f"{name!r} {says}") for name in taken]
-    return [
-        Mistake(f"{place}.input.{name}", _no_such(found, name))
-        for name in node.input
-        if name not in found.parameters
-    ]
-
-
-def _no_such(found: Action, name: str) -> str:
-    names = [option for option in found.parameters if option != ERROR]
-    if not names:
-        return f"{name!r} is not an input of {found.name!r}, which has no inputs"
-    return f"{name!r} is not an input of {found.name!r}{nearest(name, names)}"
-
-
-def _missing(found: Action, offered: set[str], place: str) -> list[Mistake]:
-    return [
-        Mistake(f"{place}.input", f"{found.name!r} needs {name!r}: write it in the input")
-        for name, parameter in found.parameters.items()
-        if parameter.required and name not in offered and name != ERROR
-    ]
-
-
-def _misfits(found: Action, node: Node, place: str) -> list[Mistake]:
-    """Literal inputs that do not fit the annotation of their parameter."""
-    mistakes: list[Mistake] = []
+def _wrong_input(found: Action, node: Node) -> Iterator[Wrong]:
+    """Inputs that the action does not take, that it misses, and literals that do not fit."""
+    for name in node.input:
+        if found.takes_any and name in RESERVED:
+            says = "is an option of Prefect's tasks, and cannot be an input: write another name"
+            yield (name,), f"{name!r} {says}"
+        elif not found.takes_any and name not in found.parameters:
+            names = [option for option in found.parameters if option != ERROR]
+            near = nearest(name, names) if names else ", which has no inputs"
+            yield (name,), f"{name!r} is not an input of {found.name!r}{near}"
+    offered = {*node.input, ERROR, *([node.map.item] if node.map else ())}
+    for name, parameter in found.parameters.items():
+        if parameter.required and name not in offered:
+            yield (), f"{found.name!r} needs {name!r}: write it in the input"
     for name, value in node.input.items():
         parameter = found.parameters.get(name)
         if parameter is not None and not has_template(value) and (why := parameter.refuses(value)):
-            mistakes.append(Mistake(f"{place}.input.{name}", why))
-    return mistakes
+            yield (name,), why

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.data import is_text
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, quote
+from prefect_resilience.graphs.plans.reading.mistakes import Wrong, quote
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.rounds import Votes
@@ -76,51 +76,40 @@ def run_vote(answers: list[Any], need: int | None = None, key: str | None = None
     raise votes.failure()
 
 
-def mistakes_of_voting(node: Node, place: str, actions: Actions) -> list[Mistake]:
+def mistakes_of_voting(node: Node, actions: Actions) -> list[Wrong]:
     """The mistakes in the literal input of a `quorum` or a `vote`."""
-    inputs = node.input
-    mistakes: list[Mistake] = []
-    voters: Any = inputs.get("of" if node.type == QUORUM else "answers")
+    wrong: list[Wrong] = []
+    voters: Any = node.input.get("of" if node.type == QUORUM else "answers")
     of = cast("list[Any]", voters) if isinstance(voters, list | tuple) else None
-    need, key = inputs.get("need"), inputs.get("key")
+    need, key = node.input.get("need"), node.input.get("key")
     if need is not None and not has_template(need):
         most = len(of) if of else None
         if isinstance(need, bool) or not isinstance(need, int) or need < 1 or (most and need > most):
             upto = f"from 1 to {most}" if most else "of at least 1"
-            mistakes.append(Mistake(f"{place}.input.need", f"write a whole number {upto}, not {quote(need)}"))
+            wrong.append((("input", "need"), f"write a whole number {upto}, not {quote(need)}"))
     if isinstance(key, str) and not has_template(key):
         try:
             check_path(key)
         except PathError as error:
-            mistakes.append(Mistake(f"{place}.input.key", str(error)))
+            wrong.append((("input", "key"), str(error)))
     if node.type == QUORUM and of is not None:
-        mistakes += _of_voters(of, inputs.get("input"), node, place, actions)
-    return mistakes
+        wrong += dict.fromkeys(_of_voters(of, node, actions))
+    return wrong
 
 
-def _of_voters(of: Sequence[Any], given: Any, node: Node, place: str, actions: Actions) -> list[Mistake]:
+def _of_voters(of: Sequence[Any], node: Node, actions: Actions) -> Iterator[Wrong]:
     if not of:
-        return [Mistake(f"{place}.input.of", _EMPTY)]
-    mistakes: list[Mistake] = []
-    inner: Mapping[str, Any] = cast("Any", given) if isinstance(given, Mapping) else {}
+        yield ("input", "of"), "write the names of the actions to call"
+    given: Any = node.input.get("input") or {}
     for number, name in enumerate(of):
-        place_of_name = f"{place}.input.of[{number}]"
+        place = ("input", "of", number)
         if not isinstance(name, str) or has_template(name):
-            mistakes.append(Mistake(place_of_name, f"write the name of an action, not {quote(name)}"))
+            yield place, f"write the name of an action, not {quote(name)}"
         elif actions.get(name) is None:
-            mistakes.append(
-                Mistake(place_of_name, f"unknown action {name!r}{nearest(name, actions.names())}")
-            )
-        elif not isinstance(given, str):
-            voter = node.model_copy(update={"type": name, "input": dict(inner), "map": None})
-            mistakes += [
-                Mistake(mistake.place.replace(f"{place}.input", f"{place}.input.input", 1), mistake.message)
-                for mistake in actions.mistakes(voter, place)
-            ]
-    return list(dict.fromkeys(mistakes))
-
-
-_EMPTY = "write the names of the actions to call"
+            yield place, f"unknown action {name!r}{nearest(name, actions.names())}"
+        elif isinstance(given, Mapping):
+            voter = node.model_copy(update={"type": name, "input": {**given}, "map": None})
+            yield from ((("input", *inside), says) for inside, says in actions.mistakes(voter))
 
 
 def majority(need: int | None, voters: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, Self
 
@@ -16,7 +16,6 @@ from pydantic import (
     ModelWrapValidatorHandler,
     Strict,
     ValidationError,
-    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -28,10 +27,11 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
     PARTS,
     Mistake,
     PlanError,
-    as_validation_error,
-    mistakes_of,
-    quote,
+    Wrong,
+    placed,
+    sentences_of,
 )
+from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.policy import Retry
 
 if TYPE_CHECKING:
@@ -52,18 +52,9 @@ RetryPolicy = Annotated[Retry, BeforeValidator(fields.retry_policy), fields.Retr
 
 
 class CheckedActions(Protocol):
-    """Actions that can check a node. `place` is the node's place in the plan: `tasks[3]`."""
+    """Actions that can check a node. The places of the mistakes begin in the node."""
 
-    def mistakes(self, node: Node, place: str, /) -> list[Mistake]: ...
-
-
-@dataclass
-class Asked:
-    """Pydantic's context while a plan is read: the actions and inputs to check, and the mistakes so far."""
-
-    actions: CheckedActions | None = None
-    inputs: Mapping[str, Any] | None = None
-    mistakes: list[Mistake] = field(default_factory=list[Mistake])
+    def mistakes(self, node: Node, /) -> list[Wrong]: ...
 
 
 class PlanPart(Policy):
@@ -73,7 +64,7 @@ class PlanPart(Policy):
         try:
             super(Policy, self).__init__(**values)
         except ValidationError as error:
-            raise PlanError(mistakes_of(error, type(self), values), type(self).__name__) from None
+            raise PlanError(placed(sentences_of(error, type(self)), values), type(self).__name__) from None
 
     # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -90,6 +81,9 @@ class PlanTransition(PlanPart):
 
     to: Text = Field(
         validation_alias=AliasChoices("to", "to_node_id"), description="The id of the node that runs next."
+    )
+    from_node_id: Text | None = Field(
+        default=None, description="The node that it leaves; needed only beside the nodes."
     )
     priority: Whole = Field(
         default=0, description="The lowest is tried first; equal ones in the given order."
@@ -130,12 +124,10 @@ class Cache(PlanPart):
     )
 
 
-def _cache(value: Any) -> Any:
-    if isinstance(value, bool | Cache):
-        return value
-    if isinstance(value, Mapping):
-        return Cache.model_validate(value)
-    raise ValueError(f"write true, false, or an object with ttl and key, not {quote(value)}")
+class NodeCircuit(PlanPart, CircuitPolicy):
+    """A circuit's name and its options."""
+
+    name: Text = Field(description="The circuit's name, a template over the action's parameters.")
 
 
 class Execution(PlanPart):
@@ -145,6 +137,12 @@ class Execution(PlanPart):
         default=None, gt=0, description="The timeout of one attempt, in milliseconds."
     )
     retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to retry.")
+
+
+_BEFORE_POLICIES = {"backoff": "constant", "initial_delay_ms": 100}
+"""The delay of the older field `retries`."""
+_CIRCUIT = "a circuit's name, or an object with its name"
+_CACHE = "true, false, or an object with ttl and key"
 
 
 class Node(PlanPart):
@@ -162,6 +160,7 @@ class Node(PlanPart):
     cell_type: Text | None = Field(default=None, description="A label, shown with the node.")
     input: dict[str, Any] = Field(
         default_factory=dict[str, Any],
+        validation_alias=AliasChoices("input", "implementation"),
         description="The action's parameters; strings may have templates such as {{kg_query.output.text}}.",
     )
     depends_on: Names = Field(default=(), description="The nodes that must end before this one starts.")
@@ -184,25 +183,30 @@ class Node(PlanPart):
         default=(), description="Routes to other nodes; the first one that holds is taken."
     )
     retry_policy: RetryPolicy | None = Field(default=None, description="Whether and when to retry.")
+    retries: Annotated[Whole, Field(ge=0)] | None = Field(
+        default=None, description="The older form of retry_policy: retries, each after 0.1 s."
+    )
     timeout_ms: Number | None = Field(
         default=None, gt=0, description="The timeout of one attempt, in milliseconds."
     )
     execution: Execution | None = Field(
         default=None, description="An alternative place for retry_policy and timeout_ms."
     )
-    circuit: Annotated[str | dict[str, Any] | None, BeforeValidator(fields.circuit)] = Field(
+    circuit: Annotated[str | NodeCircuit | None, fields.either(NodeCircuit, str, form=_CIRCUIT)] = Field(
         default=None, description="A circuit's name, or an object with its name and its options."
     )
     effect: Annotated[str | dict[str, Any] | None, BeforeValidator(fields.effect)] = Field(
         default=None, description="idempotent, conditional or external, or an object with kind and key."
     )
-    cache: Annotated[bool | Cache, BeforeValidator(_cache)] = Field(
+    cache: Annotated[bool | Cache, fields.either(Cache, bool, form=_CACHE)] = Field(
         default=False, description="true, or an object with ttl and key: keep the output for other runs."
     )
     map: FanOut | None = Field(default=None, description="Run the action once for each item of a list.")
 
     @property
     def retry(self) -> Retry | None:
+        if self.retries is not None:
+            return Retry.model_validate({"max_retries": self.retries, **_BEFORE_POLICIES})
         return self.retry_policy or (self.execution.retry_policy if self.execution else None)
 
     @property
@@ -265,7 +269,8 @@ class Bounds(PlanPart):
     )
 
 
-PARTS.update(transitions=PlanTransition, execution=Execution, map=FanOut, cache=Cache, bounds=Bounds)
+PARTS.update(transitions=PlanTransition, execution=Execution, map=FanOut, cache=Cache)
+PARTS.update(bounds=Bounds, circuit=NodeCircuit)
 
 
 class PlanHead(PlanPart):
@@ -280,6 +285,9 @@ class PlanHead(PlanPart):
         description="Values for templates such as {{inputs.name}}; a run may override them.",
     )
     bounds: Bounds = Field(default=Bounds(), description="Limits on the size and the duration of a run.")
+    transitions: Annotated[tuple[PlanTransition, ...], BeforeValidator(fields.items)] = Field(
+        default=(), exclude=True, description="Transitions of nodes, each with its from_node_id."
+    )
 
 
 class Plan(PlanHead):
@@ -290,26 +298,21 @@ class Plan(PlanHead):
     )
 
     def __init__(self, /, **values: Any) -> None:
-        context = Asked()
         try:
-            self.__pydantic_validator__.validate_python(values, self_instance=self, context=context)
-        except ValidationError:
-            raise PlanError(context.mistakes) from None
+            super(Policy, self).__init__(**values)
+        except ValidationError as error:
+            raise error.errors()[0].get("ctx", {})["error"] from None
 
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
 
     @model_validator(mode="wrap")
     @classmethod
-    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+    def _read(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return data
         from prefect_resilience.graphs.plans.reading.reading import read_fields
 
-        context = info.context if isinstance(info.context, Asked) else Asked()
-        values = read_fields(data, context)
-        if context.mistakes:
-            raise as_validation_error(cls.__name__, context.mistakes)
-        return handler(values)
+        return handler(read_fields(data))
 
     @classmethod
     def from_file(cls, path: str | Path) -> Plan:

@@ -46,7 +46,7 @@ from prefect_resilience.graphs.plans.lookups import (
     step_into,
     within,
 )
-from prefect_resilience.graphs.plans.reading.mistakes import Names, inside, quote, shorten
+from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, inside, quote, shorten
 
 LONGEST_TEMPLATE = 100_000
 LONGEST_CACHED = 2_000
@@ -293,11 +293,11 @@ _ALLOWED = {
 
 def has_template(value: Any) -> bool:
     """Whether a value contains a template."""
-    return any(True for _ in texts(value, ""))
+    return any(True for _ in texts(value))
 
 
-def texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Every template in a value, with its place: `input.prompts[1]`."""
+def texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every template in a value, with its place."""
     if isinstance(value, str):
         if "{" in value and MARKS.search(value):
             yield place, value
@@ -305,12 +305,12 @@ def texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
         parts: Any = cast("Any", value)
         for key, part in parts.items() if isinstance(value, dict | Mapping) else enumerate(parts):
             if isinstance(part, str | dict | list | tuple | Mapping):
-                yield from texts(part, inside(place, key))
+                yield from texts(part, (*place, key))
 
 
 def references(value: Any, *, names: Collection[str] = ITEM_NAMES) -> set[str]:
     """The ids of the nodes that a value's templates use. `names` are the other names of a fan-out."""
-    paths = (path for _, text in texts(value, "") for path in read_template(text).paths)
+    paths = (path for _, text in texts(value) for path in read_template(text).paths)
     return {path.root for path in paths if is_node(path, names)}
 
 

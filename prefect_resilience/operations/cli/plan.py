@@ -22,7 +22,7 @@ from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec
-from prefect_resilience.graphs.plans.model import Asked, Plan
+from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.pictures.picture import counts_of, plan_to_mermaid
 from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
@@ -86,7 +86,7 @@ def run(
     import_actions(actions)
     try:
         # Mistakes that are visible before a run are reported without one.
-        plan = _read_plan(file, Asked(Actions.of(), values))
+        plan = _read_plan(file, Actions.of(), values)
         _check_names(values, plan)
         with _patient_api(), output_of_others():
             # A file is passed as such, so that subplans are found in the same folder.
@@ -197,12 +197,12 @@ def _print(text: str) -> None:
 # -- plans and their mistakes
 
 
-def _read_plan(file: str, asked: Asked | None = None) -> Plan:
+def _read_plan(file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None) -> Plan:
     """Read a plan from a file or stdin. Raises PlanError with every mistake; an unreadable file is one."""
     if file != STDIN:
-        return from_file(file, asked)
+        return from_file(file, actions, inputs)
     try:
-        return from_text(sys.stdin.buffer.read().decode("utf-8-sig"), asked, "stdin")
+        return from_text(sys.stdin.buffer.read().decode("utf-8-sig"), actions, inputs, "stdin")
     except UnicodeDecodeError as error:
         raise PlanError([Mistake("", _why(error))], "stdin") from None
 
@@ -211,7 +211,7 @@ def _check(file: str, actions: Actions | None) -> dict[str, Any]:
     """Every mistake in one file. `nodes` is None if the file is not a readable plan."""
     report: dict[str, Any] = {"file": _name(file), "valid": True, "actions_checked": actions is not None}
     try:
-        return {**report, "nodes": len(_read_plan(file, Asked(actions)).tasks), "mistakes": []}
+        return {**report, "nodes": len(_read_plan(file, actions).tasks), "mistakes": []}
     except PlanError as error:
         return {**report, "valid": False, "nodes": None, "mistakes": _mistakes(file, error)}
 

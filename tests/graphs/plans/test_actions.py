@@ -20,6 +20,7 @@ from prefect_resilience import ConfigurationError, ErrorContext, resilient_task
 from prefect_resilience.graphs.plans.actions import BUILT_IN, REGISTERED, Actions, action
 from prefect_resilience.graphs.plans.model import Node
 from prefect_resilience.graphs.plans.parameters import parameters_of
+from prefect_resilience.graphs.plans.reading.mistakes import place_text
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +52,7 @@ def search(
 
 def said(actions: Actions, **node: Any) -> list[str]:
     made = Node.model_validate({"id": "n", "type": "search", **node})
-    return [str(mistake) for mistake in actions.mistakes(made, "tasks[3]")]
+    return [f"{place_text(place, 'tasks[3]')}: {says}" for place, says in actions.mistakes(made)]
 
 
 # -- registering

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import Retry
-from prefect_resilience.graphs.plans.model import Node, Plan, PlanTransition
+from prefect_resilience.graphs.plans.model import Node, Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 
 EXISTS = {"type": "exists", "field": {"type": "field", "path": "state._last_error"}}
@@ -71,7 +71,7 @@ def test_older_and_other_words_are_read() -> None:
     assert [(way.to, way.priority, str(way.condition)) for way in a.transitions] == [
         ("c", 2, "state._last_error exists")
     ]
-    assert b.transitions == (PlanTransition(to="c"), PlanTransition(to="c", priority=1))
+    assert [(way.to, way.priority) for way in b.transitions] == [("c", 0), ("c", 1)]
     assert Plan(**read.model_dump(mode="json", by_alias=True)) == read
 
 
@@ -95,23 +95,24 @@ def test_what_cannot_be_read_is_told_where_it_was_written() -> None:
     )
     beside = "cannot be combined with a retry_policy: leave it out"
     assert found == [
-        "tasks[0].implementation: means the same as input: write only one of them",
+        "transitions[3].priority: write a whole number, not '1'",
+        "transitions[4]: write a mapping, not 5",
+        "tasks[0].implementation: unknown field",
+        "transitions[0].from_node_id: is missing: the node that the transition leaves",
+        "transitions[1].from_node_id: unknown node 'z'; write one of a, b, c, d, e, f, g",
+        "transitions[2].to: unknown node 'nowhere'; write one of a, b, c, d, e, f, g",
         f"tasks[1].retries: {beside}",
         f"tasks[2].retries: {beside}",
+        "tasks[3].retries: write a whole number, not true",
+        "tasks[4].implementation: write a mapping, not 5",
         "tasks[5].transitions[0].from_node_id: 'a' is another node: write the transition there, "
         "or leave this out",
-        "transitions[0].from_node_id: is missing: the id of the node that the transition leaves",
-        "transitions[1].from_node_id: unknown node 'z'; write one of a, b, c, d, e, f, g",
-        "transitions[4]: write an object, not 5",
-        "transitions[5].from_node_id: write this transition in the node's own transitions",
-        "transitions[3].priority: write a whole number, not '1'",
-        "transitions[2].to: unknown node 'nowhere'; write one of a, b, c, d, e, f, g",
-        "tasks[3].retries: write a whole number of at least 0, not true",
-        "tasks[4].implementation: write an object, not 5",
     ]
     assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not an object"]
 
 
 def test_transitions_of_a_plan_spare_a_node_whose_own_are_no_list() -> None:
-    found = mistakes({"id": "a", "transitions": 5}, transitions=[{"from_node_id": "a", "to": "a"}])
+    found = mistakes(
+        {"id": "a", "transitions": 5}, {"id": "b"}, transitions=[{"from_node_id": "a", "to": "b"}]
+    )
     assert found == ["tasks[0].transitions: write a list, not 5"]

@@ -11,7 +11,7 @@ import pytest
 
 from prefect_resilience import Retry, path
 from prefect_resilience.graphs.plans.model import Node, Plan
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, PlanError
+from prefect_resilience.graphs.plans.reading.mistakes import Names, PlanError, Wrong
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 
 
@@ -53,33 +53,32 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"transitions": [{"to_node_id": 5}]}, "transitions[0].to_node_id: write a string, not 5"),
         ({"transitions": [{"to": "b", "priority": True}]}, "transitions[0].priority: write a whole number, not true"),
         ({"transitions": {"to": "b"}}, "transitions: write a list, not an object"),
-        ({"transitions": [5]}, "transitions[0]: write an object, not 5"),
+        ({"transitions": [5]}, "transitions[0]: write a mapping, not 5"),
         ({"trigger_rule": "all_sucess"}, "trigger_rule: unknown value 'all_sucess'; did you mean 'all_success'?"),
-        ({"timeout_ms": 0}, "timeout_ms: write a number above 0, not 0"),
+        ({"timeout_ms": 0}, "timeout_ms: write more than 0, not 0"),
         ({"timeout_ms": True}, "timeout_ms: write a number, not true"),
-        ({"retry_policy": {"max_retries": "3"}}, "retry_policy.max_retries: write a whole number of at least 0, not '3'"),
+        ({"retry_policy": {"max_retries": "3"}}, "retry_policy.max_retries: write a number of at least 0, not '3'"),
         ({"retry_policy": {"initial_delay_ms": -5}}, "retry_policy.initial_delay_ms: write a number of at least 0, not -5"),
         ({"retry_policy": {"jitter_fraction": "x"}}, "retry_policy.jitter_fraction: write a number of at least 0, not 'x'"),
-        ({"retry_policy": {"attempts": 0}}, "retry_policy.attempts: write a number of at least 1, not 0"),
-        ({"retry_policy": {"max_attempts": 0}}, "retry_policy.max_attempts: write a number of at least 1, not 0"),
+        ({"retry_policy": {"attempts": 0}}, "retry_policy.attempts: write at least 1, not 0"),
+        ({"retry_policy": {"max_attempts": 0}}, "retry_policy.max_attempts: write at least 1, not 0"),
         ({"retry_policy": "often"}, "retry_policy: write an object such as {\"max_retries\": 3}, not 'often'"),
-        ({"retry_policy": {"backoff": {"kind": "expo"}}}, "retry_policy.backoff.kind: unknown value 'expo'; write one of constant, decorrelated, exponential, linear, none, schedule"),
-        ({"retry_policy": {"backoff": {"kind": 5}}}, "retry_policy.backoff.kind: write a string, not 5"),
+        ({"retry_policy": {"backoff": {"kind": "expo"}}}, "retry_policy.backoff: Backoff(kind='expo'): unknown value 'expo'; write one of constant, decorrelated, exponential, linear, none, schedule"),
+        ({"retry_policy": {"backoff": {"kind": 5}}}, "retry_policy.backoff: Backoff(kind=5): unknown value 5; write one of constant, decorrelated, exponential, linear, none, schedule"),
         ({"retry_policy": {"by_category": {"rate_limits": {}}}}, "retry_policy.by_category.rate_limits: unknown error category 'rate_limits'; did you mean 'rate_limit'?"),
-        ({"retry_policy": {"by_category": {"rate_limit": {"atempts": 2}}}}, "retry_policy.by_category.rate_limit.atempts: unknown field; did you mean 'attempts'?"),
+        ({"retry_policy": {"by_category": {"rate_limit": {"atempts": 2}}}}, "retry_policy.by_category.rate_limit: Retry has no option 'atempts'; did you mean 'attempts'?"),
         ({"retry_policy": {"retryable_errors": ["rate_limits"]}}, "retry_policy.retryable_errors: unknown error category 'rate_limits'; did you mean 'rate_limit'?"),
         ({"retry_policy": 1, "execution": {"retry_policy": 1}}, "execution.retry_policy: retry_policy is written here and in the node itself: write one of them"),
         ({"timeout_ms": 5, "execution": {"timeout_ms": 5}}, "execution.timeout_ms: timeout_ms is written here and in the node itself: write one of them"),
-        ({"circuit": {"open_for": 5}}, 'circuit: has no name: write {"name": "llm", ...}'),
+        ({"circuit": {"open_for": 5}}, "circuit.name: is missing: the circuit's name, a template over the action's parameters"),
         ({"circuit": {"name": "c", "open_fr": 5}}, "circuit.open_fr: unknown field; did you mean 'open_for'?"),
-        ({"circuit": {"name": "c", "open_for": -5}}, "circuit.open_for: write a number of at least 0, not -5"),
+        ({"circuit": {"name": "c", "open_for": -5}}, "circuit.open_for: write at least 0, not -5"),
         ({"circuit": 5}, "circuit: write a circuit's name, or an object with its name, not 5"),
-        ({"circuit": " "}, "circuit: is empty: write a name"),
         ({"effect": "externl"}, "effect: 'externl' is not a kind of effect; did you mean 'external'?"),
         ({"effect": {"key": "k"}}, "effect: null is not a kind of effect; write one of conditional, external, idempotent"),
-        ({"cache": {"ttl": -1}}, "cache.ttl: write a number above 0, not -1"),
+        ({"cache": {"ttl": -1}}, "cache.ttl: write more than 0, not -1"),
         ({"cache": "yes"}, "cache: write true, false, or an object with ttl and key, not 'yes'"),
-        ({"input": 5}, "input: write an object, not 5"),
+        ({"input": 5}, "input: write a mapping, not 5"),
         ({"input": {"x": {1, 2}}}, "input.x: write a JSON value, not a set"),
         ({"input": {1: 2}}, "input: 1 is not a key: write a string"),
         ({"input": {"x": float("inf")}}, "input.x: write a finite number, not inf"),
@@ -88,11 +87,11 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"depends_on": "b", "input": {"p": "{{b.outptu.x}}"}}, "input.p: {{ b.outptu.x }}: a node has no field 'outptu'; did you mean 'output'?"),
         ({"input": {"p": "{{a.output}}"}}, "input.p: 'a' uses its own output, which does not exist before it has run"),
         ({"input": {"p": "{{b.output}}"}}, "input.p: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
-        ({"on_success": ["b"], "input": {"p": "{{b.output}}"}}, "input.p: 'b' runs after 'a', so its output does not exist yet"),
+        ({"on_success": ["b"], "input": {"p": "{{b.output}}"}}, "input.p: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
         ({"cache": {"key": "{{b.output}}"}}, "cache.key: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
         ({"condition": {"type": "exists", "path": "x", "source_task": "b"}}, "condition.source_task: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
         ({"condition": {"type": "not", "condition": {"type": "exists", "path": "x", "source_task": "c"}}}, "condition.condition.source_task: unknown node 'c'; write one of a, b"),
-        ({"transitions": [{"to": "b", "condition": {"type": "all", "conditions": [COMPARISON | {"operator": "gt", "source_task": "b"}]}}]}, "transitions[0].condition.conditions[0].source_task: 'b' runs after 'a', so its output does not exist yet"),
+        ({"transitions": [{"to": "b", "condition": {"type": "all", "conditions": [COMPARISON | {"operator": "gt", "source_task": "b"}]}}]}, "transitions[0].condition.conditions[0].source_task: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
         ({"map": {"over": "b.output"}}, "map.over: write a list, or a template that gives one, such as {{load.output.items}}, not 'b.output'"),
         ({"map": {"over": "{{b.output}}"}}, "map.over: 'b' may not have ended when 'a' runs: add 'b' to depends_on"),
         ({"map": {"over": "{{item}}"}}, "map.over: {{ item }}: 'item' exists only in the input of a node with 'map'"),
@@ -132,9 +131,9 @@ def test_ids(name: Any, says: str) -> None:
         ({"intend": "x"}, "intend: unknown field; did you mean 'intent'?"),
         ({"bounds": {"node": 5}}, "bounds.node: unknown field; did you mean 'nodes'?"),
         ({"bounds": {"nodes": 1}}, "tasks: 2 nodes are more than the 1 that bounds.nodes allows"),
-        ({"bounds": {"depth": 51}}, "bounds.depth: write a number of at most 50, not 51"),
+        ({"bounds": {"depth": 51}}, "bounds.depth: write at most 50, not 51"),
         ({"name": 5}, "name: write a string, not 5"),
-        ({"inputs": [1]}, "inputs: write an object, not a list"),
+        ({"inputs": [1]}, "inputs: write a mapping, not a list"),
         ({"inputs": {"x": float("nan")}}, "inputs.x: write a finite number, not nan"),
     ],
 )  # fmt: skip
@@ -178,20 +177,20 @@ def test_every_mistake_at_once_and_none_hides_another() -> None:
         "intents: unknown field; did you mean 'intent'?",
         "tasks[0].depends_on[1]: write a string, not 7",
         "tasks[0].transitions[0].priority: write a whole number, not '1'",
-        "tasks[0].transitions[2]: write an object, not 3",
+        "tasks[0].transitions[2]: write a mapping, not 3",
         "tasks[0].wrong: unknown field",
         "tasks[0].depends_on[0]: unknown node 'x'; write one of a, b c",
         "tasks[0].depends_on[2]: unknown node 'b'; write one of a, b c",
         "tasks[0].transitions[0].to: unknown node 'zz'; write one of a, b c",
         "tasks[0].transitions[1].to: unknown node 'yy'; write one of a, b c",
         "tasks[1]: write a node, an object with id and type, not 5",
-        "tasks[2].id: 'a' is already the id of tasks[0]: write another id",
+        "tasks[2].id: 'a' is already the id of tasks[0]: write another name",
         "tasks[2].on_success: unknown node 'nope'; write one of a, b c",
         "tasks[2].input.p: {{ missing.output }}: unknown node 'missing'; write one of a, b c",
         "tasks[3].id: is missing: the node's id, also in templates: letters, digits, _ and -",
         "tasks[4].input.p: write a finite number, not nan",
         "tasks[4].id: 'b c' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'b_c'",
-        "tasks[4].retry_policy.attempts: write a number of at least 1, not 0",
+        "tasks[4].retry_policy.attempts: write at least 1, not 0",
         "tasks[4].handles_error[0]: unknown node 'q'; write one of a, b c",
     ]
 
@@ -245,8 +244,8 @@ def test_nodes_written_in_python_are_looked_at_too() -> None:
 
 
 class Actions:
-    def mistakes(self, node: Node, place: str) -> list[Mistake]:
-        return [] if node.type == "x" else [Mistake(f"{place}.type", f"unknown action {node.type!r}")]
+    def mistakes(self, node: Node, /) -> list[Wrong]:
+        return [] if node.type == "x" else [(("type",), f"unknown action {node.type!r}")]
 
 
 def test_what_actions_and_inputs_say() -> None:
@@ -321,7 +320,7 @@ def test_corners() -> None:
     for _ in range(5000):
         deep = [deep]
     assert one(input={"p": deep}, wrong=1) == [
-        "tasks[0].input.p" + "[0]" * 18 + "…: is nested more than 100 levels deep: reduce the nesting",
+        "tasks[0].input.p" + "[0]" * 16 + "…: is nested more than 100 levels deep: reduce the nesting",
         "tasks[0].wrong: unknown field",
     ]
     assert read_plan(

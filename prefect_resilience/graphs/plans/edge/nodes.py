@@ -17,16 +17,15 @@ from prefect.context import TaskRunContext
 from prefect.results import should_persist_result
 from prefect.tasks import Task
 from prefect.utilities.hashing import hash_objects
-from pydantic import ValidationError
 
 from prefect_resilience.base.naming import template_fields
-from prefect_resilience.base.policy import nearest, sentence
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.actions import ERROR, Action, Actions
-from prefect_resilience.graphs.plans.model import Cache, Node
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake
+from prefect_resilience.graphs.plans.model import Cache, Node, NodeCircuit
+from prefect_resilience.graphs.plans.reading.mistakes import Place, Wrong
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.registry import circuit_in_use
@@ -53,14 +52,14 @@ class TaskFactory:
     def __init__(self, actions: Actions, nodes: Iterable[Node] = ()) -> None:
         self.actions = actions
         self._made: dict[tuple[str, ...], AnyTask] = {}
-        self._checked: dict[tuple[str, ...], tuple[str, str]] = {}
+        self._checked: dict[tuple[str, ...], list[Wrong]] = {}
         self._circuits: dict[str, CircuitBreaker] = {}
         self.expect(nodes)
 
     def expect(self, nodes: Iterable[Node]) -> None:
         """Make the circuits that nodes define, for nodes that only name them. Mistakes are reported later."""
         for node in nodes:
-            if isinstance(node.circuit, Mapping):
+            if isinstance(node.circuit, NodeCircuit):
                 with suppress(ConfigurationError):
                     self._circuit(node.circuit)
 
@@ -68,41 +67,32 @@ class TaskFactory:
         """The action of a node with a valid type."""
         return cast(Action, self.actions.get(node.type))
 
-    def mistakes(self, node: Node, place: str, /) -> list[Mistake]:
-        """The mistakes in a node's type, input and options, each with its place: `tasks[3].circuit`."""
-        mistakes = self.actions.mistakes(node, place)
+    def mistakes(self, node: Node, /) -> list[Wrong]:
+        """The mistakes in a node's type, input and options, each with its place in the node."""
+        wrong = self.actions.mistakes(node)
         action = self.actions.get(node.type)
-        return mistakes if action is None else [*mistakes, *self._wrong_options(node, action, place)]
-
-    def _wrong_options(self, node: Node, action: Action, place: str) -> list[Mistake]:
-        if wrong := _error_text(lambda: self._check_circuit(node, action)):
-            return [Mistake(f"{place}.circuit", wrong)]
+        if action is None:
+            return wrong
+        if says := _error_text(lambda: self._check_circuit(node, action)):
+            return [*wrong, (("circuit",), says)]
         key = _key(node, "")
         if key not in self._checked:
             self._checked[key] = self._wrong_task(node)
-        field, wrong = self._checked[key]
-        return [Mistake(f"{place}{field}", wrong)] if wrong else []
+        return wrong + self._checked[key]
 
-    def _wrong_task(self, node: Node) -> tuple[str, str]:
-        """The field, and the error of Prefect or of the action's options."""
+    def _wrong_task(self, node: Node) -> list[Wrong]:
+        """The error of Prefect or of the action's options."""
         # Without its circuit: another node may define the circuit that this one names.
         bare = node.model_copy(update={"circuit": None, "effect": None})
-        wrong = _error_text(lambda: self._make(bare, node.id))
-        if wrong or node.effect is None:
-            return "", wrong
-        return ".effect", _error_text(
-            lambda: self._make(bare.model_copy(update={"effect": node.effect}), node.id)
-        )
+        places: dict[Place, Node] = {(): bare, ("effect",): bare.model_copy(update={"effect": node.effect})}
+        errors = ((place, _error_text(lambda: self._make(one, node.id))) for place, one in places.items())  # noqa: B023
+        return [(place, says) for place, says in errors if says][:1]
 
     def _check_circuit(self, node: Node, action: Action) -> None:
-        written = node.circuit
-        if written is None:
+        circuit = node.circuit
+        if circuit is None:
             return
-        if isinstance(written, str):
-            fields = template_fields(written, "circuit")
-        else:
-            fields = cast(CircuitBreaker, self._circuit(written)).fields
-        for name in fields:
+        for name in template_fields(circuit if isinstance(circuit, str) else circuit.name, "circuit"):
             if name not in action.parameters and not action.takes_any:
                 raise ConfigurationError(
                     f"{{{name}}} is not an input of {node.type!r}{nearest(name, [*action.parameters])}"
@@ -159,21 +149,12 @@ class TaskFactory:
                 task.cache_expiration = timedelta(seconds=node.cache.ttl)
         return task
 
-    def _circuit(self, written: str | Mapping[str, Any] | None) -> CircuitBreaker | None:
-        if written is None:
-            return None
-        if isinstance(written, str):
-            breaker = self._circuits.get(written) or _breaker_of(written)
-            return self._circuits.setdefault(written, breaker or CircuitBreaker(written))
-        fields = dict(written)
-        name = fields.pop("name", None)
-        if not isinstance(name, str):
-            raise ConfigurationError('a circuit needs a name, as in {"name": "payments", "open_for": 60}')
-        try:
-            breaker = CircuitBreaker.from_policy(name, CircuitPolicy(**fields))
-        except ValidationError as error:
-            raise ConfigurationError(sentence(CircuitPolicy, error)) from None
-        return self._circuits.setdefault(name, breaker)
+    def _circuit(self, circuit: str | NodeCircuit) -> CircuitBreaker:
+        if isinstance(circuit, str):
+            breaker = self._circuits.get(circuit) or _breaker_of(circuit)
+            return self._circuits.setdefault(circuit, breaker or CircuitBreaker(circuit))
+        policy = CircuitPolicy(**circuit.model_dump(exclude={"name"}, exclude_unset=True))
+        return self._circuits.setdefault(circuit.name, CircuitBreaker.from_policy(circuit.name, policy))
 
 
 def _breaker_of(name: str) -> CircuitBreaker | None:

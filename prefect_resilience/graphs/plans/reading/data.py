@@ -19,7 +19,7 @@ import yaml
 from prefect_resilience.base.plain import can_be_written
 from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import without_comments
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quote, shorten
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, Wrong, quote, shorten
 
 LARGEST_FILE = 32_000_000
 """Bytes of a plan's file, and characters of its text."""
@@ -236,24 +236,13 @@ class _YamlReader:
 
     def _mapping(self, level: int) -> dict[str, Any]:
         pairs: list[tuple[str, Any]] = []
-        merged: list[Any] = []
         for event in self._parts():
             key = self._value(event, level)
             if not isinstance(key, str):
                 says = f"{quote(key)} is not a key: write a string, in quotes if necessary"
                 raise _WrongYaml(event.start_mark, says)
-            start = next(self._events)
-            value = self._value(start, level)
-            if key == "<<" and event.implicit[0]:
-                merged += value if isinstance(value, list) else [value]
-                if not all(isinstance(part, dict) for part in merged):
-                    raise _WrongYaml(start.start_mark, "'<<' takes an object or a list of objects")
-            else:
-                pairs.append((key, value))
-        data = _object(pairs)
-        for part in merged:
-            data = {**part, **data}
-        return data
+            pairs.append((key, self._value(next(self._events), level)))
+        return _object(pairs)
 
     def _add(self, size: int, mark: Any) -> None:
         self._count += size
@@ -273,7 +262,7 @@ def _scalar(text: str, mark: Any) -> Any:
     return float(text) if _NUMBER.fullmatch(text) else text
 
 
-def wrong_data(value: Mapping[Any, Any], level: int) -> Iterator[tuple[Place, str]]:
+def wrong_data(value: Mapping[Any, Any], level: int) -> Iterator[Wrong]:
     """The parts of an object that JSON cannot write, each with its place. Too deep levels are skipped."""
     waiting: list[tuple[Place, Any, int]] = [((), value, level)]
     room = MOST_VALUES

@@ -7,15 +7,13 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pydantic import BaseModel, GetJsonSchemaHandler, ValidationError
+from pydantic import BaseModel, BeforeValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import Place, quote, refusal, sentences_of
+from prefect_resilience.graphs.plans.reading.mistakes import Wrong, quote, refusal
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
-from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
 
 LONGEST_ID = 100
@@ -99,77 +97,42 @@ def over(value: Any) -> Any:
     raise ValueError(f"write a list, or a template that gives one, such as {form}, not {quote(value)}")
 
 
+def either(model: type[BaseModel], *kinds: type[Any], form: str) -> BeforeValidator:
+    """A validator of a value of one of these kinds, or the fields of the model."""
+
+    def read(value: Any) -> Any:
+        if value is None or isinstance(value, (*kinds, model)):
+            return value
+        if isinstance(value, Mapping):
+            return model.model_validate(value)
+        raise ValueError(f"write {form}, not {quote(value)}")
+
+    return BeforeValidator(read)
+
+
 def retry_policy(value: Any) -> Any:
     """A retry policy. Raises all its mistakes at once, each with its place."""
     if value is None or isinstance(value, Retry):
         return value
-    wrong: list[tuple[Place, str]] = []
-    policy = _retry(value, (), wrong)
-    if wrong:
-        raise refusal("Retry", wrong)
-    return policy
-
-
-def _retry(value: Any, place: Place, wrong: list[tuple[Place, str]]) -> Any:
-    """The policy. Its mistakes are added to `wrong`."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
     if not isinstance(value, Mapping):
-        wrong.append((place, f'write an object such as {{"max_retries": 3}}, not {quote(value)}'))
-        return None
-    written: dict[str, Any] = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
-    for name, part in [*written.items()]:
-        count = len(wrong)
-        number: Any = part
-        fields: Any = cast("Any", part) if isinstance(part, Mapping) else None
-        inner = (*place, name)
-        snake = CAMEL_CASE.get(name, name)
-        if snake == "max_retries" or snake in BACKOFF_SPELLINGS:
-            kinds, kind = (int, "a whole number") if snake == "max_retries" else (int | float, "a number")
-            if isinstance(number, bool) or not isinstance(number, kinds) or not 0 <= number < 1e12:
-                wrong.append((inner, f"write {kind} of at least 0, not {quote(number)}"))
-        elif name == "backoff" and fields is not None:
-            if isinstance(fields.get("kind", ""), str):
-                _check(Backoff, fields, inner, wrong)
-            else:
-                wrong.append(((*inner, "kind"), f"write a string, not {quote(fields['kind'])}"))
-        elif name == "by_category" and fields is not None:
-            for category, rule in fields.items():
-                _retry(rule, (*inner, str(category)), wrong)
-        if len(wrong) > count:
-            del written[name]
-    return _check(Retry, written, place, wrong)
-
-
-def _check(
-    model: type[BaseModel], written: Mapping[str, Any], place: Place, wrong: list[tuple[Place, str]]
-) -> Any:
-    """A policy with all its mistakes added to `wrong`; its own __init__ would raise only the first."""
-    policy = model.__new__(model)
-    try:
-        BaseModel.__init__(policy, **written)
-    except ValidationError as error:
-        wrong += [((*place, *inner), says) for inner, says in sentences_of(error, model, written)]
+        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {quote(value)}')
+    written = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
+    wrong: list[Wrong] = [
+        ((name,), f"write a number of at least 0, not {quote(number)}")
+        for name, number in written.items()
+        if CAMEL_CASE.get(name, name) in ("max_retries", *BACKOFF_SPELLINGS) and not _is_amount(number)
+    ]
+    if wrong:
+        raise refusal("Retry", wrong)
+    policy = Retry.__new__(Retry)
+    BaseModel.__init__(policy, **written)  # its own __init__ would raise only the first mistake
     return policy
 
 
-def circuit(value: Any) -> Any:
-    """A circuit's name, or its name and the options of a `CircuitPolicy`."""
-    if value is None:
-        return value
-    if isinstance(value, str):
-        return not_blank(value)
-    if not isinstance(value, Mapping):
-        raise ValueError(f"write a circuit's name, or an object with its name, not {quote(value)}")
-    written: dict[str, Any] = dict(cast("Mapping[str, Any]", value))
-    name = written.get("name")
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError('has no name: write {"name": "llm", ...}')
-    wrong: list[tuple[Place, str]] = []
-    _check(CircuitPolicy, {key: part for key, part in written.items() if key != "name"}, (), wrong)
-    if wrong:
-        raise refusal("CircuitPolicy", wrong)
-    return written
+def _is_amount(number: Any) -> bool:
+    return isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number < 1e12
 
 
 def effect(value: Any) -> Any:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, cast
 
 from prefect_resilience.graphs.conditions.model import Condition
-from prefect_resilience.graphs.plans.model import Bounds, Node
+from prefect_resilience.graphs.plans.model import Bounds, Cache, Execution, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Names, quote
+from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, Wrong, place_text, quote
 from prefect_resilience.graphs.plans.templates import is_node, path_mistake, read_template, texts
 
 UNREAD = "\0"
 """A placeholder for a name that could not be read."""
 
-MOST_CYCLES = 100
+MOST_CYCLES = 25
 MOST_ASKED = 2_048
 """Pairs that are checked at a time, to bound memory."""
 LONGEST_CYCLE = 12
@@ -25,8 +26,6 @@ MOST_COMPUTED = 400_000
 _INPUT = re.compile(r"(?:\$\.)?inputs\.([^\W\d]\w*)")
 """The path of a condition that begins at an input."""
 
-Numbered = Iterator[tuple[int, Mistake]]
-
 KINDS = ("depends_on", "on_success", "on_failure", "handles_error")
 """The fields of a node that name other nodes."""
 BEFORE = ("depends_on", "handles_error")
@@ -34,43 +33,32 @@ BEFORE = ("depends_on", "handles_error")
 
 
 class Edge(NamedTuple):
-    """`source` comes before `target`. `place` is relative to the node that has the field."""
+    """`other` is named at `place` in a node; it comes before that node if the edge is `backward`."""
 
-    source: str
-    target: str
-    kind: str
-    place: str
-
-    @property
-    def other(self) -> str:
-        """The named node; the node with the field is at the other end of the edge."""
-        return self.source if self.kind in BEFORE else self.target
+    other: str
+    backward: bool
+    place: Place
 
 
 def edges_of(node: Node) -> Iterator[Edge]:
     """The edges that one node names."""
     for kind in KINDS:
         for n, name in enumerate(getattr(node, kind)):
-            source, target = (name, node.id) if kind in BEFORE else (node.id, name)
-            yield Edge(source, target, kind, f"{kind}[{n}]")
+            yield Edge(name, kind in BEFORE, (kind, n))
     for n, way in enumerate(node.transitions):
-        yield Edge(node.id, way.to, "transitions", f"transitions[{n}].to")
+        yield Edge(way.to, False, ("transitions", n, "to"))
 
 
 class Entry(NamedTuple):
     """A node as far as it could be read: its id, its place, its readable fields.
 
-    `whole`: it has no mistakes of its own. `single`: the fields with one name that is not in a list.
+    `whole`: it has no mistakes of its own.
     """
 
     id: str
-    place: str
+    place: Place
     node: Node
     whole: bool
-    single: frozenset[str] = frozenset()
-
-    def place_of(self, edge: Edge) -> str:
-        return edge.kind if edge.kind in self.single else edge.place
 
 
 class Use(NamedTuple):
@@ -78,7 +66,7 @@ class Use(NamedTuple):
 
     used: int
     user: int
-    place: str
+    place: Place
     itself: bool
     """Whether a node may use its own output: a condition is evaluated after its node has ended."""
 
@@ -105,59 +93,53 @@ class Meaning:
         self._computed = 0
         self._is_full = False
 
-    def mistakes(self) -> Numbered:
-        """Every mistake, with the number of its node."""
-        yield from self._count_branches()
-        for n, entry in enumerate(self.entries):
-            yield from ((n, Mistake(f"{entry.place}.{place}", says)) for place, says in self._of(n, entry))
-        yield from self._in_order()
-
-    def _count_branches(self) -> Numbered:
+    def mistakes(self) -> Iterator[Wrong]:
+        """Every mistake, with its place."""
         nodes, branches = len(self.entries), sum(_branches(entry.node) for entry in self.entries)
         if nodes + branches > self.bounds.nodes:
             most = f"the {self.bounds.nodes:,} that bounds.nodes allows"
-            yield 0, Mistake("tasks", f"{nodes:,} nodes and {branches:,} branches are more than {most}")
+            yield ("tasks",), f"{nodes:,} nodes and {branches:,} branches are more than {most}"
+        for n, entry in enumerate(self.entries):
+            yield from (((*entry.place, *place), says) for place, says in self._of(n, entry))
+        yield from self._in_order()
 
-    def _of(self, n: int, entry: Entry) -> Iterator[tuple[str, str]]:
+    def _of(self, n: int, entry: Entry) -> Iterator[Wrong]:
         """The mistakes of one node: places inside it, and sentences."""
-        first = self.at.get(entry.id)
-        if first is not None and first != n:
-            yield (
-                "id",
-                f"{quote(entry.id)} is already the id of {self.entries[first].place}: write another id",
-            )
+        if self.at.get(entry.id, n) != n:
+            yield ("id",), f"{quote(entry.id)} is already the id of {self._place_of(entry.id)}"
         for edge in edges_of(entry.node):
-            yield from self._of_edge(entry, edge)
+            if edge.other == entry.id:
+                yield edge.place, _ITSELF[str(edge.place[0])].format(quote(edge.other))
+            elif edge.other != UNREAD and edge.other not in self.at:
+                yield edge.place, self._unknown(edge.other)
         yield from _doubles(entry.node)
         yield from self._of_fan_out(entry.node)
         yield from self._of_templates(n, entry.node)
         yield from self._of_conditions(n, entry.node)
 
-    def _of_edge(self, entry: Entry, edge: Edge) -> Iterator[tuple[str, str]]:
-        other = edge.other
-        if other != UNREAD and other not in self.at:
-            yield entry.place_of(edge), self._unknown(other)
-        elif other == entry.id:
-            yield entry.place_of(edge), _ITSELF[edge.kind].format(quote(other))
+    def _place_of(self, name: str) -> str:
+        place = place_text(self.entries[self.at[name]].place) or "a node of the plan"
+        return f"{place}: write another name"
 
     def _unknown(self, name: str) -> str:
         return f"unknown node {quote(name)}{self.names.suggestion(name)}"
 
-    def _of_fan_out(self, node: Node) -> Iterator[tuple[str, str]]:
+    def _of_fan_out(self, node: Node) -> Iterator[Wrong]:
         if node.map is None:
             return
         item, count = node.map.item, _branches(node)
         if count > self.bounds.fan_out:
             says = f"{count:,} items are more than the {self.bounds.fan_out:,} that bounds.fan_out allows"
-            yield "map.over", says
+            yield ("map", "over"), says
         if not re.fullmatch(r"[^\W\d]\w*", item) or len(item) > 100:
-            yield "map.as", f"{quote(item)} is not a valid name: use letters, digits and _, as in 'document'"
+            says = f"{quote(item)} is not a valid name: use letters, digits and _, as in 'document'"
+            yield ("map", "as"), says
         elif item != "item" and item in RESERVED_IDS:
-            yield "map.as", f"{item!r} has a special meaning in templates: write another name"
+            yield ("map", "as"), f"{item!r} has a special meaning in templates: write another name"
         elif item in self.at:
-            yield "map.as", f"{item!r} is the id of {self.entries[self.at[item]].place}: write another name"
+            yield ("map", "as"), f"{item!r} is the id of {self._place_of(item)}"
 
-    def _of_templates(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
+    def _of_templates(self, n: int, node: Node) -> Iterator[Wrong]:
         for place, value, names in _templates(node):
             for at, text in texts(value, place):
                 template = read_template(text)
@@ -176,71 +158,48 @@ class Meaning:
                     if path.root == "inputs" and not path.node and path.steps:
                         yield from self._of_input(at, str(path.steps[0]))
 
-    def _of_conditions(self, n: int, node: Node) -> Iterator[tuple[str, str]]:
+    def _of_conditions(self, n: int, node: Node) -> Iterator[Wrong]:
         for place, condition in _conditions(node):
             name = condition.source_task
             if name in self.at:
-                self.uses.append(Use(self.at[name], n, f"{place}.source_task", itself=True))
+                self.uses.append(Use(self.at[name], n, (*place, "source_task"), itself=True))
             elif name is not None:
-                yield f"{place}.source_task", self._unknown(name)
+                yield (*place, "source_task"), self._unknown(name)
             if match := _INPUT.match(condition.path or ""):
-                yield from self._of_input(f"{place}.path", match[1])
+                yield from self._of_input((*place, "path"), match[1])
 
-    def _of_input(self, place: str, name: str) -> Iterator[tuple[str, str]]:
+    def _of_input(self, place: Place, name: str) -> Iterator[Wrong]:
         if self.inputs is not None and name not in self.inputs:
-            says = (
-                f"unknown input {quote(name)}{self.input_names.suggestion(name)}; pass it, or declare it in"
-            )
-            yield place, f"{says} the plan's inputs"
+            near = self.input_names.suggestion(name)
+            yield place, f"unknown input {quote(name)}{near}; pass it, or declare it in the plan's inputs"
 
-    def _in_order(self) -> Numbered:
+    def _in_order(self) -> Iterator[Wrong]:
         """Cycles, and outputs that are used before they exist."""
-        written: dict[tuple[int, int], tuple[int, str]] = {}
+        before: dict[int, dict[int, Place]] = {n: {} for n in range(len(self.entries))}
         for n, entry in enumerate(self.entries):
             for edge in edges_of(entry.node):
                 other = self.at.get(edge.other)
                 if other is not None and other != n:
-                    place = f"{entry.place}.{entry.place_of(edge)}"
-                    pair = (other, n) if edge.other == edge.source else (n, other)
-                    written.setdefault(pair, (n, place))
-        order = Order(len(self.entries), written)
-        for cycle in order.cycles(MOST_CYCLES):
-            n, place = written[cycle[-1], cycle[0]]
-            yield n, Mistake(place, self._circle(cycle))
-        yield from self._too_early(order)
+                    first, then = (other, n) if edge.backward else (n, other)
+                    before[then].setdefault(first, (*entry.place, *edge.place))
+        order = Order(before)
+        for cycle, place in order.cycles:
+            yield place, self._circle(cycle)
+        early = order.not_before({(use.used, use.user) for use in self.uses if use.used != use.user})
+        for use in dict.fromkeys(self.uses):
+            used, user = (quote(self.entries[n].id) for n in (use.used, use.user))
+            says = ""
+            if use.used == use.user and not use.itself:
+                says = f"{user} uses its own output, which does not exist before it has run"
+            elif (use.used, use.user) in early:
+                says = f"{used} may not have ended when {user} runs: add {used} to depends_on"
+            if says:
+                yield (*self.entries[use.user].place, *use.place), says
 
     def _circle(self, cycle: Sequence[int]) -> str:
-        ids = [self.entries[n].id for n in (*cycle, cycle[0])]
+        ids = [self.entries[n].id for n in cycle]
         shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
         return f"{quote(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
-
-    def _too_early(self, order: Order) -> Numbered:
-        pairs = [(use.used, use.user) for use in self.uses if use.used != use.user]
-        early = order.not_before(pairs)
-        after = _opposite_pairs(order, early)
-        reported: set[Use] = set()
-        for use in self.uses:
-            if use in reported:
-                continue
-            reported.add(use)
-            used, user = (quote(self.entries[n].id) for n in (use.used, use.user))
-            if use.used == use.user:
-                if not use.itself:
-                    says = f"{user} uses its own output, which does not exist before it has run"
-                    yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
-            elif (use.used, use.user) in early:
-                says = (
-                    f"{used} runs after {user}, so its output does not exist yet"
-                    if (use.used, use.user) in after
-                    else f"{used} may not have ended when {user} runs: add {used} to depends_on"
-                )
-                yield use.user, Mistake(f"{self.entries[use.user].place}.{use.place}", says)
-
-
-def _opposite_pairs(order: Order, early: Collection[tuple[int, int]]) -> set[tuple[int, int]]:
-    """The pairs that are in the opposite order."""
-    some = [(then, first) for first, then in list(early)[:1000]]
-    return {(first, then) for then, first in set(some) - order.not_before(some)}
 
 
 _ITSELF = {
@@ -258,115 +217,83 @@ def _branches(node: Node) -> int:
     return len(cast("list[Any]", over)) if isinstance(over, list) else 0
 
 
-def _doubles(node: Node) -> Iterator[tuple[str, str]]:
+_NO_EXECUTION = Execution()
+
+
+def _doubles(node: Node) -> Iterator[Wrong]:
+    """What is written twice in different places, and transitions of another node."""
+    execution = node.execution or _NO_EXECUTION
     for name in ("retry_policy", "timeout_ms"):
-        if node.execution and getattr(node, name) is not None and getattr(node.execution, name) is not None:
-            yield f"execution.{name}", f"{name} is written here and in the node itself: write one of them"
+        if getattr(node, name) is not None and getattr(execution, name) is not None:
+            says = f"{name} is written here and in the node itself: write one of them"
+            yield ("execution", name), says
+    if node.retries is not None and (node.retry_policy or execution.retry_policy):
+        yield ("retries",), "cannot be combined with a retry_policy: leave it out"
+    for n, way in enumerate(node.transitions):
+        if way.from_node_id not in (None, node.id):
+            says = f"{quote(way.from_node_id)} is another node: write the transition there, or leave this out"
+            yield ("transitions", n, "from_node_id"), says
 
 
-def _templates(node: Node) -> Iterator[tuple[str, object, frozenset[str]]]:
+def _templates(node: Node) -> Iterator[tuple[Place, object, frozenset[str]]]:
     """The parts of a node that may have templates: place, value, and the names allowed beside nodes."""
-    yield "input", node.templated, node.names
+    yield ("input",), node.templated, node.names
     if node.map:
-        yield "map.over", node.map.over, frozenset()
-    if node.cache is not True and node.cache is not False and node.cache.key:
-        yield "cache.key", node.cache.key, node.names
+        yield ("map", "over"), node.map.over, frozenset()
+    if isinstance(node.cache, Cache) and node.cache.key:
+        yield ("cache", "key"), node.cache.key, node.names
 
 
-def _conditions(node: Node) -> Iterator[tuple[str, Condition]]:
+def _conditions(node: Node) -> Iterator[tuple[Place, Condition]]:
     """Every condition of a node, nested ones too, with its place."""
-    waiting = [("condition", node.condition)]
-    waiting += [(f"transitions[{n}].condition", way.condition) for n, way in enumerate(node.transitions)]
-    while waiting:
-        place, condition = waiting.pop(0)
+    waiting: list[tuple[Place, Condition | None]] = [(("condition",), node.condition)]
+    waiting += [(("transitions", n, "condition"), way.condition) for n, way in enumerate(node.transitions)]
+    for place, condition in waiting:  # grows during the loop
         if condition is None:
             continue
         yield place, condition
         if condition.operator == "not":
-            waiting += [(f"{place}.condition", part) for part in condition.conditions]
+            waiting += [((*place, "condition"), part) for part in condition.conditions]
         else:
-            waiting += [(f"{place}.conditions[{n}]", part) for n, part in enumerate(condition.conditions)]
+            waiting += [((*place, "conditions", n), part) for n, part in enumerate(condition.conditions)]
 
 
 class Order:
-    """The order of `count` numbered nodes with edges (before, after), and the cycles among them.
+    """An order of numbered nodes, from the nodes before each and the places of these edges.
 
-    `order` leaves out nodes in cycles and all nodes after them.
+    Up to `MOST_CYCLES` cycles are in `cycles`, each with the place of the edge that closes it, and are cut
+    there. With more of them there is no order.
     """
 
-    def __init__(self, count: int, pairs: Iterable[tuple[int, int]]) -> None:
-        self.after: list[list[int]] = [[] for _ in range(count)]
-        self.before: list[list[int]] = [[] for _ in range(count)]
-        for first, then in pairs:
-            self.after[first].append(then)
-            self.before[then].append(first)
-        waits = [len(before) for before in self.before]
-        self.order: list[int] = [node for node, count in enumerate(waits) if not count]
-        for node in self.order:  # grows during the loop: Kahn's algorithm
-            for then in self.after[node]:
-                waits[then] -= 1
-                if not waits[then]:
-                    self.order.append(then)
-        self._stuck: list[int] = [node for node, count in enumerate(waits) if count]
-        self._place: dict[int, int] = {node: n for n, node in enumerate(self.order)}
+    def __init__(self, before: dict[int, dict[int, Place]]) -> None:
+        self.before = before
+        self.cycles: list[tuple[list[int], Place]] = []
+        self.order: list[int] = []
+        for _ in range(MOST_CYCLES):
+            try:
+                self.order = [*TopologicalSorter(before).static_order()]
+                break
+            except CycleError as error:
+                *cycle, _ = error.args[1]
+                start = cycle.index(min(cycle))
+                cycle = [*cycle[start:], *cycle[: start + 1]]
+                self.cycles.append((cycle, before[cycle[0]].pop(cycle[-2])))
 
-    def cycles(self, most: int) -> Iterator[list[int]]:
-        """Up to `most` cycles, each from its first node. Cycles with the same closing edge count as one."""
-        visited: set[int] = set()
-        cycles: set[frozenset[int]] = set()
-        for root in self._stuck:
-            path, at, ways = [root], {root: 0}, [iter(self.after[root])]
-            while path and root not in visited:
-                for then in ways[-1]:
-                    if then in at:
-                        cycle = path[at[then] :]
-                        if frozenset(cycle) not in cycles:
-                            cycles.add(frozenset(cycle))
-                            start = cycle.index(min(cycle))
-                            yield cycle[start:] + cycle[:start]
-                            if len(cycles) == most:
-                                return
-                    elif then not in visited:
-                        at[then] = len(path)
-                        path.append(then)
-                        ways.append(iter(self.after[then]))
-                        break
-                else:
-                    visited.add(path[-1])
-                    del at[path.pop()]
-                    ways.pop()
-
-    def not_before(self, asked: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
-        """The pairs (first, then) for which `first` may still run when `then` runs.
-
-        Pairs with nodes in or after cycles are ignored.
-        """
+    def not_before(self, pairs: Iterable[tuple[int, int]]) -> set[tuple[int, int]]:
+        """The pairs (first, then) for which `first` may still run when `then` runs."""
+        place = {node: n for n, node in enumerate(self.order)}
+        far = [pair for pair in pairs if place and pair[0] not in self.before[pair[1]]]
+        far.sort(key=lambda pair: place[pair[0]])
         failed: set[tuple[int, int]] = set()
-        far: list[tuple[int, int]] = []
-        for first, then in dict.fromkeys(asked):
-            if first not in self._place or then not in self._place:
-                continue
-            if self._place[first] >= self._place[then]:
-                failed.add((first, then))
-            elif first not in self.before[then]:
-                far.append((first, then))
-        far.sort(key=lambda pair: self._place[pair[0]])
         for part in (far[at : at + MOST_ASKED] for at in range(0, len(far), MOST_ASKED)):
-            reached = self._reachable(part)
-            failed.update(pair for pair in part if pair not in reached)
+            # Each first node is one bit of a mask, which the nodes after it inherit.
+            bits = {first: 1 << n for n, first in enumerate(dict.fromkeys(first for first, _ in part))}
+            masks: dict[int, int] = {}
+            for node in self.order[place[part[0][0]] :]:
+                mask = bits.get(node, 0)
+                for earlier in self.before[node]:
+                    mask |= masks.get(earlier, 0)
+                if mask:
+                    masks[node] = mask
+            failed.update((first, then) for first, then in part if not masks.get(then, 0) & bits[first])
         return failed
-
-    def _reachable(self, asked: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
-        """The pairs in which the first node reaches the other. Each first node is one bit of a mask."""
-        bit: dict[int, int] = {}
-        for first, _ in asked:
-            bit.setdefault(first, 1 << len(bit))
-        start, end = self._place[asked[0][0]], max(self._place[then] for _, then in asked)
-        masks: dict[int, int] = {}
-        for node in self.order[start : end + 1]:
-            mask = 0
-            for before in self.before[node]:
-                mask |= masks.get(before, 0) | bit.get(before, 0)
-            if mask:
-                masks[node] = mask
-        return {(first, then) for first, then in asked if masks.get(then, 0) & bit[first]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import islice
@@ -12,10 +12,9 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from prefect_resilience.base.policy import closest
+from prefect_resilience.base.policy import closest, mend
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.model import validation_error
-from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
 
@@ -115,35 +114,11 @@ class Names:
 
 
 Place = tuple[str | int, ...]
-
-MOST_TOLD = 200
-"""The most mistakes of one ValidationError; a `PlanError` has all of them."""
+Wrong = tuple[Place, str]
+"""A mistake in data: its place there, and a sentence."""
 
 MOST_PARTS = 20
 """Steps of a place that are shown."""
-
-_WRITE = {
-    "string_type": "a string",
-    "string_sub_type": "a string",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "dict_type": "an object",
-    "mapping_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "greater_than": "a number above {gt:g}",
-    "greater_than_equal": "a number of at least {ge:g}",
-    "less_than": "a number below {lt:g}",
-    "less_than_equal": "a number of at most {le:g}",
-}
 
 
 def place_text(place: Iterable[str | int], start: str = "") -> str:
@@ -161,59 +136,29 @@ def inside(place: str, key: Any) -> str:
     return f"{place}[{quote(key, 40)}]"
 
 
-def mistakes_of(error: ValidationError, model: type[BaseModel], raw: Any, start: str = "") -> list[Mistake]:
-    """Every mistake of a model. `raw` is its data, `start` its place."""
-    return [Mistake(place_text(place, start), says) for place, says in sentences_of(error, model, raw)]
+def placed(wrong: Iterable[Wrong], data: Any) -> list[Mistake]:
+    """The mistakes in data, with its author's names in their places."""
+    return [Mistake(place_text(_as_written(place, data)), says) for place, says in wrong]
 
 
-def sentences_of(error: ValidationError, model: type[BaseModel], raw: Any) -> list[tuple[Place, str]]:
-    """Every mistake of a model: the place in the model, and a sentence."""
-    mistakes: dict[tuple[Place, str], None] = {}
-    names: dict[type[BaseModel], Names] = {}
-    for detail in error.errors(include_url=False):
-        place = _place(detail, raw)
-        part = next((PARTS[name] for name in reversed(place[:-1]) if name in PARTS), model)
-        mistakes[place, _sentence(detail, part, place, names)] = None
-    return list(mistakes)
-
-
-def refusal(title: str, mistakes: Iterable[tuple[Place, str]]) -> ValidationError:
-    """Pydantic's own error with these mistakes in it, each in its place."""
-    return validation_error(title, "plan", ((place, says, None) for place, says in mistakes))
-
-
-def as_validation_error(title: str, mistakes: Sequence[Mistake]) -> ValidationError:
-    """The first mistakes as a pydantic error, for forms. The rest are counted."""
-    shown = [(_loc(mistake.place), str(mistake)) for mistake in mistakes[:MOST_TOLD]]
-    if len(mistakes) > MOST_TOLD:
-        shown.append(((), f"and {len(mistakes) - MOST_TOLD:,} more"))
-    return refusal(title, shown)
-
-
-def _loc(place: str) -> Place:
-    parts = re.findall(r"\[(\d+)\]|\['([^']*)'\]|([^.\[\]]+)", place)
-    return tuple(int(number) if number else key or name for number, key, name in parts)
-
-
-def _place(error: ErrorDetails, raw: Any) -> Place:
-    """The place of a mistake, with the field names that the author used."""
-    place: list[str | int] = []
-    for part in error["loc"]:
-        if part == "[key]":
-            continue
-        if isinstance(raw, Mapping) and part not in raw:
-            fields = cast("Mapping[Any, Any]", raw)
+def _as_written(place: Place, data: Any) -> Iterator[str | int]:
+    """The place in the names of the author, up to a value that has no parts: a single name needs no list."""
+    for part in place:
+        if isinstance(data, str | int):
+            return
+        if isinstance(data, Mapping) and part not in data:
+            fields = cast("Mapping[Any, Any]", data)
             part = next((name for name in _OTHER_NAMES.get(str(part), ()) if name in fields), part)
-        place.append(part)
+        yield part
         try:
-            raw = cast("Any", raw)[part]
+            data = cast("Any", data)[part]
         except (LookupError, TypeError):
-            raw = None
-    return tuple(place)
+            data = None
 
 
 _OTHER_NAMES = {
     "type": ("kind",),
+    "input": ("implementation",),
     "to": ("to_node_id",),
     "as": ("item",),
     "attempts": ("max_retries", "max_attempts"),
@@ -221,16 +166,30 @@ _OTHER_NAMES = {
 }
 
 
+def sentences_of(error: ValidationError, model: type[BaseModel]) -> list[Wrong]:
+    """Every mistake of a model: the place in the model, and a sentence."""
+    wrong: dict[Wrong, None] = {}
+    names: dict[type[BaseModel], Names] = {}
+    for detail in error.errors(include_url=False):
+        place = tuple(part for part in detail["loc"] if part != "[key]")
+        part = next((PARTS[name] for name in reversed(place[:-1]) if name in PARTS), model)
+        wrong[place, _sentence(detail, part, place, names)] = None
+    return list(wrong)
+
+
+def refusal(title: str, wrong: Iterable[Wrong]) -> ValidationError:
+    """Pydantic's own error with these mistakes in it, each in its place."""
+    return validation_error(title, "plan", ((place, says, None) for place, says in wrong))
+
+
 def _sentence(
     error: ErrorDetails, model: type[BaseModel], place: Place, names: dict[type[BaseModel], Names]
 ) -> str:
-    kind, value = error["type"], error["input"]
-    context = error.get("ctx", {})
-    match kind:
+    match error["type"]:
         case "plan" | "condition":
             return error["msg"]
         case "value_error":
-            return str(context.get("error", error["msg"]))
+            return str(error.get("ctx", {}).get("error", error["msg"]))
         case "extra_forbidden":
             right = names.setdefault(model, Names(_field_names(model)))
             return f"unknown field{right.suggestion(str(place[-1]))}"
@@ -238,17 +197,14 @@ def _sentence(
             field = model.model_fields.get(str(place[-1]))
             meaning = (field.description or "").rstrip(".") if field else ""
             return f"is missing: {meaning[:1].lower()}{meaning[1:]}" if meaning else "is missing"
-        case "literal_error" | "enum":
-            options = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-            return f"unknown value {quote(value)}{Names(options).suggestion(value)}"
-        case _ if kind in _WRITE:
-            return f"write {_WRITE[kind].format(**context)}, not {quote(value)}"
+        case "model_type" | "model_attributes_type":
+            return f"write a mapping, not {quote(error['input'])}"
         case _:
-            return shorten(error["msg"][:1].lower() + error["msg"][1:], 300)
+            says, _, _ = shorten(mend(error), 300).partition(", as in ")
+            return f"{says}, not {quote(error['input'])}" if says.startswith("write ") else says
 
 
 PARTS: dict[str, type[BaseModel]] = {
-    "circuit": CircuitPolicy,
     "retry_policy": Retry,
     "by_category": Retry,
     "backoff": Backoff,
@@ -256,14 +212,10 @@ PARTS: dict[str, type[BaseModel]] = {
 }
 """The model of each field, by the field's name. `model.py` adds the models of a plan."""
 
-_MORE_NAMES: dict[type[BaseModel], tuple[str, ...]] = {
-    Retry: ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE),
-    CircuitPolicy: ("name",),
-}
-
 
 @cache
 def _field_names(model: type[BaseModel]) -> tuple[str, ...]:
     """The accepted names of a model's fields."""
     names = [field.alias or name for name, field in model.model_fields.items()]
-    return tuple(sorted([*names, *_MORE_NAMES.get(model, ())]))
+    more = ("max_retries", *SPELLINGS, *BACKOFF_SPELLINGS, *CAMEL_CASE) if model is Retry else ()
+    return tuple(sorted([*names, *more]))

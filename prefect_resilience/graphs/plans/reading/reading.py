@@ -1,21 +1,19 @@
 """Reads a plan from a file, a text or data, with every mistake in its place.
 
-The mistakes of single nodes come first, then those of all nodes together. A node with mistakes is checked as
-far as it can be read, so that no mistake hides another.
+A node with mistakes is checked together with the others as far as it can be read, so that no mistake hides
+another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
 from prefect_resilience.graphs.plans.model import (
-    Asked,
     Bounds,
     Cache,
     CheckedActions,
@@ -23,6 +21,7 @@ from prefect_resilience.graphs.plans.model import (
     Node,
     Plan,
     PlanHead,
+    PlanPart,
 )
 from prefect_resilience.graphs.plans.reading.data import (
     WrittenTwice,
@@ -30,22 +29,23 @@ from prefect_resilience.graphs.plans.reading.data import (
     data_of_file,
     data_of_text,
     is_text,
-    refuse,
     source_name,
     wrong_data,
 )
-from prefect_resilience.graphs.plans.reading.meaning import KINDS, UNREAD, Entry, Meaning, Numbered
+from prefect_resilience.graphs.plans.reading.meaning import KINDS, UNREAD, Entry, Meaning
 from prefect_resilience.graphs.plans.reading.mistakes import (
     MOST_MISTAKES,
     Mistake,
-    Place,
+    Names,
     PlanError,
-    mistakes_of,
-    place_text,
+    Wrong,
+    placed,
     quote,
+    sentences_of,
 )
-from prefect_resilience.graphs.plans.reading.spellings import Spellings
 from prefect_resilience.graphs.plans.templates import references
+
+M = TypeVar("M", bound=PlanPart)
 
 
 def read_plan(
@@ -61,58 +61,81 @@ def read_plan(
 
     Raises `PlanError` with all mistakes, each with its place.
     """
-    context = Asked(actions, inputs)
     if isinstance(source, Plan):
         if wrong := source.check(actions, inputs):
             raise PlanError(wrong)
         return source
-    if isinstance(source, Mapping):
-        return build_plan(source, context)
-    if not isinstance(cast("Any", source), str | Path):
-        right = "write a plan, its data, a file's path, or a string of JSON or YAML"
-        refuse("the plan", f"{right}, not {quote(source)}")
-    name = "the plan" if isinstance(source, str) and is_text(source) else source_name(source)
-    return build_plan(data_of(source), context, name)
+    name = (
+        source_name(source)
+        if isinstance(source, Path) or (isinstance(source, str) and not is_text(source))
+        else "the plan"
+    )
+    if isinstance(source, str | Path):
+        source = data_of(source)
+    elif not isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        says = f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quote(source)}"
+        raise PlanError([Mistake(name, says)])
+    return _plan_of(source, actions, inputs, name)
 
 
-def from_text(text: str, asked: Asked | None = None, source: str = "the plan") -> Plan:
-    """The plan in a text: JSON if it begins with `{`, `[` or a comment, else YAML. Raises PlanError."""
-    return build_plan(data_of_text(text, source), asked or Asked(), source)
+def from_file(
+    path: str | Path, actions: CheckedActions | None = None, inputs: Mapping[str, Any] | None = None
+) -> Plan:
+    return _plan_of(data_of_file(path), actions, inputs, source_name(path))
 
 
-def from_file(path: str | Path, asked: Asked | None = None) -> Plan:
-    """The plan in a `.json`, `.yaml` or `.yml` file. Raises PlanError."""
-    return build_plan(data_of_file(path), asked or Asked(), source_name(path))
+def from_text(
+    text: str,
+    actions: CheckedActions | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    source: str = "the plan",
+) -> Plan:
+    return _plan_of(data_of_text(text, source), actions, inputs, source)
 
 
-def build_plan(data: Any, asked: Asked, source: str = "the plan") -> Plan:
-    """The plan of this data. Raises `PlanError` with every mistake."""
-    try:
-        return Plan.model_validate(data, context=asked)
-    except ValidationError:
-        raise PlanError(asked.mistakes, source) from None
+def _plan_of(
+    data: Any, actions: CheckedActions | None, inputs: Mapping[str, Any] | None, source: str
+) -> Plan:
+    return Plan.model_construct(**read_fields(data, actions, inputs, source))
 
 
-def read_fields(data: Any, asked: Asked) -> dict[str, Any]:
-    """The values of a plan's fields, with its nodes read. They are valid only if `asked` has no mistakes."""
+def read_fields(
+    data: Any,
+    actions: CheckedActions | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    source: str = "the plan",
+) -> dict[str, Any]:
+    """The values of a plan's fields. Raises `PlanError` with every mistake."""
     if not isinstance(data, Mapping):
         says = f"a plan is an object with its nodes in 'tasks', not {quote(data)}"
-        asked.mistakes.append(Mistake("", says))
-        return {}
-    spelled = Spellings(cast("Mapping[Any, Any]", data))
-    tasks: Any = spelled.data.pop("tasks", None)
-    values = {str(key): part for key, part in spelled.data.items()}
-    mistakes = [*spelled.mistakes, *_wrong_fields(values)]
-    bounds = values.get("bounds", Bounds())
-    if wrong := _wrong_list("tasks" in data, tasks, bounds):
-        mistakes.append(Mistake("tasks", wrong))
+        raise PlanError([Mistake("", says)], source)
+    fields = {**cast("Mapping[Any, Any]", data)}
+    tasks: Any = fields.pop("tasks", None)
+    head, mistakes = _read(PlanHead, fields)
+    wrong, moved = mistakes[:MOST_MISTAKES], dict[tuple[Any, ...], tuple[Any, ...]]()
+    entries: list[Entry] = []
+    if says := _wrong_list("tasks" in data, tasks, head.bounds):
+        wrong.append((("tasks",), says))
     else:
-        values["tasks"], wrong_nodes = _read_nodes(tasks, bounds, values.get("inputs", {}), asked)
-        mistakes += wrong_nodes
-    asked.mistakes += [
-        Mistake(spelled.place(mistake.place), mistake.message) for mistake in mistakes[:MOST_MISTAKES]
-    ]
-    return values
+        entries, mistakes = _read_nodes(tasks)
+        mistakes += _take_transitions(head, entries, moved)
+        if len(mistakes) < MOST_MISTAKES:
+            declared = {*head.inputs, *(inputs or ())} if inputs is not None else None
+            mistakes += islice(
+                _together(entries, head.bounds, declared, actions), MOST_MISTAKES - len(mistakes)
+            )
+        wrong += sorted(mistakes, key=_number)
+    if wrong:
+        places = ((moved.get(place[:4], place[:4]) + place[4:], says) for place, says in wrong)
+        raise PlanError(placed(islice(places, MOST_MISTAKES), data), source)
+    values = {name: getattr(head, name) for name in head.model_fields_set - {"transitions"}}
+    return {**values, "tasks": tuple(entry.node for entry in entries)}
+
+
+def _number(wrong: Wrong) -> int:
+    """The number of the node with a mistake; 0 for mistakes of the whole plan."""
+    kind, number, *_ = (*wrong[0], 0, 0)
+    return int(number) if kind == "tasks" else 0
 
 
 def _wrong_list(is_written: bool, tasks: Any, bounds: Bounds) -> str:
@@ -128,116 +151,106 @@ def _wrong_list(is_written: bool, tasks: Any, bounds: Bounds) -> str:
     return "" if count else "is empty: write at least one node"
 
 
+def _read_nodes(tasks: Sequence[Any]) -> tuple[list[Entry], list[Wrong]]:
+    """The nodes, as far as they can be read, and their own mistakes."""
+    entries: list[Entry] = []
+    wrong: list[Wrong] = []
+    for number, raw in enumerate(tasks):
+        entry, mistakes = _read_node(raw, ("tasks", number))
+        entries.append(entry)
+        wrong += mistakes
+        if len(wrong) >= MOST_MISTAKES:
+            break
+    return entries, wrong
+
+
+def _read_node(raw: Any, place: tuple[str, int]) -> tuple[Entry, list[Wrong]]:
+    if isinstance(raw, Node):
+        node, wrong = raw, [(("input", *inside), says) for inside, says in wrong_data(raw.input, 2)]
+    elif isinstance(raw, Mapping):
+        node, wrong = _read(Node, cast("Mapping[Any, Any]", raw), 2, id="_", type="_")
+    else:
+        says = f"write a node, an object with id and type, not {quote(raw)}"
+        node, wrong = Node(id="_", type="_"), [((), says)]
+    name = raw.id if isinstance(raw, Node) else cast("Any", raw).get("id") if isinstance(raw, Mapping) else ""
+    entry = Entry(name if isinstance(name, str) else "", place, node, not wrong)
+    return entry, [((*place, *inside), says) for inside, says in wrong]
+
+
+def _read(
+    model: type[M], written: Mapping[Any, Any], level: int = 0, **required: str
+) -> tuple[M, list[Wrong]]:
+    """The part of a plan without what cannot be read, and its mistakes."""
+    data = {key: value for key, value in written.items() if not isinstance(value, PlanPart)}
+    wrong = list(wrong_data(data, level))
+    bad = {place[0] for place, _ in wrong if place}
+    fields = {key: value for key, value in written.items() if isinstance(key, str) and key not in bad}
+    try:
+        return model.model_validate(fields), wrong
+    except ValidationError as error:
+        # A field that was left out because of another mistake must not be reported as missing.
+        wrong += [(place, says) for place, says in sentences_of(error, model) if place[0] not in bad]
+        unread = [detail["loc"] for detail in error.errors(include_url=False)]
+    good = {key: value for key, value in fields.items() if key in model.model_fields}
+    for name in {str(place[0]) for place in unread}:
+        value: Any = good.pop(name, None)
+        if name in (*KINDS, "transitions") and isinstance(value, list | tuple):
+            numbers = {place[1] for place in unread if place[0] == name}
+            parts = enumerate(cast("list[Any]", value))
+            good[name] = [_unread(name, part) if n in numbers else part for n, part in parts]
+    return model.model_validate({**required, **good}), wrong
+
+
+def _unread(name: str, part: Any) -> Any:
+    """A placeholder for a name or a transition that could not be read: its nodes may be readable."""
+    if name != "transitions":
+        return UNREAD
+    fields = cast("Mapping[str, Any]", part if isinstance(part, Mapping) else {})
+    ids = {key: fields[key] for key in ("to", "from_node_id") if isinstance(fields.get(key), str)}
+    return {"to": UNREAD, **ids}
+
+
+def _take_transitions(
+    head: PlanHead, entries: list[Entry], moved: dict[tuple[Any, ...], tuple[Any, ...]]
+) -> Iterator[Wrong]:
+    """Add the transitions beside the nodes to the nodes that they leave. `moved` gets their old places."""
+    numbers = {entry.id: number for number, entry in enumerate(entries)}
+    for n, way in enumerate(head.transitions):
+        source = way.from_node_id
+        if source is None and way.to == UNREAD:
+            continue
+        if source is None:
+            yield ("transitions", n, "from_node_id"), "is missing: the node that the transition leaves"
+        elif source not in numbers:
+            near = Names(numbers).suggestion(source)
+            yield ("transitions", n, "from_node_id"), f"unknown node {quote(source)}{near}"
+        else:
+            at = numbers[source]
+            node = entries[at].node
+            moved["tasks", at, "transitions", len(node.transitions)] = ("transitions", n)
+            node = node.model_copy(update={"transitions": (*node.transitions, way)})
+            entries[at] = entries[at]._replace(node=node)
+
+
 def mistakes_of_run(
     plan: Plan, actions: CheckedActions | None, inputs: Mapping[str, Any] | None
 ) -> list[Mistake]:
     """The mistakes that keep a valid plan from running with these actions and inputs."""
-    entries = [Entry(node.id, f"tasks[{n}]", node, True) for n, node in enumerate(plan.tasks)]
-    mistakes = _together(entries, plan.bounds, plan.inputs, Asked(actions, inputs))
-    return [mistake for _, mistake in islice(mistakes, MOST_MISTAKES)]
-
-
-def _wrong_fields(values: dict[str, Any]) -> Iterator[Mistake]:
-    """The mistakes of the plan's own fields. Valid fields are replaced in `values` by their parsed form."""
-    data = {name: value for name, value in values.items() if not isinstance(value, Bounds)}
-    wrong = list(wrong_data(data, 0))
-    yield from _at_places(wrong, "")
-    bad = {place[0] for place, _ in wrong if place}
-    for name in bad:
-        del values[str(name)]
-    try:
-        head = PlanHead.model_validate(values)
-    except ValidationError as error:
-        yield from mistakes_of(error, Plan, values)
-        for detail in error.errors(include_url=False):
-            values.pop(str(detail["loc"][0]), None)
-        head = PlanHead.model_validate(values)
-    values.update({name: getattr(head, name) for name in head.model_fields_set})
-
-
-def _read_nodes(
-    tasks: Sequence[Any], bounds: Bounds, declared: Mapping[str, Any], asked: Asked
-) -> tuple[tuple[Node, ...], list[Mistake]]:
-    """The nodes, and their mistakes in the order of the nodes."""
-    entries: list[Entry] = []
-    wrong: list[tuple[int, Mistake]] = []
-    for number, raw in enumerate(tasks):
-        entry, mistakes = read_node(raw, f"tasks[{number}]")
-        entries.append(entry)
-        wrong += [(number, mistake) for mistake in mistakes]
-        if len(wrong) >= MOST_MISTAKES:
-            break
-    else:
-        wrong += islice(_together(entries, bounds, declared, asked), MOST_MISTAKES - len(wrong))
-    in_order = [mistake for _, mistake in sorted(wrong, key=itemgetter(0))]
-    return tuple(entry.node for entry in entries), in_order
+    entries = [Entry(node.id, ("tasks", n), node, True) for n, node in enumerate(plan.tasks)]
+    declared = None if inputs is None else {*plan.inputs, *inputs}
+    wrong = islice(_together(entries, plan.bounds, declared, actions), MOST_MISTAKES)
+    return placed(sorted(wrong, key=_number), None)
 
 
 def _together(
-    entries: Sequence[Entry], bounds: Bounds, declared: Mapping[str, Any], asked: Asked
-) -> Numbered:
-    """The mistakes of all nodes together, and those that the actions find, with the numbers of the nodes."""
-    inputs = None if asked.inputs is None else {*declared, *asked.inputs}
-    yield from Meaning(entries, bounds, inputs).mistakes()
-    if asked.actions is not None:
-        for n, entry in enumerate(entries):
+    entries: Sequence[Entry], bounds: Bounds, inputs: Container[str] | None, actions: CheckedActions | None
+) -> Iterator[Wrong]:
+    """The mistakes of all nodes together, and those that the actions find."""
+    yield from Meaning(entries, bounds, cast("Any", inputs)).mistakes()
+    if actions is not None:
+        for entry in entries:
             if entry.whole:
-                yield from ((n, mistake) for mistake in asked.actions.mistakes(entry.node, entry.place))
-
-
-def read_node(raw: Any, place: str) -> tuple[Entry, list[Mistake]]:
-    """A node, as far as it can be read, and its own mistakes."""
-    if isinstance(raw, Node):
-        mistakes = _at_places(wrong_data(raw.input, 2), f"{place}.input")
-        return Entry(raw.id, place, raw, not mistakes), mistakes
-    if not isinstance(raw, Mapping):
-        says = f"write a node, an object with id and type, not {quote(raw)}"
-        return Entry("", place, NOTHING, False), [Mistake(place, says)]
-    written = cast("Mapping[Any, Any]", raw)
-    wrong = list(wrong_data(written, 2))
-    mistakes = _at_places(wrong, place)
-    bad = {part[0] for part, _ in wrong if part}
-    fields = {key: part for key, part in written.items() if key not in bad and isinstance(key, str)}
-    try:
-        node = Node.model_validate(fields)
-    except ValidationError as error:
-        # A field that was left out because of another mistake must not be reported as missing.
-        reported = {f"{place}.{name}" for name in bad}
-        mistakes += [more for more in mistakes_of(error, Node, fields, place) if more.place not in reported]
-        node = _salvage(fields, [detail["loc"] for detail in error.errors(include_url=False)])
-    single = frozenset(key for key in KINDS if isinstance(written.get(key), str))
-    name: Any = written.get("id")
-    return Entry(name if isinstance(name, str) else "", place, node, not mistakes, single), mistakes
-
-
-def _at_places(wrong: Iterable[tuple[Place, str]], start: str) -> list[Mistake]:
-    return [Mistake(place_text(place, start), says) for place, says in wrong]
-
-
-NOTHING = Node(id="_", type="_")
-"""A placeholder for a node that could not be read."""
-
-
-def _salvage(fields: Mapping[str, Any], wrong: Sequence[Place]) -> Node:
-    """The node without its unreadable fields, so that the others are checked too."""
-    bad = {place[0] for place in wrong}
-    good = {key: part for key, part in fields.items() if key not in bad and key in Node.model_fields}
-    for name in KINDS:
-        value: Any = fields.get(name)
-        if name in bad and isinstance(value, list | tuple):
-            good[name] = [part if isinstance(part, str) else UNREAD for part in cast("list[Any]", value)]
-    if "transitions" in bad and isinstance(fields["transitions"], list | tuple):
-        lost = {place[1] for place in wrong if place[0] == "transitions" and len(place) > 1}
-        ways = cast("list[Any]", fields["transitions"])
-        good["transitions"] = [_way(way) if n in lost else way for n, way in enumerate(ways)]
-    return Node.model_validate({"id": "_", "type": "_", **good})
-
-
-def _way(way: Any) -> dict[str, Any]:
-    """The target of a transition that has another mistake."""
-    fields: Mapping[str, Any] = cast("Mapping[str, Any]", way) if isinstance(way, Mapping) else {}
-    to: Any = fields.get("to", fields.get("to_node_id"))
-    return {"to": to if isinstance(to, str) else UNREAD}
+                yield from (((*entry.place, *place), says) for place, says in actions.mistakes(entry.node))
 
 
 def read_added(
@@ -253,26 +266,16 @@ def read_added(
 
     nodes: the nodes of the plan so far. ended: the ids of the nodes that have ended.
     """
-    entries: list[Entry] = []
-    mistakes: list[Mistake] = []
-    for n, written in enumerate(inject.nodes):
-        entry, wrong = read_node(written, f"inject[{n}]")
-        entries.append(entry)
-        mistakes += wrong
-    earlier = [_entry_of(node) for node in nodes.values()]
-    whole = [_after(entry, by, ended) if entry.whole else entry for entry in entries]
-    mistakes += [mistake for _, mistake in Meaning([*earlier, *whole], plan.bounds).mistakes()]
-    for entry in entries:
-        if entry.whole:
-            mistakes += actions.mistakes(entry.node, entry.place)
-    if mistakes:
-        raise PlanError(mistakes, f"the Inject of {by!r}")
-    return [entry.node for entry in entries]
-
-
-def _entry_of(node: Node) -> Entry:
-    """A node of the plan that was checked before: only its id is needed."""
-    return Entry(node.id, "the plan", Node.model_construct(id=node.id, type=node.type), True)
+    read = [_read_node(written, ("inject", n)) for n, written in enumerate(inject.nodes)]
+    wrong = [mistake for _, mistakes in read for mistake in mistakes]
+    # The nodes of the plan were checked before: only their ids are needed.
+    earlier = [Entry(name, (), Node.model_construct(id=name, type="_"), True) for name in nodes]
+    whole = [_after(entry, by, ended) if entry.whole else entry for entry, _ in read]
+    wrong += Meaning([*earlier, *whole], plan.bounds).mistakes()
+    wrong += _together([entry for entry, _ in read], plan.bounds, None, actions)
+    if wrong:
+        raise PlanError(placed(wrong, {"inject": inject.nodes}), f"the Inject of {by!r}")
+    return [entry.node for entry, _ in read]
 
 
 def _after(entry: Entry, by: str, ended: Container[str]) -> Entry:
