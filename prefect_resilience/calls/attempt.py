@@ -24,7 +24,6 @@ from prefect_resilience.base.outcomes import (
     settling,
     take_returned,
 )
-from prefect_resilience.calls.decomposing import decompose
 from prefect_resilience.calls.judging import (
     annotate,
     chain_doubt,
@@ -35,17 +34,15 @@ from prefect_resilience.calls.judging import (
     report_recovery,
     report_retry,
 )
-from prefect_resilience.calls.model import Guard, RunContext, Substitute
+from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Substitute
 from prefect_resilience.durable.effects.current import Replayed, RunningCall
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.secrets.redact import add_note, learn_secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorKind
 from prefect_resilience.guards import faults
-from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Chain, despite_doubt
 from prefect_resilience.guards.retries.policy import Verdict, bucket_of
-from prefect_resilience.guards.timeouts import process_mode
 from prefect_resilience.guards.timeouts.timeout import with_deadline
 
 if TYPE_CHECKING:
@@ -192,6 +189,8 @@ def the_call(
     the timeout outermost. `running` records when the function begins and ends."""
     call, timeout = Invoke(guard.fn, args, kwargs), guard.timeout
     if timeout is not None and timeout.total is not None and timeout.mode == "process":
+        from prefect_resilience.guards.timeouts import process_mode
+
         begun = None if running is None else running.in_child()
         call = process_mode.around(call, timeout.total, guard.isasync, run.carry_into_child(), begun)
         call.fn = settling(call.fn, guard.isasync, guard.fn, running is not None)
@@ -260,6 +259,8 @@ def handle_failure(
         return clean
     may_repeat = claim is None or not claim.bars_fallbacks
     if guard.decompose is not None and context.kind is ErrorKind.RESOURCE and may_repeat:
+        from prefect_resilience.calls.decomposing import decompose
+
         outcome = yield from decompose(guard, run, context, cast("Exception", clean))
         if isinstance(outcome, Decomposed):
             yield from finish_in_parts(guard, run, outcome)

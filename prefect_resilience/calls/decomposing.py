@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import settling
-from prefect_resilience.calls.model import Guard, RunContext
+from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Standing, answers, stood_in
 from prefect_resilience.errors.context import ErrorContext, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import add_note, redact
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorKind, FailureReason, bounded
@@ -24,11 +24,7 @@ from prefect_resilience.guards.decomposition.model import (
     MOST_PARTS,
     TOGETHER,
     Decompose,
-    Decomposed,
-    Standing,
-    answers,
     arguments_for,
-    stood_in,
 )
 from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials import partial_output, partial_results
@@ -353,22 +349,6 @@ def _results_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
 
 def _place(found: tuple[str, Any]) -> list[int]:
     return [int(step) for step in found[0].split(".")]
-
-
-def change_arguments(
-    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with other values for some of them.
-
-    Each is passed as it was: a function that wraps another one may accept them by name only.
-    """
-    changed, named = [*args], {**kwargs, **changes}
-    for index, (name, own) in enumerate(inspect.signature(fn).parameters.items()):
-        if name in changes and own.kind is own.VAR_POSITIONAL:
-            changed[index:] = named.pop(name)
-        elif name in changes and index < len(args) and name not in kwargs:
-            changed[index] = named.pop(name)
-    return tuple(changed), named
 
 
 def with_changes(

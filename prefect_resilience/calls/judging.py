@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import not_repeated
-from prefect_resilience.calls.model import Guard, RunContext, RunRecord
+from prefect_resilience.calls.model import Guard, RunContext, RunRecord, stood_in
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.context import (
     AttemptRecord,
@@ -29,7 +29,6 @@ from prefect_resilience.errors.exceptions import ConfigurationError, InDoubt
 from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
-from prefect_resilience.guards.decomposition.model import stood_in
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import partial_of, value_left_by
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of

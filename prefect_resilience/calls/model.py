@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,6 @@ from prefect_resilience.errors.classify.classify import ErrorInfo, Rule, classif
 from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.guards.fallbacks import Answer, Fallback, Memory
 from prefect_resilience.guards.limits.guarding import Limit
-from prefect_resilience.guards.limits.hedge import Hedge
 from prefect_resilience.guards.partials import Notes
 from prefect_resilience.guards.retries.policy import Retry, Verdict
 from prefect_resilience.guards.timeouts.timeout import Timeout
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
     from prefect_resilience.guards.decomposition.model import Decompose
+    from prefect_resilience.guards.limits.hedge import Hedge
     from prefect_resilience.guards.outputs.promise import Expect
     from prefect_resilience.guards.timeouts.process_mode import Carriage
 
@@ -144,3 +145,34 @@ class Substitute:
     answer: Answer
     context: ErrorContext
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decomposed:
+    """The outcome of a run whose work was done in parts."""
+
+    value: Any
+    message: str
+    context: ErrorContext
+    replaced: bool = False
+    """Whether a fallback was used for a part, so that this is not the function's own result."""
+    degraded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The fallbacks that were used for parts of one decomposed call."""
+
+    fn: Callable[..., Any]
+    used: dict[str, bool]
+    """For each name whether one of its values is degraded."""
+
+
+answers: ContextVar[Standing | None] = ContextVar("prefect_resilience_standing", default=None)
+
+
+def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
+    """Record that a fallback was used in a call of `fn`, if that call is a part."""
+    whole = answers.get()
+    if whole is not None and whole.fn is fn:
+        whole.used[name] = degraded or whole.used.get(name, False)

@@ -18,10 +18,8 @@ from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.classify.table import blocks
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.patterns import forms
-from prefect_resilience.guards.decomposition.model import Decompose
 from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
 from prefect_resilience.guards.limits.guarding import Limit, NamedLimit
-from prefect_resilience.guards.limits.hedge import Hedge
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
@@ -30,7 +28,9 @@ if TYPE_CHECKING:
     from prefect_resilience.errors.classify.classify import Rule
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
+    from prefect_resilience.guards.decomposition.model import Decompose
     from prefect_resilience.guards.decomposition.splitters import Split
+    from prefect_resilience.guards.limits.hedge import Hedge
     from prefect_resilience.guards.outputs.promise import Expect
 
     RetryOption = Retry | int | str | Mapping[str, Any] | Literal[False] | None
@@ -176,6 +176,8 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
 def _hedge(hedge: Any, fn: Callable[..., Any], timeout: Timeout | None) -> Hedge | None:
     if hedge is None:
         return None
+    from prefect_resilience.guards.limits.hedge import Hedge
+
     name = getattr(fn, "__name__", repr(fn))
     if not isinstance(hedge, Hedge):
         raise ConfigurationError(f"hedge={hedge!r} is not a hedge: write Hedge(after=0.8)")
@@ -235,9 +237,11 @@ def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> E
 
 
 def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Decompose | None:
-    decompose = Decompose.of(ours["decompose"])
-    if decompose is None:
+    if ours["decompose"] is None:
         return None
+    from prefect_resilience.guards.decomposition.model import Decompose
+
+    decompose = Decompose.of(ours["decompose"])
     name = getattr(fn, "__name__", repr(fn))
     if generates(fn):
         raise ConfigurationError(

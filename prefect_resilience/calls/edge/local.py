@@ -21,18 +21,14 @@ from prefect_resilience.base.edge.current_run import task_context
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import make_attempt, next_verdict
-from prefect_resilience.calls.decomposing import change_arguments
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
-from prefect_resilience.calls.model import Guard, RunRecord, Substitute
+from prefect_resilience.calls.model import Decomposed, Guard, RunRecord, Substitute
 from prefect_resilience.durable.effects.current import CallStart, Replayed
-from prefect_resilience.durable.effects.keys import short_digest
 from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.errors.secrets.redact import add_note
-from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
 from prefect_resilience.guards.retries.backoff import pause
-from prefect_resilience.guards.timeouts.process_mode import Carriage
 from prefect_resilience.guards.timeouts.threads import is_abandoned
 from prefect_resilience.telemetry.edge import events
 from prefect_resilience.telemetry.edge.call_totals import CallTotals, short_error, totals_here
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
     from prefect.context import TaskRunContext
 
     from prefect_resilience.durable.effects.model import Pass
+    from prefect_resilience.guards.timeouts.process_mode import Carriage
 
 _BY_LEDGER = frozenset({"RepeatedEffect", "EffectKeyReused", "EffectBusy", "NotRecorded"})
 """Errors with which an effect is not sent: the function was not called."""
@@ -157,6 +154,8 @@ class LocalRun(ReportingRun):
 
     def _memory_key(self) -> str | None:
         """A digest of the arguments; None if they cannot be compared."""
+        from prefect_resilience.durable.effects.keys import short_digest
+
         parameters = dict(self.parameters)
         if (key := short_digest(parameters, digest)) is None:
             import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
@@ -166,11 +165,13 @@ class LocalRun(ReportingRun):
         return key
 
     def carry_into_child(self) -> Carriage:
+        from prefect_resilience.guards.timeouts.process_mode import Carriage
+
         self.carried = notes = carry(None if self._record is None else self._record.notes)
         return Carriage(_InChild(notes), partial(setattr, notes, "packed"))
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
-        args, kwargs = change_arguments(self.guard.fn, self.args, self.kwargs, changes)
+        args, kwargs = _change_arguments(self.guard.fn, self.args, self.kwargs, changes)
         part = LocalRun(f"{self.name}[{label}]", self.guard, args, kwargs, self.memories)
         driver: Callable[[Steps[Any]], Any] = adrive if self.guard.isasync else drive
         return lambda: driver(call_guarded(part))
@@ -186,6 +187,22 @@ class LocalRun(ReportingRun):
         from prefect_resilience.durable.batches.edge.tags import pass_here
 
         return pass_here()
+
+
+def _change_arguments(
+    fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], changes: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call with other values for some of them.
+
+    Each is passed as it was: a function that wraps another one may accept them by name only.
+    """
+    changed, named = [*args], {**kwargs, **changes}
+    for index, (name, own) in enumerate(inspect.signature(fn).parameters.items()):
+        if name in changes and own.kind is own.VAR_POSITIONAL:
+            changed[index:] = named.pop(name)
+        elif name in changes and index < len(args) and name not in kwargs:
+            changed[index] = named.pop(name)
+    return tuple(changed), named
 
 
 def call_guarded(run: LocalRun, first: Steps[Any] | None = None) -> Steps[Any]:

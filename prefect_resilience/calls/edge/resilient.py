@@ -36,7 +36,6 @@ from prefect_resilience.calls.edge.local import (
 )
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
-from prefect_resilience.calls.streams import Stream, aone_attempt, one_attempt
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.retries.policy import Retry
@@ -216,6 +215,8 @@ def _async(guard: Guard, name: str, memories: Memories | None = None) -> Callabl
 
 
 def _generator(guard: Guard, name: str) -> Callable[..., Any]:
+    from prefect_resilience.calls.streams import Stream, one_attempt
+
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         if not is_enabled():
             chunks: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
@@ -238,6 +239,8 @@ def _generator(guard: Guard, name: str) -> Callable[..., Any]:
 
 
 def _async_generator(guard: Guard, name: str) -> Callable[..., Any]:
+    from prefect_resilience.calls.streams import Stream, aone_attempt
+
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, None]:
         run = LocalRun(name, guard, args, kwargs)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cache
-from http.client import responses
 from typing import Any, NamedTuple, cast
 
 from prefect_resilience.base.text import Regex
@@ -202,7 +201,11 @@ def _in_a_stream(answer: HttpAnswer) -> Opinion | None:
 def phrase_of(response: object, status: int) -> str:
     """The short text of a response's status, such as "Service Unavailable"."""
     phrase = read(response, "reason_phrase") or read(response, "reason")
-    return phrase if isinstance(phrase, str) else responses.get(status, "")
+    if isinstance(phrase, str):
+        return phrase
+    from http.client import responses
+
+    return responses.get(status, "")
 
 
 # AWS, and the status codes of gRPC: grpc.io, "Status codes and their use in gRPC".

@@ -13,7 +13,7 @@ from prefect_resilience.base.text import lasting
 from prefect_resilience.guards.circuits.listeners import Listeners
 
 
-class BudgetStatus(BaseModel, frozen=True):
+class BudgetStatus(BaseModel, frozen=True, defer_build=True):
     """The status of an error budget, from its store.
 
     objective: the share of runs that must succeed; window: its length in seconds, up to now.

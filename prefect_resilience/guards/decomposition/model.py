@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Discriminator, Field, field_validator
@@ -16,7 +14,7 @@ from prefect_resilience.guards.decomposition.splitters import ListSplit, Split, 
 from prefect_resilience.guards.fallbacks import arguments_by_name, is_async
 
 if TYPE_CHECKING:
-    from prefect_resilience.errors.context import ErrorContext
+    pass
 
 MERGERS: dict[str, Callable[[Any], Any]] = {"concat": concat, "join": join()}
 OFFERED = ("error", "depth")
@@ -68,9 +66,9 @@ class Decompose(Policy):
         return merge
 
     @classmethod
-    def of(cls, value: Any) -> Decompose | None:
-        """The policy from a value of `decompose=`: a `Decompose`, a splitter, JSON, or None."""
-        if value is None or isinstance(value, Decompose):
+    def of(cls, value: Any) -> Decompose:
+        """The policy from a value of `decompose=`: a `Decompose`, a splitter, or JSON."""
+        if isinstance(value, Decompose):
             return value
         if isinstance(value, Split):
             return cls(split=value)
@@ -159,34 +157,3 @@ def arguments_for(
     """The arguments for a split or merge: `first`, and the arguments in `offered` that it names."""
     extra = {key: value for key, value in offered.items() if key not in OFFERED}
     return arguments_by_name(_parameters(target), offered, extra, first)
-
-
-@dataclass(frozen=True, slots=True)
-class Decomposed:
-    """The outcome of a run whose work was done in parts."""
-
-    value: Any
-    message: str
-    context: ErrorContext
-    replaced: bool = False
-    """Whether a fallback was used for a part, so that this is not the function's own result."""
-    degraded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """The fallbacks that were used for parts of one decomposed call."""
-
-    fn: Callable[..., Any]
-    used: dict[str, bool]
-    """For each name whether one of its values is degraded."""
-
-
-answers: ContextVar[Standing | None] = ContextVar("prefect_resilience_standing", default=None)
-
-
-def stood_in(fn: Callable[..., Any], name: str, degraded: bool) -> None:
-    """Record that a fallback was used in a call of `fn`, if that call is a part."""
-    whole = answers.get()
-    if whole is not None and whole.fn is fn:
-        whole.used[name] = degraded or whole.used.get(name, False)

@@ -12,8 +12,6 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
-import anyio
-
 from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.errors.exceptions import AttemptTimeout
 from prefect_resilience.guards.timeouts.threads import (
@@ -99,6 +97,8 @@ class OneTask:
 
     async def _cancel(self) -> None:
         """Cancel the generator once, and give it time to clean up even if the reader is cancelled again."""
+        import anyio
+
         self._task.cancel()
         with anyio.CancelScope(shield=True):
             await asyncio.wait([self._task], timeout=PATIENCE)

@@ -12,7 +12,6 @@ from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
-import anyio
 from pydantic import Field, field_validator, model_validator
 
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS, FORMS, LONGEST, Duration, seconds_of
@@ -21,6 +20,9 @@ from prefect_resilience.base.policy import Policy, nearest
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of
+
+if TYPE_CHECKING:
+    import anyio
 
 # A call with a deadline on the main thread itself, ended by the system's interval timer.
 #
@@ -102,6 +104,8 @@ class _Timer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
+        import anyio
+
         self.deadlines: dict[anyio.CancelScope, float] = {}
         # `anyio.CancelScope()` asks each time which kind of loop is running.
         self.new_scope: Callable[[], anyio.CancelScope] = type(anyio.CancelScope())

@@ -21,12 +21,11 @@ from pydantic import PrivateAttr
 
 from prefect_resilience.base.outcomes import is_failed, is_state
 from prefect_resilience.calls.decomposing import with_changes
-from prefect_resilience.calls.model import Substitute
+from prefect_resilience.calls.model import Decomposed, Substitute
 from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.requests import SubtaskRequest
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.tasks.edge.logs import note_logged_state
 
 if TYPE_CHECKING:

@@ -18,14 +18,13 @@ from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.outcomes import generates, require_result, take_returned
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.calls.edge.local import LocalRun, outcome_of
-from prefect_resilience.calls.model import Substitute
+from prefect_resilience.calls.model import Decomposed, Substitute
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.agents.trace import counted, note
 from prefect_resilience.graphs.routing.edge.targets import as_function
 from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, NeverRan, ending_of, value_of
 from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-from prefect_resilience.guards.decomposition.model import Decomposed
 from prefect_resilience.guards.fallbacks import Answered, Fallback, Memories
 from prefect_resilience.tasks.edge.answers import ReplacedState
 from prefect_resilience.tasks.edge.task import ResilientTask
