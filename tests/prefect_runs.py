@@ -243,8 +243,8 @@ def until(ask: Callable[[], Any], seconds: float = 30.0) -> Any:
     deadline = time.monotonic() + seconds
     while not (answer := ask()):
         if time.monotonic() > deadline:
-            raise AssertionError("the API did not come to know of it")
-        time.sleep(0.1)
+            raise AssertionError("it did not come about")
+        time.sleep(0.05)
     return answer
 
 

@@ -41,10 +41,8 @@ def ask_anthropic(url: str, stream: bool = False, timeout: float = 5) -> object:
     return list(answer) if stream else answer
 
 
+# What the SDKs' own tables (test_classify_llm_sdks, sdks) do not have
 OPENAI = [
-    (429, {"code": "rate_limit_exceeded", "type": "tokens", "message": "slow"}, C.RATE_LIMIT, "429"),
-    (429, {"code": "insufficient_quota", "message": "quota"}, C.RESOURCE_EXHAUSTED, "insufficient_quota"),
-    (400, {"code": "context_length_exceeded", "message": "long"}, C.OVERFLOW, "context_length_exceeded"),
     (
         400,
         {"message": "This model's maximum context length is 8192 tokens"},
@@ -53,13 +51,7 @@ OPENAI = [
     ),
     (429, {"message": "Request too large for m on tokens per min"}, C.OVERFLOW, "request_too_large"),
     (400, {"code": "invalid_type", "message": "no"}, C.INVALID, "400"),
-    (401, {"code": "invalid_api_key", "message": "no"}, C.AUTH, "401"),
-    (403, {"message": "no"}, C.AUTH, "403"),
-    (404, {"code": "model_not_found", "message": "no"}, C.NOT_FOUND, "404"),
     (409, {"message": "no"}, C.CONFLICT, "409"),
-    (422, {"message": "no"}, C.INVALID, "422"),
-    (500, {"type": "server_error", "message": "no"}, C.SERVER_ERROR, "500"),
-    (503, {"message": "no"}, C.UNAVAILABLE, "503"),
 ]
 
 
@@ -72,17 +64,9 @@ def test_openai(provider, status, error, category, code) -> None:
 
 
 ANTHROPIC = [
-    (429, "rate_limit_error", "slow", C.RATE_LIMIT, "429"),
-    (529, "overloaded_error", "Overloaded", C.UNAVAILABLE, "529"),
-    (400, "invalid_request_error", "prompt is too long: 9 > 8 tokens", C.OVERFLOW, "context_length_exceeded"),
-    (400, "invalid_request_error", "credit balance is too low", C.RESOURCE_EXHAUSTED, "billing_error"),
-    (400, "invalid_request_error", "no", C.INVALID, "400"),
-    (401, "authentication_error", "no", C.AUTH, "401"),
     (402, "billing_error", "no", C.RESOURCE_EXHAUSTED, "billing_error"),
     (403, "permission_error", "no", C.AUTH, "403"),
-    (404, "not_found_error", "no", C.NOT_FOUND, "404"),
     (413, "request_too_large", "no", C.OVERFLOW, "413"),
-    (500, "api_error", "no", C.SERVER_ERROR, "500"),
     (504, "timeout_error", "no", C.TIMEOUT, "504"),
 ]
 
@@ -100,41 +84,6 @@ def test_anthropic_spend_limits_are_no_rate_limits(provider) -> None:
     provider.says(429, {"error": {"type": "rate_limit_error", "message": "x", "details": details}})
     info = caught(lambda: ask_anthropic(provider.url))
     assert (info.category, info.code) == (C.RESOURCE_EXHAUSTED, "enforced_spend_limit_reached")
-
-
-def test_an_error_in_the_middle_of_a_stream(provider) -> None:
-    event = (
-        'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
-    )
-    provider.says(200, event, Content_Type="text/event-stream")
-    info = caught(lambda: ask_anthropic(provider.url, stream=True))
-    assert (info.category, info.code, info.retryable) == (C.UNAVAILABLE, "overloaded_error", True)
-    event = 'data: {"error":{"type":"server_error","code":"server_error","message":"sorry"}}\n\n'
-    provider.says(200, event, Content_Type="text/event-stream")
-    info = caught(lambda: ask_openai(provider.url, stream=True))
-    assert (info.category, info.code) == (C.SERVER_ERROR, "server_error")
-
-
-def test_a_provider_that_is_not_there_or_slow(closed_port, silent_port) -> None:
-    for ask in (ask_openai, ask_anthropic):
-        assert caught(lambda ask=ask: ask(closed_port)).code == "NETWORK_ERROR"
-        assert caught(lambda ask=ask: ask(silent_port, timeout=0.1)).code == "TIMEOUT"
-
-
-def test_a_provider_s_waits(provider) -> None:
-    provider.says(429, {"error": {}}, retry_after_ms="1500", retry_after="9")
-    assert caught(lambda: ask_openai(provider.url)).retry_after == 1.5
-    provider.says(
-        429,
-        {"error": {}},
-        x_ratelimit_reset_requests="1s",
-        x_ratelimit_remaining_requests="5",
-        x_ratelimit_reset_tokens="6m0s",
-        x_ratelimit_remaining_tokens="0",
-    )
-    assert caught(lambda: ask_openai(provider.url)).retry_after == 360.0
-    provider.says(429, {"error": {}}, anthropic_ratelimit_tokens_reset="2026-11-20T10:00:30Z", Date="x")
-    assert caught(lambda: ask_anthropic(provider.url)).retry_after is not None
 
 
 SESSION = botocore.session.Session()

@@ -8,7 +8,6 @@ import pytest
 
 from prefect_resilience import ErrorCategory as C
 from prefect_resilience import classify
-from prefect_resilience.errors.classify.readers import in_words
 from tests.errors.by_name import made
 
 NEO4J, TRINO = "neo4j.exceptions.Neo4jError", "trino.exceptions.TrinoQueryError"
@@ -107,15 +106,3 @@ def test_a_known_cause_says_more_than_a_name() -> None:
 def test_a_mistake_is_never_tried_again_for_its_name() -> None:
     assert classify(made("shop.OrderTimeout", base=ValueError)).category is C.UNEXPECTED
     assert classify(made("shop.OrderNotFound", base=LookupError)).category is C.NOT_FOUND
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("HTTPTimeoutError", "HTTP_Timeout_Error"),
-        ("connection_lost", "Connection_Lost"),
-        ("S3Error2Big", "S3_Error2_Big"),
-    ],
-)
-def test_words_of_a_name(name: str, words: str) -> None:
-    assert in_words(name) == words

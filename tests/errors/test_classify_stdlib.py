@@ -8,7 +8,6 @@ import errno
 import http.client
 import json
 import os
-import pickle
 import signal
 import smtplib
 import socket
@@ -187,20 +186,3 @@ def test_a_signal_is_named() -> None:
     assert classify(TerminationSignal()).code == "TerminationSignal"
     TerminationSignal.signal = signal.SIGTERM
     assert classify(TerminationSignal()).code == "SIGTERM"
-
-
-def test_our_exceptions_survive_pickle() -> None:
-    for error in (
-        CircuitOpenError("a", 1.5, "x"),
-        AttemptTimeout(2, "it"),
-        StoreUnavailable("x"),
-        ConfigurationError("y"),
-    ):
-        again = pickle.loads(pickle.dumps(error))
-        assert type(again) is type(error)
-        assert str(again) == str(error)
-        assert again.args == error.args
-        assert again.__dict__ == error.__dict__
-    assert isinstance(AttemptTimeout(1), TimeoutError)
-    assert isinstance(ConfigurationError("x"), ValueError)
-    assert "manually" in str(CircuitOpenError("a"))

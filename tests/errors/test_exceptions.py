@@ -8,15 +8,23 @@ import pytest
 
 from prefect_resilience import classify
 from prefect_resilience.base.outcomes import caller_checks_failures, is_answered_for
+from prefect_resilience.errors.classify.stops import StreamCut
+from prefect_resilience.errors.context import PartialOutput
 from prefect_resilience.errors.exceptions import (
     AttemptTimeout,
     CircuitOpenError,
+    ConfigurationError,
     EffectBusy,
     EffectKeyReused,
     InDoubt,
+    OutputFormatError,
     RepeatedEffect,
     ResilienceError,
+    ResourceExhausted,
     ResultNotKept,
+    StoreUnavailable,
+    SubtaskError,
+    TaskFailure,
 )
 from tests.errors.by_name import made
 
@@ -28,13 +36,21 @@ EXCEPTIONS = [
     InDoubt("invoice:1", "orders", "the process died"),
     RepeatedEffect("invoice:1", "orders"),
     ResultNotKept("invoice:1", "orders", "it is gone"),
+    ConfigurationError("no such option"),
+    StoreUnavailable("it is away"),
+    ResourceExhausted("turns", 1, 2, partial_output=["x"]),
+    TaskFailure("context_matching_failure", success_score=0.5),
+    SubtaskError("parse", inputs={"a": 1}),
+    OutputFormatError("array", "object", [{"path": "", "message": "m"}], PartialOutput(content=1)),
+    StreamCut("half"),
 ]
 
 
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
 def test_it_comes_back_equal(error: ResilienceError) -> None:
+    error.add_note("a note")
     back = pickle.loads(pickle.dumps(error))
-    assert type(back) is type(error)
+    assert (type(back), str(back)) == (type(error), str(error))
     assert (back.args, vars(back)) == (error.args, vars(error))
 
 

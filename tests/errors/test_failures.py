@@ -62,21 +62,6 @@ def test_an_exhausted_resource(usage, limit, says):
     assert info.details == {name: value for name, value in details.items() if value is not None}
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ResourceExhausted("turns", 1, 2, partial_output=["x"]),
-        TaskFailure("context_matching_failure", success_score=0.5),
-        SubtaskError("parse", inputs={"a": 1}),
-        OutputFormatError("array", "object", [{"path": "", "message": "m"}], PartialOutput(content=1)),
-    ],
-)
-def test_they_travel_with_what_was_put_on_them(error):
-    error.__notes__ = ["a note"]
-    back = pickle.loads(pickle.dumps(error))
-    assert (type(back), back.args, vars(back)) == (type(error), error.args, vars(error))
-
-
 def test_subclasses_of_users_are_the_same():
     class OutOfTurns(ResourceExhausted):
         def __init__(self):

@@ -211,6 +211,16 @@ def test_aws_waits_at_most_5_seconds_beyond_the_backoff(asked, backoff, delay) -
         ("Please try again in \u0667 seconds", None),
         ("Please try again in 9000 hours", 86_400.0),
         ("retry after 2 minutes and 5 seconds", 125.0),
+        ("Please try again in 1m30s.", 90.0),
+        ("try again in 20ms", 0.02),
+        ("Please retry your requests after 2 minutes.", 120.0),
+        ("Please retry in 34.5s.", 34.5),
+        ("Expected available in 1 hour and 5 minutes", 3900.0),
+        ("Retry-After: 30", 30.0),
+        ("wait for 2 days", 86_400.0),
+        ("try again in a few minutes", None),
+        ("try again in 2026-01-01", None),
+        ("", None),
     ],
 )
 def test_a_wait_in_a_text(text, wait) -> None:

@@ -45,6 +45,16 @@ def test_what_was_masked_stays_as_it_is() -> None:
 
 
 WHAT_STAYS = {
+    "postgresql://app:pw123@db:5432/x?a=b": "postgresql://app:***@db:5432/x?a=b",
+    "password=hunter2, user=bob": "password=***, user=bob",
+    '{"api_key": "k1", "n": 1}': '{"api_key": "***", "n": 1}',
+    "Authorization: Bearer abc failed": "Authorization: Bearer *** failed",
+    "https://x/?page=2&api_key=v&z=1": "https://x/?page=2&api_key=***&z=1",
+    "https://hooks.slack.com/services/T0/B0/x": "https://hooks.slack.com/services/***",
+    "f(password=abc)": "f(password=***)",
+    "[password=abc]": "[password=***]",
+    "a\nCookie: x=1\nb": "a\nCookie: ***\nb",
+    "token=abc,user=bob": "token=***,user=bob",
     "api_key: |\n  fake1\n  fake2\nother: 1": "api_key: |\n  ***\nother: 1",
     "https://fakeToken0123456789@git.example/r": "https://***@git.example/r",
     "https://x.example/cb?code=fakeCode99&state=1": "https://x.example/cb?code=***&state=1",

@@ -190,11 +190,6 @@ def test_lines_may_be_cut_anywhere() -> None:
         assert [*ensure_complete_stream(pieces)] == pieces
 
 
-def test_it_travels() -> None:
-    back = pickle.loads(pickle.dumps(StreamCut("half")))
-    assert (back.partial_output, str(back)) == ("half", str(StreamCut("half")))
-
-
 def test_a_server_that_hangs_up(service: Any) -> None:
     for read in (httpx.Response.iter_lines, httpx.Response.iter_text, httpx.Response.iter_bytes):
         service.says(Reply(body="".join(["id: 1\n", *sse(*CHAT[:2])])))

@@ -12,8 +12,11 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun
+from prefect.settings import PREFECT_API_URL
 
+from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.effects import send_idempotency_key
+from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver
 
 
@@ -47,6 +50,26 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     url = f"sqlite:///{tmp_path}/effects.db"
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
     return url
+
+
+@pytest.fixture
+def saga(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of sagas send to this receiver, and nothing was called before."""
+    monkeypatch.setenv(saga_parts.RECEIVER, receiver.url)
+    saga_parts.calls.clear()
+    saga_parts.troubles.clear()
+
+
+@pytest.fixture
+def api() -> str:
+    """The address of the Prefect API, for other processes."""
+    return str(PREFECT_API_URL.value())
+
+
+@pytest.fixture
+def crashes_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recovery does not wait for a second report of a crash."""
+    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
 
 
 @pytest.fixture

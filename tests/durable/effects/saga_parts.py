@@ -10,7 +10,14 @@ from prefect import task
 from pydantic import BaseModel
 
 from prefect_resilience import resilient_task
-from prefect_resilience.effects import Done, Effect, NotDone, idempotency_key, send_idempotency_key
+from prefect_resilience.effects import (
+    Done,
+    Effect,
+    NotDone,
+    batch_status,
+    idempotency_key,
+    send_idempotency_key,
+)
 
 RECEIVER = "SAGA_RECEIVER"
 """Where messages go; the environment takes it to other processes."""
@@ -42,6 +49,11 @@ def post() -> str:
 def ask(key: str) -> Done | NotDone:
     with client() as opened:
         return Done(f"m-{key}") if opened.get(f"/{key}").json()["taken"] else NotDone()
+
+
+def states(batch_id: str) -> dict[str, str]:
+    """The states of a batch's effects, without its compensations."""
+    return {one.key: one.state for one in batch_status(batch_id).effects if one.compensates is None}
 
 
 class Receipt(BaseModel):

@@ -82,22 +82,6 @@ def test_cancelled_at_each_step_of_its_task(shared, when, outcome):
     assert step > 8
 
 
-@pytest.mark.parametrize("outcome", ["returns", "fails"])
-def test_cancelled_at_each_turn_of_the_loop(shared, outcome):
-    async def main(call: Callable[[], Coroutine[Any, Any, Any]], turns: int) -> None:
-        task = asyncio.ensure_future(call())
-        for _ in range(turns):
-            await asyncio.sleep(0.0005 if turns % 2 else 0)
-        task.cancel()
-        await asyncio.wait((task,))
-
-    for turns in range(1, STEPS + 1):
-        world = World(shared, f"turn-{outcome}-{turns}", outcome)
-        asyncio.run(main(world.asynchronous(), turns))
-        world.is_handed_over()
-        world.comes_to_rest()
-
-
 refunded: list[int] = []
 
 

@@ -15,7 +15,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Crashed, Paused, Pending, Running
 
-from prefect_resilience.durable.batches.edge import closing, recovery
+from prefect_resilience.durable.batches.edge import closing
 from prefect_resilience.durable.batches.edge.closing import Closed, close_all, close_left_behind
 from prefect_resilience.effects import recover
 from prefect_resilience.operations import close_task_runs
@@ -120,8 +120,7 @@ def of(flow_run_id):
     return FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
 
 
-def test_a_recovery_closes_what_the_crash_left(client, deployed, made, monkeypatch):
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
+def test_a_recovery_closes_what_the_crash_left(client, deployed, made, monkeypatch, crashes_settle):
     monkeypatch.setattr(closing, "SETTLES", 0.0)
     monkeypatch.setitem(close_left_behind.__kwdefaults__, "settles", 0.0)
     flow_run_id = deployed(Running())
@@ -133,9 +132,9 @@ def test_a_recovery_closes_what_the_crash_left(client, deployed, made, monkeypat
     assert state_of(client, paused).is_paused()
 
 
-def test_a_recovery_is_done_whatever_becomes_of_the_task_runs(client, deployed, monkeypatch, caplog):
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
-
+def test_a_recovery_is_done_whatever_becomes_of_the_task_runs(
+    client, deployed, monkeypatch, caplog, crashes_settle
+):
     def fails(*_, **__):
         raise RuntimeError("the API said no to Bearer hunter2-never-to-be-seen")
 

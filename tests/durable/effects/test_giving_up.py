@@ -13,24 +13,13 @@ from prefect_resilience.errors.exceptions import EffectBusy, ResultNotKept
 from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver
 
-pytestmark = pytest.mark.api
-
-
-@pytest.fixture(autouse=True)
-def parts(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(saga_parts.RECEIVER, receiver.url)
-    saga_parts.calls.clear()
-    saga_parts.troubles.clear()
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("saga")]
 
 
 @flow
 def orders(*numbers: int) -> list[Any]:
     with batch("b"):
         return [saga_parts.send(number, return_state=True) for number in numbers]
-
-
-def states() -> dict[str, str]:
-    return {one.key: one.state for one in batch_status("b").effects if one.compensates is None}
 
 
 def rolled_back(**troubles: Exception) -> Any:
@@ -43,7 +32,7 @@ def rolled_back(**troubles: Exception) -> Any:
 def test_one_that_cannot_be_undone_is_kept_and_the_others_stay_undone(shared: str) -> None:
     report = rolled_back(_2=NotSent("no"))
     assert [one.key for one in report.failed] == ["order:2"]
-    assert states() == {"order:1": "compensated", "order:2": "done", "order:3": "compensated"}
+    assert saga_parts.states("b") == {"order:1": "compensated", "order:2": "done", "order:3": "compensated"}
     after = settle("b", "order:2", "kept", by="ada", reason="the hotel does not refund")
     assert (after.state, after.result) == ("done", "m-order:2")
     before = len(saga_parts.calls)
@@ -70,7 +59,7 @@ def test_a_compensation_in_doubt_is_settled_with_its_effect(answer: Any, after: 
     with pytest.raises(ConfigurationError, match="answer `undone` or `kept`"):
         settle("b", "order:2", "done")
     assert settle("b", "order:2", answer).state == after
-    assert states() == {"order:1": "compensated", "order:2": after, "order:3": "compensated"}
+    assert saga_parts.states("b") == {"order:1": "compensated", "order:2": after, "order:3": "compensated"}
     assert all(one.state != "unknown" for one in batch_status("b").effects)
     assert rollback("b").complete
     assert [call[1] for call in saga_parts.calls if call[0] == "undo"] == [3, 2, 1]
@@ -110,7 +99,7 @@ def test_while_somebody_is_at_it(shared: str, receiver: Receiver) -> None:
     receiver.says(while_undone)
     assert rollback("b").complete
     assert len(seen) == 1
-    assert states() == {"order:1": "compensated"}
+    assert saga_parts.states("b") == {"order:1": "compensated"}
 
 
 def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypatch: Any) -> None:
@@ -121,7 +110,7 @@ def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypa
     with monkeypatch.context() as cut_off:
         cut_off.setattr(compensating.undo, "ended", lambda document, now, **_: document)
         rollback("b")
-    assert states() == {"order:1": "compensating"}
+    assert saga_parts.states("b") == {"order:1": "compensating"}
     with pytest.raises(ConfigurationError, match=r"took place: call rollback"):
         settle("b", "order:1", "kept")
     assert [one.key for one in rollback("b").already] == ["order:1"]

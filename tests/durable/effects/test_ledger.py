@@ -15,19 +15,13 @@ from prefect import flow
 from prefect_resilience import StoreUnavailable, resilient_task
 from prefect_resilience.base import places
 from prefect_resilience.durable.effects import ledger, owner
-from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
+from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of, remedy
 from prefect_resilience.durable.effects.model import AlreadyDone, FailedCall, InProgress, Send, Succeeded
 from prefect_resilience.effects import Effect, batch, batch_status
 from prefect_resilience.stores import MemoryStore
+from tests.prefect_runs import until
 
 PLACE = place_of("b", "k")
-
-
-def until(ask, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.005)
 
 
 class HandStore(MemoryStore):
@@ -214,6 +208,31 @@ def test_a_ledger_that_is_configured_wrongly(monkeypatch):
     monkeypatch.setattr(places, "documents", lambda: "nowhere://at/all")
     with pytest.raises(StoreUnavailable, match="nowhere"):
         open_ledger()
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("the root flow run, which identifies the batch, could not be read: ConnectError", "Prefect API"),
+        ("could not extend file base/5/16389: No space left on device", "free some space"),
+        ("database or disk is full", "free some space"),
+        ("MISCONF Redis is configured to save RDB snapshots", "free some space"),
+        ("-NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+        ("database is locked", "holds its lock"),
+        ("canceling statement due to lock timeout", "holds its lock"),
+        ('password authentication failed for user "ada"', "the user and the password"),
+        ("NOAUTH Authentication required.", "the user and the password"),
+        ("permission denied for table prefect_resilience_documents", "give this program write access"),
+        (
+            "the store sqlite:////a?timeout=1 could not answer: [Errno 20] Not a directory: '/full'",
+            "write access",
+        ),
+        ("Error 111 connecting to localhost:6379. Connection refused.", "start it, or correct its address"),
+        ("there is no kind of store 'mysql'", "repair it, or set another store"),
+    ],
+)
+def test_remedies(said: str, words: str) -> None:
+    assert words in remedy(said)
 
 
 # -- processes

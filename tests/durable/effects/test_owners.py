@@ -18,6 +18,7 @@ from prefect_resilience.errors.exceptions import EffectBusy, InDoubt
 from prefect_resilience.stores import open_store
 from tests.durable.effects import victim
 from tests.durable.effects.sender import LAPSED, LONG_PAUSE, SHORT, mark, payment, send
+from tests.prefect_runs import until
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +26,6 @@ def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SHORT.items():
         monkeypatch.setattr(owner, name, value)
     monkeypatch.setattr(sequences, "LONG_PAUSE", LONG_PAUSE)
-
-
-def until(ask, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not ask():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.01)
 
 
 class Sender:

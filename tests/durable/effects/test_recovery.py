@@ -48,7 +48,7 @@ from prefect_resilience.errors.exceptions import EffectBusy
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.stores.base import scan_all
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("crashes_settle")]
 
 EVENTS = {
     "done": lambda: Succeeded("c", {"as": "json", "value": 1}, "m-1"),
@@ -69,12 +69,6 @@ def put(batch_id, store=None, **states):
             document, _ = decide(document, EVENTS[state](), store.now())
         document["claim"] = uuid4().hex
         assert store.swap(place_of(batch_id, key), 0, document)
-
-
-@pytest.fixture(autouse=True)
-def crashes_settle(monkeypatch):
-    """Nobody reports a crash twice here."""
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
 
 
 @pytest.fixture

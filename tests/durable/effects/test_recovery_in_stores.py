@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from prefect.states import Crashed
 
 from prefect_resilience import resilient_task
 from prefect_resilience.durable.batches.audit import archived_effects, archived_saga
-from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
 from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
 from prefect_resilience.effects import (
@@ -29,7 +29,7 @@ from prefect_resilience.stores.base import scan_all
 from tests.durable.effects.test_recovery import deployed as deployed
 from tests.durable.effects.test_recovery import put
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("crashes_settle")]
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 undone: list[str] = []
@@ -49,7 +49,6 @@ def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> St
     """A store of each kind, as the configured one."""
     url = request.getfixturevalue(request.param)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
     undone.clear()
     return open_ledger().store
 
@@ -60,8 +59,6 @@ def sagas(store: Store) -> list[str]:
 
 @pytest.mark.requirement("004.07", "004.16")
 def test_hints_recoveries_and_the_audit_log(store: Store, deployed: Any) -> None:
-    from prefect.states import Crashed
-
     run_id = deployed(Crashed())
     put(run_id, a="done", b="failed", c="unknown")
     hint = batch_status(run_id).hint

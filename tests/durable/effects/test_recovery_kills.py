@@ -22,7 +22,7 @@ from prefect_resilience.effects import abandon, batch_status, recover
 from tests.durable.effects.test_recovery import put
 from tests.durable.effects.victim import answer_of, context, kill_before_line
 
-pytestmark = pytest.mark.api
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("crashes_settle")]
 
 POINTS = (0.1, 0.4, 0.7, 0.9, 0.97, 0.99)
 """Where a recovery is killed, as parts of the lines that it runs; more of them where it has begun to act."""
@@ -65,16 +65,6 @@ def killed_in_the_middle(what: str, make: Callable[[], str], store: str, api: st
             return batch_id
         lines = ended[0]
     raise AssertionError(f"it ended before line {lines * point:.0f} each time")
-
-
-@pytest.fixture(autouse=True)
-def crashes_settle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery, "CRASH_SETTLES", 0.0)
-
-
-@pytest.fixture
-def api() -> str:
-    return str(PREFECT_API_URL.value())
 
 
 @pytest.fixture

@@ -62,10 +62,9 @@ BUTTONS: list[dict[str, Any]] = [
 @pytest.mark.requirement("004.14")
 @pytest.mark.timeout(240)
 def test_pressed_until_the_run_succeeds_it_sends_everything_once(
-    receiver: Receiver, shared: str, tmp_path: Path
+    receiver: Receiver, shared: str, api: str, tmp_path: Path
 ) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    api = str(PREFECT_API_URL.value())
     given = {"url": receiver.url, "folder": str(tmp_path)}
     with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="button", type="process"))

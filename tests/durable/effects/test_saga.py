@@ -19,6 +19,7 @@ from prefect_resilience.effects import (
     arollback,
     batch,
     batch_status,
+    recover,
     rollback,
     savepoint,
     settle,
@@ -26,14 +27,7 @@ from prefect_resilience.effects import (
 from prefect_resilience.errors.exceptions import EffectBusy
 from tests.durable.effects import saga_parts as parts
 
-pytestmark = pytest.mark.api
-
-
-@pytest.fixture(autouse=True)
-def clean(receiver, monkeypatch):
-    monkeypatch.setenv(parts.RECEIVER, receiver.url)
-    parts.calls.clear()
-    parts.troubles.clear()
+pytestmark = [pytest.mark.api, pytest.mark.usefixtures("saga")]
 
 
 def keys(found) -> list[str]:
@@ -42,10 +36,6 @@ def keys(found) -> list[str]:
 
 def undone() -> list[Any]:
     return [call[1] for call in parts.calls if call[0] == "undo"]
-
-
-def states(batch_id: str) -> dict[str, str]:
-    return {one.key: one.state for one in batch_status(batch_id).effects if one.compensates is None}
 
 
 def sending(compensate: Any, **more: Any) -> Any:
@@ -91,7 +81,7 @@ def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
     assert str(reports[0]).endswith("3 compensated")
     assert parts.calls[3:] == [("undo", n, f"m-order:{n}", f"id-{n}") for n in (3, 2, 1)]
     assert all(receiver.taken[f"compensate:order:{n}"] == 1 for n in (1, 2, 3))
-    assert set(states(reports[0].batch_id).values()) == {"compensated"}
+    assert set(parts.states(reports[0].batch_id).values()) == {"compensated"}
 
 
 @pytest.mark.smoke
@@ -144,6 +134,44 @@ def test_a_retried_flow_sends_anew_what_was_undone_though_its_results_are_kept(r
     assert trip() == "m-order:1~2"
     assert seen == ["m-order:1", "m-order:1~2"]
     assert receiver.taken == {"order:1": 1, "compensate:order:1": 1, "order:1~2": 1}
+
+
+@pytest.mark.requirement("004.23")
+def test_down_to_the_end_of_another_batch(shared):
+    @flow
+    def sends() -> None:
+        for batch_id, order in (("long", 1), ("earlier", 2), ("long", 3)):
+            with batch(batch_id):
+                parts.send(order)
+
+    sends()
+    planned = recover("long", "compensate", to="earlier", dry_run=True)
+    report = rollback("long", "earlier")
+    assert list(planned.undone) == keys(report.compensated) == ["order:3"]
+    assert report.to == "earlier"
+    assert parts.states("long") == {"order:1": "done", "order:3": "compensated"}
+    assert parts.states("earlier") == {"order:2": "done"}
+
+
+def test_a_batch_that_goes_on_has_no_end(shared):
+    slow = Slow()
+
+    @flow
+    def run() -> Any:
+        with batch("going-on"):
+            future = slow.begin()
+        try:
+            rollback("long", "going-on")
+        finally:
+            slow.go_on.set()
+            future.wait()
+
+    in_batch("long", parts.send, 1)
+    with pytest.raises(
+        ConfigurationError, match="'going-on' is still in progress: it has no end to roll back to"
+    ):
+        run()
+    assert parts.states("long") == {"order:1": "done"}
 
 
 # -- what compensations are, and what they get
@@ -235,7 +263,7 @@ def test_a_compensation_that_fails_goes_to_a_person_and_the_others_are_made(rece
         report.failed[1].why
         == "RuntimeError: the desk is closed; whether the effect is compensated is unknown"
     )
-    assert states("failing") == {"order:1": "compensated", "order:2": "compensating", "order:3": "done"}
+    assert parts.states("failing") == {"order:1": "compensated", "order:2": "compensating", "order:3": "done"}
     for key in ("order:2", "order:3"):
         is_its = functools.partial(_is_of, key)
         assert seen.events("prefect-resilience.effect.compensation-failed", is_its)
@@ -297,23 +325,36 @@ def test_an_effect_in_doubt_is_asked_about(receiver, shared):
     assert keys(report.compensated) == ["order:1"], report
     assert keys(report.in_doubt) == ["blind"]
     assert "there is no verify" in report.in_doubt[0].why
-    assert states(report.batch_id) == {"order:1": "compensated", "blind": "unknown"}
+    assert parts.states(report.batch_id) == {"order:1": "compensated", "blind": "unknown"}
+
+
+class Slow:
+    """A task whose call goes on until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.go_on = threading.Event(), threading.Event()
+
+        @resilient_task(effect=Effect(key="slow", compensate=parts.undo_with))
+        def slow(receipt: str) -> None:
+            self.entered.set()
+            assert self.go_on.wait(30)
+
+        self.task = slow
+
+    def begin(self) -> Any:
+        future = self.task.submit("r")
+        assert self.entered.wait(30)
+        return future
 
 
 def test_what_is_going_on_is_waited_for(shared):
-    entered, go_on = threading.Event(), threading.Event()
-
-    @resilient_task(effect=Effect(key="slow", compensate=parts.undo_with))
-    def slow(receipt: str) -> None:
-        entered.set()
-        assert go_on.wait(30)
+    slow = Slow()
 
     @flow
     def run() -> list[Any]:
-        future = slow.submit("r")
-        assert entered.wait(30)
+        future = slow.begin()
         early = rollback(max_wait=0)
-        threading.Timer(0.2, go_on.set).start()
+        threading.Timer(0.2, slow.go_on.set).start()
         late = rollback()
         future.wait()
         return [early, late]

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from prefect.settings import PREFECT_API_URL
 
 from tests.durable.effects.saga_victim import Saga, done, judge, kill_often, start
 from tests.durable.effects.saga_victim import Toll as SagaToll
 from tests.durable.effects.victim import context
 
 pytestmark = pytest.mark.api
-
-
-@pytest.fixture
-def api() -> str:
-    return str(PREFECT_API_URL.value())
 
 
 @pytest.mark.timeout(300)

@@ -19,6 +19,14 @@ from prefect_resilience.durable.effects.model import (
     decide,
 )
 from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.report import (
+    Compensation,
+    NotUndone,
+    RollbackReport,
+    in_words,
+    not_undone,
+    plan_rollback,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 
 COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "verify": None, "parameters": {}}
@@ -82,6 +90,53 @@ def test_open_questions_count_from_when_they_arose():
     ]
     assert keys(undo.to_undo(found, 2.0).unsettled) == ["a", "b"]
     assert undo.to_undo(found, 3.0).unsettled == ()
+
+
+def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
+    effects = [
+        effect("a", at=1.0),
+        effect("b", at=2.0),
+        effect("plain", at=3.0, undoable=False),
+        effect("given-up", "done", 4.0, compensation={**COMPENSATION, "given_up": "person: ada"}),
+        effect("doubt", "unknown", 5.0, undoable=False),
+        effect("asked", "unknown", 6.0, compensation={**COMPENSATION, "verify": "y"}),
+    ]
+    plan = plan_rollback("b", None, undo.to_undo(effects, None))
+    assert [(one.key, one.function) for one in plan.compensated] == [("b", "m:f"), ("a", "m:f")]
+    assert not plan.complete
+    assert {one.key: (one.how, one.why) for one in not_undone(plan)} == {
+        "plain": ("skipped", "it has no compensation"),
+        "given-up": ("skipped", "its compensation was given up (person: ada)"),
+        "doubt": ("in_doubt", "its outcome is unknown: there is no verify to ask"),
+        "asked": ("in_doubt", "its outcome is unknown: verify is asked first"),
+    }
+    assert [one.key for one in plan_rollback("b", None, undo.to_undo(effects, 1.0)).compensated] == ["b"]
+    assert plan_rollback("b", "to", undo.to_undo(effects, 6.0)) == RollbackReport("b", "to")
+
+
+def test_what_a_report_says() -> None:
+    def one(key: str, why: str = "") -> Compensation:
+        return Compensation(key, None, None, None, 1, why)
+
+    report = RollbackReport(
+        "b",
+        None,
+        (one("now"),),
+        (one("before"),),
+        (one("f", "it raised"),),
+        (one("d", "?"),),
+        (one("s", "none"),),
+    )
+    assert not_undone(report) == (
+        NotUndone("f", "failed", "it raised"),
+        NotUndone("d", "in_doubt", "?"),
+        NotUndone("s", "skipped", "none"),
+    )
+    assert in_words(report) == (
+        "compensated: 'before', 'now'; not compensated: 'f' (it raised), 'd' (?), 's' (none)"
+    )
+    assert not report.complete
+    assert RollbackReport("b", None, skipped=(one("s"),)).complete
 
 
 # -- one effect

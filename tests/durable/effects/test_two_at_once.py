@@ -47,11 +47,10 @@ def run(url: str, store: str, api: str, answers: Connection) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("home", ["shared", "postgres_url", "redis_url"])
 def test_each_is_sent_once_and_both_get_what_came_of_it(
-    home: str, request: pytest.FixtureRequest, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    home: str, request: pytest.FixtureRequest, receiver: Receiver, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = request.getfixturevalue(home)
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", store)
-    api = str(PREFECT_API_URL.value())
     pipes: list[Connection] = []
     for _ in range(2):
         ours, theirs = context.Pipe()

@@ -1,0 +1,3 @@
+
+no tests ran in 0.11s
+exit 5
