@@ -1,3 +1,0 @@
-
-no tests ran in 0.11s
-exit 5
