@@ -103,15 +103,22 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
     blocks()
     forms()
     ours = {**DEFAULTS, **ours}
+    restart_stream = yes_or_no("restart_stream", ours["restart_stream"])
+    if generates(fn):
+        _check_stream(ours, fn)
+    elif restart_stream:
+        raise ConfigurationError(
+            f"restart_stream= is for generators, and {_name_of(fn)!r} is not one: leave it out"
+        )
     timeout = Timeout.of(ours["timeout"], current_settings().operations)
     if timeout is not None:
         timeout.check_for(fn)
     fallbacks = as_fallbacks(ours["fallback"])
     for step in fallbacks:
         step.check_for(fn, isasync=isasync)
-    rules: Any = ours.get("classify")
-    hedge = _hedge(ours.get("hedge"), fn, timeout)
-    expect = _expect(ours, fn, isasync)
+    rules: Any = ours["classify"]
+    hedge = _hedge(ours["hedge"], timeout)
+    effect = _effect(ours["effect"], fn, isasync, hedge)
     return Guard(
         fn,
         isasync,
@@ -122,15 +129,32 @@ def make_guard(fn: Callable[..., Any], isasync: bool, retry: Retry, ours: Mappin
         hedge,
         fallbacks,
         (cast("Rule", rules),) if callable(rules) else tuple(rules or ()),
-        _effect(ours.get("effect"), fn, isasync, hedge),
-        yes_or_no("dead_letter", ours.get("dead_letter", False)),
-        _restart_stream(ours.get("restart_stream", False), fn),
+        effect,
+        yes_or_no("dead_letter", ours["dead_letter"]),
+        restart_stream,
         _error_budget(ours["error_budget"]),
-        policy=_policy_block(ours.get("policy")),
-        expect=expect,
-        decompose=_decompose(ours, fn, isasync),
+        policy=_policy_block(ours["policy"]),
+        expect=_expect(ours["expect"], fn, isasync, effect),
+        decompose=_decompose(ours["decompose"], fn, isasync, effect),
         source=source_of(fn),
     )
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", repr(fn))
+
+
+OF_ONE_RESULT = ("hedge", "effect", "expect", "decompose")
+
+
+def _check_stream(ours: Mapping[str, Any], fn: Callable[..., Any]) -> None:
+    """Raise ConfigurationError for an option that a generator cannot have."""
+    for option in OF_ONE_RESULT:
+        if ours[option] is not None:
+            raise ConfigurationError(
+                f"{option}= needs a function with one result, but {_name_of(fn)!r} is a generator: return a "
+                f"list, or leave {option}= out"
+            )
 
 
 def _circuit(value: Any, fn: Callable[..., Any]) -> CircuitBreaker | None:
@@ -173,19 +197,13 @@ def _limits(value: Any, fn: Callable[..., Any]) -> tuple[Limit, ...]:
     return tuple(written)
 
 
-def _hedge(hedge: Any, fn: Callable[..., Any], timeout: Timeout | None) -> Hedge | None:
+def _hedge(hedge: Any, timeout: Timeout | None) -> Hedge | None:
     if hedge is None:
         return None
     from prefect_resilience.guards.limits.hedge import Hedge
 
-    name = getattr(fn, "__name__", repr(fn))
     if not isinstance(hedge, Hedge):
         raise ConfigurationError(f"hedge={hedge!r} is not a hedge: write Hedge(after=0.8)")
-    if generates(fn):
-        raise ConfigurationError(
-            f"hedge= needs a function with one result, but {name!r} is a generator: return a list, or "
-            "leave it out"
-        )
     if timeout is not None and timeout.mode == "process":
         raise ConfigurationError(
             'hedge= cannot repeat a call in a child process: leave Timeout(mode="process") or hedge= out'
@@ -194,15 +212,11 @@ def _hedge(hedge: Any, fn: Callable[..., Any], timeout: Timeout | None) -> Hedge
 
 
 def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | None) -> Effect | None:
-    effect = _effect_of(value)
-    if effect is None:
+    if value is None:
         return None
-    name = getattr(fn, "__name__", repr(fn))
-    if generates(fn):
-        raise ConfigurationError(
-            f"effect= needs a function with one result, but {name!r} is a generator: return a list, or leave "
-            "effect out"
-        )
+    from prefect_resilience.durable.effects.policy import Effect
+
+    effect = cast("Effect", Effect.of(value))
     if hedge is not None and effect.kind != "idempotent":
         raise ConfigurationError(
             f"hedge= makes a slow call a second time, "
@@ -213,22 +227,13 @@ def _effect(value: Any, fn: Callable[..., Any], isasync: bool, hedge: Hedge | No
     return effect
 
 
-def _effect_of(value: Any) -> Effect | None:
+def _expect(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Expect | None:
     if value is None:
-        return None
-    from prefect_resilience.durable.effects.policy import Effect
-
-    return Effect.of(value)
-
-
-def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Expect | None:
-    if ours["expect"] is None:
         return None
     from prefect_resilience.guards.outputs.promise import Expect
 
-    expect = Expect.of(ours["expect"])
+    expect = Expect.of(value)
     expect.check_for(fn, isasync=isasync)
-    effect = _effect_of(ours.get("effect"))
     if effect is not None and effect.kind != "idempotent" and expect.repair:
         raise ConfigurationError(
             f"Expect(repair=True) repeats the call, which effect={effect.kind!r} forbids: leave repair out"
@@ -236,22 +241,16 @@ def _expect(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> E
     return expect
 
 
-def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -> Decompose | None:
-    if ours["decompose"] is None:
+def _decompose(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Decompose | None:
+    if value is None:
         return None
     from prefect_resilience.guards.decomposition.model import Decompose
 
-    decompose = Decompose.of(ours["decompose"])
-    name = getattr(fn, "__name__", repr(fn))
-    if generates(fn):
-        raise ConfigurationError(
-            f"decompose= needs a function with one result, but {name!r} is a generator: return a list"
-        )
-    effect = _effect_of(ours.get("effect"))
+    decompose = Decompose.of(value)
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):
         raise ConfigurationError(
             f"decompose= splits one call into several, but effect= records a single call: "
-            f"{name!r} can have only one of the two"
+            f"{_name_of(fn)!r} can have only one of the two"
         )
     decompose.check_for(fn, isasync=isasync)
     return decompose
@@ -260,13 +259,6 @@ def _decompose(ours: Mapping[str, Any], fn: Callable[..., Any], isasync: bool) -
 def yes_or_no(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name}={value!r} is not a boolean: write True or False")
-    return value
-
-
-def _restart_stream(value: Any, fn: Callable[..., Any]) -> bool:
-    if yes_or_no("restart_stream", value) and not generates(fn):
-        name = getattr(fn, "__name__", repr(fn))
-        raise ConfigurationError(f"restart_stream= is for generators, and {name!r} is not one: leave it out")
     return value
 
 
@@ -287,5 +279,5 @@ def check_fields(what: str, fields: Iterable[str], fn: Callable[..., Any]) -> No
         if field not in parameters:
             raise ConfigurationError(
                 f"{what} names {field!r}, which is not a parameter of "
-                f"{getattr(fn, '__name__', fn)!r}{nearest(field, parameters)}"
+                f"{_name_of(fn)!r}{nearest(field, parameters)}"
             )

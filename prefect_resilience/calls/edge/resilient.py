@@ -111,7 +111,7 @@ class Resilient:
     def __iter__(self) -> Iterator[Block]:
         return attempts(self._run(isasync=False))
 
-    def __aiter__(self) -> AsyncIterator[AsyncBlock]:
+    def __aiter__(self) -> AsyncIterator[Block]:
         return attempts_async(self._run(isasync=True))
 
     def _run(self, isasync: bool) -> LocalRun:
@@ -281,8 +281,8 @@ def check_block(options: Mapping[str, Any]) -> None:
             )
 
 
-class _Attempt:
-    """One attempt at a block; its guards are acquired."""
+class Block:
+    """One attempt at a block, `with attempt:` or `async with attempt:`; its guards are acquired."""
 
     def __init__(self, run: LocalRun, number: int) -> None:
         self.number: int = number
@@ -331,10 +331,6 @@ class _Attempt:
                 f"the loop did not enter its attempt: put the code inside `{how} attempt:`"
             )
 
-
-class Block(_Attempt):
-    """One attempt: `with attempt:`."""
-
     def __enter__(self) -> Block:
         self.entered = True
         return self
@@ -344,11 +340,7 @@ class Block(_Attempt):
     ) -> bool:
         return drive(self.finish(error))
 
-
-class AsyncBlock(_Attempt):
-    """One attempt: `async with attempt:`."""
-
-    async def __aenter__(self) -> AsyncBlock:
+    async def __aenter__(self) -> Block:
         self.entered = True
         return self
 
@@ -374,11 +366,11 @@ def attempts(run: LocalRun) -> Generator[Block, None, None]:
         drive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))
 
 
-async def attempts_async(run: LocalRun) -> AsyncGenerator[AsyncBlock, None]:
+async def attempts_async(run: LocalRun) -> AsyncGenerator[Block, None]:
     number = 0
     while True:
         number += 1
-        block = AsyncBlock(run, number)
+        block = Block(run, number)
         if await adrive(block.acquire()):
             try:
                 yield block

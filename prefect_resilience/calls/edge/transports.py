@@ -7,10 +7,10 @@ of both libraries: the class of the request says which one it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import anyio
 import httpx
@@ -55,6 +55,8 @@ from prefect_resilience.durable.effects.witness import attend
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
+Inner = TypeVar("Inner")
+
 if TYPE_CHECKING:
     import httpx2
 
@@ -94,24 +96,37 @@ else:  # a client only calls these methods; and SDKs on httpx2 reject what is de
                 await self._inner.__aexit__(*error)
 
 
-class _HttpxGuards:
-    """What both transports have in common."""
+class _HttpxGuards(Generic[Inner]):
+    """What both transports have in common. `Inner`: a transport of httpx or httpx2."""
 
-    _inner: Any  # sends; None until the first request, if the user gave none
+    _isasync: ClassVar[bool]
 
-    def __init__(self, options: Mapping[str, Any], isasync: bool) -> None:
-        self._methods = as_methods(options["allowed_methods"])
+    def __init__(
+        self,
+        *,
+        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
+        circuit: CircuitBreaker | str | None = "http:{host}",
+        limits: LimitsOption = None,
+        timeout: TimeoutOption = None,
+        deadline: float | None = None,
+        fallback: Any = None,
+        classify: ClassifyOption = None,
+        allowed_methods: Iterable[str] = IDEMPOTENT,
+        transport: Inner | None = None,
+    ) -> None:
+        self._inner: Any = transport  # sends; None until the first request, if the user gave none
+        self._methods = as_methods(allowed_methods)
         self._making = Lock()
-        timeout = Timeout.of(options["timeout"], current_settings().operations)
-        self._idle = None if timeout is None else timeout.idle
-        self._deadline: float | None = options["deadline"]
-        self._isasync = isasync
-        ours = {**options, "timeout": timeout}
-        ours["fallback"] = elsewhere(options["fallback"], self._to, isasync)
-        self._guard: Guard = guard_of(ours, self._request, isasync)
+        bound = Timeout.of(timeout, current_settings().operations)
+        self._idle = None if bound is None else bound.idle
+        self._deadline = deadline
+        options = {"retry": retry, "circuit": circuit, "limits": limits, "classify": classify}
+        options |= {"timeout": bound, "deadline": deadline}
+        options["fallback"] = elsewhere(fallback, self._to, self._isasync)
+        self._guard: Guard = guard_of(options, self._request, self._isasync)
         self._first = FirstAttempt(self._guard, self._begin)
         self._by_prefix = any("prefix" in guarding.fields for guarding in self._guard.entered_in_order)
-        self._threaded = not isasync and self._guard.timeout is not None
+        self._threaded = not self._isasync and self._guard.timeout is not None
 
     def _request(self, exchange: Exchange, host: str = "", method: str = "", prefix: str = "") -> Any:
         """Send once; the names are what the names of circuits and limits may use."""
@@ -132,6 +147,13 @@ class _HttpxGuards:
                 library = library_of(request)
                 self._inner = library.AsyncHTTPTransport() if self._isasync else library.HTTPTransport()
             return self._inner
+
+    def _patient(self, response: httpx.Response) -> httpx.Response:
+        """The response; with `idle`, the wait for each chunk of its body is limited."""
+        if self._idle is not None and not is_whole(response):
+            stream = AsyncIdleStream if self._isasync else IdleStream
+            response.stream = guard_stream(stream, response, self._idle)
+        return response
 
     def _run(self, request: httpx.Request, until: float | None = None) -> HttpRun:
         url = request.url
@@ -186,7 +208,7 @@ def _attend_effect(request: httpx.Request, isasync: bool) -> None:
         become_async()
 
 
-class ResilientTransport(_HttpxGuards, _Transport):
+class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTransport"], _Transport):
     """Guards each request of an `httpx.Client`, and of each SDK that is built on httpx or httpx2.
 
         client = httpx.Client(transport=ResilientTransport())
@@ -213,24 +235,7 @@ class ResilientTransport(_HttpxGuards, _Transport):
     for a wrong option.
     """
 
-    def __init__(
-        self,
-        *,
-        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
-        circuit: CircuitBreaker | str | None = "http:{host}",
-        limits: LimitsOption = None,
-        timeout: TimeoutOption = None,
-        deadline: float | None = None,
-        fallback: Any = None,
-        classify: ClassifyOption = None,
-        allowed_methods: Iterable[str] = IDEMPOTENT,
-        transport: httpx.BaseTransport | httpx2.BaseTransport | None = None,
-    ) -> None:
-        self._inner = transport
-        options = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
-        own_options = {"deadline": deadline, "fallback": fallback, "classify": classify}
-        own_options["allowed_methods"] = allowed_methods
-        super().__init__({**options, **own_options}, isasync=False)
+    _isasync = False
 
     def handle_request(self, request: Any) -> Any:
         inner = self._inner or self._inner_transport(request)
@@ -283,37 +288,17 @@ class ResilientTransport(_HttpxGuards, _Transport):
 
         return send
 
-    def _patient(self, response: httpx.Response) -> httpx.Response:
-        if self._idle is not None and not is_whole(response):
-            response.stream = guard_stream(IdleStream, response, self._idle)
-        return response
-
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
 
 
-class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
+class AsyncResilientTransport(
+    _HttpxGuards["httpx.AsyncBaseTransport | httpx2.AsyncBaseTransport"], _AsyncTransport
+):
     """The transport of an `httpx.AsyncClient`: see `ResilientTransport`."""
 
-    def __init__(
-        self,
-        *,
-        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
-        circuit: CircuitBreaker | str | None = "http:{host}",
-        limits: LimitsOption = None,
-        timeout: TimeoutOption = None,
-        deadline: float | None = None,
-        fallback: Any = None,
-        classify: ClassifyOption = None,
-        allowed_methods: Iterable[str] = IDEMPOTENT,
-        transport: httpx.AsyncBaseTransport | httpx2.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._inner = transport
-        options = {"retry": retry, "circuit": circuit, "limits": limits, "timeout": timeout}
-        own_options = {"deadline": deadline, "fallback": fallback, "classify": classify}
-        own_options["allowed_methods"] = allowed_methods
-        super().__init__({**options, **own_options}, isasync=True)
+    _isasync = True
 
     async def handle_async_request(self, request: Any) -> Any:
         inner = self._inner or self._inner_transport(request)
@@ -371,11 +356,6 @@ class AsyncResilientTransport(_HttpxGuards, _AsyncTransport):
             return await adrive(send_guarded(run, raises=True))
 
         return send
-
-    def _patient(self, response: httpx.Response) -> httpx.Response:
-        if self._idle is not None and not is_whole(response):
-            response.stream = guard_stream(AsyncIdleStream, response, self._idle)
-        return response
 
     async def aclose(self) -> None:
         if self._inner is not None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from prefect_resilience.base.drive import Invoke, Steps
-from prefect_resilience.base.outcomes import generates, is_coroutine_function
+from prefect_resilience.base.outcomes import is_coroutine_function
 from prefect_resilience.errors.exceptions import ConfigurationError, OutputFormatError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 from prefect_resilience.guards.outputs.output_shapes import Broken, Predicate, Shape, shape_of
@@ -85,10 +85,6 @@ class Expect:
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Raise ConfigurationError, at decoration, for a function with outputs that cannot be checked."""
         name = getattr(fn, "__name__", repr(fn))
-        if generates(fn):
-            raise ConfigurationError(
-                f"expect= needs a call with one result, but {name!r} is a generator: check the chunks in it"
-            )
         if isinstance(self.shape, Predicate) and is_coroutine_function(self.shape.asks) and not isasync:
             raise ConfigurationError(
                 f"expect={self.shape.name} is async but {name!r} is not: write the task as `async def`, "
