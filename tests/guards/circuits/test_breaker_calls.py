@@ -16,15 +16,6 @@ from tests.guards.circuits.tripping import failing, trip
 # -- spellings
 
 
-@pytest.mark.requirement("003.08")
-def test_call_returns_and_raises_what_the_function_does(breaker: CircuitBreaker) -> None:
-    assert breaker.call(lambda a, /, *, b: (a, b), 1, b=2) == (1, 2)
-    error = KeyError("mine")
-    with pytest.raises(KeyError) as caught:
-        breaker.call(failing(error))
-    assert caught.value is error
-
-
 async def test_acall_takes_plain_and_async_functions(breaker: CircuitBreaker) -> None:
     async def later(a: int) -> int:
         await asyncio.sleep(0)
@@ -48,108 +39,6 @@ def test_call_refuses_an_async_function(store: Any, sync_interval: float) -> Non
     for function in (later, lambda: later()):
         with pytest.raises(ConfigurationError, match="acall"):
             breaker.call(function)
-
-
-def test_a_block_is_guarded(breaker: CircuitBreaker) -> None:
-    with breaker as held:
-        assert held is breaker
-    assert breaker.snapshot().window_calls == 1
-    for _ in range(5):
-        with pytest.raises(TimeoutError), breaker:
-            raise TimeoutError
-    with pytest.raises(CircuitOpenError), breaker:
-        pytest.fail("the block was entered")
-
-
-async def test_an_async_block_is_guarded(breaker: CircuitBreaker) -> None:
-    for _ in range(5):
-        with pytest.raises(asyncio.TimeoutError):
-            async with breaker:
-                await asyncio.wait_for(asyncio.sleep(60), 0)
-    with pytest.raises(CircuitOpenError):
-        async with breaker:
-            pytest.fail("the block was entered")
-
-
-async def test_blocks_of_one_breaker_may_overlap_and_nest(breaker: CircuitBreaker) -> None:
-    async def work(fails: bool) -> None:
-        async with breaker:
-            await asyncio.sleep(0.01)
-            with breaker:
-                await asyncio.sleep(0.01)
-            if fails:
-                raise TimeoutError
-
-    await asyncio.gather(*(work(n % 2 == 0) for n in range(4)), return_exceptions=True)
-    seen = breaker.snapshot()
-    assert (seen.window_calls, seen.window_failures) == (8, 2)
-
-
-async def test_decorated_functions_stay_what_they_are(breaker: CircuitBreaker) -> None:
-    @breaker
-    def plain(a: int) -> int:
-        """Words."""
-        return a
-
-    @breaker
-    async def later(a: int) -> int:
-        return a
-
-    @breaker
-    def items(n: int) -> Any:
-        sent = yield from range(n)
-        return sent
-
-    @breaker
-    async def later_items(n: int) -> Any:
-        for item in range(n):
-            yield item
-
-    class Client:
-        @breaker
-        def method(self, a: int) -> int:
-            return a
-
-    assert (plain(1), plain.__doc__, plain.__name__) == (1, "Words.", "plain")
-    assert await later(2) == 2
-    assert list(items(3)) == [0, 1, 2]
-    assert [item async for item in later_items(3)] == [0, 1, 2]
-    assert Client().method(4) == 4
-    assert breaker.snapshot().window_calls == 5
-    breaker.force_open("test")
-    for refused in (lambda: plain(1), lambda: list(items(1)), lambda: Client().method(1)):
-        with pytest.raises(CircuitOpenError):
-            refused()
-    with pytest.raises(CircuitOpenError):
-        await later(1)
-    with pytest.raises(CircuitOpenError):
-        _ = [item async for item in later_items(1)]
-
-
-async def test_a_generator_that_fails_is_a_failure_and_one_that_is_left_is_neither(
-    breaker: CircuitBreaker,
-) -> None:
-    @breaker
-    def items() -> Any:
-        yield 1
-        raise TimeoutError
-
-    @breaker
-    async def later_items() -> Any:
-        yield 1
-        raise TimeoutError
-
-    with pytest.raises(TimeoutError):
-        list(items())
-    with pytest.raises(TimeoutError):
-        _ = [item async for item in later_items()]
-    left, later_left = items(), later_items()
-    next(left)
-    left.close()
-    await anext(later_left)
-    await later_left.aclose()
-    seen = breaker.snapshot()
-    assert (seen.window_calls, seen.window_failures) == (2, 2)
 
 
 # -- threads

@@ -1,6 +1,5 @@
 """A limit that finds its number: around calls, blocks and functions, in one process."""
 
-import asyncio
 import copy
 import gc
 import pickle
@@ -162,26 +161,6 @@ def test_a_process_remembers_a_bounded_number_of_limits(monkeypatch):
     for limit in limits:
         limit.call(int)
     assert list(adaptive._numbers.by_key) == [limit._key() for limit in limits[2:]]
-
-
-def test_blocks_and_decorators():
-    limit = counting()
-
-    @limit
-    def read(region):
-        return region
-
-    @limit
-    async def aread(region):
-        return region
-
-    assert read("eu") == "eu"
-    assert asyncio.run(aread("eu")) == "eu"
-    assert limit.bind({"region": "eu"}) is limit
-    assert counted(limit) == (2, 0)
-    with limit:
-        pass
-    assert counted(limit) == (3, 0)
 
 
 def test_its_json_form_is_like_that_of_the_others():

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import resilient
-from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.guards.limits import line
@@ -209,34 +208,6 @@ async def test_a_cancelled_caller_leaves_no_gap():
     began = time.monotonic()
     await limit.acall(asyncio.sleep, 0)
     assert time.monotonic() - began < 25  # not the fifty seconds of those who went away
-
-
-def test_blocks_decorators_and_sequences():
-    limit = RateLimit(1, per="1h", burst=5, max_wait=0, name="of {user}")
-
-    @limit
-    def plain(user):
-        return user
-
-    @limit
-    async def coroutine(user):
-        return user
-
-    assert plain("ann") == "ann"
-    assert asyncio.run(coroutine("ann")) == "ann"
-    bound = limit.bind({"user": "ann"})
-    with bound:
-        pass
-    drive(bound.finish(drive(bound.acquire())))
-
-    async def rest():
-        async with bound:
-            pass
-        await adrive(bound.acquire())
-
-    with pytest.raises(RateLimitedError):
-        asyncio.run(rest())
-    assert plain("bob") == "bob"
 
 
 def test_what_is_as_if_fresh_is_forgotten(monkeypatch):
