@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from prefect_resilience.guards.circuits import machine
-from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.stores import Store, open_store
 from tests.guards.circuits.distorted import Distortion
@@ -20,7 +19,6 @@ from tests.guards.circuits.workers import (
     call_many,
     call_on_and_on,
     fleet,
-    tell_when_let_through,
 )
 
 LOOK_EVERY = 0.005
@@ -36,10 +34,6 @@ class Dead:
     leaked: int
     probes_at_once: int
     seconds: float
-
-    @property
-    def leaked_share(self) -> float:
-        return self.leaked / self.calls
 
 
 def dead_service(
@@ -156,62 +150,6 @@ def killed_probers(
     if troubles:
         raise troubles[0]
     return found
-
-
-@dataclass(frozen=True)
-class News:
-    """Seconds from the document's change until the last process acted on it, and for how long at most one of
-    the processes was kept waiting for a processor meanwhile."""
-
-    opened: float
-    closed: float
-    late: float = 0.0
-
-
-def news(url: str, processes: int, rounds: int, sync_interval: float = 0.5) -> list[News]:
-    """How long it takes until all know, by hand opened and closed again in turn."""
-    found: list[News] = []
-    settled = sync_interval * 3 + 0.2
-    breaker = CircuitBreaker("news", store=url, sync_interval=sync_interval)
-    store = open_store(url)
-    with fleet() as start:
-        members = [
-            # They should not all look at the same moments.
-            start(
-                tell_when_let_through,
-                url=url,
-                sync_interval=sync_interval,
-                begin_after=3 * sync_interval * number / processes,
-            )
-            for number in range(processes)
-        ]
-        _all_begin(members)
-        time.sleep(3 * sync_interval)
-        for round_ in range(rounds):
-            # Anywhere within an interval.
-            time.sleep(sync_interval * (1.5 + (round_ * 0.37) % 1))
-            breaker.force_open("news")
-            opened_at = _document(store, "news")["updated_at"]
-            _asked(members)
-            time.sleep(settled)
-            opened = _asked(members)
-            last_passed = max(passed for passed, _, _ in opened)
-            breaker.reset()
-            closed_at = _document(store, "news")["updated_at"]
-            time.sleep(settled)
-            closed = _asked(members)
-            last_refused = max(refused for _, refused, _ in closed)
-            late = max(waited for _, _, waited in [*opened, *closed])
-            found.append(News(max(0.0, last_passed - opened_at), max(0.0, last_refused - closed_at), late))
-        for member in members:
-            member.say("end")
-    return found
-
-
-def _asked(members: list[Member]) -> list[tuple[float, float, float]]:
-    for member in members:
-        member.say("when")
-    return [member.hear() for member in members]
 
 
 def _all_begin(members: list[Member]) -> None:

@@ -143,35 +143,6 @@ def test_it_recovers_through_probes(
     assert [t.after for t in transitions] == ["open", "half_open", "closed"]
 
 
-@pytest.mark.requirement("003.07")
-def test_failed_probes_open_it_for_longer(breaker: CircuitBreaker, store: Any) -> None:
-    trip(breaker)
-    for probes, lasts, reopenings in ((2, 15, 1), (1, 60, 2)):
-        store.time = breaker.snapshot().retry_at or store.time
-        trip(breaker, times=probes)
-        seen = breaker.snapshot()
-        assert (seen.state, seen.retry_at, seen.reopenings) == ("open", store.time + lasts, reopenings)
-
-
-def test_one_probe_at_a_time_and_a_cancelled_one_makes_room(breaker: CircuitBreaker, store: Any) -> None:
-    trip(breaker)
-    store.time += 30
-    probe = breaker._current().ask()
-    assert probe.lease
-    assert breaker.snapshot().probes_in_flight == 1
-    with pytest.raises(CircuitOpenError) as caught:
-        breaker._current().ask()
-    assert caught.value.retry_in == 1.0  # the probe ends long before its lease of 60 s
-    assert breaker._current().settle(probe, asyncio.CancelledError())
-    breaker.flush()
-    seen = breaker.snapshot()
-    assert (seen.state, seen.probes_in_flight) == ("half_open", 0)
-    second = breaker._current().ask()
-    assert breaker._current().release(second)
-    breaker.flush()
-    assert breaker.snapshot().probes_in_flight == 0
-
-
 # -- by hand
 
 

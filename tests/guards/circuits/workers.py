@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -155,42 +154,3 @@ def call_on_and_on(
         with suppress(CircuitOpenError, ConnectionError):
             breaker.call(call_target, port, pid)
         time.sleep(pause)
-
-
-class Lateness(threading.Thread):
-    """By how many seconds a sleep here was longer than it was to be: the machine's part in a delay."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self._worst = 0.0
-
-    def run(self) -> None:
-        while True:
-            began = time.monotonic()
-            time.sleep(0.005)
-            self._worst = max(self._worst, time.monotonic() - began - 0.005)
-
-    def longest(self) -> float:
-        """The longest since it was asked before."""
-        worst, self._worst = self._worst, 0.0
-        return worst
-
-
-def tell_when_let_through(line: Connection, url: str, sync_interval: float, begin_after: float) -> None:
-    """Calls every 2 ms; when asked, says when a call was let through and refused last (seconds, epoch), and
-    for how long at most this process was not given a processor since it was asked before."""
-    breaker = _join(line, "news", url, {"sync_interval": sync_interval}, "none")
-    waits = Lateness()
-    waits.start()
-    time.sleep(begin_after)
-    passed = refused = 0.0
-    while True:
-        if line.poll(0.002):
-            if line.recv() == "end":
-                return
-            line.send((passed, refused, waits.longest()))
-        try:
-            breaker.call(int)
-            passed = time.time()
-        except CircuitOpenError:
-            refused = time.time()

@@ -53,24 +53,6 @@ async def test_tasks_share_the_places_and_the_loop_goes_on():
     assert ticks > 20
 
 
-def test_threads_and_two_event_loops_stand_in_one_line():
-    room, bulkhead = Service(), Bulkhead(2, name="mixed")
-
-    def loop():
-        async def many():
-            await asyncio.gather(*(Bulkhead(2, name="mixed").acall(room.ahang, 0.003) for _ in range(15)))
-
-        asyncio.run(many())
-
-    threads = [threading.Thread(target=loop) for _ in range(2)]
-    threads += [threading.Thread(target=bulkhead.call, args=(room.hang, 0.003)) for _ in range(15)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert (room.most, room.calls, room.inside) == (2, 45, 0)
-
-
 def test_the_first_to_come_is_the_first_to_go_in():
     bulkhead, order = Bulkhead(1), []
     with ThreadPoolExecutor(8) as pool, bulkhead:
@@ -144,26 +126,6 @@ def test_an_edited_limit_holds_at_once():
     wider = Bulkhead(2, max_wait=0, name="edited")
     with Bulkhead(1, name="edited"), wider, pytest.raises(BulkheadFullError):
         wider.call(int)
-
-
-def test_blocks_may_be_nested():
-    bulkhead = Bulkhead(2, max_wait=0)
-    with bulkhead, bulkhead, pytest.raises(BulkheadFullError), bulkhead:
-        pass
-    with bulkhead, bulkhead:
-        pass
-
-
-def test_the_sequence_is_driven_either_way():
-    bulkhead = Bulkhead(1, max_wait=0.01)
-    ticket = drive(bulkhead.acquire())
-    with pytest.raises(BulkheadFullError):
-        drive(bulkhead.acquire())
-    with pytest.raises(BulkheadFullError):
-        asyncio.run(adrive(bulkhead.acquire()))
-    drive(bulkhead.finish(ticket))
-    drive(bulkhead.finish(ticket))  # twice gives back once
-    asyncio.run(adrive(bulkhead.finish(asyncio.run(adrive(bulkhead.acquire())))))
 
 
 FORKED = """

@@ -70,22 +70,6 @@ def test_a_thread_of_a_cancelled_coroutine_holds_its_place(service, start, how):
     assert service.most == 1
 
 
-@pytest.mark.parametrize("places", [1, 2, 3, 4, 5])
-def test_overdue_threads_of_coroutines_never_exceed_the_places(service, places):
-    bulkhead = Bulkhead(places)
-
-    async def attempts():
-        for _ in range(2):
-            with pytest.raises(AttemptTimeout):
-                await bulkhead.acall(acall_within, 0.05, "the call", asyncio.to_thread, service.hang, 0.15)
-
-    async def main():
-        await asyncio.gather(*(attempts() for _ in range(2 * places)))
-
-    asyncio.run(main())
-    assert (service.most, service.calls) == (places, 4 * places)
-
-
 @pytest.mark.parametrize("places", [1, 3])
 def test_coroutines_that_delay_their_cancellation_never_exceed_the_places(service, places):
     bulkhead = Bulkhead(places)
