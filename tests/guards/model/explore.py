@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tests.guards.model.actions import edges, first, unsafe
-from tests.guards.model.states import Setup, State, canonical
+from tests.guards.model.states import Doc, Proc, Setup, State, canonical
 
 NEVER_MORE = "never more than `probes` calls in half-open, no late result counted"
 NEVER_STUCK = "never stuck: from every state there is a way to closed"
@@ -28,6 +28,30 @@ class Found:
     seconds: float = 0.0
     wrong: str | None = None
     trace: list[tuple[str, State]] = field(default_factory=list)
+
+
+def told(found: Found) -> str:
+    """What is wrong, and the shortest way there, one step a line."""
+    fault = f" with {found.setup.broken}" if found.setup.broken else ""
+    lines = [f"{found.wrong}{fault}:"]
+    for number, (label, state) in enumerate(found.trace):
+        lines.append(f"{number:4d}  {label:46s} {_state(state)}")
+    return "\n".join(lines)
+
+
+def _state(state: State) -> str:
+    procs = " ".join(_proc(proc) for proc in state.procs)
+    return f"{_doc(state.doc)} | service {'up' if state.up else 'down'} | {procs}"
+
+
+def _doc(doc: Doc) -> str:
+    leases = ",".join(f"{lease.owner} until {lease.until:+d}" for lease in doc.leases)
+    return f"{doc.state} gen {doc.generation}{f' leases {leases}' if leases else ''}"
+
+
+def _proc(proc: Proc) -> str:
+    permit = "" if proc.generation is None else f"(gen {proc.generation}{', lease' if proc.owner else ''})"
+    return f"{proc.phase}{permit}"
 
 
 class TooLarge(Exception):

@@ -9,8 +9,7 @@ import pytest
 
 from prefect_resilience.guards.circuits import machine
 from tests.guards.model import actions
-from tests.guards.model.circuit_protocol import main, told
-from tests.guards.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore
+from tests.guards.model.explore import ALWAYS_CLOSED, NEVER_STUCK, TooLarge, explore, told
 from tests.guards.model.states import BASE, Doc, Setup, to_doc, to_document
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
@@ -129,18 +128,3 @@ def test_the_model_s_documents_are_the_machine_s() -> None:
 def test_too_many_states_are_no_proof() -> None:
     with pytest.raises(TooLarge):
         explore(Setup(), most_states=100)
-
-
-def test_the_script_prints_a_table_and_the_way_to_a_mistake(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["circuit_protocol", "--coarse", "--processes", "2"])
-    assert main() == 0
-    assert "yes" in capsys.readouterr().out
-    monkeypatch.setattr(
-        "sys.argv", ["circuit_protocol", "--broken", "no generation fence", "--processes", "2"]
-    )
-    assert main() == 1
-    printed = capsys.readouterr().out
-    assert "was counted with no generation fence:" in printed
-    assert "process 1 swaps" in printed
