@@ -104,8 +104,8 @@ from .guards.budgets.model import BudgetStatus as BudgetStatus
 from .guards.budgets.policy import ErrorBudget as ErrorBudget
 from .guards.budgets.policy import get_budgets as get_budgets
 from .guards.circuits.breaker import CircuitBreaker as CircuitBreaker
-from .guards.circuits.lookup import get_circuits as get_circuits
-from .guards.circuits.lookup import reset_all_circuits as reset_all_circuits
+from .guards.circuits.breaker import get_circuits as get_circuits
+from .guards.circuits.breaker import reset_all_circuits as reset_all_circuits
 from .guards.circuits.model import CircuitPolicy as CircuitPolicy
 from .guards.circuits.model import CircuitSnapshot as CircuitSnapshot
 from .guards.decomposition.model import Decompose as Decompose

@@ -13,7 +13,7 @@ from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits.lookup import get_circuit
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.guards.circuits.registry import StoreReference
 

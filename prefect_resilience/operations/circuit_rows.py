@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits.lookup import get_circuits
+from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.options import explain

@@ -28,7 +28,7 @@ from prefect_resilience import (
     resilient_task,
 )
 from prefect_resilience.guards.budgets.policy import flush
-from prefect_resilience.guards.circuits.lookup import get_circuit
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.guards.circuits.registry import flush_all
 
 QUICK = Retry(attempts=3, backoff=Backoff.constant(initial=0.05))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
@@ -18,9 +18,12 @@ from prefect_resilience.errors.exceptions import CircuitOpenError, Configuration
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
-from prefect_resilience.guards.circuits.circuit import Circuit
+from prefect_resilience.guards.circuits.circuit import Circuit, PendingAdmission
+from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, moment_of
-from prefect_resilience.guards.circuits.pending import PendingAdmission, Permit, flush_after
+from prefect_resilience.guards.circuits.view import Permit, snapshot_of
+from prefect_resilience.stores import Store
+from prefect_resilience.stores.base import scan_all
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.taxonomy import ErrorInfo
@@ -229,7 +232,7 @@ class CircuitBreaker(Guarding):
         permit, began = ticket
         circuit = self._current()
         if circuit.settle(permit, error, info, monotonic() - began if took is None else took):
-            yield from flush_after(circuit, error)
+            yield from circuit.flush_after(error)
 
     def enter_at_once(self) -> tuple[Permit, float] | None:
         """As `acquire`, if the circuit is closed and this process has just seen it; None if it is not so."""
@@ -338,3 +341,53 @@ def circuit_policy(name: object, options: dict[str, Any]) -> CircuitPolicy:
     except ConfigurationError as error:
         message = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
         raise ConfigurationError(message.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
+
+
+# -- the circuits of a whole fleet, as their store knows them
+
+
+def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBreaker:
+    """The breaker of this name: as this process declared it, else one with the default policy.
+
+    `name` is taken literally, as in a snapshot: it is not a template.
+    """
+    circuit = registry.circuit_in_use(name, store)
+    policy = circuit.policy if circuit is not None else CircuitPolicy()
+    return remake(name, policy, store)
+
+
+def get_circuits(store: registry.StoreReference = None) -> list[CircuitSnapshot]:
+    """Every circuit in the store, by name. Raises StoreUnavailable when the store does not answer.
+
+    Example:
+        >>> CircuitBreaker("labels").force_open("maintenance")
+        >>> [(circuit.name, circuit.state) for circuit in get_circuits()]
+        [('labels', 'forced_open')]
+    """
+    registry.flush_all()
+    return registry.link_to(store).exchange(_read_all)
+
+
+def reset_all_circuits(store: registry.StoreReference = None) -> int:
+    """Reset every circuit in the store and return their number. Raises StoreUnavailable.
+
+    Example:
+        >>> CircuitBreaker("labels").force_open("maintenance")
+        >>> reset_all_circuits()
+        1
+    """
+    snapshots = get_circuits(store)
+    for snapshot in snapshots:
+        get_circuit(snapshot.name, store).reset()
+    return len(snapshots)
+
+
+def _read_all(store: Store) -> list[CircuitSnapshot]:
+    now = store.now()
+    return [snapshot_of(name, machine.read(value), now) for name, value in read_values(store)]
+
+
+def read_values(store: Store) -> Iterator[tuple[str, Any]]:
+    """The name and the stored value of each circuit; `machine.read` turns the value into a document."""
+    for key, document in scan_all(store, PREFIX):
+        yield key.removeprefix(PREFIX), document.value

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable
 from time import monotonic, sleep
 
+from prefect_resilience.base.drive import Blocking, Steps
+from prefect_resilience.base.process import start_thread
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.errors.taxonomy import ErrorInfo
 from prefect_resilience.guards.circuits import machine
@@ -15,8 +17,7 @@ from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.circuits.listeners import logger, tell
 from prefect_resilience.guards.circuits.merger import Merger
 from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, judge
-from prefect_resilience.guards.circuits.pending import Permit, flush_aside
-from prefect_resilience.guards.circuits.view import CurrentView, View, snapshot_of
+from prefect_resilience.guards.circuits.view import CurrentView, Permit, View, snapshot_of
 
 PATIENCE = 1.0
 """Seconds that a caller waits for another thread's exchange with the store before it continues without."""
@@ -70,7 +71,7 @@ class Circuit:
         except BaseException as error:
             if not isinstance(error, Exception):  # Ctrl-C: the store may have granted the lease
                 self._merger.give_back(lease)
-                flush_aside(self)
+                self.flush_aside()
             raise
 
     def _request_permit(self, lease: str) -> Permit:
@@ -151,6 +152,21 @@ class Circuit:
         patience = PATIENCE if self._merger.pending.urgent else 0
         self._talk(lambda: self._merger.is_due() and self._merger.sync(), patience)
 
+    def flush_after(self, error: BaseException | None) -> Steps[None]:
+        """Flush after a call that raised `error`; in a thread if the caller is cancelled, also meanwhile."""
+        if error is not None and not isinstance(error, Exception):
+            self.flush_aside()
+            return
+        try:
+            yield Blocking(self.flush)
+        except BaseException:
+            self.flush_aside()
+            raise
+
+    def flush_aside(self) -> None:
+        """Flush in a thread: a cancelled caller cannot await, but its lease must be released."""
+        start_thread("circuit-flush", self.flush)
+
     def finish(self) -> None:
         """Merge the counted outcomes, if there are any and the store is ready. Never raises."""
         if self.link.condition == "ready" and self._merger.has_counted:
@@ -193,3 +209,26 @@ class Circuit:
     def _tell(self) -> None:
         tell(self.link.notices)
         tell(self._merger.news)
+
+
+class PendingAdmission:
+    """One request to the store for a permit. The caller may be cancelled while a thread waits for it."""
+
+    def __init__(self, circuit: Circuit) -> None:
+        self._circuit = circuit
+        self._abandoned = False
+        self._permit: Permit | None = None
+
+    def ask(self) -> Permit:
+        """The permit; it is given back if the caller was cancelled in the meantime."""
+        permit = self._permit = self._circuit.ask()
+        if self._abandoned:
+            self._circuit.release(permit)
+            self._circuit.flush()
+        return permit
+
+    def abandon(self) -> None:
+        """The caller was cancelled: give back the lease if it has arrived already."""
+        self._abandoned = True
+        if self._permit is not None and self._circuit.release(self._permit):
+            self._circuit.flush_aside()

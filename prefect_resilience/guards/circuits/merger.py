@@ -23,7 +23,6 @@ from prefect_resilience.guards.circuits.listeners import (
 )
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Event, Record, Release
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.guards.circuits.pending import Pending, Permit
 from prefect_resilience.guards.circuits.sharing import (
     FailureBudget,
     Turn,
@@ -32,7 +31,16 @@ from prefect_resilience.guards.circuits.sharing import (
     turn_at,
     turn_of,
 )
-from prefect_resilience.guards.circuits.view import GRACE, NEVER, UNSEEN, CurrentView, View, ask_at
+from prefect_resilience.guards.circuits.view import (
+    GRACE,
+    NEVER,
+    UNSEEN,
+    CurrentView,
+    Pending,
+    Permit,
+    View,
+    ask_at,
+)
 from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import Document

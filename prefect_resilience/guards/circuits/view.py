@@ -1,7 +1,9 @@
-"""What a process knows about a circuit: until when its view holds, and which calls it lets through."""
+"""What a process knows about a circuit: its view and the calls that it permits, and the outcomes that are not
+merged yet."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import threading
@@ -13,9 +15,9 @@ from prefect_resilience.base.drive import Signal, Steps
 from prefect_resilience.base.durations import LONGEST
 from prefect_resilience.guards.circuits import machine, window
 from prefect_resilience.guards.circuits.document import rate
-from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument
+from prefect_resilience.guards.circuits.machine import PASSING, CircuitDocument, Event, Record, Release
 from prefect_resilience.guards.circuits.model import CircuitEntered, CircuitPolicy, CircuitSnapshot
-from prefect_resilience.guards.circuits.pending import Epoch, Permit
+from prefect_resilience.guards.circuits.window import Outcome, Run
 from prefect_resilience.guards.timeouts.threads import is_abandoned
 
 NEVER = -math.inf
@@ -27,6 +29,120 @@ JITTER = 0.05
 
 UNSEEN = 0
 """The generation of outcomes that were counted before this process first read the store's document."""
+
+
+RUNS_KEPT = 200
+PROBES_KEPT = 100
+
+
+class Epoch:
+    """The time between two changes of state, as this process saw them, and its count of successes.
+
+    `next(successes)` counts one success. It is one step of `itertools.count`, which no thread can interrupt.
+    A call that began in an older epoch steps that epoch's counter, which is no longer read: that fences it.
+    """
+
+    __slots__ = ("_seen", "generation", "successes")
+
+    def __init__(self, generation: int) -> None:
+        self.generation: int = generation
+        self.successes: itertools.count[int] = itertools.count(1)
+        self._seen = 0
+
+    def take(self) -> int:
+        """The number of successes since the last take. For one thread at a time."""
+        at = next(self.successes)
+        number = at - self._seen - 1
+        self._seen = at
+        return number
+
+
+class Permit:
+    """The right to make one call. All calls of an epoch share one permit, unless they need leases."""
+
+    __slots__ = ("epoch", "lease")
+
+    def __init__(self, epoch: Epoch, lease: str | None = None) -> None:
+        self.epoch: Epoch = epoch
+        self.lease: str | None = lease
+
+
+class Pending:
+    """Outcomes of one epoch, in their order, and leases to give back. For one thread at a time."""
+
+    def __init__(self, generation: int) -> None:
+        self.epoch: Epoch = Epoch(generation)
+        self._runs: list[Run] = []
+        self._error: str | None = None
+        self._retry_after: float | None = None
+        self.probes: list[Event] = []
+        self.urgent: bool = False
+
+    def add(self, permit: Permit, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
+        """Count one outcome, after the successes before it; not that of another epoch."""
+        is_current = permit.epoch is self.epoch
+        if permit.lease is not None:
+            record = Record(permit.epoch.generation, ((outcome, 1),), error, retry_after, permit.lease)
+            self._probe(record if is_current else Release(permit.lease))
+        elif is_current:
+            self._count(outcome, error, retry_after)
+
+    def _count(self, outcome: Outcome, error: str | None, retry_after: float | None) -> None:
+        self._append("s", self.epoch.take())
+        self._append(outcome, 1)
+        if outcome in "fF":
+            self.urgent = True
+            self._error = error
+            if retry_after is not None:
+                self._retry_after = max(retry_after, self._retry_after or 0.0)
+
+    def release(self, lease: str) -> None:
+        """Give a lease back without an outcome."""
+        self._probe(Release(lease))
+
+    def record(self) -> Record:
+        """The outcomes as an event for the machine, without taking them."""
+        self._append("s", self.epoch.take())
+        return Record(self.epoch.generation, tuple(self._runs), self._error, self._retry_after)
+
+    def any(self) -> bool:
+        """Whether there are outcomes or leases to take."""
+        return bool(self.record().runs or self.probes)
+
+    def take(self) -> list[Event]:
+        """Remove all outcomes and return them as events for the machine."""
+        record = self.record()
+        events: list[Event] = [record, *self.probes] if record.runs else self.probes
+        self.probes = []
+        self._clear()
+        return events
+
+    def begin(self, generation: int) -> None:
+        """Begin a new epoch. Outcomes of the last one do not count."""
+        self.epoch = Epoch(generation)
+        self._clear()
+
+    def drop(self) -> None:
+        """Forget the outcomes, but no lease."""
+        self.epoch.take()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._runs, self._error, self._retry_after = [], None, None
+        self.urgent = bool(self.probes)
+
+    def _probe(self, event: Event) -> None:
+        self.probes = [*self.probes[1 - PROBES_KEPT :], event]
+        self.urgent = True
+
+    def _append(self, outcome: Outcome, number: int) -> None:
+        if number < 1:
+            return
+        if self._runs and self._runs[-1][0] == outcome:
+            self._runs[-1] = (outcome, self._runs[-1][1] + number)
+        else:
+            # The list grows only while the store does not answer. The oldest runs matter least.
+            self._runs = [*self._runs[1 - RUNS_KEPT :], (outcome, number)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.circuits.lookup import get_circuits
+from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations.batch_rows import report_line
 from prefect_resilience.operations.circuit_changes import DONE, change_circuit, find_circuit
 from prefect_resilience.operations.letter_rows import error_kind

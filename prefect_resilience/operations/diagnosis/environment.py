@@ -17,7 +17,7 @@ from prefect_resilience.dead_letters import list as list_letters
 from prefect_resilience.durable.batches.edge.listing import list_batches
 from prefect_resilience.durable.batches.edge.status import batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.guards.circuits.lookup import get_circuits
+from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts

@@ -17,7 +17,7 @@ from prefect_resilience.durable.letters.model import first_id_at
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets
-from prefect_resilience.guards.circuits.lookup import get_circuits
+from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations.reports import figures
 from prefect_resilience.operations.reports.api import Api, Filter, Period, opened, ours
 from prefect_resilience.operations.reports.figures import (

@@ -23,7 +23,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.types._datetime import parse_datetime
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
-from prefect_resilience.guards.circuits.lookup import get_circuits
+from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.tasks.summaries.markdown import code
 from prefect_resilience.telemetry.payloads import fit_text

@@ -11,7 +11,7 @@ import pytest
 
 from prefect_resilience import CircuitBreaker, CircuitPolicy
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.guards.circuits.lookup import get_circuit
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from tests.guards.circuits.tripping import trip
 
 # -- handles

@@ -11,7 +11,7 @@ import pytest
 
 from prefect_resilience import CircuitBreaker, CircuitPolicy, get_circuits, reset_all_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.guards.circuits.lookup import get_circuit
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.guards.circuits.registry import forget_circuits, set_default_store
 from prefect_resilience.stores import open_store
 

@@ -13,8 +13,8 @@ from prefect_resilience import CircuitBreaker, get_circuits, resilient
 from prefect_resilience.base.naming import storable
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits import registry
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.guards.circuits.listeners import StoreNotice
-from prefect_resilience.guards.circuits.lookup import get_circuit
 from prefect_resilience.guards.limits.guarding import prefect_name
 
 UNPRINTABLE = ["a\0b", "\0", "a\ud800b", "\udfff", "tab\tline\nescape\x1b[31m", "del\x7fcsi\x9b", "\0" * 250]

@@ -12,7 +12,7 @@ import pytest
 
 from prefect_resilience import CircuitBreaker, CircuitSnapshot, get_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits.lookup import get_circuit
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from tests.operations.cli.conftest import SECRET
 
 

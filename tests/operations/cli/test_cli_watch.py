@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import get_circuits
-from prefect_resilience.guards.circuits.lookup import get_circuit
+from prefect_resilience.guards.circuits.breaker import get_circuit
 from prefect_resilience.operations.cli import circuits as commands
 from tests.operations.cli.conftest import COMMAND
 
