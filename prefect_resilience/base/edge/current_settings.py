@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 from prefect_resilience.base.durations import DEFAULT_OPERATIONS
 from prefect_resilience.base.edge.prefect_files import Unclear, value_of
 from prefect_resilience.base.policy import Policy
+from prefect_resilience.errors.exceptions import ConfigurationError
 
 _OFF = frozenset({"0", "false", "no", "off", "f", "n"})
 
@@ -71,17 +72,22 @@ def _own(name: str) -> Any:
 
 
 def prefect_home() -> Path:
-    """Prefect's home. Prefect is imported for it only if its files are damaged."""
+    """Prefect's home. Prefect is imported only if its files are not clear. Raises ConfigurationError."""
+    unclear: object = ""
     if "prefect" not in sys.modules:
         try:
             value = value_of("HOME")
             if value is None or isinstance(value, str):
                 return Path("~/.prefect" if value is None else value).expanduser()
-        except Unclear:  # Prefect says what is wrong, or goes on without it
-            pass
-    from prefect.settings import PREFECT_HOME
+            unclear = f"home = {value!r} is no path"
+        except Unclear as error:
+            unclear = error
+    try:
+        from prefect.settings import PREFECT_HOME
 
-    return PREFECT_HOME.value()
+        return PREFECT_HOME.value()
+    except Exception as error:
+        raise ConfigurationError(f"Prefect's settings cannot be read: {unclear}: {error}") from error
 
 
 def store_url() -> str:

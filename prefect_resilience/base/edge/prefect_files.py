@@ -27,12 +27,13 @@ def value_of(name: str, *tables: str) -> Any:
     (names in any case), `.env`, `prefect.toml`, `pyproject.toml`, profile. Files are read once per process.
     """
     variable = "_".join(("PREFECT", *map(str.upper, tables), name))
-    exact = os.environ.get(variable)
-    if exact is not None:
-        return exact
-    environment, dotenv, prefect_toml, pyproject, profile = _sources()
+    exact, loose = os.environ.get(variable), _in_any_case().get(variable)
+    if exact is not None and loose is not None:
+        raise Unclear(f"{variable} is set twice")
+    if exact is not None or loose is not None:
+        return loose if exact is None else exact
+    dotenv, prefect_toml, pyproject, profile = _sources()
     for value in (
-        environment.get(variable),
         dotenv.get(variable),
         _inside(prefect_toml, *tables).get(name.lower()),
         _inside(pyproject, "tool", "prefect", *tables).get(name.lower()),
@@ -44,10 +45,15 @@ def value_of(name: str, *tables: str) -> Any:
 
 
 @cache
-def _sources() -> tuple[Values, Values, Values, Values, Values]:
-    environment = {name.upper(): value for name, value in os.environ.items() if not name.isupper()}
+def _in_any_case() -> Values:
+    """The variables of the environment whose names have small letters."""
+    return {name.upper(): value for name, value in os.environ.items() if not name.isupper()}
+
+
+@cache
+def _sources() -> tuple[Values, Values, Values, Values]:
     dotenv, prefect_toml, pyproject = _dotenv(), _toml(Path("prefect.toml")), _toml(Path("pyproject.toml"))
-    return environment, dotenv[1], prefect_toml, pyproject, _profile(dotenv[0], prefect_toml, pyproject)
+    return dotenv[1], prefect_toml, pyproject, _profile(dotenv[0], prefect_toml, pyproject)
 
 
 def _dotenv() -> tuple[Values, Values]:

@@ -1,0 +1,290 @@
+"""What needs no Prefect imports none, and works where it is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HEAVY = {
+    *("prefect", "griffe", "jsonschema", "jinja2", "pydantic_settings", "httpx", "starlette", "rich", "yaml"),
+    *("requests", "opentelemetry", "anyio", "cloudpickle", "redis", "psycopg", "sqlalchemy"),
+}
+"""What a guarded call imports only if it uses it."""
+
+FIRST_CALL = [
+    "annotated_types",
+    "lazy_loader",
+    "prefect_resilience",
+    "pydantic",
+    "pydantic_core",
+    "typing_extensions",
+    "typing_inspection",
+]
+"""What a first call with a circuit in a SQLite file imports besides the standard library."""
+
+SEEN = """
+import json, sys
+outside = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+print(json.dumps(sorted(name for name in outside if not name.startswith("_"))))
+"""
+
+NAMES = (
+    *("resilient", "Retry", "Backoff", "CircuitBreaker", "Bulkhead", "RateLimit", "AdaptiveLimit", "Hedge"),
+    *("Timeout", "Fallback", "Expect", "Decompose", "classify", "path", "Condition", "batch", "Effect"),
+    *("idempotency_key", "append_once", "dead_letters", "batch_status", "get_circuits", "redact"),
+)
+
+IMPORTS = f"from prefect_resilience import {', '.join(NAMES)}\n"
+
+CALLS = {
+    "circuit": """
+@resilient(retry=Retry(attempts=2), circuit=CircuitBreaker("api"))
+def fetch(x):
+    return x
+assert fetch(1) == 1
+""",
+    "retry": """
+tries = []
+@resilient(retry=Retry(attempts=3, backoff=Backoff.constant(0)), fallback=lambda: "instead")
+def fetch():
+    tries.append(1)
+    raise ConnectionError("password=hunter2")
+assert fetch() == "instead" and len(tries) == 3
+""",
+    "effect": """
+with batch("night"):
+    @resilient(effect=Effect(kind="external", key="letter:{x}"))
+    def send(x):
+        return idempotency_key()
+    assert send(1).endswith("letter:1")
+assert batch_status("night").effects[0].state == "done"
+assert dead_letters.list() == []
+""",
+    "limits": """
+@resilient(limits=[Bulkhead(2), RateLimit(5, per=1)], timeout=5)
+def fetch(x):
+    return x
+assert fetch(1) == 1 and classify(TimeoutError()).category == "timeout"
+""",
+}
+
+
+def run(code: str, there: Path, *, home: bool = True, **more: str) -> Any:
+    """The value that a script prints last, as JSON; in a folder that is Prefect's home, too."""
+    names = ("PREFECT_", "RESILIENCE_", "OTEL_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(names)}
+    environment |= {"PREFECT_HOME": str(there), **more} if home else more
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=there, env=environment
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout.splitlines()[-1])
+
+
+def test_a_name_imports_nothing_that_it_does_not_use(tmp_path: Path):
+    code = "".join(f"from prefect_resilience import {name}\n" for name in NAMES)
+    assert HEAVY.isdisjoint(run(code + SEEN, tmp_path))
+
+
+def test_transports_import_their_client_and_no_prefect(tmp_path: Path):
+    seen = run(
+        "from prefect_resilience.http import ResilientTransport\nResilientTransport()" + SEEN, tmp_path
+    )
+    assert "httpx" in seen
+    assert {"prefect", "pydantic_settings", "jsonschema"}.isdisjoint(seen)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_imports_no_prefect(call: str, tmp_path: Path):
+    seen = run(
+        "from prefect_resilience import *\n".replace("*", ", ".join(NAMES)) + CALLS[call] + SEEN, tmp_path
+    )
+    assert HEAVY.isdisjoint(seen)
+
+
+def test_the_modules_of_a_first_call(tmp_path: Path):
+    first = "from prefect_resilience import CircuitBreaker, Retry, resilient\n" + CALLS["circuit"]
+    assert run(first + SEEN, tmp_path) == FIRST_CALL
+
+
+# The folder of the default store, with Prefect and without it.
+
+PROFILES = """
+active = "{active}"
+[profiles.work]
+PREFECT_HOME = "{there}/of-work"
+[profiles.other]
+PREFECT_HOME = "{there}/of-other"
+[profiles.plain]
+PREFECT_API_URL = "http://127.0.0.1:1/api"
+"""
+
+
+HOME = "home/.prefect/profiles.toml"
+
+
+def profiles(active: str, where: str = HOME) -> dict[str, str]:
+    return {where: PROFILES.replace("{active}", active)}
+
+
+PLACES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "nothing": ({}, {}),
+    "environment": ({"PREFECT_HOME": "{there}/a"}, {}),
+    "environment, with ~": ({"PREFECT_HOME": "~/a"}, {}),
+    "environment, relative": ({"PREFECT_HOME": "a"}, {}),
+    "environment, empty": ({"PREFECT_HOME": ""}, {}),
+    "environment, in lower case": ({"prefect_home": "{there}/low"}, {}),
+    "dotenv": ({}, {".env": "PREFECT_HOME={there}/dot"}),
+    "dotenv, quoted": ({}, {".env": "export PREFECT_HOME='{there}/d o t'  # a note"}),
+    "dotenv, in lower case": ({}, {".env": "prefect_home={there}/dot"}),
+    "dotenv, with a variable": ({"BASE": "{there}/base"}, {".env": "PREFECT_HOME=${BASE}/dot"}),
+    "dotenv below the environment": ({"PREFECT_HOME": "{there}/a"}, {".env": "PREFECT_HOME={there}/dot"}),
+    "prefect.toml": ({}, {"prefect.toml": 'home = "{there}/toml"'}),
+    "prefect.toml below dotenv": (
+        {},
+        {"prefect.toml": 'home = "{there}/toml"', ".env": "PREFECT_HOME={there}/dot"},
+    ),
+    "prefect.toml, of other things": ({}, {"prefect.toml": '[api]\nurl = "http://127.0.0.1:1/api"'}),
+    "pyproject.toml": ({}, {"pyproject.toml": '[tool.prefect]\nhome = "~/project"'}),
+    "pyproject.toml below prefect.toml": (
+        {},
+        {"pyproject.toml": '[tool.prefect]\nhome = "{there}/p"', "prefect.toml": 'home = "{there}/toml"'},
+    ),
+    "pyproject.toml of another tool": ({}, {"pyproject.toml": "[tool.ruff]\nline-length = 100"}),
+    "profile": ({}, profiles("work")),
+    "profile by its name": ({"PREFECT_PROFILE": "other"}, profiles("work")),
+    "profile without a home": ({}, profiles("plain")),
+    "profile that does not exist": ({"PREFECT_PROFILE": "none"}, profiles("work")),
+    "profile below pyproject.toml": (
+        {},
+        profiles("work") | {"pyproject.toml": '[tool.prefect]\nhome = "{there}/project"'},
+    ),
+    "profiles elsewhere": (
+        {"PREFECT_PROFILES_PATH": "{there}/mine.toml"},
+        profiles("other", "mine.toml"),
+    ),
+    "profiles elsewhere, by dotenv": (
+        {},
+        {".env": "PREFECT_PROFILES_PATH={there}/mine.toml"} | profiles("other", "mine.toml"),
+    ),
+    "profiles elsewhere, by prefect.toml": (
+        {},
+        {"prefect.toml": 'profiles_path = "{there}/mine.toml"'} | profiles("other", "mine.toml"),
+    ),
+    "profiles elsewhere, by pyproject.toml": (
+        {},
+        {"pyproject.toml": '[tool.prefect]\nprofiles_path = "{there}/mine.toml"'}
+        | profiles("other", "mine.toml"),
+    ),
+    "profiles in the home": ({"PREFECT_HOME": "here"}, profiles("other", "here/profiles.toml")),
+    "profiles in test mode": ({"PREFECT_TEST_MODE": "1"}, profiles("work")),
+}
+
+OWN = {
+    "by the environment": ({"PREFECT_RESILIENCE_STORE_URL": "memory://here"}, {}),
+    "by dotenv": ({}, {".env": "PREFECT_RESILIENCE_STORE_URL=memory://here"}),
+    "by prefect.toml": ({}, {"prefect.toml": '[resilience]\nstore_url = "memory://here"'}),
+    "by pyproject.toml": ({}, {"pyproject.toml": '[tool.prefect.resilience]\nstore_url = "memory://here"'}),
+    "by the profile": (
+        {},
+        {HOME: 'active = "a"\n[profiles.a]\nPREFECT_RESILIENCE_STORE_URL = "memory://here"\n'},
+    ),
+}
+
+LOOK = """
+import json, os, pathlib, sys
+top = pathlib.Path.cwd()
+before = dict(os.environ)
+seen = {}
+SETUP
+for place, (variables, files) in json.loads(os.environ["PLACES"]).items():
+    folder = top / place
+    for name, text in files.items():
+        path = top / name if name.startswith("home/") else folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    folder.mkdir(exist_ok=True)
+    os.chdir(folder)
+    os.environ.update(variables)
+    seen[place] = str(LOOK)
+    os.environ.clear()
+    os.environ.update(before)
+    for path in (top / "home" / ".prefect").glob("*.toml"):
+        path.unlink()
+print(json.dumps([seen, "prefect" in sys.modules]))
+"""
+WITH_PREFECT = LOOK.replace("SETUP", "from prefect.settings import Settings").replace(
+    "LOOK", "Settings().home"
+)
+WITHOUT = LOOK.replace(
+    "SETUP",
+    """
+from prefect_resilience.base.edge import current_settings, prefect_files
+def look():
+    for cached in (prefect_files._sources, prefect_files._in_any_case, current_settings._read):
+        cached.cache_clear()
+    return current_settings.RESULT
+""",
+).replace("LOOK", "look()")
+
+
+def looked_up(code: str, places: Mapping[str, Any], there: Path) -> tuple[dict[str, str], bool]:
+    """What is found in each place, and whether Prefect was imported for it."""
+    (there / "home" / ".prefect").mkdir(parents=True)
+    text = json.dumps(places).replace("{there}", str(there))
+    seen, imported = run(code, there, home=False, HOME=str(there / "home"), PLACES=text)
+    return seen, imported
+
+
+def test_the_default_store_is_where_it_is_with_prefect(tmp_path: Path):
+    found, imported = looked_up(WITHOUT.replace("RESULT", "prefect_home()"), PLACES, tmp_path / "place")
+    expected, _ = looked_up(WITH_PREFECT, PLACES, tmp_path / "place2")
+    assert not imported
+    assert found == {place: home.replace("place2", "place") for place, home in expected.items()}
+    assert len({*found.values()}) > len(found) / 2
+
+
+def test_our_own_variables_are_read_from_the_same_places(tmp_path: Path):
+    found, imported = looked_up(WITHOUT.replace("RESULT", "store_url()"), OWN, tmp_path / "place")
+    assert not imported
+    assert found == dict.fromkeys(OWN, "memory://here")
+
+
+DAMAGED = {
+    "profiles": {HOME: "active = "},
+    "prefect.toml": {"prefect.toml": "home = "},
+    "pyproject.toml": {"pyproject.toml": "[tool"},
+    "a number": {"prefect.toml": "home = 5"},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_named(damage: str, tmp_path: Path):
+    code = WITHOUT.replace("RESULT", "prefect_home()").replace("str(look())", "str(refusal())")
+    code = code.replace(
+        "def look():",
+        """
+from prefect_resilience import ConfigurationError
+def refusal():
+    try:
+        look()
+    except ConfigurationError as error:
+        return error
+def look():""",
+    )
+    found, _ = looked_up(code, {"place": ({}, DAMAGED[damage])}, tmp_path / "there")
+    assert "Prefect's settings cannot be read" in found["place"]
+    assert ".toml" in found["place"] or "home = 5" in found["place"]
+
+
+def test_what_is_set_twice_is_asked_of_prefect(tmp_path: Path):
+    places = {"place": ({"PREFECT_HOME": "a", "prefect_home": "b"}, {})}
+    _, imported = looked_up(WITHOUT.replace("RESULT", "prefect_home()"), places, tmp_path / "there")
+    assert imported
