@@ -6,11 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PACKAGE = Path(__file__).parents[2] / "prefect_resilience"
 
 HEAVY = {
     *("prefect", "griffe", "jsonschema", "jinja2", "pydantic_settings", "httpx", "starlette", "rich", "yaml"),
@@ -112,6 +117,88 @@ def test_a_call_imports_no_prefect(call: str, tmp_path: Path):
 def test_the_modules_of_a_first_call(tmp_path: Path):
     first = "from prefect_resilience import CircuitBreaker, Retry, resilient\n" + CALLS["circuit"]
     assert run(first + SEEN, tmp_path) == FIRST_CALL
+
+
+CORE = ("pydantic", "lazy_loader")
+MORE = {
+    "a circuit": (CALLS["circuit"], ()),
+    "retries": (CALLS["retry"], ()),
+    "limits": (CALLS["limits"], ()),
+    "effects": (CALLS["effect"], ()),
+    "a coroutine's timeout": (
+        """
+import asyncio
+@resilient(timeout=0.01, retry=Retry(attempts=1))
+async def fetch():
+    await asyncio.sleep(60)
+try:
+    asyncio.run(fetch())
+except TimeoutError:
+    pass
+""",
+        ("anyio",),
+    ),
+    "a transport": (
+        """
+import httpx
+from prefect_resilience.http import ResilientTransport
+answer = httpx.MockTransport(lambda request: httpx.Response(200, text="well"))
+with httpx.Client(transport=ResilientTransport(transport=answer)) as client:
+    assert client.get("http://127.0.0.1/").text == "well"
+""",
+        ("anyio", "httpx"),
+    ),
+    "a process": (
+        """
+import os
+@resilient(timeout=Timeout(60, mode="process"))
+def pid():
+    return os.getpid()
+assert pid() != os.getpid()
+""",
+        ("anyio", "cloudpickle"),
+    ),
+    "a schema": (
+        """
+@resilient(expect=Expect({"type": "array"}))
+def numbers():
+    return [1]
+assert numbers() == [1]
+""",
+        ("jsonschema",),
+    ),
+    "a condition": ('assert (path("a.b") == 1).evaluate({"a": {"b": 1}})\n', ("python-jsonpath", "regex")),
+}
+
+
+def install(distributions: Iterable[str], folder: Path) -> None:
+    """Link distributions and what they need into a folder, as `pip install --target` copies them."""
+    wanted, seen = [*distributions], set[str]()
+    while wanted:
+        name = canonicalize_name(wanted.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        found = distribution(name)
+        for top in {Path(str(file)).parts[0] for file in found.files or ()} - {"..", "__pycache__"}:
+            (folder / top).symlink_to(Path(str(found.locate_file(top))))
+        for need in map(Requirement, found.requires or ()):
+            if need.marker is None or need.marker.evaluate({"extra": ""}):
+                wanted.append(need.name)
+
+
+@pytest.mark.parametrize("use", MORE)
+def test_it_works_where_prefect_is_not_installed(use: str, tmp_path: Path):
+    code, libraries = MORE[use]
+    site = tmp_path / "site"
+    site.mkdir()
+    install((*CORE, *libraries), site)
+    (site / "prefect_resilience").symlink_to(PACKAGE)
+    start = "import sys\nsys.path[:] = [p for p in sys.path if 'site-packages' not in p]\n"
+    start += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f)]\n"
+    start += f"sys.path.insert(0, {str(site)!r})\n"
+    needs = "import importlib.util\nassert importlib.util.find_spec('prefect') is None\n"
+    run(start + needs + IMPORTS + code + "print(0)", tmp_path)
 
 
 # The folder of the default store, with Prefect and without it.

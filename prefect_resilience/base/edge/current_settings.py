@@ -59,7 +59,12 @@ _VARIABLES = (
 @lru_cache(maxsize=16)
 def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
     values = {name: _own(name) for name in ResilienceSettings.model_fields}
-    return ResilienceSettings(**{name: value for name, value in values.items() if value is not None})
+    try:
+        return ResilienceSettings(**{name: value for name, value in values.items() if value is not None})
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"the settings cannot be read: check the variables PREFECT_RESILIENCE_* ({error})"
+        ) from None
 
 
 def _own(name: str) -> Any:

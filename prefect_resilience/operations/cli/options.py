@@ -10,9 +10,7 @@ from itertools import islice
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import App, Parameter, validators
-from pydantic import ValidationError
 from pydantic_core import from_json
-from pydantic_settings import SettingsError
 from rich.console import RenderableType
 
 from prefect_resilience.base.durations import LONGEST, seconds_of
@@ -186,14 +184,9 @@ def since(option: str, text: str) -> datetime | timedelta:
 
 def store_url(option: str | None, *, circuits: bool = False) -> str:
     """The URL of `--store`, else the configured one. Raises ConfigurationError if no command can use it."""
-    try:
-        url = option
-        if url is None:
-            url = circuit_store_url() if circuits else current_settings().store_url
-    except (SettingsError, ValidationError) as error:
-        raise ConfigurationError(
-            f"the settings cannot be read: check the variables PREFECT_RESILIENCE_* ({one_line(error)})"
-        ) from None
+    url = option
+    if url is None:
+        url = circuit_store_url() if circuits else current_settings().store_url
     parsed = parse_url(url)
     if parsed.kind == "memory":
         raise ConfigurationError(
