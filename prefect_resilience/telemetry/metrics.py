@@ -109,6 +109,7 @@ def get_metrics() -> ResilienceMetrics:
 
 
 METER = "prefect_resilience"
+DURATION = "recovery.duration"
 MOST_NAMES = 200
 LONGEST_NAME = 120
 OTHER = "other"
@@ -154,35 +155,19 @@ class Labels:
             return self._known.setdefault(name, fit_text(name, LONGEST_NAME))
 
 
-class Instruments:
-    """The instruments of this process, created at the first measurement."""
-
-    def __init__(self) -> None:
-        # Imported late: with OTEL_PYTHON_METER_PROVIDER in the environment this imports an SDK.
-        from opentelemetry import metrics
-
-        meter = metrics.get_meter(METER)
-        self.counters: dict[str, metrics.Counter] = {
-            name: meter.create_counter(f"{METER}.{name}", unit=unit, description=about)
-            for name, (unit, about) in COUNTERS.items()
-        }
-        self._recovery = meter.create_histogram(
-            f"{METER}.recovery.duration",
-            unit="s",
-            description="From the start of a run's first attempt to its success, if the first attempt failed",
-            explicit_bucket_boundaries_advisory=SECONDS,
-        )
-
-    def count(self, name: str, attributes: dict[str, Any]) -> None:
-        self.counters[name].add(1, attributes)
-
-    def recovery(self, seconds: float, attributes: dict[str, Any]) -> None:
-        self._recovery.record(seconds, attributes)
-
-
 @functools.cache
-def instruments() -> Instruments:
-    return Instruments()
+def instruments() -> dict[str, Any]:
+    """The instruments of this process, created at the first measurement."""
+    # Imported late: with OTEL_PYTHON_METER_PROVIDER in the environment this imports an SDK.
+    from opentelemetry import metrics
+
+    meter = metrics.get_meter(METER)
+    about = "From the start of a run's first attempt to its success, if the first attempt failed"
+    duration = meter.create_histogram(
+        f"{METER}.{DURATION}", "s", about, explicit_bucket_boundaries_advisory=SECONDS
+    )
+    counters = {name: meter.create_counter(f"{METER}.{name}", *row) for name, row in COUNTERS.items()}
+    return {**counters, DURATION: duration}
 
 
 _IN_ENVIRONMENT = "OTEL_PYTHON_METER_PROVIDER" in os.environ
@@ -196,7 +181,7 @@ def is_measured() -> bool:
 
 def _count(name: str, attributes: dict[str, Any]) -> None:
     if is_measured():
-        instruments().count(name, attributes)
+        instruments()[name].add(1, attributes)
 
 
 tasks: Labels = Labels()
@@ -215,8 +200,8 @@ def attempt_succeeded(task: str, action: str | None = None) -> None:
         if count is None:
             if not is_measured():
                 return
-            attributes = {**_task_labels({"node_id": task, "action_id": action}), "outcome": "success"}
-            count = functools.partial(instruments().counters["attempts"].add, 1, attributes)
+            attributes = {**_of_task({"node_id": task, "action_id": action}), "outcome": "success"}
+            count = functools.partial(instruments()["attempts"].add, 1, attributes)
             if attributes["task"] != OTHER:
                 _successes[key] = count
         count()
@@ -226,97 +211,84 @@ def attempt_succeeded(task: str, action: str | None = None) -> None:
 
 def observe(happening: str, payload: Payload) -> None:
     """Count an event. Never raises: a metric must not fail the work."""
-    tell = _OF_EVENTS.get(happening)
-    if tell is not None:
-        try:
-            tell(payload)
-        except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
-            return
+    if happening not in _COUNTED:
+        return
+    counter, total, attributes = _COUNTED[happening]
+    try:
+        if happening in _ENDS_OF_ATTEMPTS:
+            _count_attempt(payload)
+        if total is not None:
+            totals.add(total)
+        _count(counter, attributes(payload))
+        if happening == "run.recovered":
+            totals.count_recovery(payload["after"])
+            if is_measured():
+                instruments()[DURATION].record(payload["after"], attributes(payload))
+    except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
+        return
 
 
 def circuit_changed(name: str, before: str, after: str) -> None:
     """Count a change of a circuit's state."""
-    observe("circuit", {"name": name, "before": before, "after": after})
+    payload = {"name": name, "before": before, "after": after}
+    observe("circuit", payload)
+    if after in {"open", "forced_open"}:
+        observe("circuit.opening", payload)
 
 
-def _task_labels(payload: Payload) -> dict[str, Any]:
+def _count_attempt(payload: Payload) -> None:
+    """Count an attempt that failed, or a call that a circuit or a limit rejected."""
+    by = name_rejecting_guard(payload.get("category"), payload.get("exception_type"))
+    if by is not None:
+        totals.add("rejected_calls")
+        _count("refusals", {**_of_task(payload), "by": by})
+        return
+    totals.add("total_attempts")
+    if int(payload.get("attempt") or 1) > 1:
+        totals.add("failed_retries")
+    _count("attempts", {**_of_error(payload), "outcome": "failure"})
+
+
+def _of_task(payload: Payload) -> dict[str, Any]:
     """The task; for a node of a plan also its action, so that nodes of many plans can be counted together."""
     action = payload.get("action_id")
     named = {"task": tasks(payload.get("node_id") or payload.get("name"))}
     return named if action is None else {**named, "action": actions(action)}
 
 
-def _of_task(payload: Payload) -> dict[str, Any]:
-    return {**_task_labels(payload), "category": str(payload.get("category") or "unknown")}
+def _of_error(payload: Payload) -> dict[str, Any]:
+    error: Payload = payload.get("error") or payload
+    return {**_of_task(payload), "category": str(error.get("category") or "unknown")}
 
 
-def _attempt_failed(payload: Payload) -> None:
-    attributes = _of_task(payload)
-    by = name_rejecting_guard(payload.get("category"), payload.get("exception_type"))
-    if by is None:
-        totals.add("total_attempts")
-        if int(payload.get("attempt") or 1) > 1:
-            totals.add("failed_retries")
-        _count("attempts", {**attributes, "outcome": "failure"})
-    else:
-        totals.add("rejected_calls")
-        _count("refusals", {**_task_labels(payload), "by": by})
-
-
-def _retry(payload: Payload) -> None:
-    _attempt_failed(payload)
-    _count("retries", _of_task(payload))
-
-
-def _failure(payload: Payload) -> None:
-    _attempt_failed(payload)
-    totals.add("failures")
-    _count("failures", _of_task(payload))
-
-
-def _fallback(payload: Payload) -> None:
-    _attempt_failed(payload)
-    totals.add("fallbacks_used")
-    _count("fallbacks", {**_of_task(payload), "degraded": "true" if payload.get("degraded") else "false"})
-
-
-def _recovery(payload: Payload) -> None:
-    error: Payload = payload.get("error") or {}
-    attributes = {**_task_labels(payload), "category": str(error.get("category") or "unknown")}
-    seconds = float(payload["after"])
-    totals.count_recovery(seconds)
-    _count("recoveries", attributes)
-    if is_measured():
-        instruments().recovery(seconds, attributes)
-
-
-def _circuit(payload: Payload) -> None:
-    name = circuits(payload["name"])
-    before, after = str(payload["before"]), str(payload["after"])
-    _count("circuit.transitions", {"circuit": name, "from": before, "to": after})
-    if after in {"open", "forced_open"}:
-        totals.add("circuit_opens")
-        _count("circuit.opens", {"circuit": name})
-
-
-def _letter_replayed(payload: Payload) -> None:
-    attributes = {"task": tasks(payload.get("name")), "result": str(payload.get("result"))}
-    _count("dead_letters.replayed", attributes)
-
-
-_OF_EVENTS: dict[str, Callable[[Payload], None]] = {
-    "retry.scheduled": _retry,
-    "run.failed": _failure,
-    "fallback.used": _fallback,
-    "run.recovered": _recovery,
-    "circuit": _circuit,
-    "effect.replayed": lambda p: _count("effects.replayed", {"task": tasks(p.get("node_id"))}),
-    "effect.in-doubt": lambda p: _count("effects.in_doubt", {"task": tasks(p.get("node_id"))}),
-    "dead-letter.created": lambda p: _count("dead_letters.created", _of_task(p)),
-    "dead-letter.replayed": _letter_replayed,
-    "batch.recovered": lambda p: _count("batches.recovered", {"outcome": str(p.get("action"))}),
-    "budget.burned": lambda p: _count("budget.burns", {"budget": budgets(p.get("name"))}),
+_ENDS_OF_ATTEMPTS = ("retry.scheduled", "run.failed", "fallback.used")
+_COUNTED: dict[str, tuple[str, str | None, Callable[[Payload], dict[str, Any]]]] = {
+    "retry.scheduled": ("retries", None, _of_error),
+    "run.failed": ("failures", "failures", _of_error),
+    "fallback.used": (
+        "fallbacks",
+        "fallbacks_used",
+        lambda p: {**_of_error(p), "degraded": "true" if p.get("degraded") else "false"},
+    ),
+    "run.recovered": ("recoveries", None, _of_error),
+    "circuit": (
+        "circuit.transitions",
+        None,
+        lambda p: {"circuit": circuits(p["name"]), "from": p["before"], "to": p["after"]},
+    ),
+    "circuit.opening": ("circuit.opens", "circuit_opens", lambda p: {"circuit": circuits(p["name"])}),
+    "effect.replayed": ("effects.replayed", None, lambda p: {"task": tasks(p.get("node_id"))}),
+    "effect.in-doubt": ("effects.in_doubt", None, lambda p: {"task": tasks(p.get("node_id"))}),
+    "dead-letter.created": ("dead_letters.created", None, _of_error),
+    "dead-letter.replayed": (
+        "dead_letters.replayed",
+        None,
+        lambda p: {"task": tasks(p.get("name")), "result": str(p.get("result"))},
+    ),
+    "batch.recovered": ("batches.recovered", None, lambda p: {"outcome": str(p.get("action"))}),
+    "budget.burned": ("budget.burns", None, lambda p: {"budget": budgets(p.get("name"))}),
 }
+"""For each event its counter, its name in the totals, and its attributes."""
 
 
 # Metrics of short-lived processes: set `OTEL_PYTHON_METER_PROVIDER=prefect_resilience` in their environment.
