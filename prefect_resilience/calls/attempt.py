@@ -13,6 +13,7 @@ import math
 import time
 from dataclasses import replace
 from functools import partial
+from sys import modules
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
@@ -35,6 +36,7 @@ from prefect_resilience.calls.judging import (
     report_retry,
 )
 from prefect_resilience.calls.model import Decomposed, Guard, RunContext, Substitute
+from prefect_resilience.calls.spans import SDK, OpenSpan, begin_attempt
 from prefect_resilience.durable.effects.current import Replayed, RunningCall
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.secrets.redact import add_note, learn_secrets
@@ -126,7 +128,7 @@ def attempt(
     """Acquire the circuit and the limits, make the call, and release them."""
     held: Held = []
     try:
-        yield from enter(guard, run, held)
+        yield from enter(guard, run, held, "" if claim is None else claim.key)
         command = partial(the_call, guard, run, args, kwargs)
         if claim is None:
             value = yield command()
@@ -142,13 +144,19 @@ def attempt(
             yield from leave(guard, held, KeyboardInterrupt())
 
 
-def enter(guard: Guard, run: RunContext, held: Held) -> Steps[None]:
-    """Acquire the circuit, then the limits. `held` has the acquired ones, also when one of them raises."""
+def enter(
+    guard: Guard, run: RunContext, held: Held, key: str = "", is_current: bool = True
+) -> Steps[OpenSpan | None]:
+    """Acquire the circuit, then the limits. `held` has the acquired ones, also when one of them raises.
+
+    Returns the span of the attempt, with the effect's `key`, if spans are recorded; it ends with the guards.
+    """
     for guarding in guard.entered_in_order:
         bound = guarding.bind(run.parameters) if guarding.fields else guarding
         patient = guarding is guard.circuit and guard.retrying.most_retries > 0
         entering = cast("CircuitBreaker", bound).acquire(patience(guard, run)) if patient else bound.acquire()
         held.append((bound, (yield from entering)))
+    return begin_attempt(guard, run, held, key, is_current) if SDK in modules else None
 
 
 def patience(guard: Guard, run: RunContext) -> float:

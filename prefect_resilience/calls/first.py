@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from sys import modules
 from typing import Any
 
 from prefect_resilience.base.drive import Steps, adrive, drive
@@ -15,6 +16,7 @@ from prefect_resilience.base.outcomes import PLAIN, last, require_result
 from prefect_resilience.calls.attempt import Held, end_attempt, leave, make_attempt
 from prefect_resilience.calls.judging import report_recovery
 from prefect_resilience.calls.model import Guard, RunContext
+from prefect_resilience.calls.spans import SDK, find_tracer
 from prefect_resilience.guards import faults
 from prefect_resilience.guards.timeouts.timeout import with_deadline
 
@@ -111,8 +113,8 @@ class FirstAttempt:
 
     def _enter(self, run: RunContext) -> Held | None:
         """Acquire the circuit. None if generators are needed: the store must be asked, the circuit rejects
-        the call, or faults are injected."""
-        if not self.is_plain or faults.active:
+        the call, faults are injected, or spans are recorded."""
+        if not self.is_plain or faults.active or (SDK in modules and find_tracer() is not None):
             return None
         circuit = self.guard.circuit
         if circuit is None:

@@ -100,6 +100,8 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     may_go_on: bool
     """Whether its caller can make a call of a plain function again, to be awaited."""
     guard: Guard
+    span: Any
+    """The OpenTelemetry span of the call, if it is recorded; None in a task run, where Prefect has it."""
 
     def record_so_far(self) -> RunRecord | None:
         """The record of this run, or None before its first failure."""
@@ -128,6 +130,14 @@ class RunContext(Memory, EffectSurroundings, Protocol):
     def carry_into_child(self) -> Carriage | None:
         """The data that the call takes to a child process, so that it finds this run there."""
         ...
+
+    def request_attributes(self) -> dict[str, Any]:
+        """The HTTP request that an attempt makes, as attributes of its span; empty for other calls."""
+        return {}
+
+    def response_status(self) -> int | None:
+        """The status of the HTTP response to the latest attempt."""
+        return None
 
     def part(self, changes: Mapping[str, Any], label: str, without_tags: set[str]) -> Callable[[], Any]:
         """A call of the same function with these arguments changed; the UI shows its run with the label."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -71,9 +72,11 @@ class Stream:
     waited: float = 0.0
     """Seconds spent waiting for the generator, without the time that its reader takes between chunks."""
     held: Held = field(default_factory=Held)
+    around: AbstractContextManager[None] = field(default_factory=nullcontext)
+    """Makes the attempt's span the current one while the generator runs, not while its reader does."""
 
     def open(self) -> Steps[None]:
-        yield from enter(self.guard, self.run, self.held)
+        self.around = (yield from enter(self.guard, self.run, self.held, is_current=False)) or self.around
 
     def close(self, error: BaseException | None) -> Steps[None]:
         yield from leave(self.guard, self.held, error, took=self.waited)
@@ -148,28 +151,31 @@ class Stream:
 
     def count_chunks(self, source: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
         """The chunks of a generator, counted. Values that are sent in are passed on to it."""
-        since = time.monotonic()
+        sent: Any = None
         try:
-            chunk = next(source)
             while True:
+                since = time.monotonic()
+                with self.around:
+                    chunk = source.send(sent)
                 self.waited += time.monotonic() - since
                 self.handed_on.add(chunk)
                 sent = yield chunk
-                since = time.monotonic()
-                chunk = source.send(sent)
         except StopIteration as stop:
             return stop.value
         finally:
             source.close()
 
     async def acount_chunks(self, source: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, None]:
-        since = time.monotonic()
         try:
-            async for chunk in source:
+            while True:
+                since = time.monotonic()
+                with self.around:
+                    chunk = await anext(source, _END)
+                if chunk is _END:
+                    return
                 self.waited += time.monotonic() - since
                 self.handed_on.add(chunk)
                 yield chunk
-                since = time.monotonic()
         finally:
             await source.aclose()
 

@@ -160,6 +160,10 @@ class _Sending:
         with suppress(Exception):  # reading the user's objects may raise anything
             self.begins_at = cast("Any", body).tell() if cast("Any", body).seekable() else None
 
+    @property
+    def url(self) -> str | None:
+        return self.request.url
+
     def rewind(self) -> None:
         """Set the body back to its beginning."""
         if self.begins_at is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import Any
+from urllib.parse import urlsplit
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.base.durations import LONGEST
@@ -201,6 +202,16 @@ class HttpRun(LocalRun):
     def parameters(self) -> Mapping[str, Any]:
         sent = self.exchange
         return {"exchange": sent, "host": sent.host, "method": sent.method, "prefix": sent.prefix}
+
+    def request_attributes(self) -> dict[str, Any]:
+        sent = self.exchange
+        url = urlsplit(str(sent.request.url))
+        port = url.port or (80 if url.scheme == "http" else 443)
+        return {"http.request.method": sent.method, "server.address": url.hostname, "server.port": port}
+
+    def response_status(self) -> int | None:
+        sent = self.exchange
+        return getattr(sent.last if sent.good is None else sent.good, "status_code", None)
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
         return self.exchange.refusal(error)

@@ -23,6 +23,7 @@ from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import make_attempt, next_verdict
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Decomposed, Guard, RunRecord, Substitute
+from prefect_resilience.calls.spans import call_span
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.errors.secrets.redact import add_note
@@ -50,7 +51,7 @@ class LocalRun(ReportingRun):
 
     __slots__ = (
         *("name", "guard", "args", "kwargs", "memories", "around"),
-        *("carried", "_record", "_given", "_totals"),
+        *("carried", "span", "_record", "_given", "_totals"),
     )
 
     may_go_on = True
@@ -73,6 +74,7 @@ class LocalRun(ReportingRun):
         self._record: RunRecord | None = None
         self._given: Mapping[str, Any] | None = None
         self.carried: Carried | None = None
+        self.span: Any = None
         self._totals: CallTotals | None = totals_here(name)
 
     @property
@@ -214,21 +216,22 @@ def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool
     """As `call_guarded`, but the outcome of `calls.attempt.make_attempt`. With `threaded`, a plain function
     runs in a thread under `adrive`."""
     guard = run.guard
-    while True:
-        try:
-            with setting(current_call, run):
-                if threaded and not guard.isasync:
-                    return (yield Blocking(drive, (make_attempt(guard, run, run.args, run.kwargs),)))
-                steps, first = first or make_attempt(guard, run, run.args, run.kwargs), None
-                return (yield from steps)
-        except Exception as error:
-            if (delay := delay_after(run, error)) is None:
-                raise
-            failure = error
-        try:
-            yield from pause_before_retry(run, delay, failure)
-        finally:
-            del failure  # see `calls.attempt.end_attempt`
+    with call_span(run):
+        while True:
+            try:
+                with setting(current_call, run):
+                    if threaded and not guard.isasync:
+                        return (yield Blocking(drive, (make_attempt(guard, run, run.args, run.kwargs),)))
+                    steps, first = first or make_attempt(guard, run, run.args, run.kwargs), None
+                    return (yield from steps)
+            except Exception as error:
+                if (delay := delay_after(run, error)) is None:
+                    raise
+                failure = error
+            try:
+                yield from pause_before_retry(run, delay, failure)
+            finally:
+                del failure  # see `calls.attempt.end_attempt`
 
 
 def delay_after(run: LocalRun, error: BaseException) -> float | None:

@@ -9,12 +9,14 @@ import logging
 import threading
 import time
 from collections import OrderedDict
+from sys import modules
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
 from prefect_resilience.base.edge.current_run import flow_context, task_context
 from prefect_resilience.base.process import per_process
 from prefect_resilience.calls.model import RunContext, RunRecord
+from prefect_resilience.calls.spans import SDK, add_event
 from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes
@@ -98,6 +100,7 @@ class ReportingRun(RunContext):
 
     carried: Carried | None
     """The notes of the child process that makes the call."""
+    span: Any = None
     emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]]
     """Sends an event of a decision, or only counts it."""
 
@@ -110,6 +113,8 @@ class ReportingRun(RunContext):
         for happening, kind, name, payload in report.events:
             send = emit if kind == "effect" else self.emit
             send(happening, kind, name, payload)
+            if SDK in modules:
+                add_event(self, happening, payload)
 
     def add_attempt_start(self, record: RunRecord, started: float) -> RunRecord:
         """The record, with what an attempt that began then adds to it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast, overload
@@ -36,6 +36,7 @@ from prefect_resilience.calls.edge.local import (
 )
 from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
+from prefect_resilience.calls.spans import call_span
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.retries.policy import Retry
@@ -222,18 +223,19 @@ def _generator(guard: Guard, name: str) -> Callable[..., Any]:
             chunks: Generator[Any, Any, Any] = guard.fn(*args, **kwargs)
             return (yield from chunks)
         run = LocalRun(name, guard, args, kwargs)
-        while True:
-            attempt = Stream(guard, run, time.monotonic())
-            try:
-                return value_of((yield from one_attempt(attempt, args, kwargs)))
-            except Exception as error:
-                if (delay := delay_after(run, error)) is None:
-                    raise
-                failure = error
-            try:
-                drive(pause_before_retry(run, delay, failure))
-            finally:
-                del failure
+        with call_span(run, is_current=False):
+            while True:
+                attempt = Stream(guard, run, time.monotonic())
+                try:
+                    return value_of((yield from one_attempt(attempt, args, kwargs)))
+                except Exception as error:
+                    if (delay := delay_after(run, error)) is None:
+                        raise
+                    failure = error
+                try:
+                    drive(pause_before_retry(run, delay, failure))
+                finally:
+                    del failure
 
     return call
 
@@ -247,21 +249,24 @@ def _async_generator(guard: Guard, name: str) -> Callable[..., Any]:
         async def open_stream() -> Stream:
             return Stream(guard, run, time.monotonic())
 
-        while True:
-            source = aone_attempt(open_stream, args, kwargs) if is_enabled() else guard.fn(*args, **kwargs)
-            try:
-                async with aclosing(source) as chunks:
-                    async for chunk in chunks:
-                        yield chunk
-                return
-            except Exception as error:
-                if (delay := delay_after(run, error)) is None:
-                    raise
-                failure = error
-            try:
-                await adrive(pause_before_retry(run, delay, failure))
-            finally:
-                del failure
+        with call_span(run, is_current=False) if is_enabled() else nullcontext():
+            while True:
+                source = (
+                    aone_attempt(open_stream, args, kwargs) if is_enabled() else guard.fn(*args, **kwargs)
+                )
+                try:
+                    async with aclosing(source) as chunks:
+                        async for chunk in chunks:
+                            yield chunk
+                    return
+                except Exception as error:
+                    if (delay := delay_after(run, error)) is None:
+                        raise
+                    failure = error
+                try:
+                    await adrive(pause_before_retry(run, delay, failure))
+                finally:
+                    del failure
 
     return call
 
@@ -352,31 +357,33 @@ class Block:
 
 def attempts(run: LocalRun) -> Generator[Block, None, None]:
     number = 0
-    while True:
-        number += 1
-        block = Block(run, number)
-        if drive(block.acquire()):
-            try:
-                yield block
-            finally:
-                drive(block.release())
-            block.must_be_entered("with")
-        if block.failure is None:
-            return
-        drive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))
+    with call_span(run, is_current=False) if is_enabled() else nullcontext():
+        while True:
+            number += 1
+            block = Block(run, number)
+            if drive(block.acquire()):
+                try:
+                    yield block
+                finally:
+                    drive(block.release())
+                block.must_be_entered("with")
+            if block.failure is None:
+                return
+            drive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))
 
 
 async def attempts_async(run: LocalRun) -> AsyncGenerator[Block, None]:
     number = 0
-    while True:
-        number += 1
-        block = Block(run, number)
-        if await adrive(block.acquire()):
-            try:
-                yield block
-            finally:
-                await adrive(block.release())
-            block.must_be_entered("async with")
-        if block.failure is None:
-            return
-        await adrive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))
+    with call_span(run, is_current=False) if is_enabled() else nullcontext():
+        while True:
+            number += 1
+            block = Block(run, number)
+            if await adrive(block.acquire()):
+                try:
+                    yield block
+                finally:
+                    await adrive(block.release())
+                block.must_be_entered("async with")
+            if block.failure is None:
+                return
+            await adrive(pause_before_retry(run, delay_after(run, block.failure) or 0.0, block.failure))

@@ -1,0 +1,354 @@
+"""The spans of calls outside a run: a call with its attempts is a tree, and nothing without an SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode
+from pydantic import SecretStr
+
+from prefect_resilience import CircuitBreaker, Effect, Expect, Fallback, Hedge, Retry, Timeout, batch
+from prefect_resilience.calls.edge.resilient import resilient
+from tests.docs.pages import DOCS, blocks
+
+SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
+QUICK = Retry(attempts=3, backoff={"kind": "none"})
+
+
+@pytest.fixture(params=["sync", "async"])
+def guarded(request: pytest.FixtureRequest, spans: Any) -> Callable[..., Any]:
+    """`work` with these options. It pops its next outcome from a list, in a span of the user's own."""
+
+    def make(**options: Any) -> Callable[..., Any]:
+        def work(script: list[Any], *_: Any) -> Any:
+            with spans.own("inner"):
+                outcome = script.pop(0)
+            if isinstance(outcome, BaseException):
+                raise outcome
+            return outcome
+
+        if request.param == "sync":
+            return resilient(name="work", **options)(work)
+
+        async def coroutine(script: list[Any], *more: Any) -> Any:
+            await asyncio.sleep(0)
+            return work(script, *more)
+
+        call = resilient(name="work", **options)(coroutine)
+        return lambda *args: asyncio.run(call(*args))
+
+    return make
+
+
+def test_each_attempt_is_a_child_of_the_call_and_the_call_of_what_is_around_it(guarded, spans) -> None:
+    work = guarded(retry=QUICK, circuit="spans-tree")
+    with spans.own("around"):
+        assert work([ConnectionError("refused"), TimeoutError(), 7]) == 7
+    assert spans.tree() == [
+        "around",
+        "  work",
+        "    attempt work ConnectionError network",
+        "      inner",
+        "    attempt work TimeoutError timeout",
+        "      inner",
+        "    attempt work",
+        "      inner",
+    ]
+
+
+def test_the_attributes_of_an_attempt(spans) -> None:
+    numbered = resilient(retry=Retry(attempts=2, backoff="none"), circuit="spans-{number}", name="numbered")
+    script = [ConnectionError("refused"), 1]
+
+    @numbered
+    def call(number: int) -> int:
+        outcome = script.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    call(3)
+    whole, failed, good = spans.take()
+    assert dict(whole.attributes) == {"prefect_resilience.function": "numbered"}
+    assert dict(failed.attributes) == {
+        "prefect_resilience.function": "numbered",
+        "prefect_resilience.attempt": 1,
+        "prefect_resilience.circuit": "spans-3",
+        "prefect_resilience.category": "network",
+        "prefect_resilience.code": "NETWORK_ERROR",
+        "error.type": "ConnectionError",
+    }
+    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "refused")
+    assert dict(good.attributes) == {
+        "prefect_resilience.function": "numbered",
+        "prefect_resilience.attempt": 2,
+        "prefect_resilience.delay": 0.0,
+        "prefect_resilience.circuit": "spans-3",
+    }
+    assert {span.kind for span in (whole, failed, good)} == {SpanKind.INTERNAL}
+    assert {span.status.status_code for span in (whole, good)} == {StatusCode.UNSET}
+
+
+def test_a_rejected_call_is_an_event_of_its_call_and_no_attempt(guarded, spans) -> None:
+    circuit = CircuitBreaker("spans-open")
+    circuit.force_open("maintenance")
+    with pytest.raises(Exception, match="spans-open"):
+        guarded(retry=None, circuit=circuit)([1])
+    (call,) = spans.take()
+    (event,) = call.events
+    assert event.name == "rejected"
+    assert dict(event.attributes) == {
+        "prefect_resilience.rejected_by": "circuit",
+        "prefect_resilience.circuit": "spans-open",
+        "prefect_resilience.category": "circuit_open",
+        "prefect_resilience.code": "CIRCUIT_OPEN",
+    }
+    assert call.attributes["prefect_resilience.category"] == "circuit_open"
+    assert call.status.status_code is StatusCode.ERROR
+
+
+def test_a_fallback_is_an_event_of_its_call_which_did_not_fail(guarded, spans) -> None:
+    def archive(*_: Any) -> str:
+        with spans.own("archive"):
+            return "old"
+
+    work = guarded(retry=Retry(attempts=2, backoff="none"), fallback=[Fallback(archive, degraded=True)])
+    assert work([ConnectionError(), ConnectionError()]) == "old"
+    recorded = spans.take()
+    (event,) = recorded[0].events
+    assert (event.name, dict(event.attributes)) == (
+        "fallback",
+        {
+            "prefect_resilience.fallback": "archive",
+            "prefect_resilience.degraded": True,
+            "prefect_resilience.category": "network",
+            "prefect_resilience.code": "NETWORK_ERROR",
+        },
+    )
+    assert recorded[0].status.status_code is StatusCode.UNSET
+    assert [span.name for span in recorded] == ["work", *["attempt work", "inner"] * 2, "archive"]
+    assert recorded[-1].parent.span_id == recorded[0].context.span_id
+
+
+def test_a_replayed_effect_is_an_event_and_the_key_is_an_attribute_without_secrets(guarded, spans) -> None:
+    work = guarded(effect=Effect(kind="external", key=f"pay:{SECRET}"))
+    for _ in range(2):
+        with batch("spans"):
+            assert work([7]) == 7
+    assert spans.tree() == ["work", "  attempt work", "    inner", "work [replayed]"]
+    with batch("spans-again"):
+        work([7])
+    _, attempt, _ = spans.take()
+    key = attempt.attributes["prefect_resilience.effect.key"]
+    assert key == "pay:***"
+
+
+def test_no_secret_is_in_a_span(guarded, spans) -> None:
+    work = guarded(retry=Retry(attempts=2, backoff="none"), fallback=[Fallback.value(0)])
+    known = SecretStr("correct-horse-battery")
+    work(
+        [ConnectionError(f"refused for {SECRET}"), ConnectionError(f"sent {known.get_secret_value()}")], known
+    )
+    recorded = spans.take()
+    whole = "".join(span.to_json() for span in recorded)
+    assert SECRET not in whole
+    assert known.get_secret_value() not in whole
+    assert [span.status.description for span in recorded if span.name == "attempt work"] == [
+        "refused for ***",
+        "sent ***",
+    ]
+    assert not [event for span in recorded for event in span.events if event.name == "exception"]
+
+
+def test_a_call_that_is_interrupted_shows_the_class_of_the_interrupt(guarded, spans) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        guarded(retry=QUICK)([KeyboardInterrupt()])
+    tree = spans.tree()
+    assert tree[:2] == ["work KeyboardInterrupt", "  attempt work KeyboardInterrupt"]
+
+
+@pytest.mark.parametrize("options", [{"timeout": 20}, {"hedge": Hedge(after=20)}, {"expect": Expect(int)}])
+def test_a_call_that_runs_in_a_thread_or_a_task_has_the_attempt_around_it(guarded, spans, options) -> None:
+    work = guarded(**options)
+    assert work([7]) == 7
+    assert spans.tree() == ["work", "  attempt work", "    inner"]
+
+
+def test_a_call_in_a_child_process_is_an_attempt_of_this_process(spans, warm_children) -> None:
+    assert resilient(timeout=Timeout(60, mode="process"), name="length")(len)("four") == 4
+    assert spans.tree() == ["length", "  attempt length"]
+
+
+def test_a_plain_function_that_returns_an_awaitable_has_not_failed(spans) -> None:
+    async def answer() -> int:
+        return 7
+
+    @resilient
+    def work() -> Any:
+        return answer()
+
+    async def both() -> list[int]:
+        return [await work(), await work()]
+
+    assert asyncio.run(both()) == [7, 7]
+    assert {line.strip() for line in spans.tree()} == {"work", "attempt work"}
+
+
+# -- generators and blocks
+
+
+def chunks_of(script: list[Any], spans: Any) -> Iterator[int]:
+    with spans.own("first"):
+        outcome = script.pop(0)
+    if isinstance(outcome, Exception):
+        raise outcome
+    yield 1
+    with spans.own("second"):
+        yield 2
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 30}])
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_a_generator_runs_in_its_attempt_and_its_reader_does_not(spans, way, options) -> None:
+    async def stream(script: list[Any]) -> Any:
+        for chunk in chunks_of(script, spans):
+            yield chunk
+
+    guard = resilient(retry=QUICK, name="stream", **options)
+    read = []
+    if way == "sync":
+        for chunk in guard(chunks_of)([ConnectionError(), 0], spans):
+            with spans.own("reader"):
+                read.append(chunk)
+    else:
+        async for chunk in guard(stream)([ConnectionError(), 0]):
+            with spans.own("reader"):
+                read.append(chunk)
+    assert read == [1, 2]
+    attempts = [
+        "  attempt stream ConnectionError network",
+        "    first",
+        "  attempt stream",
+        "    first",
+        "    second",
+    ]
+    assert sorted(spans.tree()) == sorted(["stream", *attempts, "reader", "reader"])
+
+
+def test_a_reader_that_stops_early_is_no_error(spans) -> None:
+    chunks = resilient(name="stream")(chunks_of)([0], spans)
+    next(chunks)
+    chunks.close()
+    assert spans.tree()[:2] == ["stream", "  attempt stream"]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+async def test_a_block_runs_in_its_attempt(spans, way) -> None:
+    def work(number: int) -> None:
+        with spans.own("inner"):
+            if number == 1:
+                raise ConnectionError
+
+    if way == "sync":
+        for attempt in resilient(retry=QUICK, name="book"):
+            with attempt:
+                work(attempt.number)
+    else:
+        async for attempt in resilient(retry=QUICK, name="book"):
+            async with attempt:
+                work(attempt.number)
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    failed = ["  attempt book ConnectionError network", "    inner"]
+    assert spans.tree() == ["book", *failed, "  attempt book", "    inner"]
+
+
+# -- without spans
+
+
+def test_nothing_is_recorded_while_resilience_is_switched_off(spans, monkeypatch) -> None:
+    monkeypatch.setenv("RESILIENCE_ENABLED", "false")
+    for attempt in resilient(name="book"):
+        with attempt:
+            pass
+
+    async def stream() -> Any:
+        yield 1
+
+    async def read() -> list[int]:
+        return [chunk async for chunk in resilient(stream)()]
+
+    assert asyncio.run(read()) == [1]
+    assert resilient(len)("four") == 4
+    assert spans.take() == []
+
+
+class Broken(SpanProcessor):
+    """An exporter of a user that raises."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        if self.where == "start":
+            raise RuntimeError("no disk")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        raise RuntimeError("no disk")
+
+
+@pytest.mark.parametrize("where", ["start", "end"])
+def test_an_exporter_that_fails_does_not_fail_the_call(guarded, spans, where, monkeypatch) -> None:
+    work = guarded(retry=QUICK)
+    spans.provider.add_span_processor(Broken(where))
+    monkeypatch.setattr(spans, "own", lambda _: nullcontext())
+    assert work([ConnectionError(), 7]) == 7
+
+
+def test_without_a_provider_there_are_no_spans(guarded, spans, monkeypatch) -> None:
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    circuit = CircuitBreaker("spans-none")
+    assert guarded(retry=QUICK, circuit=circuit)([ConnectionError(), 7]) == 7
+    circuit.force_open("maintenance")
+    with pytest.raises(Exception, match="spans-none"):
+        guarded(retry=None, circuit=circuit)([1])
+    assert [span.name for span in spans.take()] == ["inner", "inner"]
+
+
+def test_a_call_does_not_import_opentelemetrys_sdk() -> None:
+    script = """
+import sys
+from prefect_resilience import Retry, resilient
+
+failures = [ConnectionError(), None]
+
+@resilient(retry=Retry(attempts=2, backoff="none"))
+def work():
+    error = failures.pop(0)
+    if error is not None:
+        raise error
+
+work()
+for attempt in resilient(name="book"):
+    with attempt:
+        pass
+print([name for name in sys.modules if name.startswith("opentelemetry.sdk")])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_page_shows_what_its_program_prints(tmp_path) -> None:
+    found = blocks(DOCS / "concepts" / "seeing.md")
+    (number,) = [number for number, block in enumerate(found) if block.file == "spans.py"]
+    (tmp_path / "spans.py").write_text(found[number].text)
+    command = [sys.executable, "spans.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == found[number + 1].text.strip()
