@@ -34,6 +34,14 @@ def work(question: str) -> str:
     return question
 
 
+async def aanswer(question: str) -> str:
+    return question
+
+
+def needs_more(question: str, region: str) -> str:
+    return question + region
+
+
 def task(**options: Any) -> Any:
     return resilient_task(**options)(work)
 
@@ -123,6 +131,8 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: CircuitBreaker("m-6", failure_rate=50),
         "CircuitBreaker('m-6', failure_rate=50): write at most 1",
     ),
+    (lambda: task(circuit=3), "CircuitBreaker"),
+    (lambda: task(circuit=CircuitBreaker("llm:{qestion}")), "did you mean 'question'"),
     (
         lambda: task(circuit=CircuitPolicy()),
         "circuit= is a CircuitPolicy, which has no name: write CircuitBreaker.from_policy('name', policy)",
@@ -138,6 +148,8 @@ MISTAKES: list[tuple[Any, str]] = [
         "a resilient task has both timeout=5 and timeout_seconds=5: "
         "write only timeout=, which bounds each attempt",
     ),
+    (lambda: task(timeout=0), "timeout"),
+    (lambda: task(timeout=Timeout(idle=3)), "not a generator"),
     (
         lambda: Timeout(-1),
         "Timeout(total): -1 is not a duration above 0: write 30 (seconds), ",
@@ -159,6 +171,10 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: task(fallback=work("now")),
         "a fallback must be a function or a task, not 'now'; for a constant write Fallback.value('now')",
     ),
+    (lambda: task(fallback=aanswer), "is async but 'work' is not"),
+    (lambda: task(fallback=needs_more), "needs the parameter 'region'"),
+    (lambda: Fallback(work, when=["rate_limits"]), "did you mean 'rate_limit'"),
+    (lambda: Fallback(work, when=int), "does not name an error"),
     (
         lambda: Fallback.last_known_good(max_age="yesterday"),
         "Fallback.last_known_good(max_age='yesterday'): write seconds above 0, \"1h\", or None",
@@ -167,6 +183,7 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: ErrorBudget(99),
         "ErrorBudget(objective=99): write less than 1",
     ),
+    (lambda: task(retry="often"), "Retry"),
     (lambda: task(retry=True), "retry=True is not a retry policy: write Retry(attempts=3), "),
     (lambda: CircuitPolicy(sync_interval=0), "CircuitPolicy(sync_interval=0.0): write more than 0"),
     (lambda: CircuitPolicy(sync_interval="0s"), "(sync_interval=0.0): write more than 0"),

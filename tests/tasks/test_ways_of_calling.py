@@ -244,11 +244,21 @@ def test_methods_classmethods_and_staticmethods(mode):
     assert set(flaky.calls.values()) == {2}
 
 
+def dask_runner():
+    from prefect_dask import DaskTaskRunner
+
+    cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
+    return DaskTaskRunner(cluster_kwargs=cluster)
+
+
 @pytest.mark.timeout(180)
-def test_process_pool_runner(tmp_path):
+@pytest.mark.parametrize(
+    ("runner", "elsewhere"), [(lambda: ProcessPoolTaskRunner(max_workers=2), True), (dask_runner, False)]
+)
+def test_task_runners(tmp_path, runner, elsewhere):
     folder = str(tmp_path)
 
-    @resilient_task(retry=QUICK, circuit=CircuitBreaker("in-processes"), timeout=30, fallback=lambda x: -x)
+    @resilient_task(retry=QUICK, circuit=CircuitBreaker("in-runners"), timeout=30, fallback=lambda x: -x)
     def once_flaky(x):
         marker = os.path.join(folder, str(x))
         if not os.path.exists(marker):
@@ -258,38 +268,13 @@ def test_process_pool_runner(tmp_path):
             raise ValueError("never")
         return x, os.getpid()
 
-    @flow(task_runner=ProcessPoolTaskRunner(max_workers=2))
-    def processes():
+    @flow(task_runner=runner())
+    def runs():
         return [future.result() for future in [once_flaky.submit(x) for x in range(3)]]
 
-    found = processes()
+    found = runs()
     assert [found[0][0], found[1][0], found[2]] == [0, 1, -2]
-    assert os.getpid() not in {found[0][1], found[1][1]}
-
-
-@pytest.mark.timeout(180)
-def test_dask_runner(tmp_path):
-    from prefect_dask import DaskTaskRunner
-
-    folder = str(tmp_path)
-
-    @resilient_task(retry=QUICK, circuit=CircuitBreaker("in-dask"), fallback=lambda x: -x)
-    def once_flaky(x):
-        marker = os.path.join(folder, str(x))
-        if not os.path.exists(marker):
-            open(marker, "w").close()
-            raise ConnectionResetError("cut")
-        if x == 2:
-            raise ValueError("never")
-        return x
-
-    cluster = {"n_workers": 1, "threads_per_worker": 2, "dashboard_address": None, "processes": False}
-
-    @flow(task_runner=DaskTaskRunner(cluster_kwargs=cluster))
-    def dask():
-        return [future.result() for future in [once_flaky.submit(x) for x in range(3)]]
-
-    assert dask() == [0, 1, -2]
+    assert (os.getpid() not in {found[0][1], found[1][1]}) is elsewhere
 
 
 def test_cloudpickle_keeps_the_whole_policy(mode):

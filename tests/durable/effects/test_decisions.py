@@ -156,11 +156,6 @@ def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
     )
 
 
-def test_force_does_not_pass_somebody_who_is_busy() -> None:
-    stands = seen(run("Running"), busy=("x",))
-    assert decide(stands, RecoveryRequest(force=True)) == refused("its effect 'x' is in progress")
-
-
 AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
     ("no effects", seen(), nothing("it has no effects")),
     ("all done", seen(None, DONE), nothing("no effect is missing or in doubt")),
@@ -242,27 +237,16 @@ def test_what_is_done_unasked_about_an_error_that_will_not_pass(permanent: Any, 
     assert decide(stands, RecoveryRequest(policy=RecoveryPolicy(permanent=permanent))) == decided
 
 
-def test_a_forced_run_that_completed_is_taken_for_crashed() -> None:
-    stands = seen(run("Completed"), DONE)
-    assert decide(stands, RecoveryRequest(force=True)) == rescheduled(f"{CRASHED}; {UP_TO_PAID}", LAST)
-
-
 ABANDONED = (
     "it was abandoned at 1970-01-01 00:10 UTC: it is recovered only with a named strategy, such as restart"
 )
 
 
-@pytest.mark.parametrize("begun_at", [None, 500.0, 600.0])
-def test_auto_leaves_an_abandoned_batch_alone_and_a_named_strategy_does_not(begun_at: float | None) -> None:
-    stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=begun_at)
-    assert decide(stands, RecoveryRequest()) == nothing(ABANDONED)
-    assert decide(stands, RecoveryRequest(force=True)) == nothing(ABANDONED)
-    assert decide(stands, RecoveryRequest("restart")).action == "rescheduled"
-    assert decide(stands, RecoveryRequest("compensate")).action == "compensated"
+GIVEN_UP = {"abandoned_at": 600.0}
 
 
 def test_an_effect_that_was_begun_later_takes_an_abandonment_back() -> None:
-    stands = seen(run("Crashed"), DONE, FAILED, abandoned_at=600.0, begun_at=601.0)
+    stands = seen(run("Crashed"), DONE, FAILED, **GIVEN_UP, begun_at=601.0)
     assert decide(stands, RecoveryRequest()).action == "rescheduled"
     assert stands.trail == RecoveryTrail(0, None)
 
@@ -326,38 +310,6 @@ TWO = "its 2 done effects were moved to the archive at 1970-01-01 00:08 UTC"
 DO_AGAIN = "a restart would repeat them; use force to allow that"
 
 
-@pytest.mark.parametrize(
-    ("gone", "asked", "decision"),
-    [
-        (
-            archive_in_words(1, 500.0),
-            RecoveryRequest(),
-            Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}"),
-        ),
-        (
-            archive_in_words(2, 500.0),
-            RecoveryRequest("restart"),
-            Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}"),
-        ),
-        (archive_in_words(2, 500.0), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
-        (
-            archive_in_words(2, 500.0),
-            RecoveryRequest("compensate"),
-            Decided("compensate", "refused", f"{TWO}: a rollback does not find them there"),
-        ),
-    ],
-)
-def test_what_is_archived_is_not_done_again_unasked(
-    gone: str, asked: RecoveryRequest, decision: Decided
-) -> None:
-    assert decide(replace(seen(run("Crashed")), archived=gone), asked, 0.5) == decision
-
-
-def test_what_is_archived_and_has_no_run_needs_nothing() -> None:
-    stands = replace(seen(), archived=archive_in_words(2, 500.0))
-    assert decide(stands, RecoveryRequest()) == nothing(TWO)
-
-
 def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
     failed = seen(run("Failed", ended=REFUSED_401), DONE)
     assert hint_for(failed, RecoveryRequest(force=True), 0.5) == hint_for(failed, RecoveryRequest(), 0.5)
@@ -394,77 +346,103 @@ def test_what_was_asked_for_is_done_however_the_batch_stands(
     assert decide(stands, asked) == decided
 
 
-RESTARTED: list[tuple[str, BatchSnapshot, str, Decided]] = [
-    ("crashed", seen(run("Crashed"), DONE), "restart_batch", rescheduled(REQUESTED)),
+def archived(effects: int) -> BatchSnapshot:
+    return replace(seen(run("Crashed")), archived=archive_in_words(effects, 500.0))
+
+
+RESTART, FORCED = RecoveryRequest("restart"), RecoveryRequest(force=True)
+COMPENSATED = Decided("compensate", "compensated", "a rollback was requested")
+AFTER_TWO = seen(run("Crashed"), recovered=(2, NOW))
+LOCAL = run("Crashed", deployed=False)
+
+ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
+    ("crashed", seen(run("Crashed"), DONE), RecoveryRequest("restart_batch"), rescheduled(REQUESTED)),
+    # a restart goes as the effects lie
+    ("behind the last", seen(run("Crashed"), DONE), RESTART, rescheduled(REQUESTED, LAST)),
+    ("mixed", seen(run("Failed"), FAILED, DONE), RESTART, rescheduled(REQUESTED, "selective")),
+    ("none", seen(run("Failed")), RESTART, rescheduled(REQUESTED)),
+    # or by name, whatever the effects
+    ("selective", seen(run("Failed")), RecoveryRequest("selective"), rescheduled(REQUESTED, "selective")),
+    ("from the last", seen(run("Cancelled")), RecoveryRequest(LAST), rescheduled(REQUESTED, LAST)),
     (
-        "as the effects lie: behind the last",
-        seen(run("Crashed"), DONE),
-        "restart",
-        rescheduled(REQUESTED, LAST),
+        "completed",
+        seen(run("Completed"), DONE),
+        RecoveryRequest("selective"),
+        Decided("selective", "refused", COMPLETED),
     ),
-    (
-        "as the effects lie: mixed",
-        seen(run("Failed"), FAILED, DONE),
-        "restart",
-        rescheduled(REQUESTED, "selective"),
-    ),
-    ("as the effects lie: none", seen(run("Failed")), "restart", rescheduled(REQUESTED)),
-    ("by name, whatever the effects", seen(run("Failed")), "selective", rescheduled(REQUESTED, "selective")),
-    (
-        "by name, from the last",
-        seen(run("Cancelled")),
-        "restart_from_last_external",
-        rescheduled(REQUESTED, LAST),
-    ),
-    ("completed", seen(run("Completed"), DONE), "selective", Decided("selective", "refused", COMPLETED)),
     (
         "completed and not deployed",
         seen(run("Completed", deployed=False)),
-        "restart",
+        RESTART,
         Decided("restart_batch", "refused", COMPLETED),
     ),
-    (
-        "not deployed",
-        seen(run("Crashed", deployed=False)),
-        "restart",
-        advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}"),
-    ),
+    ("not deployed", seen(LOCAL), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}")),
     (
         "not deployed, under a name",
-        seen(run("Crashed", deployed=False), named_after_run=False),
-        "restart",
+        seen(LOCAL, named_after_run=False),
+        RESTART,
         advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}"),
     ),
-    ("no run", seen(), "restart", advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}")),
+    ("no run", seen(), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}")),
     (
         "no run, under a name",
         seen(named_after_run=False),
-        "selective",
+        RecoveryRequest("selective"),
         advice("selective", f"{REQUESTED}; {NOT_KNOWN}"),
     ),
+    # it waits for no pause
+    ("after two recoveries", AFTER_TWO, RecoveryRequest("restart", policy=EVEN), rescheduled(REQUESTED)),
+    ("though it is off", AFTER_TWO, RecoveryRequest("restart", policy=OFF), rescheduled(REQUESTED)),
+    # force
+    ("busy, by force", seen(run("Running"), busy=("x",)), FORCED, refused("its effect 'x' is in progress")),
+    (
+        "completed, taken for crashed by force",
+        seen(run("Completed"), DONE),
+        FORCED,
+        rescheduled(f"{CRASHED}; {UP_TO_PAID}", LAST),
+    ),
+    (
+        "completed, by force",
+        seen(run("Completed"), DONE),
+        RecoveryRequest("selective", force=True),
+        rescheduled(REQUESTED, "selective"),
+    ),
+    (
+        "completed and not deployed, by force",
+        seen(run("Completed", deployed=False)),
+        RecoveryRequest("restart", force=True),
+        advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}"),
+    ),
+    # an abandoned batch is left alone, unless a strategy is named
+    *(
+        (f"abandoned, begun {begun}", seen(run("Crashed"), DONE, FAILED, **GIVEN_UP, begun_at=begun), *row)
+        for begun in (None, 500.0, 600.0)
+        for row in (
+            (RecoveryRequest(), nothing(ABANDONED)),
+            (FORCED, nothing(ABANDONED)),
+            (RESTART, rescheduled(REQUESTED, LAST)),
+            (RecoveryRequest("compensate"), COMPENSATED),
+        )
+    ),
+    # what is archived is not done again unasked
+    ("archived", archived(1), RecoveryRequest(), Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}")),
+    ("two archived", archived(2), RESTART, Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}")),
+    ("archived, by force", archived(2), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
+    (
+        "archived, rolled back",
+        archived(2),
+        RecoveryRequest("compensate"),
+        Decided("compensate", "refused", f"{TWO}: a rollback does not find them there"),
+    ),
+    ("archived, no run", replace(archived(2), run=None), RecoveryRequest(), nothing(TWO)),
 ]
 
 
 @pytest.mark.parametrize(
-    ("stands", "strategy", "decided"), [pytest.param(*case, id=name) for name, *case in RESTARTED]
+    ("stands", "asked", "decided"), [pytest.param(*case, id=name) for name, *case in ASKED_FOR]
 )
-def test_a_restart_that_was_asked_for(stands: BatchSnapshot, strategy: str, decided: Decided) -> None:
-    assert decide(stands, RecoveryRequest(strategy)) == decided
-
-
-def test_a_restart_that_was_asked_for_waits_for_no_pause() -> None:
-    stands = seen(run("Crashed"), recovered=(2, NOW))
-    assert decide(stands, RecoveryRequest("restart", policy=EVEN)) == rescheduled(REQUESTED)
-    assert decide(stands, RecoveryRequest("restart", policy=OFF)) == rescheduled(REQUESTED)
-
-
-def test_force_restarts_a_run_that_completed() -> None:
-    deployed = seen(run("Completed"), DONE)
-    assert decide(deployed, RecoveryRequest("selective", force=True)) == rescheduled(REQUESTED, "selective")
-    local = seen(run("Completed", deployed=False))
-    assert decide(local, RecoveryRequest("restart", force=True)) == advice(
-        "restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}"
-    )
+def test_what_is_asked_for(stands: BatchSnapshot, asked: RecoveryRequest, decided: Decided) -> None:
+    assert decide(stands, asked) == decided
 
 
 def hinted(stands: BatchSnapshot, asked: RecoveryRequest, chance: float = 0.5) -> RecoveryHint:

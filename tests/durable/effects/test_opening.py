@@ -6,6 +6,8 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from prefect_resilience import StoreUnavailable
 from prefect_resilience.durable.effects import opening, owner
@@ -13,8 +15,10 @@ from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Asker, Send, Succeeded
 from prefect_resilience.durable.effects.opening import (
+    EarlierEffects,
     batch_place,
     change_batch,
+    earlier_effects,
     lost,
     missing,
     new_batch,
@@ -23,7 +27,7 @@ from prefect_resilience.durable.effects.opening import (
     reopen_document,
 )
 from prefect_resilience.durable.effects.policy import Effect
-from prefect_resilience.durable.effects.recipes import Continues, Suspect, source_of
+from prefect_resilience.durable.effects.recipes import Continues, Suspect, compared, source_of
 from prefect_resilience.errors.exceptions import NotRecorded
 from prefect_resilience.stores import MemoryStore, base, open_store
 
@@ -80,15 +84,20 @@ def opened(ledger, passed=FIRST, marks=None, batch="b"):
 def here(n: int) -> None: ...
 
 
-TASK = source_of(here).name
+SOURCE = source_of(here)
+TASK = SOURCE.name
+
+
+def recipe(task: str = TASK, **parameters: Any) -> dict[str, Any]:
+    return effect_key(Effect(), task, parameters, "b", hasher=str).recipe
 
 
 def did(ledger, batch, key="k", run="r1", passed=FIRST, end=True, n=1) -> None:
     """Intend and do an effect as a claim does."""
-    recipe = effect_key(Effect(), TASK, {"n": n}, "b", hasher=str).recipe
-    about = {"key": key, "task_run_id": run, "recipe": recipe, "flow_run_id": "f", "flow": "bills"}
+    made = recipe(n=n)
+    about = {"key": key, "task_run_id": run, "recipe": made, "flow_run_id": "f", "flow": "bills"}
     decision = ledger.intend(
-        place_of("b", key), f"c-{run}", "external", about, False, Asker(run, passed, recipe)
+        place_of("b", key), f"c-{run}", "external", about, False, Asker(run, passed, made)
     )
     assert isinstance(decision, Send)
     if not decision.known:
@@ -246,15 +255,14 @@ def test_effects_that_a_version_without_recipes_recorded(ledger):
 def test_what_a_later_pass_compares_with(ledger):
     did(ledger, opened(ledger))
     batch = opened(ledger, SECOND)
-    recipe = effect_key(Effect(), TASK, {"n": "1"}, "b", hasher=str).recipe
-    source = source_of(here)
-    assert batch.compare(recipe, (), source) == [Suspect("k", TASK, "n was int and is str")]
-    assert batch.compare(recipe, (TASK,), source) == Continues("k")
+    mine = recipe(n="1")
+    assert batch.compare(mine, (), SOURCE) == [Suspect("k", TASK, "n was int and is str")]
+    assert batch.compare(mine, (TASK,), SOURCE) == Continues("k")
     # Another process of this pass asks for it meanwhile.
     ledger.look(place_of("b", "k"), Asker("r9", SECOND))
-    assert batch.compare(recipe, (), source) == []
+    assert batch.compare(mine, (), SOURCE) == []
     forget(ledger, place_of("b", "k"))
-    assert batch.compare(recipe, (), source) != []
+    assert batch.compare(mine, (), SOURCE) != []
 
 
 def test_only_so_many_batches_stay_open(ledger, monkeypatch):
@@ -318,3 +326,78 @@ class MarksBeside(Marks):
 def test_an_effect_that_another_process_ends_meanwhile_is_not_lost(ledger, looks):
     batch = opened(ledger, SECOND, MarksBeside(ledger, looks))
     assert batch.count.batch_id == "b"
+
+
+# -- which of what earlier passes left a call may be
+
+GONE = f"{SOURCE.module}.gone"
+
+
+def effect(key: str, of: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {
+        "key": key,
+        "recipe": recipe(n=1) if of is None else of,
+        "kind": "external",
+        "state": "done",
+        "flow_run_id": "f",
+        "flow": "bills",
+        "asked": {"run": "r", "pass": [["f", 1]]},
+        **more,
+    }
+
+
+def left(*effects: dict[str, Any]) -> EarlierEffects:
+    return earlier_effects(effects, SECOND, FLOW)
+
+
+@pytest.mark.parametrize(
+    ("more", "counts"),
+    [
+        ({}, True),
+        ({"state": "unknown"}, True),
+        ({"state": "intended"}, True),
+        ({"state": "failed"}, False),
+        ({"state": "compensated"}, False),
+        ({"kind": "conditional"}, False),
+        ({"recipe": None}, False),
+        ({"acknowledged": True}, False),
+        ({"flow": "other"}, True),
+        ({"flow_run_id": "other"}, True),
+        ({"flow": "other", "flow_run_id": "other"}, False),
+        ({"asked": {"run": "r", "pass": [["f", 2]]}}, False),
+        ({"asked": None}, True),
+        ({"asked": {"run": "r", "pass": [["g", 1]]}}, True),
+    ],
+    ids=repr,
+)
+def test_which_effects_count(more, counts):
+    assert bool(left({**effect("k"), **more})) is counts
+
+
+CALLS = st.tuples(
+    st.sampled_from([TASK, GONE, f"{SOURCE.module}.recipe"]),
+    st.dictionaries(st.sampled_from("ab"), st.integers(0, 1) | st.sampled_from("01"), max_size=2),
+)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(CALLS, max_size=6),
+    st.sets(st.integers(0, 5)),
+    CALLS,
+    st.sampled_from([(), (GONE,), (TASK,), (GONE, f"{SOURCE.module}.recipe")]),
+)
+def test_the_index_finds_what_a_search_finds(calls, asked, call, was):
+    effects = [effect(str(n), recipe(task, **args)) for n, (task, args) in enumerate(calls)]
+    earlier = left(*effects)
+    for number in asked:
+        earlier.asked(str(number))
+    remaining = [one for one in effects if int(one["key"]) not in asked]
+    mine = recipe(call[0], **call[1])
+    searched = compared(remaining, mine, was, lambda of: of["task"] == GONE)
+    found = earlier.compare(mine, was, SOURCE)
+    if isinstance(searched, Continues):
+        assert found == searched
+    else:
+        assert isinstance(found, list)
+        assert sorted(found, key=lambda one: one.key) == searched

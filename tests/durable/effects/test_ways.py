@@ -19,7 +19,13 @@ from tests.durable.effects.ways.staged import all_tried
 # pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
 pytestmark = pytest.mark.timeout(method="thread")
 
-CELLS = cells(ways())
+# `make test` has each way with and without proof; `make test-all` also with somebody to ask.
+CELLS = [
+    pytest.param(
+        cell, marks=pytest.mark.slow if cell[1].verify else (), id=f"{cell[0].name} [{cell[1].name}]"
+    )
+    for cell in cells(ways())
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +47,7 @@ def tried(request: pytest.FixtureRequest) -> Iterator[dict[Cell, Future[Outcome]
 
 
 @pytest.mark.requirement("004.05")
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell[0].name} [{cell[1].name}]")
+@pytest.mark.parametrize("cell", CELLS)
 def test_it_is_taken_once_or_the_caller_hears_of_it(cell: Cell, tried: dict[Cell, Future[Outcome]]) -> None:
     outcome = tried[cell].result(60)
     assert not outcome.problems, f"{outcome.problems} {outcome.error}"

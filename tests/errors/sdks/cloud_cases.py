@@ -8,8 +8,11 @@ from typing import Any
 from prefect_resilience import ErrorCategory as C
 from tests.errors.sdks import clients, model_clients
 from tests.errors.sdks.http_cases import said
-from tests.errors.sdks.model import Act, Case, Expected, constructed
+from tests.errors.sdks.model import Act, Acts, Expected, Situations, constructed, errors_of, of
 from tests.errors.sdks.service import Service
+
+azure_core_error = errors_of("azure.core.exceptions")
+azure_cosmos_error = errors_of("azure.cosmos.exceptions")
 
 STREAM = {"Content-Type": "text/event-stream"}
 
@@ -33,105 +36,60 @@ def event_stream(code: str) -> Act:
     return constructed("botocore.exceptions.EventStreamError", error, "ConverseStream")
 
 
-AWS = [
-    Case(
-        "boto3",
-        "ThrottlingException, 'Too many tokens, please wait'",
-        aws("ThrottlingException", "Too many tokens, please wait before trying again.", 429),
-        Expected(C.RATE_LIMIT),
-    ),
-    Case(
-        "boto3",
-        "ValidationException, 'Input is too long'",
-        aws("ValidationException", "Input is too long for requested model."),
-        Expected(C.OVERFLOW),
-    ),
-    Case(
-        "boto3",
-        "throttlingException in a stream",
-        event_stream("throttlingException"),
-        Expected(C.RATE_LIMIT),
-    ),
-    Case(
-        "boto3",
-        "serviceUnavailableException in a stream",
-        event_stream("serviceUnavailableException"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "boto3",
-        "modelStreamErrorException in a stream",
-        event_stream("modelStreamErrorException"),
-        Expected(C.SERVER_ERROR),
-    ),
-    Case(
-        "boto3", "TransactionConflictException", aws("TransactionConflictException"), Expected(C.UNAVAILABLE)
-    ),
-    Case(
-        "boto3",
-        "ConditionalCheckFailedException",
-        aws("ConditionalCheckFailedException"),
-        Expected(C.CONFLICT),
-    ),
-    Case(
-        "boto3",
-        "TransactionCanceledException, a conflict",
-        aws(
-            "TransactionCanceledException",
-            CancellationReasons=[{"Code": "None"}, {"Code": "TransactionConflict"}],
+AWS: Situations = {
+    "boto3": {
+        "ThrottlingException, 'Too many tokens, please wait'": (
+            aws("ThrottlingException", "Too many tokens, please wait before trying again.", 429),
+            C.RATE_LIMIT,
         ),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "boto3",
-        "TransactionCanceledException, a condition failed",
-        aws(
-            "TransactionCanceledException",
-            CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "ConditionalCheckFailed"}],
+        "ValidationException, 'Input is too long'": (
+            aws("ValidationException", "Input is too long for requested model."),
+            C.OVERFLOW,
         ),
-        Expected(C.CONFLICT),
-    ),
-    Case("boto3", "S3 body cut in the middle", cut_download, Expected(C.NETWORK)),
-]
+        "throttlingException in a stream": (event_stream("throttlingException"), C.RATE_LIMIT),
+        "serviceUnavailableException in a stream": (
+            event_stream("serviceUnavailableException"),
+            C.UNAVAILABLE,
+        ),
+        "modelStreamErrorException in a stream": (event_stream("modelStreamErrorException"), C.SERVER_ERROR),
+        "TransactionConflictException": (aws("TransactionConflictException"), C.UNAVAILABLE),
+        "ConditionalCheckFailedException": (aws("ConditionalCheckFailedException"), C.CONFLICT),
+        "TransactionCanceledException, a conflict": (
+            aws(
+                "TransactionCanceledException",
+                CancellationReasons=[{"Code": "None"}, {"Code": "TransactionConflict"}],
+            ),
+            C.UNAVAILABLE,
+        ),
+        "TransactionCanceledException, a condition failed": (
+            aws(
+                "TransactionCanceledException",
+                CancellationReasons=[{"Code": "TransactionConflict"}, {"Code": "ConditionalCheckFailed"}],
+            ),
+            C.CONFLICT,
+        ),
+        "S3 body cut in the middle": (cut_download, C.NETWORK),
+    },
+}
 
-AZURE = [
-    Case(
-        "azure-core",
-        "ServiceRequestError",
-        constructed("azure.core.exceptions.ServiceRequestError", "x"),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "azure-core",
-        "ServiceResponseError",
-        constructed("azure.core.exceptions.ServiceResponseError", "x"),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "azure-core",
-        "ServiceResponseTimeoutError",
-        constructed("azure.core.exceptions.ServiceResponseTimeoutError", "x"),
-        Expected(C.TIMEOUT),
-    ),
-    Case(
-        "azure-cosmos",
-        "449, retry with",
-        constructed("azure.cosmos.exceptions.CosmosHttpResponseError", 449, "a write met another one"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "azure-cosmos",
-        "429",
-        constructed("azure.cosmos.exceptions.CosmosHttpResponseError", 429, "request rate is large"),
-        Expected(C.RATE_LIMIT),
-    ),
-    Case(
-        "azure-cosmos",
-        "412, access condition failed",
-        constructed("azure.cosmos.exceptions.CosmosAccessConditionFailedError", 412, "etag"),
-        Expected(C.CONFLICT),
-    ),
-]
+AZURE: Situations = {
+    "azure-core": {
+        "ServiceRequestError": (azure_core_error("ServiceRequestError", "x"), C.NETWORK),
+        "ServiceResponseError": (azure_core_error("ServiceResponseError", "x"), C.NETWORK),
+        "ServiceResponseTimeoutError": (azure_core_error("ServiceResponseTimeoutError", "x"), C.TIMEOUT),
+    },
+    "azure-cosmos": {
+        "449, retry with": (
+            azure_cosmos_error("CosmosHttpResponseError", 449, "a write met another one"),
+            C.UNAVAILABLE,
+        ),
+        "429": (azure_cosmos_error("CosmosHttpResponseError", 429, "request rate is large"), C.RATE_LIMIT),
+        "412, access condition failed": (
+            azure_cosmos_error("CosmosAccessConditionFailedError", 412, "etag"),
+            C.CONFLICT,
+        ),
+    },
+}
 
 
 def grpc_call(status: str, text: str = "no", trailing: tuple[tuple[str, Any], ...] = ()) -> Act:
@@ -172,87 +130,82 @@ def with_retry_info(seconds: int) -> bytes:
     return bytes((0x08, 8)) + bytes((0x1A, len(detail))) + detail
 
 
-GRPC = [
-    Case("grpcio", "UNAVAILABLE", grpc_call("UNAVAILABLE"), Expected(C.UNAVAILABLE)),
-    Case("grpcio", "ABORTED", grpc_call("ABORTED"), Expected(C.UNAVAILABLE)),
-    Case(
-        "grpcio",
-        "UNAVAILABLE, pushback 250 ms",
-        grpc_call("UNAVAILABLE", trailing=(("grpc-retry-pushback-ms", "250"),)),
-        Expected(C.UNAVAILABLE, 0.25),
-    ),
-    Case(
-        "grpcio",
-        "UNAVAILABLE, pushback -1",
-        grpc_call("UNAVAILABLE", trailing=(("grpc-retry-pushback-ms", "-1"),)),
-        Expected(C.UNAVAILABLE, retried=False),
-    ),
-    Case(
-        "grpcio",
-        "RESOURCE_EXHAUSTED, RetryInfo 7 s",
-        grpc_call("RESOURCE_EXHAUSTED", trailing=(("grpc-status-details-bin", with_retry_info(7)),)),
-        Expected(C.RATE_LIMIT, 7.0),
-    ),
-    Case(
-        "grpcio",
-        "RESOURCE_EXHAUSTED, message too large",
-        grpc_call("RESOURCE_EXHAUSTED", "Received message larger than max (5000000 vs. 4194304)"),
-        Expected(C.OVERFLOW),
-    ),
-    Case("grpcio", "PERMISSION_DENIED", grpc_call("PERMISSION_DENIED"), Expected(C.AUTH)),
-]
+GRPC: Situations = {
+    "grpcio": {
+        "UNAVAILABLE": (grpc_call("UNAVAILABLE"), C.UNAVAILABLE),
+        "ABORTED": (grpc_call("ABORTED"), C.UNAVAILABLE),
+        "UNAVAILABLE, pushback 250 ms": (
+            grpc_call("UNAVAILABLE", trailing=(("grpc-retry-pushback-ms", "250"),)),
+            Expected(C.UNAVAILABLE, 0.25),
+        ),
+        "UNAVAILABLE, pushback -1": (
+            grpc_call("UNAVAILABLE", trailing=(("grpc-retry-pushback-ms", "-1"),)),
+            Expected(C.UNAVAILABLE, retried=False),
+        ),
+        "RESOURCE_EXHAUSTED, RetryInfo 7 s": (
+            grpc_call("RESOURCE_EXHAUSTED", trailing=(("grpc-status-details-bin", with_retry_info(7)),)),
+            Expected(C.RATE_LIMIT, 7.0),
+        ),
+        "RESOURCE_EXHAUSTED, message too large": (
+            grpc_call("RESOURCE_EXHAUSTED", "Received message larger than max (5000000 vs. 4194304)"),
+            C.OVERFLOW,
+        ),
+        "PERMISSION_DENIED": (grpc_call("PERMISSION_DENIED"), C.AUTH),
+    },
+}
 
-GOOGLE = [
-    Case(
-        "google-api-core",
-        "ABORTED (Spanner)",
-        constructed("google.api_core.exceptions.Aborted", "Transaction was aborted."),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "google-cloud-bigquery",
-        "400, concurrent update",
-        said(
-            clients.google_bigquery,
-            400,
-            {
-                "error": {
-                    "code": 400,
-                    "message": "Could not serialize access to table t due to concurrent update",
-                    "errors": [{"reason": "invalidQuery"}],
-                }
-            },
+GOOGLE: Situations = {
+    "google-api-core": {
+        "ABORTED (Spanner)": (
+            constructed("google.api_core.exceptions.Aborted", "Transaction was aborted."),
+            C.UNAVAILABLE,
         ),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "google-genai",
-        "429 with retryDelay in the body",
-        said(
-            model_clients.genai,
-            429,
-            {
-                "error": {
-                    "code": 429,
-                    "status": "RESOURCE_EXHAUSTED",
-                    "message": "You exceeded your current quota, check your plan. Please retry in 34.07s.",
-                    "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}],
-                }
-            },
+    },
+    "google-cloud-bigquery": {
+        "400, concurrent update": (
+            said(
+                clients.google_bigquery,
+                400,
+                {
+                    "error": {
+                        "code": 400,
+                        "message": "Could not serialize access to table t due to concurrent update",
+                        "errors": [{"reason": "invalidQuery"}],
+                    }
+                },
+            ),
+            C.UNAVAILABLE,
         ),
-        Expected(C.RATE_LIMIT, 34.0),
-    ),
-    Case(
-        "google-genai",
-        "503, the model is overloaded",
-        said(
-            model_clients.genai,
-            503,
-            {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}},
+    },
+    "google-genai": {
+        "429 with retryDelay in the body": (
+            said(
+                model_clients.genai,
+                429,
+                {
+                    "error": {
+                        "code": 429,
+                        "status": "RESOURCE_EXHAUSTED",
+                        "message": "You exceeded your current quota, check your plan. "
+                        "Please retry in 34.07s.",
+                        "details": [
+                            {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34s"}
+                        ],
+                    }
+                },
+            ),
+            Expected(C.RATE_LIMIT, 34.0),
         ),
-        Expected(C.UNAVAILABLE),
-    ),
-]
+        "503, the model is overloaded": (
+            said(
+                model_clients.genai,
+                503,
+                {"error": {"code": 503, "status": "UNAVAILABLE", "message": "overloaded"}},
+            ),
+            C.UNAVAILABLE,
+        ),
+    },
+}
 
 
 def streamed(ask: Any, event: str) -> Act:
@@ -271,119 +224,112 @@ def _anthropic_event(kind: str, message: str) -> str:
     return f'event: error\ndata: {{"type":"error","error":{{"type":"{kind}","message":"{message}"}}}}\n\n'
 
 
-STREAMS = [
-    case
-    for package, ask in (("openai", model_clients.openai), ("groq", model_clients.groq))
-    for case in (
-        Case(
-            package,
-            "stream: 'overloaded'",
+def _as_openai(ask: Any) -> Acts:
+    return {
+        "stream: 'overloaded'": (
             streamed(ask, _openai_event("The engine is currently overloaded")),
-            Expected(C.UNAVAILABLE),
+            C.UNAVAILABLE,
         ),
-        Case(
-            package,
-            "stream: 'server had an error'",
+        "stream: 'server had an error'": (
             streamed(ask, _openai_event("The server had an error while processing your request")),
-            Expected(C.SERVER_ERROR),
+            C.SERVER_ERROR,
         ),
-        Case(
-            package,
-            "stream: 'rate limit reached, try again in 20ms'",
+        "stream: 'rate limit reached, try again in 20ms'": (
             streamed(ask, _openai_event("Rate limit reached for m. Please try again in 20ms.")),
             Expected(C.RATE_LIMIT, 0.02),
         ),
-        Case(
-            package,
-            "stream: 'exceeded your current quota'",
+        "stream: 'exceeded your current quota'": (
             streamed(ask, _openai_event("You exceeded your current quota, please check your plan")),
-            Expected(C.RESOURCE_EXHAUSTED),
+            C.RESOURCE_EXHAUSTED,
         ),
-    )
-] + [
-    Case(
-        "anthropic",
-        "stream: overloaded_error",
-        streamed(model_clients.anthropic, _anthropic_event("overloaded_error", "Overloaded")),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "anthropic",
-        "stream: rate_limit_error",
-        streamed(model_clients.anthropic, _anthropic_event("rate_limit_error", "slow down")),
-        Expected(C.RATE_LIMIT),
-    ),
-    Case(
-        "anthropic",
-        "stream: usage limits reached",
-        streamed(
-            model_clients.anthropic,
-            _anthropic_event("invalid_request_error", "You have reached your specified API usage limits."),
-        ),
-        Expected(C.RESOURCE_EXHAUSTED),
-    ),
-]
+    }
 
-HEADERS = [
-    Case(
-        package,
-        f"{status}, x-should-retry: {word}",
-        said(ask, status, {"error": {"message": "x"}}, {"x-should-retry": word}),
-        Expected(category, retried=word == "true"),
-    )
-    for package, ask in (("openai", model_clients.openai), ("anthropic", model_clients.anthropic))
-    for status, word, category in (
-        (503, "false", C.UNAVAILABLE),
-        (400, "true", C.INVALID),
-        (409, "true", C.CONFLICT),
-    )
-] + [
-    Case(
-        "stripe",
-        "500, stripe-should-retry: false",
-        said(clients.stripe, 500, {"error": {"message": "x"}}, {"Stripe-Should-Retry": "false"}),
-        Expected(C.SERVER_ERROR, retried=False),
-    ),
-    Case(
-        "PyGithub",
-        "403, secondary rate limit",
-        said(
-            clients.github,
-            403,
-            {"message": "You have exceeded a secondary rate limit. Please wait a few minutes."},
-        ),
-        Expected(C.RATE_LIMIT),
-    ),
-    Case(
-        "requests",
-        "403, Retry-After: 30",
-        said(clients.requests, 403, {}, {"Retry-After": "30"}),
-        Expected(C.RATE_LIMIT, 30.0),
-    ),
-    Case(
-        "simple-salesforce",
-        "403, REQUEST_LIMIT_EXCEEDED",
-        said(clients.salesforce, 403, [{"errorCode": "REQUEST_LIMIT_EXCEEDED", "message": "TotalRequests"}]),
-        Expected(C.RESOURCE_EXHAUSTED),
-    ),
-    Case(
-        "simple-salesforce",
-        "400, UNABLE_TO_LOCK_ROW",
-        said(clients.salesforce, 400, [{"errorCode": "UNABLE_TO_LOCK_ROW", "message": "unable to obtain"}]),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "slack_sdk",
-        "200, ratelimited",
-        said(clients.slack, 200, {"ok": False, "error": "ratelimited"}, {"Retry-After": "30"}),
-        Expected(C.RATE_LIMIT, 30.0),
-    ),
-    Case(
-        "slack_sdk",
-        "200, invalid_auth",
-        said(clients.slack, 200, {"ok": False, "error": "invalid_auth"}),
-        Expected(C.AUTH),
-    ),
-]
 
-CLOUD_CASES = [*AWS, *AZURE, *GRPC, *GOOGLE, *STREAMS, *HEADERS]
+STREAMS: Situations = {
+    "openai": _as_openai(model_clients.openai),
+    "groq": _as_openai(model_clients.groq),
+    "anthropic": {
+        "stream: overloaded_error": (
+            streamed(model_clients.anthropic, _anthropic_event("overloaded_error", "Overloaded")),
+            C.UNAVAILABLE,
+        ),
+        "stream: rate_limit_error": (
+            streamed(model_clients.anthropic, _anthropic_event("rate_limit_error", "slow down")),
+            C.RATE_LIMIT,
+        ),
+        "stream: usage limits reached": (
+            streamed(
+                model_clients.anthropic,
+                _anthropic_event(
+                    "invalid_request_error", "You have reached your specified API usage limits."
+                ),
+            ),
+            C.RESOURCE_EXHAUSTED,
+        ),
+    },
+}
+
+
+def _should_retry(ask: Any) -> Acts:
+    return {
+        f"{status}, x-should-retry: {word}": (
+            said(ask, status, {"error": {"message": "x"}}, {"x-should-retry": word}),
+            Expected(category, retried=word == "true"),
+        )
+        for status, word, category in (
+            (503, "false", C.UNAVAILABLE),
+            (400, "true", C.INVALID),
+            (409, "true", C.CONFLICT),
+        )
+    }
+
+
+HEADERS: Situations = {
+    "openai": _should_retry(model_clients.openai),
+    "anthropic": _should_retry(model_clients.anthropic),
+    "stripe": {
+        "500, stripe-should-retry: false": (
+            said(clients.stripe, 500, {"error": {"message": "x"}}, {"Stripe-Should-Retry": "false"}),
+            Expected(C.SERVER_ERROR, retried=False),
+        ),
+    },
+    "PyGithub": {
+        "403, secondary rate limit": (
+            said(
+                clients.github,
+                403,
+                {"message": "You have exceeded a secondary rate limit. Please wait a few minutes."},
+            ),
+            C.RATE_LIMIT,
+        ),
+    },
+    "requests": {
+        "403, Retry-After: 30": (
+            said(clients.requests, 403, {}, {"Retry-After": "30"}),
+            Expected(C.RATE_LIMIT, 30.0),
+        ),
+    },
+    "simple-salesforce": {
+        "403, REQUEST_LIMIT_EXCEEDED": (
+            said(
+                clients.salesforce, 403, [{"errorCode": "REQUEST_LIMIT_EXCEEDED", "message": "TotalRequests"}]
+            ),
+            C.RESOURCE_EXHAUSTED,
+        ),
+        "400, UNABLE_TO_LOCK_ROW": (
+            said(
+                clients.salesforce, 400, [{"errorCode": "UNABLE_TO_LOCK_ROW", "message": "unable to obtain"}]
+            ),
+            C.UNAVAILABLE,
+        ),
+    },
+    "slack_sdk": {
+        "200, ratelimited": (
+            said(clients.slack, 200, {"ok": False, "error": "ratelimited"}, {"Retry-After": "30"}),
+            Expected(C.RATE_LIMIT, 30.0),
+        ),
+        "200, invalid_auth": (said(clients.slack, 200, {"ok": False, "error": "invalid_auth"}), C.AUTH),
+    },
+}
+
+CLOUD_CASES = of(AWS, AZURE, GRPC, GOOGLE, STREAMS, HEADERS)

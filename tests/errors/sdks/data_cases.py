@@ -7,8 +7,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prefect_resilience import ErrorCategory as C
-from tests.errors.sdks.model import Act, Case, Expected, constructed
+from tests.errors.sdks.model import Act, Situations, constructed, errors_of, of
 from tests.errors.sdks.service import Service
+
+pymongo_error = errors_of("pymongo.errors")
+pika_error = errors_of("pika.exceptions")
+kafka_python_error = errors_of("kafka.errors")
+databricks_sql_connector_error = errors_of("databricks.sql.exc")
+dbt_core_error = errors_of("dbt_common.exceptions")
+psycopg_error = errors_of("psycopg.errors")
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -32,54 +39,24 @@ def mongo_failure(code: int, *labels: str) -> Act:
     return constructed("pymongo.errors.OperationFailure", "no", code, {"errorLabels": list(labels)})
 
 
-MONGO = [
-    Case("pymongo", "connection refused", mongo(False), Expected(C.NETWORK)),
-    Case("pymongo", "server selection timed out", mongo(True), Expected(C.NETWORK)),
-    Case(
-        "pymongo",
-        "AutoReconnect",
-        constructed("pymongo.errors.AutoReconnect", "connection closed"),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "pymongo",
-        "NetworkTimeout",
-        constructed("pymongo.errors.NetworkTimeout", "timed out"),
-        Expected(C.TIMEOUT),
-    ),
-    Case(
-        "pymongo",
-        "NotPrimaryError",
-        constructed("pymongo.errors.NotPrimaryError", "not primary"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "pymongo",
-        "112 WriteConflict",
-        mongo_failure(112, "TransientTransactionError"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case("pymongo", "18 AuthenticationFailed", mongo_failure(18), Expected(C.AUTH)),
-    Case(
-        "pymongo",
-        "50 MaxTimeMSExpired",
-        constructed("pymongo.errors.ExecutionTimeout", "x", 50),
-        Expected(C.TIMEOUT),
-    ),
-    Case(
-        "pymongo",
-        "11000 DuplicateKey",
-        constructed("pymongo.errors.DuplicateKeyError", "x", 11000),
-        Expected(C.CONFLICT),
-    ),
-    Case(
-        "pymongo",
-        "bulk write, duplicate key",
-        constructed("pymongo.errors.BulkWriteError", {"writeErrors": [{"code": 11000, "errmsg": "dup"}]}),
-        Expected(C.CONFLICT),
-    ),
-    Case("pymongo", "16500, request units used up", mongo_failure(16500), Expected(C.RATE_LIMIT)),
-]
+MONGO: Situations = {
+    "pymongo": {
+        "connection refused": (mongo(False), C.NETWORK),
+        "server selection timed out": (mongo(True), C.NETWORK),
+        "AutoReconnect": (pymongo_error("AutoReconnect", "connection closed"), C.NETWORK),
+        "NetworkTimeout": (pymongo_error("NetworkTimeout", "timed out"), C.TIMEOUT),
+        "NotPrimaryError": (pymongo_error("NotPrimaryError", "not primary"), C.UNAVAILABLE),
+        "112 WriteConflict": (mongo_failure(112, "TransientTransactionError"), C.UNAVAILABLE),
+        "18 AuthenticationFailed": (mongo_failure(18), C.AUTH),
+        "50 MaxTimeMSExpired": (pymongo_error("ExecutionTimeout", "x", 50), C.TIMEOUT),
+        "11000 DuplicateKey": (pymongo_error("DuplicateKeyError", "x", 11000), C.CONFLICT),
+        "bulk write, duplicate key": (
+            pymongo_error("BulkWriteError", {"writeErrors": [{"code": 11000, "errmsg": "dup"}]}),
+            C.CONFLICT,
+        ),
+        "16500, request units used up": (mongo_failure(16500), C.RATE_LIMIT),
+    },
+}
 
 
 def pika_connect(service: Service) -> object:
@@ -114,154 +91,85 @@ def confluent(name: str) -> Act:
     return act
 
 
-BROKERS = [
-    Case("pika", "connection refused", pika_connect, Expected(C.NETWORK)),
-    Case(
-        "pika",
-        "StreamLostError",
-        constructed("pika.exceptions.StreamLostError", "reset"),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "pika",
-        "320, broker closes",
-        constructed("pika.exceptions.ConnectionClosedByBroker", 320, "FORCED"),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "pika",
-        "404, no queue",
-        constructed("pika.exceptions.ChannelClosedByBroker", 404, "NOT_FOUND"),
-        Expected(C.NOT_FOUND),
-    ),
-    Case(
-        "pika",
-        "403, no permission",
-        constructed("pika.exceptions.ChannelClosedByBroker", 403, "ACCESS_REFUSED"),
-        Expected(C.AUTH),
-    ),
-    Case(
-        "pika",
-        "406, other arguments",
-        constructed("pika.exceptions.ChannelClosedByBroker", 406, "PRECONDITION"),
-        Expected(C.CONFLICT),
-    ),
-    Case(
-        "pika",
-        "wrong password",
-        constructed("pika.exceptions.ProbableAuthenticationError", "x"),
-        Expected(C.AUTH),
-    ),
-    Case("pika", "NackError", constructed("pika.exceptions.NackError", []), Expected(C.UNAVAILABLE)),
-    Case("kafka-python", "no brokers", kafka_connect, Expected(C.TIMEOUT)),
-    Case(
-        "kafka-python",
-        "NotLeaderForPartition",
-        constructed("kafka.errors.NotLeaderForPartitionError"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "kafka-python",
-        "authorization",
-        constructed("kafka.errors.TopicAuthorizationFailedError"),
-        Expected(C.AUTH),
-    ),
-    Case(
-        "kafka-python",
-        "message too large",
-        constructed("kafka.errors.MessageSizeTooLargeError"),
-        Expected(C.OVERFLOW),
-    ),
-    Case("confluent-kafka", "broker transport failure", confluent_connect, Expected(C.NETWORK)),
-    Case("confluent-kafka", "timed out", confluent("_TIMED_OUT"), Expected(C.TIMEOUT)),
-    Case("confluent-kafka", "queue full", confluent("_QUEUE_FULL"), Expected(C.UNAVAILABLE)),
-    Case("confluent-kafka", "message too large", confluent("MSG_SIZE_TOO_LARGE"), Expected(C.OVERFLOW)),
-    Case("confluent-kafka", "authorization", confluent("TOPIC_AUTHORIZATION_FAILED"), Expected(C.AUTH)),
-]
+BROKERS: Situations = {
+    "pika": {
+        "connection refused": (pika_connect, C.NETWORK),
+        "StreamLostError": (pika_error("StreamLostError", "reset"), C.NETWORK),
+        "320, broker closes": (pika_error("ConnectionClosedByBroker", 320, "FORCED"), C.NETWORK),
+        "404, no queue": (pika_error("ChannelClosedByBroker", 404, "NOT_FOUND"), C.NOT_FOUND),
+        "403, no permission": (pika_error("ChannelClosedByBroker", 403, "ACCESS_REFUSED"), C.AUTH),
+        "406, other arguments": (pika_error("ChannelClosedByBroker", 406, "PRECONDITION"), C.CONFLICT),
+        "wrong password": (pika_error("ProbableAuthenticationError", "x"), C.AUTH),
+        "NackError": (pika_error("NackError", []), C.UNAVAILABLE),
+    },
+    "kafka-python": {
+        "no brokers": (kafka_connect, C.TIMEOUT),
+        "NotLeaderForPartition": (kafka_python_error("NotLeaderForPartitionError"), C.UNAVAILABLE),
+        "authorization": (kafka_python_error("TopicAuthorizationFailedError"), C.AUTH),
+        "message too large": (kafka_python_error("MessageSizeTooLargeError"), C.OVERFLOW),
+    },
+    "confluent-kafka": {
+        "broker transport failure": (confluent_connect, C.NETWORK),
+        "timed out": (confluent("_TIMED_OUT"), C.TIMEOUT),
+        "queue full": (confluent("_QUEUE_FULL"), C.UNAVAILABLE),
+        "message too large": (confluent("MSG_SIZE_TOO_LARGE"), C.OVERFLOW),
+        "authorization": (confluent("TOPIC_AUTHORIZATION_FAILED"), C.AUTH),
+    },
+}
 
 
 def snowflake(number: int, state: str, text: str) -> Act:
     return constructed("snowflake.connector.errors.ProgrammingError", msg=text, errno=number, sqlstate=state)
 
 
-WAREHOUSES = [
-    Case(
-        "snowflake-connector-python",
-        "250001, cannot connect",
-        snowflake(250001, "08001", "Could not connect"),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "snowflake-connector-python",
-        "250001, wrong password",
-        snowflake(250001, "08001", "Incorrect username or password was specified."),
-        Expected(C.AUTH),
-    ),
-    Case(
-        "snowflake-connector-python",
-        "000625, lock waiters",
-        snowflake(
-            625, "57014", "your statement was aborted because the number of waiters for this lock exceeds 20"
+WAREHOUSES: Situations = {
+    "snowflake-connector-python": {
+        "250001, cannot connect": (snowflake(250001, "08001", "Could not connect"), C.NETWORK),
+        "250001, wrong password": (
+            snowflake(250001, "08001", "Incorrect username or password was specified."),
+            C.AUTH,
         ),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "snowflake-connector-python",
-        "390114, token expired",
-        snowflake(390114, "08001", "expired"),
-        Expected(C.AUTH),
-    ),
-    Case(
-        "snowflake-connector-python",
-        "000630, statement timeout",
-        snowflake(630, "57014", "timeout"),
-        Expected(C.TIMEOUT),
-    ),
-    Case(
-        "snowflake-connector-python",
-        "002003, no such table",
-        snowflake(2003, "42S02", "does not exist"),
-        Expected(C.NOT_FOUND),
-    ),
-    Case("snowflake-connector-python", "290503", snowflake(290503, "08001", "503"), Expected(C.UNAVAILABLE)),
-    Case(
-        "databricks-sql-connector",
-        "ConcurrentAppendException",
-        constructed(
-            "databricks.sql.exc.ServerOperationError",
-            "[DELTA_CONCURRENT_APPEND] ConcurrentAppendException: files were added",
-            {},
+        "000625, lock waiters": (
+            snowflake(
+                625,
+                "57014",
+                "your statement was aborted because the number of waiters for this lock exceeds 20",
+            ),
+            C.UNAVAILABLE,
         ),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "databricks-sql-connector",
-        "temporarily unavailable",
-        constructed("databricks.sql.exc.OperationalError", "the service is temporarily unavailable", {}),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "databricks-sql-connector",
-        "retries used up",
-        constructed("databricks.sql.exc.MaxRetryDurationError", "x", {}),
-        Expected(C.NETWORK),
-    ),
-    Case(
-        "dbt-core",
-        "database error: deadlock",
-        constructed("dbt_common.exceptions.DbtDatabaseError", "deadlock detected\nProcess 7 waits"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "dbt-core",
-        "database error: connection reset",
-        constructed(
-            "dbt_common.exceptions.DbtDatabaseError",
-            "could not receive data from server: Connection reset by peer",
+        "390114, token expired": (snowflake(390114, "08001", "expired"), C.AUTH),
+        "000630, statement timeout": (snowflake(630, "57014", "timeout"), C.TIMEOUT),
+        "002003, no such table": (snowflake(2003, "42S02", "does not exist"), C.NOT_FOUND),
+        "290503": (snowflake(290503, "08001", "503"), C.UNAVAILABLE),
+    },
+    "databricks-sql-connector": {
+        "ConcurrentAppendException": (
+            databricks_sql_connector_error(
+                "ServerOperationError",
+                "[DELTA_CONCURRENT_APPEND] ConcurrentAppendException: files were added",
+                {},
+            ),
+            C.UNAVAILABLE,
         ),
-        Expected(C.NETWORK),
-    ),
-]
+        "temporarily unavailable": (
+            databricks_sql_connector_error("OperationalError", "the service is temporarily unavailable", {}),
+            C.UNAVAILABLE,
+        ),
+        "retries used up": (databricks_sql_connector_error("MaxRetryDurationError", "x", {}), C.NETWORK),
+    },
+    "dbt-core": {
+        "database error: deadlock": (
+            dbt_core_error("DbtDatabaseError", "deadlock detected\nProcess 7 waits"),
+            C.UNAVAILABLE,
+        ),
+        "database error: connection reset": (
+            dbt_core_error(
+                "DbtDatabaseError", "could not receive data from server: Connection reset by peer"
+            ),
+            C.NETWORK,
+        ),
+    },
+}
 
 
 def postgres_connect(service: Service) -> object:
@@ -305,37 +213,27 @@ def ssh_connect(silent: bool) -> Act:
     return act
 
 
-DATA_CASES = [
-    *MONGO,
-    *BROKERS,
-    *WAREHOUSES,
-    Case("psycopg", "connection refused", postgres_connect, Expected(C.NETWORK)),
-    Case(
-        "psycopg",
-        "40001",
-        constructed("psycopg.errors.SerializationFailure", "could not serialize"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "psycopg",
-        "40P01",
-        constructed("psycopg.errors.DeadlockDetected", "deadlock detected"),
-        Expected(C.UNAVAILABLE),
-    ),
-    Case(
-        "psycopg",
-        "23505",
-        constructed("psycopg.errors.UniqueViolation", "duplicate key"),
-        Expected(C.CONFLICT),
-    ),
-    Case("redis", "connection refused", redis_connect(False), Expected(C.NETWORK)),
-    Case("redis", "no answer in time", redis_connect(True), Expected(C.TIMEOUT)),
-    Case("urllib3", "connection refused", urllib3_get(False), Expected(C.NETWORK)),
-    Case("urllib3", "connection refused, no retries", urllib3_new_connection, Expected(C.NETWORK)),
-    Case("urllib3", "no answer in time", urllib3_get(True), Expected(C.TIMEOUT)),
-    Case("paramiko", "connection refused", ssh_connect(False), Expected(C.NETWORK)),
-    Case("paramiko", "no banner in time", ssh_connect(True), Expected(C.NETWORK)),
-    Case(
-        "paramiko", "wrong password", constructed("paramiko.AuthenticationException", "x"), Expected(C.AUTH)
-    ),
-]
+OTHERS: Situations = {
+    "psycopg": {
+        "connection refused": (postgres_connect, C.NETWORK),
+        "40001": (psycopg_error("SerializationFailure", "could not serialize"), C.UNAVAILABLE),
+        "40P01": (psycopg_error("DeadlockDetected", "deadlock detected"), C.UNAVAILABLE),
+        "23505": (psycopg_error("UniqueViolation", "duplicate key"), C.CONFLICT),
+    },
+    "redis": {
+        "connection refused": (redis_connect(False), C.NETWORK),
+        "no answer in time": (redis_connect(True), C.TIMEOUT),
+    },
+    "urllib3": {
+        "connection refused": (urllib3_get(False), C.NETWORK),
+        "connection refused, no retries": (urllib3_new_connection, C.NETWORK),
+        "no answer in time": (urllib3_get(True), C.TIMEOUT),
+    },
+    "paramiko": {
+        "connection refused": (ssh_connect(False), C.NETWORK),
+        "no banner in time": (ssh_connect(True), C.NETWORK),
+        "wrong password": (constructed("paramiko.AuthenticationException", "x"), C.AUTH),
+    },
+}
+
+DATA_CASES = of(MONGO, BROKERS, WAREHOUSES, OTHERS)

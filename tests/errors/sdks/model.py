@@ -49,6 +49,22 @@ class Case:
         return installed(self.package)
 
 
+Acts = dict[str, tuple[Act, C | Expected]]
+"""By situation: what raises, and the verdict."""
+
+Situations = dict[str, Acts]
+
+
+def of(*tables: Situations) -> list[Case]:
+    """The cases of tables by package."""
+    return [
+        Case(package, situation, act, verdict if isinstance(verdict, Expected) else Expected(verdict))
+        for table in tables
+        for package, acts in table.items()
+        for situation, (act, verdict) in acts.items()
+    ]
+
+
 @dataclass(frozen=True)
 class Outcome:
     error: BaseException
@@ -94,3 +110,8 @@ def constructed(dotted: str, *args: object, **fields: object) -> Act:
         return getattr(importlib.import_module(module), name)(*args, **fields)
 
     return act
+
+
+def errors_of(module: str) -> Callable[..., Act]:
+    """Constructs exceptions of a module by the names of their classes."""
+    return lambda name, *args, **fields: constructed(f"{module}.{name}", *args, **fields)
