@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from prefect.settings import PREFECT_API_URL
 
 PACKAGE = Path(__file__).parents[2] / "prefect_resilience"
 
@@ -375,3 +376,72 @@ def test_what_is_set_twice_is_asked_of_prefect(tmp_path: Path):
     places = {"place": ({"PREFECT_HOME": "a", "prefect_home": "b"}, {})}
     _, imported = looked_up(WITHOUT.replace("RESULT", "prefect_home()"), places, tmp_path / "there")
     assert imported
+
+
+IN_A_RUN = """
+calls = []
+
+@resilient(retry=Retry(attempts=3, backoff=Backoff.constant(0)), circuit="api", limits=[Bulkhead(2)])
+def fetch(x):
+    calls.append(x)
+    if len(calls) % 2:
+        raise ConnectionError("refused")
+    return idempotent(x)
+
+@resilient(effect=Effect(kind="external", key="letter:{x}"))
+def send(x):
+    return idempotency_key()
+
+def idempotent(x):
+    with batch("named"):
+        return send(x)
+"""
+
+ORDERS = {
+    "Prefect first": "import prefect\n" + IMPORTS + IN_A_RUN + "outside = fetch(1)\n",
+    "Prefect last": IMPORTS + IN_A_RUN + "outside = fetch(1)\nimport prefect\n",
+    "Prefect last, tasks first": IMPORTS
+    + "from prefect_resilience import resilient_task\n"
+    + IN_A_RUN
+    + "outside = fetch(1)\nimport prefect\n",
+}
+
+AFTERWARDS = """
+import json, logging, re
+lines = []
+
+class Keep(logging.Handler):
+    def emit(self, record):
+        lines.append([record.name.partition(".")[0], re.split(" in |, after", record.getMessage())[0]])
+
+@prefect.task
+def work(x):
+    return fetch(x), send(x)
+
+@prefect.flow
+def night():
+    keep = Keep()
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addHandler(keep)
+    from prefect_resilience.telemetry.edge.call_totals import all_totals
+    values = [fetch(2), work(3), send(4)]
+    of_flow, of_task = prefect.runtime.flow_run.id, len(all_totals.by_place)
+    mine = batch_status(str(of_flow))
+    return [str(value).replace(of_flow, "RUN") for value in values], of_task, len(mine.effects)
+
+result = night()
+said = [line for line in lines if "fetch" in line[1]]
+print(json.dumps([outside, result, said, [c.name for c in get_circuits()], len(calls)]))
+"""
+
+
+def test_the_order_of_the_imports_changes_nothing(prefect_api: None, tmp_path: Path):
+    seen = {}
+    for order, code in ORDERS.items():
+        home = tmp_path / order
+        home.mkdir()
+        seen[order] = run(code + AFTERWARDS, home, PREFECT_API_URL=str(PREFECT_API_URL.value()))
+    first, *others = seen.values()
+    assert all(other == first for other in others), seen
+    assert first[1][2] == 2
+    assert any("Retrying" in line for _, line in first[2])
