@@ -7,12 +7,14 @@ one; otherwise they are different and have no order. Other strings compare by co
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.plain import shortly, unfold
@@ -195,18 +197,13 @@ def _day(value: Any) -> date | None:
 
 LONGEST_PATTERN = 1_000
 LONGEST_TEXT = 1_000_000
-_MOST_PIECES = 1_000
+_MOST_PIECES = 10_000
 _DEEPEST = 50
 
-_PIECE = Regex(
-    r"(?P<one>\\.|\[\^?\]?(?:\\.|[^\]\\])*\])"
-    r"|(?P<open>\()"
-    r"|(?P<close>\))"
-    r"|(?P<times>\{(?P<least>\d*)(?:,\d*)?\})"
-    r"|(?P<other>.)",
-    re.DOTALL | re.ASCII,
-)
-_GROUP = Regex(r"\((?!\?)|\(\?(?:[:=!>|]|<[=!]|P?<[^\W\d]\w*>|P=\w+\)|[aimsu]+(?:-[ims]+)?[:)])")
+_LITERAL = Regex(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+"""An escape or a class of characters, in which brackets and braces mean nothing."""
+_TIMES = Regex(r"(\)?)\{(\d+)", re.ASCII)
+_OTHER_GROUP = Regex(r"\(\?(?!(?:[:=!>|]|<[=!]|P?<[^\W\d]\w*>|P=\w+\)|[aimsu]+(?:-[ims]+)?[:)]))")
 
 
 class PatternMistake(ValueError):
@@ -250,26 +247,15 @@ def _affordable(pattern: str) -> None:
         raise PatternMistake(
             f"a pattern may have at most {LONGEST_PATTERN:,} characters, not {len(pattern):,}"
         )
-    sizes, last = [0], 0
-    for piece in _PIECE.finditer(pattern):
-        if piece["open"]:
-            _known_group(pattern, piece.start())
-            sizes.append(0)
-        elif piece["close"]:
-            last = sizes.pop() + 1 if len(sizes) > 1 else 1
-            sizes[-1] += last
-        elif piece["times"]:
-            sizes[-1] += last * (max(int(piece["least"] or 1), 1) - 1)
-        else:
-            last = 1
-            sizes[-1] += 1
-        if sizes[-1] > _MOST_PIECES or len(sizes) > _DEEPEST:
-            raise PatternMistake(f"{shortly(pattern)} has too many repetitions or groups to be compiled")
-
-
-def _known_group(pattern: str, at: int) -> None:
-    if _GROUP.match(pattern, at) is None:
+    bare = _LITERAL.sub(lambda literal: "x" * len(literal[0]), pattern)
+    if (group := _OTHER_GROUP.search(bare)) is not None:
+        at = group.start()
         raise PatternMistake(
             f"{shortly(pattern)} has {shortly(pattern[at : at + 6])} at column {at + 1}: "
             f"recursion, comments and flags other than a, i, m, s and u are not supported"
         )
+    pieces = len(bare) + sum(int(times) for of_group, times in _TIMES.findall(bare) if not of_group)
+    pieces *= math.prod(max(int(times), 1) for of_group, times in _TIMES.findall(bare) if of_group)
+    levels = accumulate((letter == "(") - (letter == ")") for letter in bare)
+    if pieces > _MOST_PIECES or max(levels, default=0) > _DEEPEST:
+        raise PatternMistake(f"{shortly(pattern)} has too many repetitions or groups to be compiled")

@@ -28,7 +28,6 @@ from prefect_resilience.graphs.conditions.compare import SECONDS, EvaluationBoun
 from prefect_resilience.graphs.conditions.evaluate import Evaluation, Explanation, Source, describe, parts
 from prefect_resilience.graphs.conditions.reading import (
     WITH_VALUE,
-    Form,
     Operator,
     Place,
     Reading,
@@ -189,7 +188,7 @@ class Condition(Policy):
         if reading.mistakes:
             mistakes = [(place, says, _at(data, place)) for place, says in reading.mistakes]
             raise validation_error(cls.__name__, "condition", mistakes)
-        return handler(_fields(reading.forms))
+        return handler(reading.fields)
 
     @model_serializer(mode="plain")
     def _dump(self, info: SerializationInfo) -> dict[str, Any]:
@@ -245,18 +244,6 @@ def place_text(place: Place) -> str:
     """A place as text: `conditions[1].operator`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
     return text.removeprefix(".")
-
-
-def _fields(forms: list[Any]) -> dict[str, Any]:
-    """The fields of the outermost condition, with the inner conditions made."""
-    for form in reversed(forms):
-        if isinstance(form, Form) and form.inside:
-            form.fields["conditions"] = tuple(_made(forms[index]) for index in form.inside)
-    return forms[0].fields
-
-
-def _made(form: Any) -> Condition:
-    return Condition.model_construct(**form.fields) if isinstance(form, Form) else form
 
 
 def validation_error(

@@ -1,8 +1,9 @@
-"""Reads conditions from JSON without recursion, and reports every mistake with its place; JSON Schema."""
+"""Reads conditions from JSON, and reports every mistake with its place; JSON Schema."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -83,13 +84,12 @@ _EXAMPLE = "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}"
 
 @dataclass(slots=True)
 class Form:
-    """The data of one condition: its valid fields, and the indices of its parts in `Reading.forms`."""
+    """The data of one condition, and its valid fields."""
 
     data: Mapping[Any, Any]
     place: Place
     operator: str | None = None
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
-    inside: list[int] = field(default_factory=list[int])
 
     def has(self, name: str) -> bool:
         """Whether the field has a value. Forms leave fields empty."""
@@ -97,64 +97,70 @@ class Form:
         return value is not None and value != [] and value != ()
 
 
+class _TooLarge(Exception):
+    """Ends the reading of a condition that is too deep or has too many parts."""
+
+
 class Reading:
     """One condition with everything inside it.
 
-    `mistakes` are (place, sentence) pairs. `forms` has every part, outer ones first; a part that is already
-    a condition (an instance of `known`) is in it unchanged. `json`: NaN is a mistake.
+    `mistakes` are (place, sentence) pairs, `fields` the valid fields. `model` is the class `Condition`: what
+    is one already stays unchanged. `json`: NaN is a mistake.
     """
 
-    def __init__(self, data: Any, known: type[Any], *, json: bool) -> None:
+    def __init__(self, data: Any, model: type[Any], *, json: bool) -> None:
         self.mistakes: list[tuple[Place, str]] = []
-        self.forms: list[Any] = []
-        self._known = known
+        self.fields: dict[str, Any] = {}
+        self._model = model
         self._json = json
         self._parts = 0
-        self._waiting: list[tuple[Any, Place, int, Form | None]] = [(data, (), 1, None)]
-        while self._waiting:
-            self._one(*self._waiting.pop())
+        with suppress(_TooLarge):
+            self.fields = self._fields(data, (), 1)
 
-    def _one(self, data: Any, place: Place, depth: int, outer: Form | None) -> None:
-        levels, parts = data.extent if isinstance(data, self._known) else (1, 1)
+    def _condition(self, data: Any, place: Place, depth: int) -> Any:
+        if not isinstance(data, self._model):
+            return self._model.model_construct(**self._fields(data, place, depth))
+        levels, parts = data.extent
+        self._count(place, depth + levels - 1, parts)
+        return data
+
+    def _count(self, place: Place, levels: int, parts: int) -> None:
         self._parts += parts
-        sentence = too_large(depth + levels - 1, self._parts)
-        if sentence is not None:
-            self._waiting.clear()
-            return self._wrong(place[:1], sentence)
-        if outer is not None:
-            outer.inside.append(len(self.forms))
-        if isinstance(data, Mapping):
-            form = Form(cast("Mapping[Any, Any]", data), place)
-            self.forms.append(form)
-            return self._read(form, depth)
-        self.forms.append(data)
-        if not isinstance(data, self._known):
+        if sentence := too_large(levels, self._parts):
+            self._wrong(place[:1], sentence)
+            raise _TooLarge
+
+    def _fields(self, data: Any, place: Place, depth: int) -> dict[str, Any]:
+        """The valid fields of the condition."""
+        self._count(place, depth, 1)
+        if not isinstance(data, Mapping):
             self._wrong(place, f"{shortly(data)} is not a condition: write one like {_EXAMPLE}")
-        return None
-
-    def _wrong(self, place: Place, sentence: str) -> None:
-        self.mistakes.append((place, sentence))
-
-    def _read(self, form: Form, depth: int) -> None:
+            return {}
+        form = Form(cast("Mapping[Any, Any]", data), place)
         for name in form.data:
             if name not in FIELDS:
                 hint = nearest(name, FIELDS) if isinstance(name, str) else "; field names are strings"
-                self._wrong((*form.place, str(name)[:60]), f"a condition has no field {shortly(name)}{hint}")
+                self._wrong((*place, str(name)[:60]), f"a condition has no field {shortly(name)}{hint}")
         form.operator = self._operator(form)
         if form.operator is not None:
             form.fields["operator"] = form.operator
             self._belongs(form, form.operator)
-        place, path = (
-            self._field(form) if form.has("field") else ((*form.place, "path"), form.data.get("path"))
+        path_place, path = (
+            self._field(form) if form.has("field") else ((*place, "path"), form.data.get("path"))
         )
         if path is not None:
-            self._take(form, "path", place, _path, path)
+            self._take(form, "path", path_place, _path, path)
         if "value" in form.data and (form.operator is None or form.operator in WITH_VALUE):
-            self._take(form, "value", (*form.place, "value"), self._value, form)
+            self._take(form, "value", (*place, "value"), self._value, form)
         for name, read in _READ.items():
             if form.has(name):
-                self._take(form, name, (*form.place, name), read, form.data[name])
-        self._conditions(form, depth)
+                self._take(form, name, (*place, name), read, form.data[name])
+        if form.operator is None or form.operator in OF_CONDITIONS:
+            form.fields["conditions"] = tuple(self._inside(form, depth))
+        return form.fields
+
+    def _wrong(self, place: Place, sentence: str) -> None:
+        self.mistakes.append((place, sentence))
 
     def _take(self, form: Form, name: str, place: Place, read: Callable[[Any], Any], data: Any) -> None:
         """Read one field, or report its mistake at `place`."""
@@ -229,20 +235,19 @@ class Reading:
             compiled_pattern(value)
         return cast("Any", value)
 
-    def _conditions(self, form: Form, depth: int) -> None:
-        if form.operator is not None and form.operator not in OF_CONDITIONS:
-            return
-        parts: list[tuple[Place, Any]] = []
+    def _inside(self, form: Form, depth: int) -> Iterator[Any]:
+        """The conditions that a form combines."""
+        listed: Any = form.data["conditions"] if form.has("conditions") else ()
+        if not isinstance(listed, list | tuple):
+            self._wrong((*form.place, "conditions"), f"conditions must be a list, not {shortly(listed)}")
+            listed = ()
+        if form.operator == "not" and len(cast("list[Any]", listed)) + form.has("condition") > 1:
+            says = "'not' takes one condition: combine several with any or all"
+            self._wrong((*form.place, "conditions"), says)
         if form.has("condition"):
-            parts.append(((*form.place, "condition"), form.data["condition"]))
-        place, listed = (*form.place, "conditions"), form.data["conditions"] if form.has("conditions") else ()
-        if isinstance(listed, list | tuple):
-            parts += [((*place, index), data) for index, data in enumerate(cast("list[Any]", listed))]
-        else:
-            self._wrong(place, f"conditions must be a list, not {shortly(listed)}")
-        if form.operator == "not" and len(parts) > 1:
-            self._wrong(place, "'not' takes one condition: combine several with any or all")
-        self._waiting += [(data, place, depth + 1, form) for place, data in reversed(parts)]
+            yield self._condition(form.data["condition"], (*form.place, "condition"), depth + 1)
+        for index, data in enumerate(cast("list[Any]", listed)):
+            yield self._condition(data, (*form.place, "conditions", index), depth + 1)
 
 
 def too_large(levels: int, parts: int) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import setting
 from prefect_resilience.errors.context import ErrorContext
@@ -19,7 +20,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from prefect_resilience.graphs.plans.model import QUORUM, Node
 from prefect_resilience.graphs.plans.reading.data import is_text
-from prefect_resilience.graphs.plans.reading.mistakes import Wrong, quote
+from prefect_resilience.graphs.plans.reading.mistakes import Wrong
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
 from prefect_resilience.graphs.routing.rounds import Votes
@@ -86,7 +87,7 @@ def mistakes_of_voting(node: Node, actions: Actions) -> list[Wrong]:
         most = len(of) if of else None
         if isinstance(need, bool) or not isinstance(need, int) or need < 1 or (most and need > most):
             upto = f"from 1 to {most}" if most else "of at least 1"
-            wrong.append((("input", "need"), f"write a whole number {upto}, not {quote(need)}"))
+            wrong.append((("input", "need"), f"write a whole number {upto}, not {shortly(need)}"))
     if isinstance(key, str) and not has_template(key):
         try:
             check_path(key)
@@ -104,7 +105,7 @@ def _of_voters(of: Sequence[Any], node: Node, actions: Actions) -> Iterator[Wron
     for number, name in enumerate(of):
         place = ("input", "of", number)
         if not isinstance(name, str) or has_template(name):
-            yield place, f"write the name of an action, not {quote(name)}"
+            yield place, f"write the name of an action, not {shortly(name)}"
         elif actions.get(name) is None:
             yield place, f"unknown action {name!r}{nearest(name, actions.names())}"
         elif isinstance(given, Mapping):

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, cast
 from jinja2 import StrictUndefined
 from pydantic import BaseModel
 
-from prefect_resilience.base.plain import plain_or_cut, unfold
+from prefect_resilience.base.plain import plain_or_cut, shortly, unfold
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.graphs.plans.reading.mistakes import Names, quote, shorten
+from prefect_resilience.graphs.conditions.paths import kind_of
+from prefect_resilience.graphs.plans.reading.mistakes import Names, shorten
 
 TEXT_LIMIT = 1_000_000
 """Characters that one rendered text may have."""
@@ -181,9 +182,8 @@ def _lacks(level: Any, key: str | int) -> str:
     if isinstance(level, dict):
         names = Names(str(name) for name in cast("dict[Any, Any]", level))
         near = names.suggestion(str(key)) if len(RENDERING.get().warnings) < MOST_SUGGESTIONS else ""
-        return f"has no {quote(key)}{near}"
-    kind = f"a list of {len(cast('list[Any]', level))}" if isinstance(level, list) else quote(level)
-    return f"is {'a string' if isinstance(level, str) else kind}, and has no {quote(key)}"
+        return f"has no {shortly(key)}{near}"
+    return f"is {kind_of(level)}, and has no {shortly(key)}"
 
 
 def within(text: str) -> str:

@@ -30,6 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.visitor import NodeTransformer
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.process import setting
 from prefect_resilience.base.text import plural
@@ -46,7 +47,7 @@ from prefect_resilience.graphs.plans.lookups import (
     step_into,
     within,
 )
-from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, inside, quote, shorten
+from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, inside, shorten
 
 LONGEST_TEMPLATE = 100_000
 LONGEST_CACHED = 2_000
@@ -139,7 +140,7 @@ class Template:
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001 - operators raise many kinds of errors
-            says = f"{quote(self.text)} cannot be evaluated: {shorten(str(error), 200)}"
+            says = f"{shortly(self.text)} cannot be evaluated: {shorten(str(error), 200)}"
             raise TemplateError(says) from None
 
 
@@ -165,7 +166,9 @@ def _read(text: str) -> Template:
         says = f"these braces are not a valid template: {says[:1].lower()}{says[1:]}"
         return Template(text, mistakes=(f'{says}; to write literal braces: {{{{ "{{{{" }}}}',))
     except (RecursionError, ValueError, OverflowError):
-        return Template(text, mistakes=(f"{quote(text)} cannot be read: it is nested too deep or too long",))
+        return Template(
+            text, mistakes=(f"{shortly(text)} cannot be read: it is nested too deep or too long",)
+        )
 
 
 def _of_paths(text: str) -> Template | None:
@@ -329,12 +332,12 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
         if path.root in ITEM_NAMES:
             return f"{path.root!r} exists only in the input of a node with 'map'"
     if path.root not in nodes:
-        return f"unknown node {quote(path.root)}{suggest.suggestion(path.root)}"
+        return f"unknown node {shortly(path.root)}{suggest.suggestion(path.root)}"
     if not path.steps:
         return f"write {path}.output, or another of {', '.join(NODE_FIELDS)}"
     if path.steps[0] not in NODE_FIELDS:
         near = Names(NODE_FIELDS).suggestion(str(path.steps[0]))
-        return f"a node has no field {quote(path.steps[0])}{near}"
+        return f"a node has no field {shortly(path.steps[0])}{near}"
     return ""
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import numpy
 import pytest
@@ -21,7 +22,7 @@ from prefect_resilience.base.plain import (
     shortly,
     unfold,
 )
-from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, instant, is_number, ordered
+from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, instant
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 SECOND = 10**18
@@ -72,13 +73,6 @@ class Clock:
         return self.now
 
 
-def test_steps_are_counted() -> None:
-    bounds = free(2)
-    bounds.step()
-    bounds.step()
-    assert error_of(bounds.step) == TOO_MANY
-
-
 def test_the_clock_is_looked_at_every_1024_steps() -> None:
     clock = Clock()
     bounds = EvaluationBounds(steps=3_000, clock=clock)
@@ -89,18 +83,6 @@ def test_the_clock_is_looked_at_every_1024_steps() -> None:
         if clock.looks > before:
             seen.append(step)
     assert seen == [3_000 - 2 * 1_024, 3_000 - 1_024, 3_000]
-
-
-def test_the_seconds_that_are_left() -> None:
-    clock = Clock(10.0)
-    bounds = EvaluationBounds(seconds=2.0, clock=clock)
-    assert bounds.left() == 2.0
-    clock.now = 11.5
-    assert bounds.left() == 0.5
-    for clock.now in (12.0, 13.0):
-        assert error_of(bounds.left) == "the condition took longer than 2 s to evaluate"
-    assert EvaluationBounds(seconds=2.0, clock=float).left() == 2.0
-    assert str(EvaluationBounds().passed()) == "the condition took longer than 0.5 s to evaluate"
 
 
 def test_bounds_are_handed_on() -> None:
@@ -136,71 +118,6 @@ def test_each_part_that_is_compared_is_a_step() -> None:
         assert answer is (one == other)
         with pytest.raises(ConditionError, match=TOO_MANY):
             equal(one, other, free(steps - 1))
-
-
-def test_what_equals_what() -> None:
-    tenth = Decimal("0.1")
-    same: list[tuple[Any, Any]] = [
-        (0.5, Decimal("0.5")),
-        ((1, 2), [1, 2]),
-        (date(2024, 1, 2), "2024-01-02"),
-        (datetime(2024, 1, 2), "2024-01-02T00:00:00"),
-    ]
-    other: list[tuple[Any, Any]] = [
-        (tenth, 0.1),
-        (float("nan"), float("nan")),
-        (Decimal("nan"), 1),
-        (True, 1),
-        ({"a": 1}, [1]),
-        (date(2024, 1, 2), "2024-01-03"),
-        (date(2024, 1, 2), "2024-1-2"),
-        (date(2024, 1, 2), datetime(2024, 1, 2)),
-        (date(2024, 1, 2), "2024-02-30"),
-        ("2024-01-01T02:00:00+02:00", "2024-01-01T02:00:00"),
-        (1, "1"),
-    ]
-    for pairs, answer in ((same, True), (other, False)):
-        for one, two in pairs:
-            assert equal(one, two, free()) is equal(two, one, free()) is answer, (one, two)
-            assert equal([one], [two], free()) is answer, (one, two)
-    zulu, local = "2024-01-01T00:00:00Z", "2024-01-01T02:00:00+02:00"
-    for one, two in ((zulu, local), ([zulu], [local]), ({"a": zulu}, {"a": local})):
-        assert equal(one, two, free())
-        assert not equal(one, two, free(), instants=False)
-
-
-def below(one: Any, other: Any) -> bool:
-    return one < other
-
-
-@pytest.mark.requirement("000.04")
-def test_what_is_below_what() -> None:
-    for one, other in (
-        (0.1, Decimal("0.2")),
-        (Decimal("0.1"), 0.1),
-        (1, 2),
-        ("a", "b"),
-        (date(2024, 1, 1), "2024-01-02"),
-        ("2024-01-01T02:00:00+02:00", "2024-01-01T01:00:00Z"),
-    ):
-        assert ordered(one, other, below)
-        assert not ordered(other, one, below)
-    for one, other in (
-        (1, "2"),
-        (float("nan"), 1),
-        (1, float("nan")),
-        (Decimal("nan"), 1),
-        (1, None),
-        (False, True),
-        (date(2024, 1, 1), 3),
-        ("2024-01-01T00:00:00", "2024-01-02T00:00:00Z"),
-        ([1], [2]),
-    ):
-        assert not ordered(one, other, lambda one, other: True)
-    zulu, local = "2024-01-01T00:00:00Z", "2024-01-01T01:00:00+02:00"
-    assert ordered(local, zulu, below)
-    assert not ordered(local, zulu, below, instants=False)
-    assert [is_number(one) for one in (1, 1.5, Decimal(1), True, "1")] == [True, True, True, False, False]
 
 
 class Broken(tzinfo):
@@ -272,6 +189,10 @@ def test_which_values_a_condition_may_hold() -> None:
         (datetime(2024, 1, 1, 5, tzinfo=PLUS_TWO), "2024-01-01T05:00:00+02:00"),
         (datetime(2024, 1, 1, 5), "2024-01-01T05:00:00"),
         (False, False),
+        (date(2024, 1, 1), "2024-01-01"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (Text.ONE, "1"),
+        ((1, (2,)), [1, [2]]),
     ]
     for value, means in kept:
         assert json_value(value) == means

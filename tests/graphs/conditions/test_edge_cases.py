@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta, timezone
-from decimal import Decimal, FloatOperation, localcontext
-from operator import lt
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from prefect_resilience import Condition, path
 from prefect_resilience.base.plain import json_value, unfold
-from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal, ordered
-from prefect_resilience.graphs.conditions.evaluate import masked
-from prefect_resilience.graphs.conditions.paths import Missing, look_up
+from prefect_resilience.graphs.conditions.compare import EvaluationBounds, equal
 
 
 @pytest.fixture
@@ -38,30 +35,6 @@ def test_an_offset_with_seconds_becomes_utc_wherever_the_machine_is(in_tokyo: No
     assert json_value(datetime(2024, 1, 2, 3)) == "2024-01-02T03:00:00"
 
 
-def test_numbers_compare_whatever_the_decimal_context_traps() -> None:
-    below: list[tuple[Any, Any]] = [
-        (1.5, 2.5),
-        (1, 2.5),
-        (1.5, 2),
-        (1, Decimal("2.5")),
-        (Decimal("1.5"), 2),
-        (1.5, Decimal("2.5")),
-        (Decimal("1.5"), 2.5),
-        (Decimal("1.5"), Decimal("2.5")),
-        (Decimal("0.1"), 0.1),
-    ]
-    with localcontext() as context:
-        context.traps[FloatOperation] = True
-        for one, other in below:
-            assert ordered(one, other, lt) is True, (one, other)
-            assert ordered(other, one, lt) is False, (one, other)
-            assert equal(one, other, EvaluationBounds(clock=float)) is False, (one, other)
-        for nan in (float("nan"), Decimal("nan"), Decimal("snan")):
-            for other in (1, 1.5, Decimal(1), nan):
-                assert ordered(nan, other, lt) is ordered(other, nan, lt) is False
-                assert equal(nan, other, EvaluationBounds(clock=float)) is False
-
-
 def test_kinds_that_nothing_compares_with() -> None:
     kinds: list[Any] = [None, True, False, 1, Decimal(0), "x", date(2024, 1, 1), [], {}, [[]], {"a": 1}]
     for place, one in enumerate(kinds):
@@ -74,25 +47,6 @@ def test_what_is_plain_already_is_not_copied_to_be_looked_at() -> None:
     for value in ({"a": 1}, {}, [1], "x", Decimal(1)):
         assert unfold(value) is value
     assert unfold({1: 2}) == {"1": 2}
-
-
-def test_the_whole_value_is_known_in_the_queries_of_queries() -> None:
-    value = {"b": 1, "list": [1], "other": [2]}
-    assert look_up("$[?$.list[?@ == $.b]]", value) == [1, [1], [2]]
-    assert isinstance(look_up("$[?$.other[?@ == $.b]]", value), Missing)
-    assert look_up("$[?@[?@ == $.b]]", value) == [[1]]
-
-
-def test_texts_under_the_name_of_a_secret_are_masked() -> None:
-    for value in ("hidden", 3, None, [1, "x"], [], {"a": "x"}, ["x"] * 7, [["x"]]):
-        assert masked("a", value) == value
-    assert masked("a", "x" * 10_001) == "x" * 10_000
-    assert masked("a", ["x" * 10_001]) == ["x" * 10_000]
-    assert masked("api_key", "hidden") == "***"
-    assert masked("api_key", ["hidden", 1, ["x"]]) == ["***", 1, ["x"]]
-    assert masked("api_key", ["hidden"] * 6) == ["***"] * 6
-    assert masked("api_key", 3) == 3
-    assert path("api_key").is_in(["hidden", 1]).describe() == "api_key in ['***', 1]"
 
 
 def test_how_deep_a_condition_is_described() -> None:

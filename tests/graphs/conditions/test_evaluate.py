@@ -25,7 +25,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.errors.secrets.redact import forget_secrets
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds
-from prefect_resilience.graphs.conditions.evaluate import Evaluation, parts
+from prefect_resilience.graphs.conditions.evaluate import Evaluation
 
 LIMITED = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
 CONTEXT = ErrorContext.from_info(LIMITED, timestamp=datetime(2024, 1, 1, tzinfo=UTC))
@@ -220,12 +220,3 @@ def test_a_failed_sub_step_counts_as_what_made_it_fail():
         assert not failed(category="timeout").evaluate(None, error=error)
     lost = outer.model_copy(update={"cause": None})
     assert not failed(category="rate_limit").evaluate(None, error=lost)
-
-
-def test_the_parts_of_a_condition():
-    inner = (path("a") > 1) & ~(path("b") > 2)
-    whole = inner | (path("c") > 3)
-    found = list(parts(whole))
-    assert found[0] is whole
-    assert sorted(one.path for one in found if one.path) == ["a", "b", "c"]
-    assert len(found) == 6

@@ -14,7 +14,7 @@ from prefect_resilience.graphs.conditions.compare import (
     EvaluationBounds,
     matches,
 )
-from prefect_resilience.graphs.conditions.paths import Missing, Part, PathError, check_path, look_up, parsed
+from prefect_resilience.graphs.conditions.paths import Missing, PathError, check_path, look_up
 from tests.graphs.conditions.strategies import from_a_deep_stack
 
 
@@ -38,25 +38,6 @@ def error_of(call: Callable[[], Any], kind: type[Exception]) -> str:
 # -- dotted paths
 
 
-def test_the_parts_of_a_path() -> None:
-    assert parsed("a.b") == (Part("a"), Part("b"))
-    assert parsed("a[0].-1.00[-12]") == (
-        Part("a"),
-        Part("0", 0),
-        Part("-1", -1),
-        Part("00"),
-        Part("-12", -12),
-    )
-    assert parsed("[7]['x.y'][\"it's\"]") == (Part("7", 7), Part("x.y"), Part("it's"))
-    assert parsed(r"""['it\'s']['say "so"']['\\']["\"\u0041"]['\u0042']""") == tuple(
-        Part(key) for key in ("it's", 'say "so"', "\\", '"A', "B")
-    )
-    assert parsed("['a\nb']") == parsed('["a\nb"]') == (Part("a\nb"),)
-    assert parsed("9" * 18) == (Part("9" * 18, int("9" * 18)),)
-    assert parsed("9" * 19) == (Part("9" * 19),)
-    assert Part("a") == Part("a", None, True)
-
-
 def test_how_long_a_path_may_be() -> None:
     for path in ("a" * 1_000, "$." + "a" * 998):
         check_path(path)
@@ -70,37 +51,6 @@ def test_how_long_a_path_may_be() -> None:
         assert error_of(lambda: check_path(path), PathError) == f"{path!r} {said}"  # noqa: B023
     assert paths.shown_path("a" * 60) == repr("a" * 60)
     assert paths.shown_path("a" * 61) == repr("a" * 59 + "…")
-
-
-MISSING: list[tuple[str, Any, str]] = [
-    ("a.x", {"a": [0] * 1_234}, "'a' is a list of 1,234, which has no 'x'"),
-    ("a.x", {"a": False}, "'a' is false, which has no 'x'"),
-    ("a.x", {"a": 1.5}, "'a' is a number, which has no 'x'"),
-    ("a.x", {"a": date(2024, 1, 1)}, "'a' is a time, which has no 'x'"),
-    ("x", 3, "the value is a number, which has no 'x'"),
-    ("$[0]", {"0": 1}, "the value is a mapping of 1, which has no [0]"),
-    ("$.a[3]", {"a": [1]}, "'a' is a list of 1, which has no [3]"),
-]
-
-
-@pytest.mark.parametrize(("path", "value", "why"), MISSING)
-def test_what_is_said_of_nothing(path: str, value: Any, why: str) -> None:
-    found = look_up(path, value)
-    assert isinstance(found, Missing)
-    assert found.why() == why
-
-
-def test_what_is_found_at_the_edges() -> None:
-    value = {"a": [1, 2], "0": "zero", "state": {"x": 1}}
-    assert [look_up(f"a[{place}]", value) for place in (0, 1, -1, -2)] == [1, 2, 2, 1]
-    assert look_up("[0]", value) == "zero"
-    assert look_up("state.x", value, {"state": {"x": 2}}) == 2
-    assert look_up("state.x", value, {"inputs": {"x": 2}}) == 1
-    assert look_up("state.x", value, {}) == 1
-    assert look_up("a", {"a": (1, 2)}) == [1, 2]
-    assert look_up("0", [1], {"state": 1}) == 1
-    assert look_up("1", {1: "b"}) == "b"
-    assert look_up("1", {"1": "a", 1: "b"}) == "a"
 
 
 def test_where_near_names_are_looked_for() -> None:

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 
 from prefect_resilience import Condition, ConfigurationError, path, succeeded
 from prefect_resilience.graphs.conditions.model import condition_mistakes, place_text
-from prefect_resilience.graphs.conditions.reading import operators_of, type_of
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
 ALL_OPERATORS = (
@@ -34,20 +33,6 @@ def all_mistakes(data: Any, **more: Any) -> list[tuple[str, str]]:
 
 
 # -- the model
-
-
-def test_the_type_and_the_operators_of_every_form() -> None:
-    types = {
-        "error_catch": ("error_occurred", "success", "failed"),
-        "output_check": ("contains", "equals", "not_equals"),
-        "comparison": ("gt", "gte", "lt", "lte"),
-    }
-    for kind, operators in types.items():
-        assert [type_of(operator) for operator in operators] == [kind] * len(operators)
-    for operator in ("exists", "not_exists", "in", "matches", "all", "any", "not"):
-        assert type_of(operator) == operator
-        assert operators_of(operator) == (operator,)
-    assert operators_of("comparison") == ("gt", "gte", "lt", "lte", "equals", "not_equals")
 
 
 def test_equality_is_that_of_the_form() -> None:
@@ -114,7 +99,22 @@ def test_a_condition_that_has_no_limit_left() -> None:
 
 # -- the forms
 
+
+class Unprintable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
 MISTAKES: list[tuple[Any, ...]] = [
+    (
+        Unprintable(),
+        ": <Unprintable> is not a condition: write one like "
+        "{'operator': 'gte', 'path': 'confidence', 'value': 0.9}",
+    ),
+    (
+        {"operator": "success", "source_task": "\ud800"},
+        "source_task: source_task must be a string, not '\\ud800'",
+    ),
     (3, ": 3 is not a condition: write one like {'operator': 'gte', 'path': 'confidence', 'value': 0.9}"),
     ({}, f"operator: a condition needs an operator; write one of {ALL_OPERATORS}"),
     (
@@ -244,6 +244,11 @@ MISTAKES: list[tuple[Any, ...]] = [
 @pytest.mark.parametrize(("data", "sentences"), [(data, list(said)) for data, *said in MISTAKES])
 def test_what_is_said_of_a_mistake(data: Any, sentences: list[str]) -> None:
     assert [f"{place}: {sentence}" for place, sentence in all_mistakes(data)] == sentences
+    if sentences:
+        with pytest.raises(ValidationError) as raised:
+            Condition.model_validate(data)
+        told = [(error["loc"], error["msg"]) for error in raised.value.errors()]
+        assert told == condition_mistakes(data)
 
 
 def test_what_is_said_of_a_value_that_is_written_as_json() -> None:

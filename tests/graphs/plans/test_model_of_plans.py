@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from prefect_resilience import ConfigurationError, Retry
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node, Plan, PlanTransition
 from prefect_resilience.graphs.plans.reading.meaning import Order
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, quote
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError
 from tests.graphs.plans.mutants_of_plans import RICH
 
 FILES = sorted((Path(__file__).parent / "files").glob("*.json"))
@@ -124,7 +124,7 @@ def test_parts_tell_all_their_mistakes() -> None:
     with pytest.raises(PlanError) as told:
         Node(id="a b", type="", cache=3, retry_policy={"max_retries": -1, "max_retrys": 1})  # type: ignore[arg-type]
     assert [str(mistake) for mistake in told.value.mistakes] == [
-        "id: 'a b' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'a_b'",
+        "id: 'a b' is not a valid id: use letters, digits, _ and -, not - at the beginning; write 'a_b'",
         "type: is empty: write a name",
         "retry_policy.max_retries: write a number of at least 0, not -1",
         "cache: write true, false, or an object with ttl and key, not 3",
@@ -177,24 +177,3 @@ def test_too_many_circles_leave_no_order() -> None:
     assert len(many.cycles) == 25
     assert many.order == []
     assert many.not_before([(0, 1)]) == set()
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("a", "'a'"),
-        ("it's", '"it\'s"'),
-        ("\0", "'\\x00'"),
-        ("x" * 100, "'" + "x" * 59 + "…'"),
-        ({}, "an object"),
-        ((), "a list"),
-        (None, "null"),
-        (True, "true"),
-        (False, "false"),
-        (1.5, "1.5"),
-        (10**500, "a very long number"),
-        (b"x", "a bytes"),
-    ],
-)
-def test_values_as_mistakes_show_them(value: Any, shown: str) -> None:
-    assert quote(value) == shown

@@ -69,7 +69,7 @@ def test_files_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert says("pipe.json") == ["pipe.json: is not a regular file"]
     assert says("plan.toml") == ["plan.toml: is not a plan file: its name must end in .json, .yaml, .yml"]
     assert says("empty.json") == ['empty.json: is empty: write {"tasks": [...]}']
-    assert says("empty.yaml") == ["a plan is an object with its nodes in 'tasks', not null"]
+    assert says("empty.yaml") == ["a plan is an object with its nodes in 'tasks', not None"]
     assert says("latin.json") == ["latin.json, line 2: is not encoded in UTF-8: save it as UTF-8"]
     assert says("utf16.json") == ["utf16.json, line 1: is not encoded in UTF-8: save it as UTF-8"]
     assert says("x" * 5000 + ".json")[0].endswith(": cannot be read: File name too long")

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import pickle
-import threading
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -516,30 +515,3 @@ def test_an_artifact_that_cannot_be_written_is_no_failure(
     monkeypatch.setattr(report, "create_markdown_artifact", refuse)
     assert run(node("a")).result.succeeded
     assert any("could not be saved as an artifact" in line for line in caplog.messages)
-
-
-def test_progress_is_shown_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect_resilience.graphs.plans.edge import report
-
-    monkeypatch.setattr(report, "BEGINS_AFTER", 0.0)
-    monkeypatch.setattr(report, "EVERY", 0.02)
-    shown: list[float] = []
-    half = threading.Event()
-    update = report.update_progress_artifact
-
-    def updated(artifact: Any, percent: float, **rest: Any) -> Any:
-        made = update(artifact, percent, **rest)
-        shown.append(percent)
-        if percent == 50:
-            half.set()
-        return made
-
-    monkeypatch.setattr(report, "update_progress_artifact", updated)
-    run(
-        node("a"),
-        node("b", "wait", depends_on="a"),
-        actions={"wait": lambda: half.wait(20)},
-        name="slow progress",
-    )
-    assert 50 in shown
-    assert Artifact.get("plan-slow-progress-progress") is not None

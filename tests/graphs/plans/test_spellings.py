@@ -103,12 +103,11 @@ def test_what_cannot_be_read_is_told_where_it_was_written() -> None:
         "transitions[2].to: unknown node 'nowhere'; write one of a, b, c, d, e, f, g",
         f"tasks[1].retries: {beside}",
         f"tasks[2].retries: {beside}",
-        "tasks[3].retries: write a whole number, not true",
+        "tasks[3].retries: write a whole number, not True",
         "tasks[4].implementation: write a mapping, not 5",
-        "tasks[5].transitions[0].from_node_id: 'a' is another node: write the transition there, "
-        "or leave this out",
+        "tasks[5].transitions[0].from_node_id: 'a' is another node: write the transition there",
     ]
-    assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not an object"]
+    assert mistakes({"id": "a"}, transitions={"to": "a"}) == ["transitions: write a list, not a dict"]
 
 
 def test_transitions_of_a_plan_spare_a_node_whose_own_are_no_list() -> None:

@@ -181,7 +181,7 @@ def test_a_lone_template_gives_the_very_value() -> None:
         ("{{a.output.keys['no key'].x}}", "a.output.keys has no 'no key'; did you mean 'a key'?"),
         ("{{a.output.text.x}}", "a.output.text is a string, and has no 'x'"),
         ("{{a.output.null.x}}", "a.output.null is null, and has no 'x'"),
-        ("{{a.output.n.x}}", "a.output.n is 3, and has no 'x'"),
+        ("{{a.output.n.x}}", "a.output.n is a number, and has no 'x'"),
         ("{{a.output.empty.x}}", "a.output.empty has no 'x'"),
         ("{{a.output.empty[" + repr("x" * 101) + "]}}", None),
         ("{{nodes['a'].output.txt}}", "nodes['a'].output has no 'txt'; did you mean 'text'?"),

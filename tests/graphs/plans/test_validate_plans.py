@@ -51,12 +51,12 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"transitions": [{"to": "c"}]}, "transitions[0].to: unknown node 'c'; write one of a, b"),
         ({"transitions": [{}]}, "transitions[0].to: is missing: the id of the node that runs next"),
         ({"transitions": [{"to_node_id": 5}]}, "transitions[0].to_node_id: write a string, not 5"),
-        ({"transitions": [{"to": "b", "priority": True}]}, "transitions[0].priority: write a whole number, not true"),
-        ({"transitions": {"to": "b"}}, "transitions: write a list, not an object"),
+        ({"transitions": [{"to": "b", "priority": True}]}, "transitions[0].priority: write a whole number, not True"),
+        ({"transitions": {"to": "b"}}, "transitions: write a list, not a dict"),
         ({"transitions": [5]}, "transitions[0]: write a mapping, not 5"),
         ({"trigger_rule": "all_sucess"}, "trigger_rule: unknown value 'all_sucess'; did you mean 'all_success'?"),
         ({"timeout_ms": 0}, "timeout_ms: write more than 0, not 0"),
-        ({"timeout_ms": True}, "timeout_ms: write a number, not true"),
+        ({"timeout_ms": True}, "timeout_ms: write a number, not True"),
         ({"retry_policy": {"max_retries": "3"}}, "retry_policy.max_retries: write a number of at least 0, not '3'"),
         ({"retry_policy": {"initial_delay_ms": -5}}, "retry_policy.initial_delay_ms: write a number of at least 0, not -5"),
         ({"retry_policy": {"jitter_fraction": "x"}}, "retry_policy.jitter_fraction: write a number of at least 0, not 'x'"),
@@ -75,11 +75,11 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"circuit": {"name": "c", "open_for": -5}}, "circuit.open_for: write at least 0, not -5"),
         ({"circuit": 5}, "circuit: write a circuit's name, or an object with its name, not 5"),
         ({"effect": "externl"}, "effect: 'externl' is not a kind of effect; did you mean 'external'?"),
-        ({"effect": {"key": "k"}}, "effect: null is not a kind of effect; write one of conditional, external, idempotent"),
+        ({"effect": {"key": "k"}}, "effect: None is not a kind of effect; write one of conditional, external, idempotent"),
         ({"cache": {"ttl": -1}}, "cache.ttl: write more than 0, not -1"),
         ({"cache": "yes"}, "cache: write true, false, or an object with ttl and key, not 'yes'"),
         ({"input": 5}, "input: write a mapping, not 5"),
-        ({"input": {"x": {1, 2}}}, "input.x: write a JSON value, not a set"),
+        ({"input": {"x": {1, 2}}}, "input.x: write a JSON value, not {1, 2}"),
         ({"input": {1: 2}}, "input: 1 is not a key: write a string"),
         ({"input": {"x": float("inf")}}, "input.x: write a finite number, not inf"),
         ({"input": {"a key": ["{{"]}}, "input['a key'][0]: these braces are not a valid template: unexpected 'end of template'; to write literal braces: {{ \"{{\" }}"),
@@ -112,9 +112,9 @@ def test_one_mistake_in_words(fields: dict[str, Any], says: str) -> None:
     [
         (
             "a b",
-            "'a b' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'a_b'",
+            "'a b' is not a valid id: use letters, digits, _ and -, not - at the beginning; write 'a_b'",
         ),
-        ("-", "'-' is not a valid id: use letters, digits, _ and -, but do not begin with -"),
+        ("-", "'-' is not a valid id: use letters, digits, _ and -, not - at the beginning"),
         ("x" * 101, f"'{'x' * 59}…' is too long: an id has at most 100 characters"),
         ("state", "'state' has a special meaning in templates: write another id, such as 'state_1'"),
         ("ﬁle", "'\\ufb01le' has look-alike characters: write 'file'"),
@@ -146,7 +146,7 @@ def test_the_plans_own_fields(fields: dict[str, Any], says: str) -> None:
     [
         ({}, "tasks: is missing: the list of the plan's nodes"),
         ({"tasks": []}, "tasks: is empty: write at least one node"),
-        ({"tasks": {"a": 1}}, "tasks: write a list of nodes, not an object"),
+        ({"tasks": {"a": 1}}, "tasks: write a list of nodes, not a dict"),
         ({"tasks": [5]}, "tasks[0]: write a node, an object with id and type, not 5"),
         ({"tasks": [{"id": "a"}]}, "tasks[0].type: is missing: the name of the action to run"),
         ({"tasks": [{"id": "a", "kind": 5}]}, "tasks[0].kind: write a string, not 5"),
@@ -189,7 +189,7 @@ def test_every_mistake_at_once_and_none_hides_another() -> None:
         "tasks[2].input.p: {{ missing.output }}: unknown node 'missing'; write one of a, b c",
         "tasks[3].id: is missing: the node's id, also in templates: letters, digits, _ and -",
         "tasks[4].input.p: write a finite number, not nan",
-        "tasks[4].id: 'b c' is not a valid id: use letters, digits, _ and -, but do not begin with -; write 'b_c'",
+        "tasks[4].id: 'b c' is not a valid id: use letters, digits, _ and -, not - at the beginning; write 'b_c'",
         "tasks[4].retry_policy.attempts: write at least 1, not 0",
         "tasks[4].handles_error[0]: unknown node 'q'; write one of a, b c",
     ]
@@ -237,8 +237,8 @@ def test_nodes_written_in_python_are_looked_at_too() -> None:
     right = Node(id="a", type="x", condition=path("x") > 1, on_success=("b",))
     assert told(right, Node(id="b", type="x")) == []
     assert told(right) == ["tasks[0].on_success[0]: unknown node 'b'; write one of a"]
-    assert told(Node(id="a", type="x", input={"p": {1}})) == [
-        "tasks[0].input.p: write a JSON value, not a set"
+    assert told(Node(id="a", type="x", input={"p": {1, 2}})) == [
+        "tasks[0].input.p: write a JSON value, not {1, 2}"
     ]
     assert told(right, node("b"), bounds=Plan(tasks=[node("a")]).bounds) == []
 
@@ -315,7 +315,7 @@ def test_corners() -> None:
     assert one(input={"p": "{{b.output}} {{b.output}}"}) == [
         "tasks[0].input.p: 'b' may not have ended when 'a' runs: add 'b' to depends_on"
     ]
-    assert told(node("a"), name={1}) == ["name: write a JSON value, not a set"]
+    assert told(node("a"), name={1, 2}) == ["name: write a JSON value, not {1, 2}"]
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -331,7 +331,7 @@ def test_corners() -> None:
         read_plan({"tasks": [node("c", wrong=1)]}, actions=Actions(), inputs={})
     own = {"type": "exists", "path": "x", "source_task": "a"}
     assert read_plan({"tasks": [node("a", condition=own)]}, inputs={})
-    assert told(node("a"), name=None) == ["name: write a string, not null"]
+    assert told(node("a"), name=None) == ["name: write a string, not None"]
     assert read_plan({"tasks": [node("a")], "intent": "é"}).intent == "é"
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.secrets.redact import redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, FailureReason
@@ -17,7 +18,6 @@ from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
 from prefect_resilience.graphs.plans.lookups import TemplateView
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
 from prefect_resilience.graphs.plans.node_states import name_some
-from prefect_resilience.graphs.plans.reading.mistakes import quote
 from prefect_resilience.graphs.plans.result import NodeResult, partial_results
 from prefect_resilience.graphs.plans.routes import with_errors
 from prefect_resilience.graphs.plans.templates import render
@@ -63,7 +63,7 @@ class Preparation:
         """The items of a fan-out."""
         items = self._render(node, cast(FanOut, node.map).over, self._view(seen, {}), "map.over")
         if not isinstance(items, list | tuple):
-            raise ValueError(f"map.over must be a list, not {quote(items)}")
+            raise ValueError(f"map.over must be a list, not {shortly(items)}")
         return cast("Sequence[Any]", items)
 
     def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> TemplateView:

@@ -63,7 +63,7 @@ class Run:
         self._preparation = Preparation(factory, self.results, self.errors, inputs, self.logger)
         self.outputs: dict[str, Any] = {}
         self.routed_by: dict[str, list[str]] = {}
-        self.arrows: dict[str, EndedRun] = {}
+        self.task_run_ids: dict[str, UUID] = {}
         self.injected: dict[str, int] = {}
         self.overdue: str | None = None
         self._steps: deque[ScheduleStep] = deque()
@@ -113,7 +113,7 @@ class Run:
     def _skip(self, skip: Skip) -> None:
         node = self.nodes[skip.node]
         run = self._record(node, Completed(name="Skipped", message=skip.reason))
-        self._remember_run(node.id, run.id)
+        self.task_run_ids[node.id] = run.id
         self.results[node.id] = NodeResult(status="skipped", reason=skip.reason, task_run_id=str(run.id))
 
     def _begin(self, node: Node) -> None:
@@ -155,8 +155,8 @@ class Run:
             self._join(branches)
 
     def _submit(self, job: Job) -> None:
-        arrows = [self.arrows[name] for name in self._upstream(job.node) if name in self.arrows]
         node = job.node
+        arrows = [EndedRun(run, self.flow_run_id) for run in self._upstream(node)]
         handled = bool(node.on_failure or self.handlers.get(node.id))
         try:
             with caller_checks_failures() if handled else nullcontext():
@@ -172,15 +172,13 @@ class Run:
         self._running[future.task_run_id] = job
         future.add_done_callback(self._inbox.put)
 
-    def _upstream(self, node: Node) -> list[str]:
-        """The nodes before this one, for the arrows in the UI."""
-        return [*node.depends_on, *self.routed_by.get(node.id, ())][:MOST_ARROWS]
-
-    def _after(self, node: Node) -> list[UUID]:
-        return [self.arrows[name].task_run_id for name in self._upstream(node) if name in self.arrows]
+    def _upstream(self, node: Node) -> list[UUID]:
+        """The task runs of the nodes before this one, for the arrows in the UI."""
+        names = [*node.depends_on, *self.routed_by.get(node.id, ())][:MOST_ARROWS]
+        return [self.task_run_ids[name] for name in names if name in self.task_run_ids]
 
     def _record(self, node: Node, state: State, **known: Any) -> TaskRun:
-        return outcomes.record_run(node, state, self._after(node), self.flow_run_id, **known)
+        return outcomes.record_run(node, state, self._upstream(node), self.flow_run_id, **known)
 
     def _next(self, deadline: float | None) -> PrefectFuture[Any] | None:
         """The next task run that ends; None if the plan times out first."""
@@ -259,17 +257,13 @@ class Run:
             task_run_id=None if run_id is None else str(run_id),
         )
         if run_id is not None:
-            self._remember_run(node.id, run_id)
+            self.task_run_ids[node.id] = run_id
         if error is None:
             self.outputs[node.id] = outcome.value
         else:
             self.errors[node.id] = error
         for name in routing.to:
             self.routed_by.setdefault(name, []).append(node.id)
-
-    def _remember_run(self, node_id: str, run_id: UUID) -> None:
-        """Remember a node's task run, for the arrows to later nodes."""
-        self.arrows[node_id] = EndedRun(run_id, self.flow_run_id)
 
     def _inject(self, node: Node, inject: Inject, outcome: NodeOutcome) -> NodeOutcome:
         """Add the nodes that an action returned. The node fails if they cannot be added."""
@@ -354,16 +348,6 @@ class Run:
         if result.status == "failed" and self.schedule.took_over(name):
             return result.model_copy(update={"status": "handled"})
         return result
-
-    @property
-    def percent(self) -> float:
-        """The share of the nodes that have ended."""
-        return round(100 * len(self.results) / len(self.nodes), 1)
-
-    @property
-    def progress(self) -> str:
-        ended, total = f"{len(self.results):,} of {len(self.nodes):,}", f"{len(self._running):,}"
-        return f"{ended} nodes have ended, {total} are running"
 
     def _tell_branching(self, node: Node, routing: Routing) -> None:
         way = ", ".join(routing.to) or "no node"

@@ -16,7 +16,7 @@ from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.graphs.plans.actions import Action, Actions
 from prefect_resilience.graphs.plans.builtin import Nest, common_part, current_nest, locate, nesting
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
-from prefect_resilience.graphs.plans.edge.report import artifact_key, progress_shown, write_report
+from prefect_resilience.graphs.plans.edge.report import write_report
 from prefect_resilience.graphs.plans.edge.runner import Run
 from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
 from prefect_resilience.graphs.plans.reading.data import data_of, is_text
@@ -96,7 +96,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     factory.expect(plan.tasks)
     run = Run(plan, factory, {**plan.inputs, **(inputs or {})})
     title = title_of(plan, source)
-    with nesting(nest), progress_shown(f"{artifact_key(title)}-progress", run):
+    with nesting(nest):
         try:
             result = run.run()
         except PlanFailed as failure:

@@ -16,10 +16,10 @@ from typing import Any, NoReturn, cast
 
 import yaml
 
-from prefect_resilience.base.plain import can_be_written
+from prefect_resilience.base.plain import can_be_written, shortly
 from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import without_comments
-from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, Wrong, quote, shorten
+from prefect_resilience.graphs.plans.reading.mistakes import Mistake, Place, PlanError, Wrong, shorten
 
 LARGEST_FILE = 32_000_000
 """Bytes of a plan's file, and characters of its text."""
@@ -137,7 +137,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         for name in data:
             if names.count(name) > 1:
-                data[name] = WrittenTwice(f"{quote(name)} is written more than once: write it once")
+                data[name] = WrittenTwice(f"{shortly(name)} is written more than once: write it once")
     return data
 
 
@@ -213,7 +213,7 @@ class _YamlReader:
             self._add(size, mark)
             return value
         if event.tag is not None:
-            raise _WrongYaml(mark, f"the tag {quote(event.tag)} is not supported: write plain data")
+            raise _WrongYaml(mark, f"the tag {shortly(event.tag)} is not supported: write plain data")
         before = self._count
         self._add(1, mark)
         if isinstance(event, yaml.ScalarEvent):
@@ -239,7 +239,7 @@ class _YamlReader:
         for event in self._parts():
             key = self._value(event, level)
             if not isinstance(key, str):
-                says = f"{quote(key)} is not a key: write a string, in quotes if necessary"
+                says = f"{shortly(key)} is not a key: write a string, in quotes if necessary"
                 raise _WrongYaml(event.start_mark, says)
             pairs.append((key, self._value(next(self._events), level)))
         return _object(pairs)
@@ -280,7 +280,7 @@ def wrong_data(value: Mapping[Any, Any], level: int) -> Iterator[Wrong]:
         parts: Any = cast("Any", data).items() if keyed else enumerate(data)
         for key, part in parts:
             if keyed and not isinstance(key, str):
-                yield place, f"{quote(key)} is not a key: write a string"
+                yield place, f"{shortly(key)} is not a key: write a string"
             elif keyed and not (key.isascii() or can_be_written(key)):
                 yield place, f"has a key with {HALF_LETTER}"
             elif isinstance(part, _HOLDS):
@@ -303,4 +303,4 @@ def _wrong_scalar(value: Any) -> str:
         return "" if math.isfinite(value) else f"write a finite number, not {value}"
     if isinstance(value, int):
         return "is a number with too many digits: write it as a string" if value.bit_length() > 4096 else ""
-    return f"write a JSON value, not {shorten(quote(value))}"
+    return f"write a JSON value, not {shorten(shortly(value))}"

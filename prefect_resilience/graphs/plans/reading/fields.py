@@ -11,8 +11,9 @@ from pydantic import BaseModel, BeforeValidator, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.graphs.plans.reading.mistakes import Wrong, quote, refusal
+from prefect_resilience.graphs.plans.reading.mistakes import Wrong, refusal
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
 
@@ -54,12 +55,12 @@ class RetrySchema:
 def node_id(value: str) -> str:
     """A node's id."""
     if len(value) > LONGEST_ID:
-        raise ValueError(f"{quote(value)} is too long: an id has at most {LONGEST_ID} characters")
+        raise ValueError(f"{shortly(value)} is too long: an id has at most {LONGEST_ID} characters")
     if not ID.fullmatch(value):
         mended = re.sub(r"[^\w-]+", "_", value.strip()).strip("-_")
         write = f"; write {mended!r}" if mended and ID.fullmatch(mended) else ""
         raise ValueError(
-            f"{quote(value)} is not a valid id: use letters, digits, _ and -, but do not begin with -{write}"
+            f"{shortly(value)} is not a valid id: use letters, digits, _ and -, not - at the beginning{write}"
         )
     normal = unicodedata.normalize("NFKC", value)
     if normal != value:
@@ -83,7 +84,7 @@ def names(value: Any) -> Any:
 
 def items(value: Any, form: str = "a list") -> Any:
     if not isinstance(value, list | tuple):
-        raise ValueError(f"write {form}, not {quote(value)}")
+        raise ValueError(f"write {form}, not {shortly(value)}")
     return tuple(cast("list[Any]", value))
 
 
@@ -94,7 +95,7 @@ def over(value: Any) -> Any:
     if isinstance(value, str) and read_template(value).is_one_value:
         return value
     form = "{{load.output.items}}"
-    raise ValueError(f"write a list, or a template that gives one, such as {form}, not {quote(value)}")
+    raise ValueError(f"write a list, or a template that gives one, such as {form}, not {shortly(value)}")
 
 
 def either(model: type[BaseModel], *kinds: type[Any], form: str) -> BeforeValidator:
@@ -105,7 +106,7 @@ def either(model: type[BaseModel], *kinds: type[Any], form: str) -> BeforeValida
             return value
         if isinstance(value, Mapping):
             return model.model_validate(value)
-        raise ValueError(f"write {form}, not {quote(value)}")
+        raise ValueError(f"write {form}, not {shortly(value)}")
 
     return BeforeValidator(read)
 
@@ -117,10 +118,10 @@ def retry_policy(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         value = {"attempts": value}
     if not isinstance(value, Mapping):
-        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {quote(value)}')
+        raise ValueError(f'write an object such as {{"max_retries": 3}}, not {shortly(value)}')
     written = {str(name): part for name, part in cast("Mapping[Any, Any]", value).items()}
     wrong: list[Wrong] = [
-        ((name,), f"write a number of at least 0, not {quote(number)}")
+        ((name,), f"write a number of at least 0, not {shortly(number)}")
         for name, number in written.items()
         if CAMEL_CASE.get(name, name) in ("max_retries", *BACKOFF_SPELLINGS) and not _is_amount(number)
     ]
@@ -139,5 +140,5 @@ def effect(value: Any) -> Any:
     """A kind of effect, or an object with one."""
     kind: Any = cast("Mapping[str, Any]", value).get("kind") if isinstance(value, Mapping) else value
     if value is not None and kind not in EFFECTS:
-        raise ValueError(f"{quote(kind)} is not a kind of effect{nearest(str(kind), EFFECTS)}")
+        raise ValueError(f"{shortly(kind)} is not a kind of effect{nearest(str(kind), EFFECTS)}")
     return cast("Any", value)

@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, NamedTuple, cast
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.plans.model import Bounds, Cache, Execution, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
-from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, Wrong, place_text, quote
+from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, Wrong, place_text
 from prefect_resilience.graphs.plans.templates import is_node, path_mistake, read_template, texts
 
 UNREAD = "\0"
@@ -106,10 +107,10 @@ class Meaning:
     def _of(self, n: int, entry: Entry) -> Iterator[Wrong]:
         """The mistakes of one node: places inside it, and sentences."""
         if self.at.get(entry.id, n) != n:
-            yield ("id",), f"{quote(entry.id)} is already the id of {self._place_of(entry.id)}"
+            yield ("id",), f"{shortly(entry.id)} is already the id of {self._place_of(entry.id)}"
         for edge in edges_of(entry.node):
             if edge.other == entry.id:
-                yield edge.place, _ITSELF[str(edge.place[0])].format(quote(edge.other))
+                yield edge.place, _ITSELF[str(edge.place[0])].format(shortly(edge.other))
             elif edge.other != UNREAD and edge.other not in self.at:
                 yield edge.place, self._unknown(edge.other)
         yield from _doubles(entry.node)
@@ -122,7 +123,7 @@ class Meaning:
         return f"{place}: write another name"
 
     def _unknown(self, name: str) -> str:
-        return f"unknown node {quote(name)}{self.names.suggestion(name)}"
+        return f"unknown node {shortly(name)}{self.names.suggestion(name)}"
 
     def _of_fan_out(self, node: Node) -> Iterator[Wrong]:
         if node.map is None:
@@ -132,7 +133,7 @@ class Meaning:
             says = f"{count:,} items are more than the {self.bounds.fan_out:,} that bounds.fan_out allows"
             yield ("map", "over"), says
         if not re.fullmatch(r"[^\W\d]\w*", item) or len(item) > 100:
-            says = f"{quote(item)} is not a valid name: use letters, digits and _, as in 'document'"
+            says = f"{shortly(item)} is not a valid name: use letters, digits and _, as in 'document'"
             yield ("map", "as"), says
         elif item != "item" and item in RESERVED_IDS:
             yield ("map", "as"), f"{item!r} has a special meaning in templates: write another name"
@@ -171,7 +172,7 @@ class Meaning:
     def _of_input(self, place: Place, name: str) -> Iterator[Wrong]:
         if self.inputs is not None and name not in self.inputs:
             near = self.input_names.suggestion(name)
-            yield place, f"unknown input {quote(name)}{near}; pass it, or declare it in the plan's inputs"
+            yield place, f"unknown input {shortly(name)}{near}; pass it, or declare it in the plan's inputs"
 
     def _in_order(self) -> Iterator[Wrong]:
         """Cycles, and outputs that are used before they exist."""
@@ -187,7 +188,7 @@ class Meaning:
             yield place, self._circle(cycle)
         early = order.not_before({(use.used, use.user) for use in self.uses if use.used != use.user})
         for use in dict.fromkeys(self.uses):
-            used, user = (quote(self.entries[n].id) for n in (use.used, use.user))
+            used, user = (shortly(self.entries[n].id) for n in (use.used, use.user))
             says = ""
             if use.used == use.user and not use.itself:
                 says = f"{user} uses its own output, which does not exist before it has run"
@@ -199,7 +200,7 @@ class Meaning:
     def _circle(self, cycle: Sequence[int]) -> str:
         ids = [self.entries[n].id for n in cycle]
         shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
-        return f"{quote(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
+        return f"{shortly(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
 
 
 _ITSELF = {
@@ -231,7 +232,7 @@ def _doubles(node: Node) -> Iterator[Wrong]:
         yield ("retries",), "cannot be combined with a retry_policy: leave it out"
     for n, way in enumerate(node.transitions):
         if way.from_node_id not in (None, node.id):
-            says = f"{quote(way.from_node_id)} is another node: write the transition there, or leave this out"
+            says = f"{shortly(way.from_node_id)} is another node: write the transition there"
             yield ("transitions", n, "from_node_id"), says
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import closest, mend
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.conditions.model import validation_error
@@ -68,24 +69,6 @@ def shorten(text: str, length: int = 80) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def quote(value: object, length: int = 60) -> str:
-    """A value for a message: short, and cheap to make even for a large value."""
-    if isinstance(value, str):
-        short = shorten(value, length)
-        return repr(value) if short == value else f"'{short}'"
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if value is None or value is True or value is False:
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a very long number"
-    if isinstance(value, int | float):
-        return repr(value)
-    return f"a {type(value).__name__}"
-
-
 LONGEST = 100
 MOST_COMPARED = 500
 MOST_LISTED = 12
@@ -107,7 +90,7 @@ class Names:
             self._left -= len(self._right)
             near = closest(wrong.casefold(), [*self._right])
             if near is not None:
-                return f"; did you mean {quote(self._right[near])}?"
+                return f"; did you mean {shortly(self._right[near])}?"
         if 0 < len(self._right) <= MOST_LISTED:
             return f"; write one of {', '.join(shorten(name) for name in sorted(self._right.values()))}"
         return ""
@@ -133,7 +116,7 @@ def inside(place: str, key: Any) -> str:
         return f"{place}[{key}]"
     if isinstance(key, str) and re.fullmatch(r"[\w-]+", key):
         return f"{place}.{key}" if place else key
-    return f"{place}[{quote(key, 40)}]"
+    return f"{place}[{shortly(key, 40)}]"
 
 
 def placed(wrong: Iterable[Wrong], data: Any) -> list[Mistake]:
@@ -198,10 +181,10 @@ def _sentence(
             meaning = (field.description or "").rstrip(".") if field else ""
             return f"is missing: {meaning[:1].lower()}{meaning[1:]}" if meaning else "is missing"
         case "model_type" | "model_attributes_type":
-            return f"write a mapping, not {quote(error['input'])}"
+            return f"write a mapping, not {shortly(error['input'])}"
         case _:
             says, _, _ = shorten(mend(error), 300).partition(", as in ")
-            return f"{says}, not {quote(error['input'])}" if says.startswith("write ") else says
+            return f"{says}, not {shortly(error['input'])}" if says.startswith("write ") else says
 
 
 PARTS: dict[str, type[BaseModel]] = {

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import ValidationError
 
+from prefect_resilience.base.plain import shortly
 from prefect_resilience.graphs.plans.model import (
     Bounds,
     Cache,
@@ -40,7 +41,6 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
     PlanError,
     Wrong,
     placed,
-    quote,
     sentences_of,
 )
 from prefect_resilience.graphs.plans.templates import references
@@ -73,7 +73,7 @@ def read_plan(
     if isinstance(source, str | Path):
         source = data_of(source)
     elif not isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        says = f"write a plan, its data, a file's path, or a string of JSON or YAML, not {quote(source)}"
+        says = f"write a plan, its data, a file's path, or a string of JSON or YAML, not {shortly(source)}"
         raise PlanError([Mistake(name, says)])
     return _plan_of(source, actions, inputs, name)
 
@@ -107,7 +107,7 @@ def read_fields(
 ) -> dict[str, Any]:
     """The values of a plan's fields. Raises `PlanError` with every mistake."""
     if not isinstance(data, Mapping):
-        says = f"a plan is an object with its nodes in 'tasks', not {quote(data)}"
+        says = f"a plan is an object with its nodes in 'tasks', not {shortly(data)}"
         raise PlanError([Mistake("", says)], source)
     fields = {**cast("Mapping[Any, Any]", data)}
     tasks: Any = fields.pop("tasks", None)
@@ -144,7 +144,7 @@ def _wrong_list(is_written: bool, tasks: Any, bounds: Bounds) -> str:
     if isinstance(tasks, WrittenTwice):
         return str(tasks)
     if not isinstance(tasks, list | tuple):
-        return f"write a list of nodes, not {quote(tasks)}"
+        return f"write a list of nodes, not {shortly(tasks)}"
     count = len(cast("list[Any]", tasks))
     if count > bounds.nodes:
         return f"{count:,} nodes are more than the {bounds.nodes:,} that bounds.nodes allows"
@@ -170,7 +170,7 @@ def _read_node(raw: Any, place: tuple[str, int]) -> tuple[Entry, list[Wrong]]:
     elif isinstance(raw, Mapping):
         node, wrong = _read(Node, cast("Mapping[Any, Any]", raw), 2, id="_", type="_")
     else:
-        says = f"write a node, an object with id and type, not {quote(raw)}"
+        says = f"write a node, an object with id and type, not {shortly(raw)}"
         node, wrong = Node(id="_", type="_"), [((), says)]
     name = raw.id if isinstance(raw, Node) else cast("Any", raw).get("id") if isinstance(raw, Mapping) else ""
     entry = Entry(name if isinstance(name, str) else "", place, node, not wrong)
@@ -223,7 +223,7 @@ def _take_transitions(
             yield ("transitions", n, "from_node_id"), "is missing: the node that the transition leaves"
         elif source not in numbers:
             near = Names(numbers).suggestion(source)
-            yield ("transitions", n, "from_node_id"), f"unknown node {quote(source)}{near}"
+            yield ("transitions", n, "from_node_id"), f"unknown node {shortly(source)}{near}"
         else:
             at = numbers[source]
             node = entries[at].node
@@ -248,9 +248,13 @@ def _together(
     """The mistakes of all nodes together, and those that the actions find."""
     yield from Meaning(entries, bounds, cast("Any", inputs)).mistakes()
     if actions is not None:
-        for entry in entries:
-            if entry.whole:
-                yield from (((*entry.place, *place), says) for place, says in actions.mistakes(entry.node))
+        yield from _of_actions(entries, actions)
+
+
+def _of_actions(entries: Sequence[Entry], actions: CheckedActions) -> Iterator[Wrong]:
+    for entry in entries:
+        if entry.whole:
+            yield from (((*entry.place, *place), says) for place, says in actions.mistakes(entry.node))
 
 
 def read_added(
@@ -272,7 +276,7 @@ def read_added(
     earlier = [Entry(name, (), Node.model_construct(id=name, type="_"), True) for name in nodes]
     whole = [_after(entry, by, ended) if entry.whole else entry for entry, _ in read]
     wrong += Meaning([*earlier, *whole], plan.bounds).mistakes()
-    wrong += _together([entry for entry, _ in read], plan.bounds, None, actions)
+    wrong += _of_actions([entry for entry, _ in read], actions)
     if wrong:
         raise PlanError(placed(wrong, {"inject": inject.nodes}), f"the Inject of {by!r}")
     return [entry.node for entry, _ in read]

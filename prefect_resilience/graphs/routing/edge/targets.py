@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, cast, runtime_checkable
+from uuid import UUID
 
 from prefect.client.schemas.objects import State, StateDetails
 from prefect.flows import Flow
@@ -241,7 +242,7 @@ def _collected(chunks: Any) -> list[Any]:
     return asyncio.run(collect())
 
 
-def following(runs: list[Any]) -> tuple[State[Any], ...]:
+def following(runs: Sequence[UUID]) -> tuple[State[Any], ...]:
     """States for `wait_for`, for arrows from these task runs in the UI, also from failed ones."""
     return tuple(Completed(data=True, state_details=StateDetails(task_run_id=run)) for run in runs)
 
