@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from prefect_resilience import ErrorCategory as C
-from tests.errors.sdks.model import Act, Case, Expected, constructed
+from tests.errors.sdks.model import Act, Case, Expected, Situations, constructed, of
 from tests.errors.sdks.service import Service
 
 BY_CLASS: dict[tuple[str, str], dict[str, C]] = {
@@ -116,115 +116,96 @@ def praw(_: Service) -> object:
     return made.RequestException(requests.ConnectionError("refused"), (), {})
 
 
-BY_CODE: list[tuple[str, str, Act, Expected]] = [
-    ("neo4j", "deadlock", neo4j("Neo.TransientError.Transaction.DeadlockDetected"), Expected(C.UNAVAILABLE)),
-    ("neo4j", "unauthorized", neo4j("Neo.ClientError.Security.Unauthorized"), Expected(C.AUTH)),
-    ("neo4j", "not a leader", neo4j("Neo.ClientError.Cluster.NotALeader"), Expected(C.UNAVAILABLE)),
-    ("neo4j", "constraint", neo4j("Neo.ClientError.Schema.ConstraintValidationFailed"), Expected(C.CONFLICT)),
-    ("neo4j", "syntax", neo4j("Neo.ClientError.Statement.SyntaxError"), Expected(C.INVALID)),
-    (
-        "neo4j",
-        "too many wrong passwords",
-        neo4j("Neo.ClientError.Security.AuthenticationRateLimit"),
-        Expected(C.RATE_LIMIT),
-    ),
-    ("trino", "syntax", trino("USER_ERROR", "SYNTAX_ERROR"), Expected(C.INVALID)),
-    ("trino", "denied", trino("USER_ERROR", "PERMISSION_DENIED"), Expected(C.AUTH)),
-    (
-        "trino",
-        "memory",
-        trino("INSUFFICIENT_RESOURCES", "EXCEEDED_LOCAL_MEMORY_LIMIT"),
-        Expected(C.RESOURCE_EXHAUSTED),
-    ),
-    ("trino", "queue is full", trino("INSUFFICIENT_RESOURCES", "QUERY_QUEUE_FULL"), Expected(C.RATE_LIMIT)),
-    ("trino", "starting up", trino("INTERNAL_ERROR", "SERVER_STARTING_UP"), Expected(C.UNAVAILABLE)),
-    ("trino", "internal", trino("INTERNAL_ERROR", "GENERIC_INTERNAL_ERROR"), Expected(C.SERVER_ERROR)),
-    ("trino", "503", constructed("trino.exceptions.Http503Error", "error 503"), Expected(C.UNAVAILABLE)),
-    ("trino", "429", constructed("trino.exceptions.HttpError", "error 429: slow"), Expected(C.RATE_LIMIT)),
-    ("cassandra-driver", "no host available", unreachable, Expected(C.NETWORK)),
-    ("cassandra-driver", "timed out", constructed("cassandra.OperationTimedOut"), Expected(C.TIMEOUT)),
-    ("cassandra-driver", "unavailable", constructed("cassandra.Unavailable", "x"), Expected(C.UNAVAILABLE)),
-    (
-        "cassandra-driver",
-        "overloaded",
-        constructed("cassandra.protocol.OverloadedErrorMessage", 0x1001, "x", None),
-        Expected(C.UNAVAILABLE),
-    ),
-    *(
-        (
-            "clickhouse-driver",
-            f"code {number}",
-            constructed("clickhouse_driver.errors.ServerException", "x", number),
-            Expected(category),
-        )
-        for number, category in {
-            **{202: C.RATE_LIMIT, 241: C.RESOURCE_EXHAUSTED, 159: C.TIMEOUT, 60: C.NOT_FOUND},
-            **{62: C.INVALID, 516: C.AUTH, 242: C.UNAVAILABLE},
-        }.items()
-    ),
-    (
-        "clickhouse-connect",
-        "code 202",
-        constructed(
-            "clickhouse_connect.driver.exceptions.DatabaseError", "ClickHouse exception, code: 202, x"
+BY_CODE: Situations = {
+    "neo4j": {
+        "deadlock": (neo4j("Neo.TransientError.Transaction.DeadlockDetected"), C.UNAVAILABLE),
+        "unauthorized": (neo4j("Neo.ClientError.Security.Unauthorized"), C.AUTH),
+        "not a leader": (neo4j("Neo.ClientError.Cluster.NotALeader"), C.UNAVAILABLE),
+        "constraint": (neo4j("Neo.ClientError.Schema.ConstraintValidationFailed"), C.CONFLICT),
+        "syntax": (neo4j("Neo.ClientError.Statement.SyntaxError"), C.INVALID),
+        "too many wrong passwords": (neo4j("Neo.ClientError.Security.AuthenticationRateLimit"), C.RATE_LIMIT),
+    },
+    "trino": {
+        "syntax": (trino("USER_ERROR", "SYNTAX_ERROR"), C.INVALID),
+        "denied": (trino("USER_ERROR", "PERMISSION_DENIED"), C.AUTH),
+        "memory": (trino("INSUFFICIENT_RESOURCES", "EXCEEDED_LOCAL_MEMORY_LIMIT"), C.RESOURCE_EXHAUSTED),
+        "queue is full": (trino("INSUFFICIENT_RESOURCES", "QUERY_QUEUE_FULL"), C.RATE_LIMIT),
+        "starting up": (trino("INTERNAL_ERROR", "SERVER_STARTING_UP"), C.UNAVAILABLE),
+        "internal": (trino("INTERNAL_ERROR", "GENERIC_INTERNAL_ERROR"), C.SERVER_ERROR),
+        "503": (constructed("trino.exceptions.Http503Error", "error 503"), C.UNAVAILABLE),
+        "429": (constructed("trino.exceptions.HttpError", "error 429: slow"), C.RATE_LIMIT),
+    },
+    "cassandra-driver": {
+        "no host available": (unreachable, C.NETWORK),
+        "timed out": (constructed("cassandra.OperationTimedOut"), C.TIMEOUT),
+        "unavailable": (constructed("cassandra.Unavailable", "x"), C.UNAVAILABLE),
+        "overloaded": (
+            constructed("cassandra.protocol.OverloadedErrorMessage", 0x1001, "x", None),
+            C.UNAVAILABLE,
         ),
-        Expected(C.RATE_LIMIT),
-    ),
-    ("gql", "GitHub's rate limit", graphql(type="RATE_LIMITED"), Expected(C.RATE_LIMIT)),
-    ("gql", "Shopify's throttle", graphql(extensions={"code": "THROTTLED"}), Expected(C.RATE_LIMIT)),
-    ("gql", "unauthenticated", graphql(extensions={"code": "UNAUTHENTICATED"}), Expected(C.AUTH)),
-    ("gql", "wrong query", graphql(extensions={"code": "GRAPHQL_VALIDATION_FAILED"}), Expected(C.INVALID)),
-    (
-        "python-telegram-bot",
-        "flood control",
-        constructed("telegram.error.RetryAfter", 17),
-        Expected(C.RATE_LIMIT, 17),
-    ),
-    ("python-telegram-bot", "timed out", constructed("telegram.error.TimedOut"), Expected(C.TIMEOUT)),
-    ("python-telegram-bot", "network", constructed("telegram.error.NetworkError", "x"), Expected(C.NETWORK)),
-    ("python-telegram-bot", "blocked", constructed("telegram.error.Forbidden", "blocked"), Expected(C.AUTH)),
-    (
-        "python-gitlab",
-        "503",
-        constructed("gitlab.exceptions.GitlabGetError", "x", response_code=503),
-        Expected(C.UNAVAILABLE),
-    ),
-    ("praw", "connection refused", praw, Expected(C.NETWORK)),
-    (
-        "discord.py",
-        "403",
-        constructed("discord.Forbidden", SimpleNamespace(status=403, reason="r"), "no"),
-        Expected(C.AUTH),
-    ),
-    (
-        "asyncpg",
-        "closed connection",
-        constructed("asyncpg.InterfaceError", "connection is closed"),
-        Expected(C.NETWORK),
-    ),
-    (
-        "ldap3",
-        "bind",
-        constructed("ldap3.core.exceptions.LDAPBindError", "x - invalidCredentials"),
-        Expected(C.AUTH),
-    ),
-    ("docker", "image not found", constructed("docker.errors.ImageNotFound", "x"), Expected(C.NOT_FOUND)),
-    (
-        "pymssql",
-        "connection refused",
-        constructed("pymssql.OperationalError", (20009, b"x")),
-        Expected(C.NETWORK),
-    ),
-    ("pymssql", "deadlock", constructed("pymssql.OperationalError", (1205, b"x")), Expected(C.UNAVAILABLE)),
-    ("PyMySQL", "deadlock", constructed("pymysql.err.OperationalError", 1213, "x"), Expected(C.UNAVAILABLE)),
-    ("PyMySQL", "closed connection", constructed("pymysql.err.InterfaceError", 0, ""), Expected(C.NETWORK)),
-    (
-        "PyMySQL",
-        "packet too large",
-        constructed("pymysql.err.OperationalError", 1153, "x"),
-        Expected(C.OVERFLOW),
-    ),
-]
+    },
+    "clickhouse-driver": {
+        **{
+            f"code {number}": (constructed("clickhouse_driver.errors.ServerException", "x", number), category)
+            for number, category in {
+                202: C.RATE_LIMIT,
+                241: C.RESOURCE_EXHAUSTED,
+                159: C.TIMEOUT,
+                60: C.NOT_FOUND,
+                62: C.INVALID,
+                516: C.AUTH,
+                242: C.UNAVAILABLE,
+            }.items()
+        },
+    },
+    "clickhouse-connect": {
+        "code 202": (
+            constructed(
+                "clickhouse_connect.driver.exceptions.DatabaseError", "ClickHouse exception, code: 202, x"
+            ),
+            C.RATE_LIMIT,
+        ),
+    },
+    "gql": {
+        "GitHub's rate limit": (graphql(type="RATE_LIMITED"), C.RATE_LIMIT),
+        "Shopify's throttle": (graphql(extensions={"code": "THROTTLED"}), C.RATE_LIMIT),
+        "unauthenticated": (graphql(extensions={"code": "UNAUTHENTICATED"}), C.AUTH),
+        "wrong query": (graphql(extensions={"code": "GRAPHQL_VALIDATION_FAILED"}), C.INVALID),
+    },
+    "python-telegram-bot": {
+        "flood control": (constructed("telegram.error.RetryAfter", 17), Expected(C.RATE_LIMIT, 17)),
+        "timed out": (constructed("telegram.error.TimedOut"), C.TIMEOUT),
+        "network": (constructed("telegram.error.NetworkError", "x"), C.NETWORK),
+        "blocked": (constructed("telegram.error.Forbidden", "blocked"), C.AUTH),
+    },
+    "python-gitlab": {
+        "503": (constructed("gitlab.exceptions.GitlabGetError", "x", response_code=503), C.UNAVAILABLE),
+    },
+    "praw": {
+        "connection refused": (praw, C.NETWORK),
+    },
+    "discord.py": {
+        "403": (constructed("discord.Forbidden", SimpleNamespace(status=403, reason="r"), "no"), C.AUTH),
+    },
+    "asyncpg": {
+        "closed connection": (constructed("asyncpg.InterfaceError", "connection is closed"), C.NETWORK),
+    },
+    "ldap3": {
+        "bind": (constructed("ldap3.core.exceptions.LDAPBindError", "x - invalidCredentials"), C.AUTH),
+    },
+    "docker": {
+        "image not found": (constructed("docker.errors.ImageNotFound", "x"), C.NOT_FOUND),
+    },
+    "pymssql": {
+        "connection refused": (constructed("pymssql.OperationalError", (20009, b"x")), C.NETWORK),
+        "deadlock": (constructed("pymssql.OperationalError", (1205, b"x")), C.UNAVAILABLE),
+    },
+    "PyMySQL": {
+        "deadlock": (constructed("pymysql.err.OperationalError", 1213, "x"), C.UNAVAILABLE),
+        "closed connection": (constructed("pymysql.err.InterfaceError", 0, ""), C.NETWORK),
+        "packet too large": (constructed("pymysql.err.OperationalError", 1153, "x"), C.OVERFLOW),
+    },
+}
 
 SERVICE_CASES = [
     *(
@@ -237,5 +218,5 @@ SERVICE_CASES = [
         for (package, module), classes in BY_CLASS.items()
         for name, category in classes.items()
     ),
-    *(Case(*row) for row in BY_CODE),
+    *of(BY_CODE),
 ]
