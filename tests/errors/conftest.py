@@ -17,6 +17,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.errors.sdks.service import Service
+
 HERE = Path(__file__).parent
 
 
@@ -62,43 +64,12 @@ def tls_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.server_close()
 
 
-class Provider:
+class Provider(Service):
     """A real HTTP service that answers every method with the same status, headers and body."""
 
-    def __init__(self) -> None:
-        self.status, self.headers, self.body = 200, {"Content-Type": "application/json"}, b"{}"
-        provider = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                self.send_response(provider.status)
-                for name, value in {**provider.headers, "Content-Length": str(len(provider.body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(provider.body)
-
-            do_GET = do_POST = do_PUT = answer
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
-
-    def says(self, status: int, body: object = None, **headers: str) -> None:
-        self.status = status
-        self.body = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        self.headers = {"Content-Type": "application/json"}
-        self.headers |= {name.replace("_", "-"): value for name, value in headers.items()}
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def says(self, status: int, body: object = None, **headers: str) -> None:  # type: ignore[override]
+        said = body.encode() if isinstance(body, str) else body
+        super().says(status, said, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 @pytest.fixture

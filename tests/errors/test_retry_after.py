@@ -12,15 +12,12 @@ import pytest
 import urllib3
 from botocore.compat import HTTPHeaders
 from botocore.exceptions import ClientError
-from hypothesis import given
-from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from prefect_resilience import Backoff, Retry, classify
 from prefect_resilience.errors.classify.retry_after import (
     duration,
     plain_headers,
-    retry_after_seconds,
     wait_in_text,
     wait_of_value,
 )
@@ -273,22 +270,3 @@ def test_headers_of_any_kind() -> None:
     assert plain_headers(httpx.Headers(expected)) == expected
     for garbage in (None, 7, "text", [1], SimpleNamespace(items=3), SimpleNamespace(items=lambda: 1 / 0)):
         assert plain_headers(garbage) == {}
-
-
-header_values = st.text(max_size=30) | st.floats().map(str) | st.datetimes().map(str) | st.integers().map(str)
-header_names = st.sampled_from([*{name for headers, _, _ in HEADERS for name in dict(headers)}, "x"])
-
-
-@given(st.dictionaries(header_names.map(str.lower), header_values), st.sampled_from([None, 200, 429, 503]))
-def test_a_wait_is_a_number_of_seconds_or_none(headers, status) -> None:
-    for now in (0.0, NOW, 1e12):
-        wait = retry_after_seconds(headers, status=status, now=now)
-        assert wait is None or (math.isfinite(wait) and wait >= 0)
-
-
-@given(
-    st.one_of(st.none(), st.text(), st.integers(), st.floats(), st.timedeltas(), st.datetimes(), st.binary())
-)
-def test_a_value_is_a_number_of_seconds_or_none(value) -> None:
-    wait = wait_of_value(value, NOW)
-    assert wait is None or (math.isfinite(wait) and wait >= 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from prefect_resilience import (
     ErrorBudget,
     Retry,
     dead_letters,
+    error_context,
     get_circuits,
     resilient_flow,
     resilient_task,
@@ -50,11 +52,15 @@ def say(text: str) -> None:
     raise RuntimeError(text)
 
 
+held: list[Any] = []
+"""The states of what was said."""
+
+
 @resilient_flow(dead_letter=True)
 def saying() -> None:
     for entry in CORPUS:
         look(entry["text"])
-        say(entry["text"], return_state=True)
+        held.append(say(entry["text"], return_state=True))
     raise RuntimeError("\n".join(entry["text"] for entry in CORPUS))
 
 
@@ -84,16 +90,27 @@ def with_pictures(text: str) -> str:
     return "\n".join([text, *(base64.b64decode(one).decode() for one in pictures)])
 
 
+def what_a_state_says(state: Any) -> str:
+    error = state.data.result if hasattr(state.data, "result") else state.data
+    context = error_context(state)
+    assert context is not None
+    return "\n".join([str(error), repr(error), *error.__notes__, state.message, context.model_dump_json()])
+
+
 @pytest.mark.timeout(300)
-def test_none_of_the_corpus_is_in_what_is_written(until: Any) -> None:
+def test_none_of_the_corpus_is_in_what_is_written(until: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Each planted text in a task that fails twice and then for good, and whose fallback fails too."""
     began = datetime.now(UTC)
-    run = saying(return_state=True).state_details.flow_run_id
+    with caplog.at_level(logging.DEBUG):
+        final = saying(return_state=True)
+    run = final.state_details.flow_run_id
     count = len(CORPUS)
+    assert count >= 50
 
     def arrived() -> list[dict[str, Any]] | None:
         events = events_since(began)
         named = [event["event"].removeprefix("prefect-resilience.") for event in events]
-        awaited = ("run.failed", "circuit.opened", "dead-letter.created")
+        awaited = ("run.failed", "retry.scheduled", "circuit.opened", "dead-letter.created")
         return (
             events if "budget.burned" in named and all(named.count(one) >= count for one in awaited) else None
         )
@@ -112,6 +129,8 @@ def test_none_of_the_corpus_is_in_what_is_written(until: Any) -> None:
         **{f"artifact {one['key']}": with_pictures(json.dumps(one, ensure_ascii=False)) for one in artifacts},
         **{f"event {one['event']} {one['id']}": json.dumps(one, ensure_ascii=False) for one in events},
         **{f"letter {one.id}": one.model_dump_json() for one in letters},
+        **{f"state {number}": what_a_state_says(state) for number, state in enumerate(held)},
+        "the run's state": final.model_dump_json(exclude={"data"}),
         "circuits": circuits_of(get_circuits(), began),
         "report": made.model_dump_json(),
         "report as markdown": with_pictures(markdown_of(made)),
