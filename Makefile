@@ -96,6 +96,7 @@ check: .venv/.installed-dev ## lint, format, types (strict), the contracts betwe
 bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.overhead
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.cold
+	@-$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.commands  # the bars of the command line
 	@-$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.instructions  # needs perf or valgrind, and says so
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuit_call
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.circuits

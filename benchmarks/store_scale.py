@@ -46,7 +46,7 @@ from prefect_resilience.durable.letters.queue import DeadLetterQueue
 from prefect_resilience.operations.cli import batches as batches_commands
 from prefect_resilience.operations.cli import letters as letters_commands
 from prefect_resilience.operations.cli.options import Answering
-from prefect_resilience.operations.dashboard.reading import Fleet
+from prefect_resilience.operations.dashboard.desk import Desk
 from prefect_resilience.operations.diagnosis.environment import leases
 from prefect_resilience.operations.reports import reading
 from prefect_resilience.operations.reports.api import Period
@@ -129,7 +129,7 @@ def _hint(url: str) -> object:
 
 
 def _glance(url: str) -> None:
-    counted = Fleet(store=url).read_batches()["summary"]["batches"]
+    counted = Desk(store=url).read_batches()["summary"]["batches"]
     assert counted["effects"] == filling.DOUBTS
 
 
@@ -158,7 +158,7 @@ LETTERS: dict[str, tuple[float, Operation]] = {
         CONSTANT,
         lambda url, _: _command(lambda: letters_commands.list_letters(how=Answering(url))),
     ),
-    "letters: counted for the dashboard": (CONSTANT, lambda url, _: Fleet(store=url).read_letters()),
+    "letters: counted for the dashboard": (CONSTANT, lambda url, _: Desk(store=url).read_letters()),
     "letters: counted for the report of a day": (LINEAR, lambda url, _: reading._letters(_day(), [])),
     "letters: purged, a thousandth": (LINEAR, lambda url, number: _purge(url, number)),
 }

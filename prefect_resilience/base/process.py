@@ -8,7 +8,9 @@ fork, so every lock, thread and buffer of a module is declared with one of these
 from __future__ import annotations
 
 import atexit
+import getpass
 import os
+import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -31,6 +33,14 @@ def in_forked_child(action: Action) -> Action:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=action)
     return action
+
+
+def user_of_host() -> str:
+    """The user of this process and the host, as in "ana@worker-1"."""
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"unknown@{socket.gethostname()}"
 
 
 def at_exit(action: Action) -> Action:

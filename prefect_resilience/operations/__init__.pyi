@@ -1,7 +1,7 @@
-from .circuit_changes import CircuitChange as CircuitChange
-from .circuit_changes import change_circuit as change_circuit
-from .circuit_changes import find_circuit as find_circuit
-from .circuit_changes import unknown_circuit as unknown_circuit
+from .fleet_circuits import CircuitChange as CircuitChange
+from .fleet_circuits import change_circuit as change_circuit
+from .fleet_circuits import find_circuit as find_circuit
+from .fleet_circuits import unknown_circuit as unknown_circuit
 from .flows import abandon_batch as abandon_batch
 from .flows import arun_plan as arun_plan
 from .flows import close_task_runs as close_task_runs

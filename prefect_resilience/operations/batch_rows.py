@@ -9,12 +9,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from prefect.settings import get_current_settings
-
+from prefect_resilience.base.edge.current_settings import api_url
 from prefect_resilience.base.text import plural
-from prefect_resilience.durable.batches.decisions import RecoveryReport
+from prefect_resilience.durable.batches.decisions import ApiUnavailable, RecoveryReport
 from prefect_resilience.durable.batches.edge import known
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable, find_runs
 from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
 from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
@@ -95,7 +93,7 @@ def find(
 
     Raises StoreUnavailable.
     """
-    ledger, has_api = open_ledger(store), get_current_settings().api.url is not None
+    ledger, has_api = open_ledger(store), api_url() is not None
     if archived:
         listed = list_batches(archived=True, store=store)
         batches = known.Batches(listed[:limit], BatchCounts(len(listed)), {})
@@ -110,7 +108,8 @@ def find(
         hint = None
         if batch.open and not batch.uncounted and hints:
             hints -= 1
-            hint = hint_of(ledger, batch.batch_id, run=batches.runs.get(batch.batch_id))
+            run = batches.runs.get(batch.batch_id)
+            hint = hint_of(ledger, batch.batch_id, run=run, ask_api=has_api)
         rows.append(BatchRow(batch, names.get(batch.batch_id), hint))
     return BatchList(rows, batches.counts, batches.left_out, tuple(_caveats(batches)))
 
@@ -120,6 +119,8 @@ def _names(batches: known.Batches) -> dict[str, str]:
     names = {run_id: run.name for run_id, run in batches.runs.items()}
     nameless = [batch.batch_id for batch in batches.batches if batch.batch_id not in names]
     if nameless and batches.trouble is None:
+        from prefect_resilience.durable.batches.edge.flow_runs import find_runs
+
         with suppress(ApiUnavailable):
             names |= {batch_id: run.name for batch_id, run in find_runs(nameless).items()}
     return names

@@ -35,7 +35,7 @@ from prefect_resilience.graphs.plans.edge.start import carry_out, title_of
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.result import PlanResult
 from prefect_resilience.guards.circuits.breaker import get_circuits
-from prefect_resilience.operations.circuit_changes import DONE, Action, change_circuit, find_circuit
+from prefect_resilience.operations.fleet_circuits import DONE, Action, change_circuit, find_circuit
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
 from prefect_resilience.operations.tuning.report import headline_of, page_of

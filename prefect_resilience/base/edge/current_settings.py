@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,16 @@ def prefect_home() -> Path:
         return PREFECT_HOME.value()
     except Exception as error:
         raise ConfigurationError(f"Prefect's settings cannot be read: {unclear}: {error}") from error
+
+
+def api_url() -> str | None:
+    """The address of Prefect's API; None if none is configured. Prefect is imported as for its home."""
+    if "prefect" not in sys.modules:
+        with suppress(Unclear):
+            return value_of("URL", "api") or None
+    from prefect.settings import PREFECT_API_URL
+
+    return PREFECT_API_URL.value()
 
 
 def store_url() -> str:

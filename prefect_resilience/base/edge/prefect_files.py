@@ -16,6 +16,10 @@ Values = Mapping[str, Any]
 TEST_MODES = ("TEST_MODE", "UNIT_TEST_MODE", "TESTING_UNIT_TEST_MODE", "TESTING_TEST_MODE")
 
 
+BUILT_IN = {"local": {"PREFECT_API_URL": "http://127.0.0.1:4200/api"}}
+"""Of the profiles that Prefect brings along, the one that sets an address or a folder."""
+
+
 class Unclear(Exception):
     """A file that only Prefect may judge, because it is damaged or holds something unexpected."""
 
@@ -86,7 +90,7 @@ def _inside(values: Any, *tables: str) -> Values:
 
 
 def _profile(dotenv: Values, prefect_toml: Values, pyproject: Values) -> Values:
-    """The settings of the active profile. The profiles that Prefect brings along set no folder."""
+    """The settings of the active profile."""
     if any(os.environ.get(f"PREFECT_{mode}") for mode in TEST_MODES):
         return {}
     home = os.environ.get("PREFECT_HOME")
@@ -99,4 +103,4 @@ def _profile(dotenv: Values, prefect_toml: Values, pyproject: Values) -> Values:
     )
     profiles = _toml(Path(path))
     active = os.environ.get("PREFECT_PROFILE") or profiles.get("active")
-    return _inside(profiles, "profiles", active) if active else {}
+    return _inside({**BUILT_IN, **_inside(profiles, "profiles")}, active) if active else {}

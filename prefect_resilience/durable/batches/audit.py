@@ -7,8 +7,6 @@ marked as cut off.
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Callable
 from typing import Any, Literal
 from uuid import uuid4
@@ -47,14 +45,6 @@ AuditOutcome = Literal[
     "nothing",
     "error",
 ]
-
-
-def user_of_host() -> str:
-    """The user of this host, who acts outside of flow runs."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return f"somebody@{socket.gethostname()}"
 
 
 class AuditEntry(BaseModel, frozen=True):

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 
+from prefect_resilience.base.process import user_of_host
 from prefect_resilience.base.text import sentence_of
-from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.errors.exceptions import ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
@@ -26,18 +26,28 @@ app: App = App(
     help="Operate the resilience of a fleet of Prefect workers: circuits, batches, dead letters, plans.",
     version=lambda: version(PACKAGE),
     help_format="plaintext",
+    help_formatter="plain",  # no tables of rich
     # No --no-... or --empty-... options.
     default_parameter=Parameter(negative=""),
 )
-COMMANDS = {
-    **{"adopt": "adopt:adopt", "batches": "batches:app", "circuits": "circuits:app"},
-    **{"dashboard": "fleet:dashboard", "dead-letters": "letters:app", "doctor": "fleet:doctor"},
-    **{"install": "fleet:install", "plan": "plan:app", "report": "fleet:report_command"},
-    **{"tune": "tune:tune_command", "what-if": "tune:what_if_command"},
-}
-"""The place of each command. It is imported when it is called, and all are for the help of the root."""
-for _name, _place in COMMANDS.items():
-    app.command(f"prefect_resilience.operations.cli.{_place}", name=_name)
+COMMANDS = (
+    ("adopt", "adopt:adopt", "Turn the plain Prefect tasks of a project into resilient tasks."),
+    ("batches", "batches:app", "Show the effects of runs; recover, settle, roll back or abandon them."),
+    ("circuits", "circuits:app", "Show the circuits of a fleet; open, close, disable or reset them."),
+    ("dashboard", "fleet:dashboard", "Show circuits, batches, dead letters and error budgets live."),
+    ("dead-letters", "letters:app", "Show the calls that failed for good, replay them, and purge old ones."),
+    ("doctor", "fleet:doctor", "Check this machine, the Prefect server, the stores and your project."),
+    ("install", "fleet:install", "Install blocks, deployments and automations on the Prefect server."),
+    ("plan", "plan:app", "Run, validate and draw plans."),
+    ("report", "fleet:report_command", "Show retries, failures, fallbacks and recoveries in a period."),
+    ("tune", "tune:tune_command", "Say which numbers of the tasks' policies to change."),
+    ("what-if", "tune:what_if_command", "Replay a period with other options of one task."),
+)
+"""The name of each command, its place, which is imported when it is called, and its line in the help."""
+for _name, _place, _about in COMMANDS:
+    app.command(f"prefect_resilience.operations.cli.{_place}", name=_name, help=_about)
+_about = "Install the completion of bash, zsh or fish."
+app.register_install_completion_command(help=_about)  # pyright: ignore[reportUnknownMemberType]
 
 
 def main() -> NoReturn:
@@ -50,7 +60,7 @@ def main() -> NoReturn:
 
 
 def _exit_code() -> int:
-    with at_a_terminal(recovery.who()) as events:
+    with at_a_terminal(user_of_host()) as events:
         code = _run()
     if events.trouble is not None:
         look.say(f"Done, but the event was not sent: the Prefect API did not accept it ({events.trouble}).")
@@ -59,9 +69,8 @@ def _exit_code() -> int:
 
 def _run() -> int:
     try:
-        if not sys.argv[1:] or sys.argv[1] in ("-h", "--help"):
-            for name in COMMANDS:
-                _ = app[name]
+        if (name := sys.argv[1] if sys.argv[1:] else "") in app and app[name].default_command is not None:
+            app[name].help = None  # the help of this command alone is the docstring of its function
         code = app(
             sys.argv[1:],
             console=look.PipeConsole(),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json as json_text
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from prefect_resilience.base.text import plural
-from prefect_resilience.durable.batches.decisions import RecoveryReport
-from prefect_resilience.durable.batches.edge import known, recovery, settling
-from prefect_resilience.durable.batches.edge.flow_runs import ApiUnavailable
+from prefect_resilience.durable.batches.decisions import ApiUnavailable
+from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.listing import in_order
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
 from prefect_resilience.durable.batches.strategies import Strategy
@@ -35,9 +33,7 @@ _MEANS: dict[str, str] = {
 VERBS = {"compensated": "roll back", "abandoned": "abandon"}
 DONE = ("rescheduled", "compensated", "abandoned", "nothing")
 
-app: App = options.group(
-    "batches", "Show the effects of a batch; recover it, settle effects in doubt, roll it back or abandon it."
-)
+app: App = App(name="batches", version_flags=[])
 
 
 @app.command(name="list")
@@ -119,7 +115,7 @@ def recover(
     if rollback_to is not None:
         return rollback(batch, to=rollback_to, how=how)
     asks = tuple(rows.ACTIONS) if how.force else ("compensated", "abandoned")
-    return _carry_out(how, asks, recovery.recover, batch, strategy, progress=look.say)
+    return _carry_out(how, asks, "recover", batch, strategy, progress=look.say)
 
 
 @app.command
@@ -148,6 +144,8 @@ def settle(
         external_id: With done: its id at the receiver, as in msg-4711.
         force: Also while it seems to be in progress: its process hangs. End that process first.
     """
+    from prefect_resilience.durable.batches.edge import settling
+
     value = _json(result)
     settled: settling.Answer = "not_done" if answer == "not-done" else answer
     with how.at_store() as url:
@@ -179,7 +177,7 @@ def rollback(batch: Id, /, *, to: str | None = None, how: options.Recovering = o
     Args:
         to: Only effects since this savepoint, or since the end of this other batch; all by default.
     """
-    return _carry_out(how, ("compensated",), recovery.recover, batch, "compensate", to=to)
+    return _carry_out(how, ("compensated",), "recover", batch, "compensate", to=to)
 
 
 @app.command
@@ -193,7 +191,7 @@ def abandon(
     Args:
         forget_doubts: Also abandon effects in doubt: a later run of the batch may then do them a second time.
     """
-    return _carry_out(how, ("abandoned",), recovery.abandon, batch, forget_doubts=forget_doubts)
+    return _carry_out(how, ("abandoned",), "abandon", batch, forget_doubts=forget_doubts)
 
 
 @app.command
@@ -235,6 +233,8 @@ def _read(batch: str, url: str) -> BatchStatus:
 
 def _why_nothing(batch: str, url: str) -> str:
     """Why there is no hint, from the state of the run and its effects."""
+    from prefect_resilience.durable.batches.edge import recovery
+
     try:
         report = recovery.recover(batch, dry_run=True, store=url)
     except ApiUnavailable as error:
@@ -245,14 +245,17 @@ def _why_nothing(batch: str, url: str) -> str:
 def _carry_out(
     how: options.Recovering,
     asks: tuple[str, ...],
-    work: Callable[..., RecoveryReport],
+    action: Literal["recover", "abandon"],
     *words: str,
     **options: Any,
 ) -> int:
-    """Plan the work, ask if its action is in `asks`, carry it out and show the report."""
+    """Plan the action, ask if the plan is in `asks`, carry it out and show the report."""
+    from prefect_resilience.durable.batches.edge import recovery
+
     import_from_here()
     with how.at_store() as url:
-        work = partial(work, *words, **options, force=how.force, store=url)
+        chosen = recovery.recover if action == "recover" else recovery.abandon
+        work = partial(chosen, *words, **options, force=how.force, store=url)
         report = work(dry_run=True)
         if report.action in asks and not how.dry_run:
             how.confirm(f"{VERBS.get(report.action, 'recover')} batch {printable(report.batch_id)}")

@@ -14,17 +14,9 @@ from prefect_resilience.base.text import plural, sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.model import CircuitState
-from prefect_resilience.operations import circuit_rows as rows
-from prefect_resilience.operations.circuit_changes import (
-    DONE,
-    Action,
-    CircuitChange,
-    change_circuit,
-    find_circuit,
-)
-from prefect_resilience.operations.circuit_rows import read_circuits
+from prefect_resilience.operations import fleet_circuits as fleet
 from prefect_resilience.operations.cli import look, options
-from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag
+from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag, Limit
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
 Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
@@ -34,27 +26,32 @@ Reason = Annotated[
 
 EVERY = "*"
 
-app: App = options.group("circuits", "Show the circuits of a fleet; open, close, disable or reset them.")
+app: App = App(name="circuits", version_flags=[])
 
 
 @app.command(name="list")
-def list_circuits(*, state: list[CircuitState] | None = None, how: Answering = ANSWERING) -> int:
-    """Show every circuit; those that reject calls come first.
+def list_circuits(
+    *, state: list[CircuitState] | None = None, limit: Limit = 100, how: Answering = ANSWERING
+) -> int:
+    """Show the circuits; those that reject calls come first.
 
     Example: prefect-resilience circuits list --state open --state forced_open
 
     Args:
         state: Only circuits in this state; repeat it for several.
+        limit: The largest number of circuits in the table. With --json, all are printed.
     """
-    fleet = read_circuits(options.store_url(how.store, circuits=True))
-    if not fleet.circuits:
-        return how.answer(
-            [], f"There are no circuits in {fleet.url} yet: a circuit is stored at its first call."
-        )
-    circuits = [circuit for circuit in fleet.circuits if not state or circuit.state in state]
+    with how.at_store(circuits=True) as url:
+        every = fleet.read_circuits(url)
+    if not every:
+        says = f"There are no circuits in {redact(url)} yet: a circuit is stored at its first call."
+        return how.answer([], says)
+    counts_line = fleet.counts_line(every, url)
+    circuits = [circuit for circuit in every if not state or circuit.state in state]
     if not circuits:
-        return how.answer([], f"No circuit is {' or '.join(state or [])}: {fleet.counts_line}.")
-    return how.answer(circuits, look.table(rows.COLUMNS, circuits), fleet.counts_line)
+        return how.answer([], f"No circuit is {' or '.join(state or [])}: {counts_line}.")
+    first = f"The first {limit} of " if len(circuits) > limit else ""
+    return how.answer(circuits, look.table(fleet.COLUMNS, circuits[:limit]), first + counts_line)
 
 
 @app.command
@@ -66,8 +63,8 @@ def show(name: str, /, *, how: Answering = ANSWERING) -> int:
     Args:
         name: The circuit's name, as `circuits list` prints it.
     """
-    fleet = read_circuits(options.store_url(how.store, circuits=True))
-    circuit = find_circuit(name, fleet.circuits, "reset")
+    with how.at_store(circuits=True) as url:
+        circuit = fleet.find_circuit(name, fleet.read_circuits(url), "reset")
     return how.answer(circuit, look.card(circuit))
 
 
@@ -132,17 +129,17 @@ def watch(*, interval: float = 1.0, how: Answering = ANSWERING) -> int:
     """
     if not 0.05 <= interval <= 86_400:
         raise ConfigurationError(f"--interval {interval:g} must be 0.05 seconds to a day, as in 2")
-    url = options.store_url(how.store, circuits=True)
     # Ctrl-C is the normal way to end it.
     with suppress(KeyboardInterrupt):
         while True:
             try:
-                fleet = read_circuits(url)
+                with how.at_store(circuits=True) as url:
+                    circuits = fleet.read_circuits(url)
                 if how.json:
-                    look.as_json(fleet.circuits, indent=None)
+                    look.as_json(circuits, indent=None)
                 else:
                     look.stdout().clear()
-                    look.show(look.table(rows.COLUMNS, fleet.circuits), fleet.counts_line)
+                    look.show(look.table(fleet.COLUMNS, circuits), fleet.counts_line(circuits, url))
             except StoreUnavailable as error:
                 look.say(sentence_of(error))
             sleep(interval)
@@ -150,7 +147,7 @@ def watch(*, interval: float = 1.0, how: Answering = ANSWERING) -> int:
 
 
 def _act(
-    action: Action,
+    action: fleet.Action,
     name: str,
     how: Asking,
     reason: str,
@@ -161,26 +158,26 @@ def _act(
     if action in ("open", "disable") and not reason.strip():
         raise ConfigurationError('--reason is empty: write a reason, as in --reason "the provider is down"')
     moment = None if until is None else options.until(until, datetime.now().astimezone())
-    changes: list[CircuitChange] = []
+    changes: list[fleet.CircuitChange] = []
     with how.at_store(circuits=True) as url:
-        circuits = {circuit.name: circuit for circuit in read_circuits(url).circuits}
+        circuits = {circuit.name: circuit for circuit in fleet.read_circuits(url)}
         if name == EVERY and not circuits:
             return how.answer([], f"There are no circuits in {redact(url)} yet: nothing to {action}.")
         chosen = [name] if name in circuits else [other for other in circuits if fnmatchcase(other, name)]
         if not chosen:
             is_name = not any(mark in name for mark in "*?[")
-            find_circuit(name, circuits.values(), action, create and is_name)
+            fleet.find_circuit(name, circuits.values(), action, create and is_name)
             chosen = [name]
         if chosen != [name]:
             deed = f"{action} {plural(len(chosen), 'circuit')} for the whole fleet"
-            how.confirm(deed, rows.FEW, [circuits[other] for other in chosen], len(chosen))
+            how.confirm(deed, fleet.FEW, [circuits[other] for other in chosen], len(chosen))
         try:
             for other in chosen:
-                after = change_circuit(other, action, reason, moment, url)
-                changes.append(CircuitChange(name=other, before=circuits.get(other), after=after))
+                after = fleet.change_circuit(other, action, reason, moment, url)
+                changes.append(fleet.CircuitChange(name=other, before=circuits.get(other), after=after))
         finally:
             # If the store fails in between, show the changes before that.
             if changes or how.json:
-                number = f"{plural(len(changes), 'circuit')} {DONE[action]} for the whole fleet."
-                how.answer(changes, look.table(rows.CHANGES, changes), number)
+                number = f"{plural(len(changes), 'circuit')} {fleet.DONE[action]} for the whole fleet."
+                how.answer(changes, look.table(fleet.CHANGES, changes), number)
     return 0

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.markup import escape
-from rich.progress import Progress as ProgressBar
 
 from prefect_resilience.base.text import plural
-from prefect_resilience.durable.letters.edge import operations
 from prefect_resilience.durable.letters.edge.known import check_task, queue_of
-from prefect_resilience.durable.letters.edge.replay import Replaying
+from prefect_resilience.durable.letters.edge.selection import choose
 from prefect_resilience.durable.letters.model import Status
 from prefect_resilience.durable.letters.report import LetterOutcome, Progress
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -48,9 +45,7 @@ LEFT_TO_RUNS = (
     "After it has ended, replay the letters that are still waiting."
 )
 
-app: App = options.group(
-    "dead-letters", "Show the calls that failed for good, replay them, and purge old ones."
-)
+app: App = App(name="dead-letters", version_flags=[])
 
 
 @app.command(name="list")
@@ -139,11 +134,14 @@ def replay(
     """
     if not letters and not (all or task or since or status):
         raise ConfigurationError("choose the letters to replay: by ids, --task, --since, --status or --all")
+    from prefect_resilience.durable.letters.edge import operations
+    from prefect_resilience.durable.letters.edge.replay import Replaying
+
     values = replay_values(set or [], set_env or [])
     import_from_here()
     with how.at_store() as url:
         queue = queue_of(url)
-        chosen = operations.choose(queue, letters or None, status, task, _since(since), limit)
+        chosen = choose(queue, letters or None, status, task, _since(since), limit)
         if not chosen:
             return how.answer([], "No matching dead letters, so there is nothing to replay.")
         if len(chosen) > 1 and not how.dry_run:
@@ -218,6 +216,9 @@ def replay_values(texts: Iterable[str], from_environment: Iterable[str]) -> dict
 @contextmanager
 def _bar(hidden: bool) -> Generator[Progress, None, None]:
     """A progress bar on stderr, only in a terminal."""
+    from rich.markup import escape
+    from rich.progress import Progress as ProgressBar
+
     console = look.stderr()
     hidden = hidden or not (console.is_terminal and console.is_interactive)
     with ProgressBar(console=console, transient=True, redirect_stdout=False, disable=hidden) as bar:

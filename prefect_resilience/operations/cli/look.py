@@ -18,7 +18,6 @@ from typing import Any, TextIO, cast
 from pydantic_core import to_jsonable_python
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
-from rich.prompt import Confirm
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -268,6 +267,8 @@ def confirm(deed: str, columns: Columns | None = None, items: Sequence[Any] = ()
         console.print(table(columns, items[:ASKED_ABOUT]))
     if number > ASKED_ABOUT:
         console.print(f"  and {number - ASKED_ABOUT:,} more")
+    from rich.prompt import Confirm
+
     try:
         is_confirmed = Confirm.ask(f"{sentence_of(deed)}?", console=console)
     except (EOFError, KeyboardInterrupt):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
-from cyclopts import App, Parameter, validators
+from cyclopts import Parameter, validators
 from pydantic_core import from_json
 from rich.console import RenderableType
 
@@ -113,11 +113,6 @@ class Recovering(Planning):
 
 
 ANSWERING, ASKING, PLANNING, RECOVERING = Answering(), Asking(), Planning(), Recovering()
-
-
-def group(name: str, about: str) -> App:
-    """The app of a group of commands."""
-    return App(name=name, help=about, help_format="plaintext", version_flags=[])
 
 
 def pairs(option: str, texts: Iterable[str], example: str) -> dict[str, str]:

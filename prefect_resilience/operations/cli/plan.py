@@ -63,7 +63,7 @@ OF_THE_API = ("Failed to reach API", "Timed out while attempting to connect")
 PATIENCE = 90
 """Seconds for an API that is started for one run: on a busy machine, its database takes more than 20 s."""
 
-app: App = options.group("plan", "Run, validate and draw plans.")
+app: App = App(name="plan", version_flags=[])
 
 
 @app.command

@@ -31,8 +31,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from prefect_resilience.base.text import sentence_of
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.operations.dashboard.orders import Desk, PageAnswer
-from prefect_resilience.operations.dashboard.reading import Fleet, Hub
+from prefect_resilience.operations.dashboard.desk import Desk, Hub, PageAnswer
 
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 TOKEN_HEADER = "x-resilience-token"
@@ -107,8 +106,8 @@ def make_app(
     `circuits`, `store`: URLs of the fleet's stores, None for the configured ones. `places`: their description
     on the page.
     """
-    hub = Hub(Fleet(circuits, store))
     desk = Desk(circuits, store)
+    hub = Hub(desk)
 
     async def page(_: Request) -> Response:
         ui = PREFECT_UI_URL.value() or ""

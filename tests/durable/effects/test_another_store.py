@@ -16,7 +16,7 @@ from prefect_resilience.durable.batches.edge.marks import flow_run_of_name
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.effects import Effect, abandon, batch, batch_status, recover, reopen, rollback, settle
 from prefect_resilience.operations import abandon_batch, recover_batch, settle_effect
-from prefect_resilience.operations.dashboard.orders import Desk
+from prefect_resilience.operations.dashboard.desk import Desk
 from prefect_resilience.stores.base import scan_all
 from tests.durable.letters import shop
 from tests.prefect_runs import until

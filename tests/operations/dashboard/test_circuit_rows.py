@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
-from prefect_resilience.operations.circuit_rows import headline as circuits_headline
-from prefect_resilience.operations.circuit_rows import page_row, summary
-from prefect_resilience.operations.dashboard.reading import headline
+from prefect_resilience.operations.dashboard.desk import headline
+from prefect_resilience.operations.fleet_circuits import headline as circuits_headline
+from prefect_resilience.operations.fleet_circuits import page_row, summary
 
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
 

@@ -14,7 +14,7 @@ from prefect_resilience import CircuitBreaker, get_circuits
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.effects import batch_status
-from prefect_resilience.operations.dashboard import reading
+from prefect_resilience.operations.dashboard import desk
 from prefect_resilience.operations.dashboard.page import Gate, make_app
 from tests.operations.dashboard.conftest import HOST, Page, browsing, call
 from tests.stores_servers import RedisServer
@@ -116,7 +116,7 @@ async def test_what_an_order_did_is_shown_at_once(
     page: Page, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nothing is read a second time by itself.
-    monkeypatch.setattr(reading, "REST", 1e6)
+    monkeypatch.setattr(desk, "REST", 1e6)
     await page.until(lambda p: p.row("circuits", "orders"))
     await page.browser.post("/circuits", json={"name": "orders", "action": "close"})
     await page.until(lambda p: p.row("circuits", "orders")["state"] == "closed")

@@ -14,7 +14,7 @@ from prefect.client.schemas.sorting import FlowRunSort
 
 from prefect_resilience import dead_letters
 from prefect_resilience.errors.exceptions import ResilienceError
-from prefect_resilience.operations.dashboard.orders import Desk
+from prefect_resilience.operations.dashboard.desk import Desk
 from tests.operations.dashboard.conftest import Page
 from tests.operations.dashboard.shop import invoices
 

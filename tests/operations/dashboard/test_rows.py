@@ -11,7 +11,7 @@ from prefect_resilience.durable.letters.model import Contents, DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations import batch_rows, letter_rows
 from prefect_resilience.operations.batch_rows import BatchList, BatchRow
-from prefect_resilience.operations.dashboard import reading as rows
+from prefect_resilience.operations.dashboard import desk as rows
 from prefect_resilience.operations.letter_rows import CALLS_SHOWN, LONGEST_CALL, page_rows
 from prefect_resilience.operations.tuning.report import LatestAdvice, TuningAdvice
 

@@ -29,7 +29,7 @@ from prefect.states import AwaitingRetry, Crashed, Pending
 from prefect.types._datetime import parse_datetime
 from pydantic import BaseModel
 
-from prefect_resilience.durable.batches.audit import user_of_host
+from prefect_resilience.base.process import user_of_host
 from prefect_resilience.durable.batches.batch import run_id_of
 from prefect_resilience.durable.batches.decisions import FAILED_OR_CRASHED, ApiUnavailable, BatchRun
 from prefect_resilience.durable.batches.edge.marks import PAGE, asking, flow_run_of_name, pages

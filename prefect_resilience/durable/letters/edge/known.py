@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from prefect_resilience.base.edge.current_settings import current_settings, prefect_home
+from prefect_resilience.base.edge.current_settings import api_url, current_settings, prefect_home
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
@@ -239,11 +239,10 @@ def check_task(queue: DeadLetterQueue, task: str | None) -> None:
 
 def _has_run(task: str, unknown: bool) -> bool:
     """Whether the Prefect API knows a run of this task or flow; `unknown` if the API does not answer."""
-    from prefect.client.orchestration import get_client
-    from prefect.settings import get_current_settings
-
-    if get_current_settings().api.url is None:
+    if api_url() is None:
         return unknown
+    from prefect.client.orchestration import get_client
+
     name = task.rpartition(":")[2].rpartition(".")[2]
     try:
         with get_client(sync_client=True) as client:
