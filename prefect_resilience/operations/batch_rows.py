@@ -11,10 +11,15 @@ from typing import Any
 
 from prefect_resilience.base.edge.current_settings import api_url
 from prefect_resilience.base.text import plural
-from prefect_resilience.durable.batches.decisions import ApiUnavailable, RecoveryReport
+from prefect_resilience.durable.batches.decisions import (
+    ApiUnavailable,
+    RecoveryReport,
+    RecoveryRequest,
+    hint_for,
+)
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchCounts, list_batches
-from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of
+from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of, snapshot_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.sagas.report import KEYS_SHOWN
@@ -66,19 +71,6 @@ class BatchRow:
         return ", ".join(texts) or "none"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchList:
-    """The first matching batches, and the counts of all.
-
-    `caveats`: sentences about what is unknown or left out. `left_out`: settled batches are not counted.
-    """
-
-    rows: list[BatchRow]
-    counts: BatchCounts
-    left_out: bool
-    caveats: tuple[str, ...]
-
-
 def find(
     store: str | None,
     *,
@@ -88,8 +80,8 @@ def find(
     since: datetime | timedelta = timedelta(days=30),
     limit: int,
     hints: int = HINTS_SHOWN,
-) -> BatchList:
-    """Find the batches of a store; at most `limit` are shown, the first `hints` with a hint.
+) -> tuple[list[BatchRow], known.Batches]:
+    """The rows of the first `limit` batches, the first `hints` of them with a hint; and what is known of all.
 
     Raises StoreUnavailable.
     """
@@ -108,10 +100,13 @@ def find(
         hint = None
         if batch.open and not batch.uncounted and hints:
             hints -= 1
-            run = batches.runs.get(batch.batch_id)
-            hint = hint_of(ledger, batch.batch_id, run=run, ask_api=has_api)
+            hint = (
+                hint_of(ledger, batch.batch_id, run=batches.runs.get(batch.batch_id))
+                if has_api
+                else hint_for(snapshot_of(ledger, batch.batch_id), RecoveryRequest(), 0.5)
+            )
         rows.append(BatchRow(batch, names.get(batch.batch_id), hint))
-    return BatchList(rows, batches.counts, batches.left_out, tuple(_caveats(batches)))
+    return rows, batches
 
 
 def _names(batches: known.Batches) -> dict[str, str]:
@@ -126,7 +121,8 @@ def _names(batches: known.Batches) -> dict[str, str]:
     return names
 
 
-def _caveats(batches: known.Batches) -> Iterator[str]:
+def caveats(batches: known.Batches) -> Iterator[str]:
+    """Sentences about what is unknown or left out."""
     if batches.trouble is not None:
         yield f"How flow runs ended is unknown, so batches are open only by their effects: {batches.trouble}"
     if batches.more:
@@ -156,7 +152,7 @@ AUDIT: look.Columns = {
 }
 
 
-def counts_line(listed: BatchList, store: str) -> str:
+def counts_line(listed: known.Batches, store: str) -> str:
     """One line: the number of batches, of open ones, and of those with an effect whose outcome is unknown."""
     counts, least = listed.counts, "+" if listed.counts.more else ""
     opened = f"{counts.open or 'none'}{least} open"
@@ -179,7 +175,7 @@ def report_lines(report: RecoveryReport) -> Iterator[str]:
         yield f"Not compensated: {printable(repr(effect.key))} ({safe(effect.why)})."
 
 
-def page_rows(listed: BatchList) -> tuple[dict[str, Any], dict[str, Any]]:
+def page_rows(listed: list[BatchRow], counts: BatchCounts) -> tuple[dict[str, Any], dict[str, Any]]:
     """The rows of the first open batches by their ids, and the summary of all: as `batches list --json`."""
-    rows = {row.summary.batch_id: {"place": place, **row.as_json} for place, row in enumerate(listed.rows)}
-    return rows, {**asdict(listed.counts), "shown": len(rows)}
+    rows = {row.summary.batch_id: {"place": place, **row.as_json} for place, row in enumerate(listed)}
+    return rows, {**asdict(counts), "shown": len(rows)}

@@ -63,15 +63,15 @@ def list_all(
         raise ConfigurationError("--open and --archived cannot be combined: an archived batch is settled")
     back = options.since("--since", since)
     with how.at_store() as url:
-        listed = rows.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
-    if listed.rows:
-        more = f"The first {limit} of " if listed.counts.total > limit else ""
-        parts = [look.table(rows.COLUMNS, listed.rows), more + rows.counts_line(listed, url)]
+        listed, every = rows.find(url, archived=archived, only_open=open, every=all, since=back, limit=limit)
+    if listed:
+        more = f"The first {limit} of " if every.counts.total > limit else ""
+        parts = [look.table(rows.COLUMNS, listed), more + rows.counts_line(every, url)]
     else:
-        kind = "open " if open or listed.left_out else "archived " if archived else ""
+        kind = "open " if open or every.left_out else "archived " if archived else ""
         parts = [f"There are no {kind}batches in {redact(url)}."]
-    how.answer([row.as_json for row in listed.rows], *parts)
-    for sentence in listed.caveats:
+    how.answer([row.as_json for row in listed], *parts)
+    for sentence in rows.caveats(every):
         look.say(sentence)
     return 0
 

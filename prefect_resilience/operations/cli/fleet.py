@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
@@ -49,20 +50,14 @@ def install(
     """
     from prefect_resilience.operations import installation  # the other commands need no blocks
 
-    if uninstall:
-        if webhook or notification_block or work_pool or reset:
-            raise ConfigurationError(
-                "--uninstall can be combined only with --dry-run and --json: leave the others out"
-            )
-        changes = installation.uninstall(dry_run=dry_run)
-    else:
-        changes = installation.install(
-            dry_run=dry_run,
-            webhook=webhook,
-            notification_block=notification_block,
-            work_pool=work_pool,
-            reset=reset,
+    wanted: dict[str, Any] = {"webhook": webhook, "notification_block": notification_block}
+    wanted |= {"work_pool": work_pool, "reset": reset}
+    if uninstall and any(wanted.values()):
+        raise ConfigurationError(
+            "--uninstall can be combined only with --dry-run and --json: leave the others out"
         )
+    change = installation.uninstall if uninstall else partial(installation.install, **wanted)
+    changes = change(dry_run=dry_run)
     counts = Counter[str](change.action for change in changes)
     numbers = ", ".join(f"{counts[action]} {action}" for action in CHANGES if counts[action])
     sentence = f"{numbers}; dry run, nothing was changed" if dry_run else numbers

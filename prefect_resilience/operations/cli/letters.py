@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, islice
@@ -18,7 +17,7 @@ from prefect_resilience.base.text import plural
 from prefect_resilience.durable.letters.edge.known import check_task, queue_of
 from prefect_resilience.durable.letters.edge.selection import choose
 from prefect_resilience.durable.letters.model import Status
-from prefect_resilience.durable.letters.report import LetterOutcome, Progress
+from prefect_resilience.durable.letters.report import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import letter_rows as rows
@@ -134,6 +133,8 @@ def replay(
     """
     if not letters and not (all or task or since or status):
         raise ConfigurationError("choose the letters to replay: by ids, --task, --since, --status or --all")
+    from rich.markup import escape
+
     from prefect_resilience.durable.letters.edge import operations
     from prefect_resilience.durable.letters.edge.replay import Replaying
 
@@ -147,8 +148,14 @@ def replay(
         if len(chosen) > 1 and not how.dry_run:
             how.confirm(f"replay {plural(len(chosen), 'dead letter')}", rows.COLUMNS, chosen, len(chosen))
         named = bool(letters) and len(chosen) == 1
-        with _bar(how.json or how.dry_run) as progress:
-            work = Replaying(queue, rate, force, values, progress=progress, despite_run=force and named)
+        # On a terminal only.
+        with look.stderr().status("Replaying") as shown:
+
+            def show_progress(done: int, total: int, outcome: LetterOutcome) -> None:
+                last = escape(f"{outcome.result} {look.printable(outcome.name)}"[:80])
+                shown.update(f"Replaying: {done} of {total}, {last}")
+
+            work = Replaying(queue, rate, force, values, progress=show_progress, despite_run=force and named)
             report = operations.replay_chosen(work, chosen, dry_run=how.dry_run)
     sentences = [f"{report.summary()}."]
     if report.left_to_runs:
@@ -211,21 +218,3 @@ def replay_values(texts: Iterable[str], from_environment: Iterable[str]) -> dict
             raise ConfigurationError(f"--set-env {path}={name}: there is no environment variable {name}")
         values[path] = os.environ[name]
     return values
-
-
-@contextmanager
-def _bar(hidden: bool) -> Generator[Progress, None, None]:
-    """A progress bar on stderr, only in a terminal."""
-    from rich.markup import escape
-    from rich.progress import Progress as ProgressBar
-
-    console = look.stderr()
-    hidden = hidden or not (console.is_terminal and console.is_interactive)
-    with ProgressBar(console=console, transient=True, redirect_stdout=False, disable=hidden) as bar:
-        row = bar.add_task("starting", total=None)
-
-        def after_each(done: int, total: int, outcome: LetterOutcome) -> None:
-            description = escape(f"{outcome.result} {look.printable(outcome.name)}"[:80])
-            bar.update(row, completed=done, total=total, description=description)
-
-        yield after_each

@@ -82,7 +82,7 @@ def table(columns: Columns, rows: Iterable[Any]) -> Table:
     drawn = Table(box=SIMPLE_HEAD, collapse_padding=True, pad_edge=False, header_style="bold")
     rows, lines = list(rows), list[list[Text]]()
     for heading, field in columns.items():
-        values = [_value(row, field) for row in rows]
+        values = [getattr(row, field) if isinstance(field, str) else field(row) for row in rows]
         cells = [cell(field if isinstance(field, str) else heading, value) for value in values]
         if any(cells):
             widest = max(text.cell_len for text in cells)
@@ -115,12 +115,6 @@ def _lines(name: str, value: Any) -> list[Text]:
         return [Text(f"{key} = ") + text for key, text in _cells(cast("dict[str, Any]", value))]
     items = cast("list[Any]", value) if isinstance(value, list) else [value]
     return [cell(name, item, in_full=True) for item in items]
-
-
-def _value(row: Any, field: str | Callable[[Any], Any]) -> Any:
-    if not isinstance(field, str):
-        return field(row)
-    return getattr(row, field)
 
 
 def _cells(members: Mapping[str, Any]) -> Iterator[tuple[str, Text]]:

@@ -79,8 +79,8 @@ class Desk:
         return {"letters": letters, "summary": {"letters": summary}}
 
     def read_batches(self) -> Parts:
-        listed = batch_rows.find(self.store, only_open=True, limit=BATCHES_SHOWN, hints=0)
-        batches, summary = batch_rows.page_rows(listed)
+        listed, every = batch_rows.find(self.store, only_open=True, limit=BATCHES_SHOWN, hints=0)
+        batches, summary = batch_rows.page_rows(listed, every.counts)
         return {"batches": batches, "summary": {"batches": summary}}
 
     def read_budgets(self) -> Parts:

@@ -63,6 +63,9 @@ class Installation:
     client: SyncPrefectClient
     dry_run: bool = False
     reset: bool = False
+    webhook: str | None = None
+    notification_block: str | None = None
+    work_pool: str | None = None
     changes: list[InstallationChange] = field(default_factory=list[InstallationChange])
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -115,7 +118,7 @@ def install(
             "both a webhook and a notification block are given: leave one of the two out"
         )
     with _connect() as client:
-        return _install(Installation(client, dry_run, reset), webhook, notification_block, work_pool)
+        return _install(Installation(client, dry_run, reset, webhook, notification_block, work_pool))
 
 
 def plan_install(client: SyncPrefectClient) -> list[InstallationChange]:
@@ -123,14 +126,12 @@ def plan_install(client: SyncPrefectClient) -> list[InstallationChange]:
     return _install(Installation(client, dry_run=True))
 
 
-def _install(
-    run: Installation, webhook: str | None = None, block: str | None = None, work_pool: str | None = None
-) -> list[InstallationChange]:
+def _install(run: Installation) -> list[InstallationChange]:
     _register_policies(run)
-    notification = _receiver_of_alerts(run, webhook, block)
-    pool = _work_pool(run, work_pool)
+    notification = _receiver_of_alerts(run)
+    pool = _work_pool(run)
     for operation in operational_flows():
-        deployment_id = _deploy(run, operation, pool, work_pool is not None)
+        deployment_id = _deploy(run, operation, pool)
         run.ids[f"deployment:{operation.name}"] = str(deployment_id or UNKNOWN)
     if notification is not None:
         run.ids["notification"] = str(notification)
@@ -212,9 +213,10 @@ def _register_policies(run: Installation) -> None:
     run.upsert("block type", POLICY, there, differs, register)
 
 
-def _receiver_of_alerts(run: Installation, webhook: str | None, named: str | None) -> UUID | None:
+def _receiver_of_alerts(run: Installation) -> UUID | None:
     """The id of the notification block for alerts; None if there is none."""
-    if named is not None:
+    webhook = run.webhook
+    if (named := run.notification_block) is not None:
         slug, _, name = named.partition("/")
         if (block_id := _find_block(run.client, slug, name)) is None:
             raise ConfigurationError(
@@ -258,11 +260,11 @@ def _find_block(client: SyncPrefectClient, slug: str, name: str) -> UUID | None:
 # -- the work pool and deployments
 
 
-def _work_pool(run: Installation, named: str | None) -> str:
+def _work_pool(run: Installation) -> str:
     """The work pool for the operational flows; created if it is missing."""
     ours = DeploymentFilter.model_validate({"tags": {"all_": [OWN_TAG]}})
-    deployments = [] if named else run.client.read_deployments(deployment_filter=ours, limit=1)
-    name = named or (deployments[0].work_pool_name if deployments else None) or POOL
+    deployments = [] if run.work_pool else run.client.read_deployments(deployment_filter=ours, limit=1)
+    name = run.work_pool or (deployments[0].work_pool_name if deployments else None) or POOL
     about = "Runs the operational flows of prefect-resilience."
     wanted = WorkPoolCreate(name=name, type="process", description=about)
     there = _find(run.client.read_work_pool, name)
@@ -272,7 +274,7 @@ def _work_pool(run: Installation, named: str | None) -> str:
     return name
 
 
-def _deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_for: bool) -> UUID | None:
+def _deploy(run: Installation, operation: Operation, pool: str) -> UUID | None:
     """Create or update the deployment of one flow. Schedules and parameters are set only at creation."""
     client, name = run.client, operation.deployment
     if operation.name == "tune" and not has_numpy():
@@ -287,7 +289,7 @@ def _deploy(run: Installation, operation: Operation, pool: str, pool_is_asked_fo
         "parameter_openapi_schema": operation.parameters,
         "enforce_parameter_schema": operation.flow.should_validate_parameters,
     }
-    if pool_is_asked_for or there is None or there.work_pool_name is None:
+    if run.work_pool or there is None or there.work_pool_name is None:
         wanted["work_pool_name"] = pool
     if there is None:
 

@@ -10,7 +10,7 @@ from prefect_resilience.durable.letters.codec import KIND, LEFT_OUT
 from prefect_resilience.durable.letters.model import Contents, DeadLetter
 from prefect_resilience.guards.budgets.model import BudgetStatus
 from prefect_resilience.operations import batch_rows, letter_rows
-from prefect_resilience.operations.batch_rows import BatchList, BatchRow
+from prefect_resilience.operations.batch_rows import BatchRow
 from prefect_resilience.operations.dashboard import desk as rows
 from prefect_resilience.operations.letter_rows import CALLS_SHOWN, LONGEST_CALL, page_rows
 from prefect_resilience.operations.tuning.report import LatestAdvice, TuningAdvice
@@ -111,7 +111,7 @@ def test_open_batches_in_their_order_with_the_names_of_their_runs():
     listed = [summary("a", unknown=2, done=3), summary("b", failed=1), summary("c", done=1, ended="Crashed")]
     counts = BatchCounts()
     shown = [BatchRow(one, {"a": "labels of the day"}.get(one.batch_id)) for one in counts.counting(listed)]
-    found, numbers = batch_rows.page_rows(BatchList(shown, counts, False, ()))
+    found, numbers = batch_rows.page_rows(shown, counts)
     assert list(found) == ["a", "b", "c"]
     assert found["a"] == {"place": 0, **shown[0].as_json}
     assert (found["a"]["flow_run"], found["b"]["flow_run"]) == ("labels of the day", None)

@@ -96,21 +96,15 @@ def _not_recorded(ledger: Ledger, seen: BatchSnapshot, run: BatchRun, listed: bo
 
 
 def hint_of(
-    ledger: Ledger,
-    batch_id: str,
-    policy: RecoveryPolicy | None = None,
-    *,
-    run: BatchRun | None = None,
-    ask_api: bool = True,
+    ledger: Ledger, batch_id: str, policy: RecoveryPolicy | None = None, *, run: BatchRun | None = None
 ) -> RecoveryHint | None:
     """How to recover a batch. While the Prefect API is unavailable, the effects alone decide.
 
-    `run`: its flow run, if the caller has it. `ask_api`: whether there is an API to ask for it.
+    `run`: its flow run, if the caller has it.
     """
     request = RecoveryRequest(policy=policy)
     try:
-        seen = look(ledger, batch_id, run) if ask_api else snapshot_of(ledger, batch_id)
-        return hint_for(seen, request, 0.5)
+        return hint_for(look(ledger, batch_id, run), request, 0.5)
     except ApiUnavailable:
         hint = hint_for(snapshot_of(ledger, batch_id), request, 0.5)
         return None if hint is None else hint.model_copy(update={"why": f"{hint.why} ({_UNKNOWN_END})"})
