@@ -10,10 +10,7 @@ from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import httpx
 from cyclopts import App, Parameter
-from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS as STARTUP_SECONDS
-from prefect.settings import temporary_settings
 from pydantic import ValidationError
 
 from prefect_resilience.base.policy import nearest, nearest_file
@@ -31,7 +28,6 @@ from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanR
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Json
-from prefect_resilience.operations.flows import run_plan
 from prefect_resilience.operations.users_code import load_module, output_of_others
 
 STDIN = "-"
@@ -82,6 +78,8 @@ def run(
     Args:
         input: name=value. Valid JSON is read as JSON, any other value as text. Repeat it for several.
     """
+    from prefect_resilience.operations.flows import run_plan  # the other commands need no engine
+
     values, failure = options.json_pairs("--input", input or (), "name=value, as in --input drug=x"), ""
     import_actions(actions)
     try:
@@ -157,7 +155,7 @@ def graph(
         # The picture itself, or the file with it.
         look.as_json({"format": kind, "output": output_file, "picture": None if output_file else picture})
     elif output_file is None:
-        _print(picture)
+        print(picture.rstrip("\n"))
     return 0
 
 
@@ -168,7 +166,7 @@ def schema(*, json: Json = False) -> int:
     Example: prefect-resilience plan schema > plan.schema.json
     """
     # The output is JSON with or without the option.
-    _print(dumps(Plan.model_json_schema(), indent=2))
+    print(dumps(Plan.model_json_schema(), indent=2))
     return 0
 
 
@@ -187,11 +185,6 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
             "with --actions."
         )
     return 0
-
-
-def _print(text: str) -> None:
-    """Print text on stdout unchanged, whatever the width of the terminal."""
-    sys.stdout.write(text.rstrip("\n") + "\n")
 
 
 # -- plans and their mistakes
@@ -288,6 +281,10 @@ def import_actions(modules: Iterable[str] | None) -> None:
 @contextmanager
 def _patient_api() -> Generator[None]:
     """Wait for an API that is started for this run; an error that it cannot be used says what to check."""
+    import httpx
+    from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS as STARTUP_SECONDS
+    from prefect.settings import temporary_settings
+
     try:
         with temporary_settings({STARTUP_SECONDS: max(PATIENCE, STARTUP_SECONDS.value())}):
             yield

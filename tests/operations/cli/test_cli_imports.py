@@ -38,7 +38,9 @@ def run(*words: str) -> tuple[int, str, set[str]]:
     return done.returncode, done.stdout, {line.rpartition("|")[2].strip() for line in lines}
 
 
-@pytest.mark.parametrize("words", ["--help", "circuits list", "batches list", "dead-letters list"])
+@pytest.mark.parametrize(
+    "words", ["--help", "circuits list", "batches list", "dead-letters list", "plan schema"]
+)
 def test_what_reads_the_store_alone_imports_nothing_of_prefect(circuits: str, home: Path, words: str) -> None:
     batch = str(uuid4())
     open_ledger(circuits).intend(place_of(batch, "k"), "c", "external", {"key": "k", "batch": batch})
