@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, NamedTuple, cast
 
-from jinja2 import StrictUndefined
+from jinja2 import Undefined
 from pydantic import BaseModel
 
 from prefect_resilience.base.plain import plain_or_cut, shortly, unfold
@@ -36,21 +36,6 @@ class TemplateError(ResilienceError, ValueError):
     """A template that cannot be rendered with these values."""
 
 
-@dataclass(frozen=True)
-class TemplateView:
-    """The values that the templates of one node can use.
-
-    nodes: the results of the nodes that have ended, by id.
-    state: with `_last_error` and `_plan_error` as JSON, if they exist.
-    names: in a fan-out the item, under the name that the plan gives it, and `index`.
-    """
-
-    nodes: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    names: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
 class TemplatePath(NamedTuple):
     """`root.step.step`. `node`: the root was written as `nodes["root"]`, so it can only be a node."""
 
@@ -65,13 +50,30 @@ class TemplatePath(NamedTuple):
         return text
 
 
-class Absent(StrictUndefined):
+def _with_warning(name: str) -> Any:
+    """A method of Jinja2's undefined value that adds the value's warning."""
+    inherited: Any = getattr(Undefined, name)
+
+    def method(self: Absent, *args: Any) -> Any:
+        self.use()
+        return inherited(self, *args)
+
+    return method
+
+
+class Absent(Undefined):
     """The value of a path that does not exist: empty and false; an error in a computation.
 
     Using it adds a warning, unless `says` is None, which means that a skipped or failed node has no output.
     """
 
     __slots__ = ("_says",)
+    __str__ = _with_warning("__str__")
+    __bool__ = _with_warning("__bool__")
+    __len__ = _with_warning("__len__")
+    __iter__ = _with_warning("__iter__")
+    __eq__ = _with_warning("__eq__")
+    __hash__ = Undefined.__hash__
 
     def __init__(self, says: Callable[[], str] | None = None) -> None:
         super().__init__()
@@ -86,48 +88,34 @@ class Absent(StrictUndefined):
             rendering = RENDERING.get()
             rendering.warnings[f"{rendering.place}: {self._says()}"] = None
 
-    def __str__(self) -> str:
-        self.use()
-        return ""
 
-    def __bool__(self) -> bool:
-        self.use()
-        return False
-
-    def __len__(self) -> int:
-        self.use()
-        return 0
-
-    def __iter__(self) -> Iterator[Any]:
-        self.use()
-        return iter(())
-
-    def __eq__(self, other: object) -> bool:
-        self.use()
-        return False
-
-    def __hash__(self) -> int:
-        return id(self)
-
-
+@dataclass
 class Rendering:
-    """The state of one rendering: its values, the warnings so far, and plain copies of values."""
+    """The values that the templates of one node can use, and the warnings so far.
 
-    def __init__(self, view: TemplateView) -> None:
-        self.view = view
-        self.place = ""
-        self.warnings: dict[str, None] = {}
-        self._plain: dict[int, tuple[Any, Any]] = {}
+    nodes: the results of the nodes that have ended, by id.
+    state: with `_last_error` and `_plan_error` as JSON, if they exist.
+    names: in a fan-out the item, under the name that the plan gives it, and `index`.
+    place: the place of the current template. copies: plain copies of values, by their identity.
+    """
+
+    nodes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    state: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    names: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    place: str = ""
+    warnings: dict[str, None] = field(default_factory=dict[str, None])
+    copies: dict[int, tuple[Any, Any]] = field(default_factory=dict[int, tuple[Any, Any]])
 
     def value(self, path: TemplatePath) -> Any:
         """The object at the path, or `Absent`."""
-        view, first = self.view, path.steps[0] if path.steps else None
-        if not path.node and (path.root in view.names or path.root in ("state", "inputs")):
-            base: Any = {"state": view.state, "inputs": view.inputs, **view.names}[path.root]
+        first = path.steps[0] if path.steps else None
+        if not path.node and (path.root in self.names or path.root in ("state", "inputs")):
+            base: Any = {"state": self.state, "inputs": self.inputs, **self.names}[path.root]
             if path.root == "state" and first in ERRORS and not base.get(first):
                 return Absent()
             return _walk(base, path, 0)
-        ended = view.nodes.get(path.root)
+        ended = self.nodes.get(path.root)
         if ended is None or first not in NODE_FIELDS or (first == "output" and ended.status != "succeeded"):
             return Absent()
         base = getattr(ended, str(first))
@@ -137,15 +125,15 @@ class Rendering:
         """A value as plain data. Each object is converted once."""
         if isinstance(value, str | int | float | bool | Absent | None):
             return value
-        if id(value) not in self._plain:
+        if id(value) not in self.copies:
             copy, cut = plain_or_cut(value, depth=100, items=DATA_LIMIT)
             if cut:
                 raise TemplateError(
                     f"a value is too large or too deep for a template (more than {DATA_LIMIT:,} parts or 100 "
                     f"levels): let the action return only the part that is needed"
                 )
-            self._plain[id(value)] = (value, copy)
-        return self._plain[id(value)][1]
+            self.copies[id(value)] = (value, copy)
+        return self.copies[id(value)][1]
 
 
 RENDERING: ContextVar[Rendering] = ContextVar("prefect_resilience_rendering")

@@ -4,7 +4,7 @@
     {{nodes["my-node"].output}}   the same for an id that is not a plain name
     {{state._last_error.code}}    {{inputs.drug}}    in a fan-out {{item}} (or its `as` name) and {{index}}
 
-Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+`, `-` and `~` are allowed; calls and statements
+Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+` and `-` are allowed; calls and statements
 are not. A string that is exactly one `{{...}}` gives the value itself. Any other template gives a string:
 empty for null and for the missing output of a skipped or failed node, `true` for true, JSON for lists and
 objects. A missing part of a value that exists also gives an empty string, with a warning. A rendered value is
@@ -20,7 +20,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from jinja2 import TemplateSyntaxError, nodes
 from jinja2.environment import TemplateExpression
@@ -41,7 +41,6 @@ from prefect_resilience.graphs.plans.lookups import (
     Rendering,
     TemplateError,
     TemplatePath,
-    TemplateView,
     as_json,
     join_text,
     step_into,
@@ -62,11 +61,6 @@ WORDS = frozenset(
 FILTERS = {"default": 2, "int": 1, "join": 1, "length": 0, "lower": 0, "tojson": 0, "trim": 0, "upper": 0}
 """The filters, and the most values that each takes."""
 TESTS = {"defined": 0, "none": 0, "undefined": 0}
-
-
-def _without_absent(values: list[Any]) -> list[Any]:
-    """A list literal, with null for each missing value."""
-    return [value.use() if isinstance(value, Absent) else value for value in values]
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -92,7 +86,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 SANDBOX = _Sandbox(keep_trailing_newline=True, cache_size=0, autoescape=False, optimized=False)
 SANDBOX.globals.clear()
-_OWN: dict[str, Any] = {"join": join_text, "tojson": as_json, "without_absent": _without_absent}
+_OWN: dict[str, Any] = {"join": join_text, "tojson": as_json}
 SANDBOX.filters = cast("Any", {name: JINJA_FILTERS[name] for name in FILTERS} | _OWN)
 SANDBOX.tests = cast("Any", {name: JINJA_TESTS[name] for name in TESTS})
 
@@ -131,7 +125,8 @@ class Template:
         else:
             values = self._compute([rendering.plain(rendering.value(path)) for path in self.paths])
         if self.is_one_value:
-            return values[0].use() if isinstance(values[0], Absent) else values[0]
+            value = values[0] if self.tree is None else rendering.plain(values[0])
+            return value.use() if isinstance(value, Absent) else value
         return join_text([rendering.plain(value) for value in values])
 
     def _compute(self, values: list[Any]) -> list[Any]:
@@ -219,12 +214,6 @@ class _TemplateReader(NodeTransformer):
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
         return nodes.Const(node.data, lineno=1)
 
-    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-        return _filter(self.visit(nodes.List(node.nodes, lineno=1)), "join")
-
-    def visit_List(self, node: nodes.List) -> nodes.Node:
-        return _filter(cast("nodes.Expr", self.generic_visit(node)), "without_absent")
-
     def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:
         node.expr2 = node.expr2 or nodes.Const(None, lineno=1)
         return self.generic_visit(node)
@@ -283,10 +272,6 @@ def _key(node: nodes.Getattr | nodes.Getitem) -> Any:
         return key
 
 
-def _filter(value: nodes.Expr, name: str) -> nodes.Filter:
-    return nodes.Filter(value, name, [], [], None, None, lineno=1)
-
-
 _ALLOWED = {
     *(nodes.Const, nodes.List, nodes.Name, nodes.Getattr, nodes.Getitem, nodes.Filter, nodes.Test),
     *(nodes.And, nodes.Or, nodes.Not, nodes.CondExpr, nodes.Compare, nodes.Operand),
@@ -341,21 +326,13 @@ def path_mistake(path: TemplatePath, nodes: Collection[str], names: Collection[s
     return ""
 
 
-class Rendered(NamedTuple):
-    """A value with its templates filled in. A warning has a place and the missing part."""
-
-    value: Any
-    warnings: tuple[str, ...] = ()
-
-
-def render(value: Any, view: TemplateView, *, place: str = "input") -> Rendered:
+def render(value: Any, rendering: Rendering, *, place: str = "input") -> Any:
     """A value with every template in it filled in. Raises TemplateError, which names the place.
 
     Mappings and lists are copied, keys stay as they are. A rendered value is not rendered again.
     """
-    rendering = Rendering(view)
     with setting(RENDERING, rendering):
-        return Rendered(_fill(value, place, rendering), tuple(rendering.warnings))
+        return _fill(value, place, rendering)
 
 
 def _fill(value: Any, place: str, rendering: Rendering) -> Any:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from prefect_resilience import Condition, ConditionError
+from prefect_resilience import Condition, ConditionError, ConfigurationError
 from tests.graphs.conditions.strictness import ERROR, NOTHING, TABLE
 
 ROWS = [(name, row) for name, rows in TABLE.items() for row in rows]
 LAWS = {"equals": "not_equals", "not_equals": "equals"}
+MIRRORED = {"equals": "equals", "gt": "lt", "lt": "gt", "gte": "lte", "lte": "gte"}
 
 
 def asks(operator: str, value: Any) -> Condition:
@@ -34,3 +36,7 @@ def test_row(name: str, row: tuple[Any, str, Any, Any]) -> None:
     if operator in LAWS:
         assert asks(LAWS[operator], value).evaluate(result) is not holds
     assert (~condition).evaluate(result) is not holds
+    if operator in MIRRORED:
+        with suppress(ConfigurationError):  # a condition does not hold every value
+            mirrored = asks(MIRRORED[operator], there)
+            assert type(mirrored.value) is not type(there) or mirrored.evaluate({"it": value}) is holds

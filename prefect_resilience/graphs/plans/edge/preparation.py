@@ -15,7 +15,7 @@ from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, Failure
 from prefect_resilience.graphs.plans.actions import ERROR
 from prefect_resilience.graphs.plans.edge.nodes import AnyTask, TaskFactory
 from prefect_resilience.graphs.plans.edge.outcomes import NodeOutcome, not_begun
-from prefect_resilience.graphs.plans.lookups import TemplateView
+from prefect_resilience.graphs.plans.lookups import Rendering
 from prefect_resilience.graphs.plans.model import Cache, FanOut, Node
 from prefect_resilience.graphs.plans.node_states import name_some
 from prefect_resilience.graphs.plans.result import NodeResult, partial_results
@@ -66,11 +66,11 @@ class Preparation:
             raise ValueError(f"map.over must be a list, not {shortly(items)}")
         return cast("Sequence[Any]", items)
 
-    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> TemplateView:
-        return TemplateView(self._results, with_errors({}, seen, self._errors), self._inputs, names)
+    def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
+        return Rendering(self._results, with_errors({}, seen, self._errors), self._inputs, names)
 
     def _job(
-        self, node: Node, name: str, view: TemplateView, seen: ErrorContext | None, index: int | None
+        self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
     ) -> Job:
         action = self._factory.action(node)
         inputs = dict(self._render(node, node.templated, view, "input"))
@@ -84,11 +84,12 @@ class Preparation:
         rendered = None if key is None else str(self._render(node, key, view, "cache.key"))
         return Job(node, self._factory.task_for(node, name, rendered), parameters, index)
 
-    def _render(self, node: Node, value: Any, view: TemplateView, place: str) -> Any:
+    def _render(self, node: Node, value: Any, view: Rendering, place: str) -> Any:
         rendered = render(value, view, place=place)
-        for warning in rendered.warnings:
+        for warning in view.warnings:
             self._logger.warning("Node %r: %s", node.id, warning)
-        return rendered.value
+        view.warnings.clear()
+        return rendered
 
 
 NAMED = 5
