@@ -1,28 +1,82 @@
-"""Everything that importing the package registers. It connects lower layers to the layers above them."""
+"""Everything that importing the package registers. It connects lower layers to the layers above them.
+
+What it registers imports the upper layer when it is called: most processes need little of it.
+"""
 
 from __future__ import annotations
 
-from prefect_resilience.base.edge import current_settings
-from prefect_resilience.base.edge.current_run import is_in_run
-from prefect_resilience.guards.circuits.listeners import Transition, transition_listeners
-from prefect_resilience.guards.limits import shared
-from prefect_resilience.guards.limits.edge import limits_api
-from prefect_resilience.stores import urls
-from prefect_resilience.telemetry.edge.events import announce_circuits
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from prefect_resilience.base import places
+from prefect_resilience.guards import limits
+from prefect_resilience.guards.circuits.listeners import (
+    StoreNotice,
+    Transition,
+    burn_listeners,
+    store_listeners,
+    transition_listeners,
+)
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from prefect_resilience.guards.budgets.model import BudgetStatus
 
 
 def wire() -> None:
-    urls.circuits = current_settings.circuit_store_url
-    urls.documents = current_settings.store_url
-    shared.prefect_client = limits_api.prefect_client
-    shared.lease_holder = limits_api.lease_holder
-    announce_circuits()
-    transition_listeners.add(_write_circuits_table)
+    places.circuits = _circuit_store_url
+    places.documents = _store_url
+    limits.prefect_client = _prefect_client
+    limits.lease_holder = _lease_holder
+    transition_listeners.add(_circuit_changed)
+    store_listeners.add(_store_changed)
+    burn_listeners.add(_budget_burns)
 
 
-def _write_circuits_table(change: Transition) -> None:
+def _circuit_store_url() -> str:
+    from prefect_resilience.base.edge.current_settings import circuit_store_url
+
+    return circuit_store_url()
+
+
+def _store_url() -> str:
+    from prefect_resilience.base.edge.current_settings import store_url
+
+    return store_url()
+
+
+def _prefect_client() -> AbstractContextManager[SyncPrefectClient]:
+    from prefect_resilience.guards.limits.edge.limits_api import prefect_client
+
+    return prefect_client()
+
+
+def _lease_holder(run: tuple[str, UUID] | None) -> Any:
+    from prefect_resilience.guards.limits.edge.limits_api import lease_holder
+
+    return lease_holder(run)
+
+
+def _circuit_changed(change: Transition) -> None:
+    from prefect_resilience.base.edge.current_run import is_in_run
+    from prefect_resilience.telemetry.edge.events import announce_transition
+
+    announce_transition(change)
     if is_in_run():
-        # Imported late: most processes never see a circuit change.
         from prefect_resilience.tasks.edge.circuits_table import keeper
 
         keeper.mark_changed()
+
+
+def _store_changed(notice: StoreNotice) -> None:
+    from prefect_resilience.telemetry.edge.events import announce_store
+
+    announce_store(notice)
+
+
+def _budget_burns(status: BudgetStatus) -> None:
+    from prefect_resilience.telemetry.edge.events import announce_burn
+
+    announce_burn(status)

@@ -1,4 +1,4 @@
-"""Parses store URLs, and knows those of the default stores. Opens and imports nothing."""
+"""Parses store URLs. Opens and imports nothing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ FORMS = (
     "write sqlite:///path/to/file.db for a file, postgresql://user:password@host/database or "
     "redis://host:6379/0 for a server, or memory:// for this process alone"
 )
-
-# The URLs of the default stores come from the settings, which this layer cannot import: `wire` sets these
-# functions. They are called when a store is needed, not before.
-circuits: Callable[[], str]
-documents: Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)

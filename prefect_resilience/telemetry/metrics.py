@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from prefect_resilience.errors.context import name_rejecting_guard
-from prefect_resilience.telemetry.payloads import fit_text
+from prefect_resilience.telemetry.payloads import fit_text, tell
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -207,6 +207,12 @@ def attempt_succeeded(task: str, action: str | None = None) -> None:
         count()
     except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
         return
+
+
+def count(happening: str, kind: str, name: str, payload: Payload) -> None:
+    """Count an event, and pass it to the handlers of `on`, without sending it."""
+    observe(happening, payload)
+    tell(happening, kind, name, payload)
 
 
 def observe(happening: str, payload: Payload) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_unless
-from prefect_resilience.base.edge.current_run import task_context
+from prefect_resilience.base.edge.current_run import flow_context, task_context
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import make_attempt, next_verdict
@@ -26,14 +26,13 @@ from prefect_resilience.calls.model import Decomposed, Guard, RunRecord, Substit
 from prefect_resilience.calls.spans import call_span
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.errors.context import name_rejecting_guard
-from prefect_resilience.errors.secrets.redact import add_note
+from prefect_resilience.errors.secrets.redact import add_note, redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.fallbacks import Memories
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.timeouts.threads import is_abandoned
-from prefect_resilience.telemetry.edge import events
-from prefect_resilience.telemetry.edge.call_totals import CallTotals, short_error, totals_here
-from prefect_resilience.telemetry.metrics import attempt_succeeded
+from prefect_resilience.telemetry.metrics import attempt_succeeded, count
 from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
@@ -41,9 +40,14 @@ if TYPE_CHECKING:
 
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.guards.timeouts.process_mode import Carriage
+    from prefect_resilience.telemetry.edge.call_totals import CallTotals
 
 _BY_LEDGER = frozenset({"RepeatedEffect", "EffectKeyReused", "EffectBusy", "NotRecorded"})
 """Errors with which an effect is not sent: the function was not called."""
+
+
+LONGEST_ERROR = 200
+"""The most characters of the last error in a function's totals."""
 
 
 class LocalRun(ReportingRun):
@@ -55,7 +59,7 @@ class LocalRun(ReportingRun):
     )
 
     may_go_on = True
-    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(events.count)
+    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(count)
 
     def __init__(
         self,
@@ -75,7 +79,7 @@ class LocalRun(ReportingRun):
         self._given: Mapping[str, Any] | None = None
         self.carried: Carried | None = None
         self.span: Any = None
-        self._totals: CallTotals | None = totals_here(name)
+        self._totals: CallTotals | None = _totals_here(name) if self.around or flow_context() else None
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -130,7 +134,7 @@ class LocalRun(ReportingRun):
             by = name_rejecting_guard(context.category, context.exception_type)
             rejected = by or str(context.exception_type).rpartition(".")[2] in _BY_LEDGER
             totals.append("rejected" if rejected else "attempts")
-            error = short_error(context.summary())
+            error = bounded(redact(context.summary()), LONGEST_ERROR)
         self._totals.add(*totals, error=error)
 
     def went_well(self) -> None:
@@ -205,6 +209,12 @@ def _change_arguments(
         elif name in changes and index < len(args) and name not in kwargs:
             changed[index] = named.pop(name)
     return tuple(changed), named
+
+
+def _totals_here(function: str) -> CallTotals | None:
+    from prefect_resilience.telemetry.edge.call_totals import totals_here
+
+    return totals_here(function)
 
 
 def call_guarded(run: LocalRun, first: Steps[Any] | None = None) -> Steps[Any]:

@@ -20,7 +20,6 @@ from prefect_resilience.calls.spans import SDK, add_event
 from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes
-from prefect_resilience.telemetry.edge.events import emit
 from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
@@ -93,6 +92,13 @@ def run_here() -> tuple[UUID | None, UUID | None]:
     return (None, None) if task is None else (task.task_run.id, task.task_run.flow_run_id)
 
 
+def emit_effect(happening: str, name: str, payload: dict[str, Any]) -> None:
+    """Send an event of an effect, which is seldom."""
+    from prefect_resilience.telemetry.edge.events import emit
+
+    emit(happening, "effect", name, payload)
+
+
 class ReportingRun(RunContext):
     """The part of `RunContext` that task runs and calls outside of one have in common."""
 
@@ -111,8 +117,10 @@ class ReportingRun(RunContext):
     def report(self, report: CallReport) -> None:
         self.log(report)
         for happening, kind, name, payload in report.events:
-            send = emit if kind == "effect" else self.emit
-            send(happening, kind, name, payload)
+            if kind == "effect":
+                emit_effect(happening, name, payload)
+            else:
+                self.emit(happening, kind, name, payload)
             if SDK in modules:
                 add_event(self, happening, payload)
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from prefect_resilience.base import places
 from prefect_resilience.base.naming import digest
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
@@ -33,7 +34,7 @@ from prefect_resilience.durable.effects.model import (
 )
 from prefect_resilience.durable.effects.owner import Owner, OwnerSign, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.stores import open_store, urls
+from prefect_resilience.stores import open_store
 from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, lists_open, scan_all
 
 PREFIX = "effects/"
@@ -275,7 +276,7 @@ def open_ledger(store: Store | str | None = None) -> Ledger:
     """The ledger in an open store, a store's URL, or the configured store. Raises StoreUnavailable."""
     if store is None or isinstance(store, str):
         try:
-            store = open_store(store or urls.documents())
+            store = open_store(store or places.documents())
         except ConfigurationError as error:
             raise StoreUnavailable(str(error)) from None
     return Ledger(store)

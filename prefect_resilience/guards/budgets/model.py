@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
 from prefect_resilience.base.text import lasting
-from prefect_resilience.guards.circuits.listeners import Listeners
 
 
 class BudgetStatus(BaseModel, frozen=True, defer_build=True):
@@ -224,7 +222,3 @@ def _add(ring: dict[str, Any], good: int, bad: int, now: float) -> list[list[int
 
 def _index(seconds: float, now: float) -> int:
     return math.floor(now * BUCKETS / seconds)
-
-
-# Called when a budget begins to burn, in the process whose merge made it burn.
-burn_listeners: Listeners[Callable[[BudgetStatus], object]] = Listeners()

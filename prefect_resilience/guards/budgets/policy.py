@@ -21,6 +21,7 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets import model
 from prefect_resilience.guards.budgets.model import BudgetDocument, BudgetStatus
 from prefect_resilience.guards.circuits import registry
+from prefect_resilience.guards.circuits.listeners import burn_listeners
 from prefect_resilience.stores.base import Store, change, scan_all
 
 SHORTEST = 60.0
@@ -237,7 +238,7 @@ def _leave() -> None:
 
 def _tell(status: BudgetStatus) -> None:
     logger.warning("error budget %r: %s", status.name, status.why)
-    model.burn_listeners.tell(status)
+    burn_listeners.tell(status)
 
 
 def read_status(budget: ErrorBudget, name: str, store: registry.StoreReference = None) -> BudgetStatus:

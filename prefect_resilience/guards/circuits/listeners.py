@@ -1,4 +1,4 @@
-"""Listeners for changes of a circuit's state and for the availability of its store."""
+"""Listeners for changes of a circuit's state, for the availability of its store, and for burning budgets."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
+    from prefect_resilience.guards.budgets.model import BudgetStatus
     from prefect_resilience.guards.circuits.model import CircuitState
 
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
@@ -73,6 +74,9 @@ transition_listeners: Listeners[Callable[[Transition], object]] = Listeners()
 
 store_listeners: Listeners[Callable[[StoreNotice], object]] = Listeners()
 """Called once when a store of circuits stops answering, and once when it answers again."""
+
+burn_listeners: Listeners[Callable[[BudgetStatus], object]] = Listeners()
+"""Called when an error budget begins to burn, in the process whose merge made it burn."""
 
 
 def tell(news: deque[Transition | StoreNotice]) -> None:

@@ -8,12 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 
+from prefect_resilience.base import places
 from prefect_resilience.base.process import at_exit, in_forked_child
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.circuit import Circuit
 from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.circuits.model import CircuitPolicy
-from prefect_resilience.stores import Store, parse_url, urls
+from prefect_resilience.stores import Store, parse_url
 
 LINKS_KEPT = 64
 DEFAULT = "default"
@@ -58,7 +59,7 @@ def link_to(store: StoreReference) -> StoreLink:
     """The link to a store, which is not opened yet. Raises ConfigurationError for an invalid URL or value."""
     with _state.lock:
         if store is None:
-            return _link_at(DEFAULT, lambda: (_state.default_url or urls.circuits)())
+            return _link_at(DEFAULT, lambda: (_state.default_url or places.circuits)())
         if isinstance(store, str):
             for link in _state.links_of_stores.values():
                 if link.url == store:

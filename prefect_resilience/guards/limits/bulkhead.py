@@ -11,7 +11,7 @@ from pydantic import Field
 
 from prefect_resilience.base.drive import Steps, drive, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
-from prefect_resilience.guards.limits import shared as shared_limits
+from prefect_resilience.guards import limits
 from prefect_resilience.guards.limits.guarding import BulkheadFullError, NamedLimit, Ticket, prefect_name
 from prefect_resilience.guards.limits.leases import Lease, give_back
 from prefect_resilience.guards.limits.line import for_place, overdue_places, stand_in_line
@@ -97,10 +97,8 @@ class Bulkhead(NamedLimit):
 
     def _take_lease(self, name: str, came: float) -> Steps[Lease]:
         """A lease in the fleet; it has no slot if the API does not answer for too long."""
-        shared = SharedLimit(
-            prefect_name("bulkhead", name), self.max_concurrent, 0.0, shared_limits.prefect_client
-        )
-        lease, pause = Lease(shared, shared_limits.lease_holder(run_going_on())), FIRST_PAUSE
+        shared = SharedLimit(prefect_name("bulkhead", name), self.max_concurrent, 0.0, limits.prefect_client)
+        lease, pause = Lease(shared, limits.lease_holder(run_going_on())), FIRST_PAUSE
         while True:
             try:
                 if (yield from ask_api(shared.name, lease.take, came, self.max_wait)):

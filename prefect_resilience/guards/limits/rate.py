@@ -10,7 +10,7 @@ from pydantic import Field
 
 from prefect_resilience.base.drive import Steps, sleep_for
 from prefect_resilience.base.durations import Duration, Seconds
-from prefect_resilience.guards.limits import shared
+from prefect_resilience.guards import limits
 from prefect_resilience.guards.limits.guarding import NamedLimit, RateLimitedError, Ticket, prefect_name
 from prefect_resilience.guards.limits.line import (
     Pace,
@@ -142,7 +142,7 @@ class RateLimit(NamedLimit):
         if name is None or run_going_on() is None:
             return None
         return SharedLimit(
-            prefect_name("rate-limit", name), self.burst or 1, self.calls / self.per, shared.prefect_client
+            prefect_name("rate-limit", name), self.burst or 1, self.calls / self.per, limits.prefect_client
         )
 
 

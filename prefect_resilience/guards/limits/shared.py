@@ -304,13 +304,6 @@ def status_of(error: Exception) -> int | None:
     return status if isinstance(status, int) else None
 
 
-prefect_client: Connect
-"""A client of the API of the current run. `prefect_resilience.wiring` sets this and `lease_holder`."""
-
-lease_holder: Callable[[tuple[str, UUID] | None], Any]
-"""The holder that Prefect shows for a run's slot."""
-
-
 def run_going_on() -> tuple[str, UUID] | None:
     """The kind and id of the current task or flow run, or None.
 

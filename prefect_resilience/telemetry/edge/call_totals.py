@@ -16,8 +16,6 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
-from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.edge.events import PREFIX, current_pass, happening_of
 from prefect_resilience.telemetry.model import CALL_COUNTS, CALLS_COUNTED
@@ -27,7 +25,6 @@ EVERY = 5.0
 MOST = 2_000
 """The most functions whose totals are kept. The least recently used are sent and dropped."""
 
-LONGEST_ERROR = 200
 Place = tuple[UUID, int, str]
 """A flow run, its run count, and a function."""
 
@@ -165,10 +162,6 @@ def _send_regularly() -> None:
                 all_totals.sending = False
                 return
         send_totals()
-
-
-def short_error(summary: str) -> str:
-    return bounded(redact(summary), LONGEST_ERROR)
 
 
 @at_exit

@@ -16,17 +16,14 @@ from prefect_resilience.base.edge.current_run import flow_context, is_in_run, ta
 from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.guards.budgets.model import burn_listeners
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
     Transition,
-    store_listeners,
-    transition_listeners,
 )
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.metrics import circuit_changed, observe
+from prefect_resilience.telemetry.metrics import circuit_changed, count
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
-from prefect_resilience.telemetry.payloads import NAME, fit, fit_text, tell
+from prefect_resilience.telemetry.payloads import NAME, fit, fit_text
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State, TaskRun
@@ -139,12 +136,6 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
         return
 
 
-def count(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
-    """Count an event in the metrics and pass it to the handlers of `on`, without sending it."""
-    observe(happening, payload)
-    tell(happening, kind, name, payload)
-
-
 def announce_recoverable(flow_run: FlowRun) -> None:
     """Tell the automation that recovers failed runs about a run that it may recover. Never raises.
 
@@ -171,14 +162,8 @@ def announce_recoverable(flow_run: FlowRun) -> None:
         return
 
 
-def announce_circuits() -> None:
-    """Send an event for each change of a circuit or an error budget that a run in this process causes."""
-    transition_listeners.add(_circuit_changed)
-    store_listeners.add(_store_lost)
-    burn_listeners.add(_budget_burned)
-
-
-def _circuit_changed(change: Transition) -> None:
+def announce_transition(change: Transition) -> None:
+    """Send the event of a change of a circuit that this process causes."""
     circuit_changed(change.name, change.before, change.after)
     emit(
         CIRCUIT_EVENTS.get(change.after, "circuit.forced"),
@@ -196,7 +181,8 @@ def _circuit_changed(change: Transition) -> None:
     )
 
 
-def _budget_burned(status: BudgetStatus) -> None:
+def announce_burn(status: BudgetStatus) -> None:
+    """Send the event of an error budget that begins to burn."""
     since = status.burning_since
     # People read this in an alert, so it is a date and not seconds since the epoch.
     shown = None if since is None else f"{datetime.fromtimestamp(since, UTC):%Y-%m-%dT%H:%M:%SZ}"
@@ -204,7 +190,8 @@ def _budget_burned(status: BudgetStatus) -> None:
     emit("budget.burned", "budget", status.name, payload)
 
 
-def _store_lost(notice: StoreNotice) -> None:
+def announce_store(notice: StoreNotice) -> None:
+    """Send the event of a store that stops answering."""
     if not notice.available:
         emit("store.unavailable", "store", notice.url, {"reason": notice.reason})
 
