@@ -23,6 +23,8 @@ from prefect_resilience.base.durations import UNITS, as_seconds, seconds, second
         ("m", 60.0),
         (" h ", 3600.0),
         ("1h30m", 5400.0),
+        ("2d", 172_800.0),
+        ("1w", 604_800.0),
         ("1h 30m 15s 250ms", 5415.25),
         (timedelta(minutes=1), 60.0),
         ("", None),

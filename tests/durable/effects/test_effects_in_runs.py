@@ -17,7 +17,6 @@ from prefect_resilience import (
     CircuitOpenError,
     Fallback,
     Retry,
-    StoreUnavailable,
     resilient_task,
 )
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
@@ -333,15 +332,3 @@ def test_switched_off_it_is_a_plain_task(mode, sender, monkeypatch):
     with batch("b"):
         assert mode.value(send, 1) == 1
         assert batch_status("b").effects == ()
-
-
-def test_a_store_that_means_nothing(mode, sender, receiver, monkeypatch):
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", "mysql://x")
-    with (
-        batch("b"),
-        pytest.raises(StoreUnavailable, match="ledger could not be opened"),
-    ):
-        mode.value(sender(), 1)
-    assert not receiver.calls
-    with batch("b"):
-        assert mode.value(sender(Effect(kind="idempotent", key="page:{order}")), 1).startswith("m-")

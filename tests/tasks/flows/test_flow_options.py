@@ -13,7 +13,6 @@ from prefect.workers.process import ProcessWorker
 
 from prefect_resilience import Backoff, ConfigurationError, RecoveryPolicy, ResilientFlow, resilient_flow
 from prefect_resilience.tasks.edge.flow import AtTheEnd
-from prefect_resilience.tasks.edge.flow_options import FlowOptions
 
 
 def month(n: int, name: str = "x") -> str:
@@ -27,11 +26,6 @@ def month(n: int, name: str = "x") -> str:
 
 def note(flow, flow_run, state) -> None:
     return None
-
-
-def test_every_option_of_a_prefect_flow_is_one():
-    given = set(inspect.signature(Flow.__init__).parameters) - {"self", "fn"}
-    assert set(FlowOptions.__annotations__) == given
 
 
 def test_it_is_a_flow_with_the_users_own_parameters():
