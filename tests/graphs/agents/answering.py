@@ -1,16 +1,28 @@
-"""The person who answers: waits until a flow run is paused, and sends the form."""
+"""A flow around one call, and the person who answers: waits until the run is paused, and sends the form."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import UUID
 
-from prefect import get_client
+from prefect import flow, get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.runtime import flow_run
+
+
+def in_flow(mode: Any, body: Callable[[], Any], **options: Any) -> Any:
+    """What a flow gives that calls `body`, which returns an awaitable where the mode is async."""
+    if not mode.isasync:
+        return flow(lambda: body(), name="sync")(**options)
+
+    async def scenario() -> Any:
+        return await body()
+
+    return asyncio.run(flow(scenario)(**options))
 
 
 class Answering:

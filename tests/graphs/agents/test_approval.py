@@ -34,7 +34,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.graphs.plans.actions import REGISTERED
 from prefect_resilience.testing import answers
-from tests.graphs.agents.answering import Answering
+from tests.graphs.agents.answering import Answering, in_flow
 
 FAST = {"poll_interval": 0.05, "timeout": 20}
 YES, NO = {"approved": True}, {"approved": False, "comment": "the wrong month"}
@@ -49,28 +49,16 @@ class Machine(BaseModel):
     cores: int = 4
 
 
-def deciding(mode, person, *questions, **options):
-    """Run a flow that asks these questions; returns its decisions and its final state."""
-    made = []
+def ask(mode):
+    return aapprove if mode.isasync else approve
+
+
+def deciding(mode, person, question, **options):
+    """Run a flow that asks the question; returns its decision and its final state."""
     options = {**FAST, **options}
-    if mode.isasync:
-
-        @flow
-        async def deciding():
-            person.begin()
-            made.extend([await aapprove(question, **options) for question in questions])
-
-        state = asyncio.run(deciding(return_state=True))
-    else:
-
-        @flow
-        def deciding():
-            person.begin()
-            made.extend([approve(question, **options) for question in questions])
-
-        state = deciding(return_state=True)
+    state = in_flow(mode, lambda: person.begin() or ask(mode)(question, **options), return_state=True)
     person.end()
-    return made, state
+    return state.result(raise_on_failure=False), state
 
 
 def task_runs(until, flow_run_id):
@@ -88,7 +76,7 @@ def task_runs(until, flow_run_id):
 @pytest.mark.api
 def test_the_run_waits_for_the_decision(mode, until, run_log):
     person = Answering(until, {"approved": True, "comment": "go"})
-    [decision], state = deciding(mode, person, "Send {it} to 12 customers?")
+    decision, state = deciding(mode, person, "Send {it} to 12 customers?")
     assert state.is_completed()
     assert decision
     assert (decision.approved, decision.comment) == (True, "go")
@@ -101,7 +89,7 @@ def test_the_run_waits_for_the_decision(mode, until, run_log):
 
 @pytest.mark.api
 def test_a_rejection_is_a_result(mode, until):
-    [decision], state = deciding(mode, Answering(until, NO), "Send it?")
+    decision, state = deciding(mode, Answering(until, NO), "Send it?")
     assert state.is_completed()
     assert not decision
     assert decision.comment == "the wrong month"
@@ -118,38 +106,12 @@ def test_a_rejection_is_an_error_where_the_approval_is_required(mode, until):
 
 
 @pytest.mark.api
-def test_without_an_answer_in_time_the_flow_goes_on(mode, until):
-    if mode.isasync:
-
-        @flow
-        async def waiting():
-            with pytest.raises(NotAnswered) as caught:
-                await aapprove("Send it?", timeout=0.2, poll_interval=0.05)
-            return caught.value, await aafterwards()
-
-        @task
-        async def aafterwards():
-            return "it was not sent"
-
-        state = asyncio.run(waiting(return_state=True))
-    else:
-
-        @flow
-        def waiting():
-            with pytest.raises(NotAnswered) as caught:
-                approve("Send it?", timeout=0.2, poll_interval=0.05)
-            return caught.value, afterwards()
-
-        @task
-        def afterwards():
-            return "it was not sent"
-
-        state = waiting(return_state=True)
-    assert state.is_completed(), state
-    error, result = state.result()
-    assert str(error) == "there was no answer to 'Send it?' within 0.2 s"
+def test_without_an_answer_in_time_the_run_is_no_longer_paused(mode):
+    state = in_flow(mode, lambda: ask(mode)("Send it?", timeout=0.2, poll_interval=0.05), return_state=True)
+    error = state.result(raise_on_failure=False)
+    assert isinstance(error, NotAnswered)
+    assert (state.name, str(error)) == ("Failed", "there was no answer to 'Send it?' within 0.2 s")
     assert not classify(error).retryable
-    assert result == "it was not sent"
 
 
 def test_outside_of_a_flow_run_it_is_a_mistake(mode):
@@ -169,22 +131,8 @@ def test_outside_of_a_flow_run_it_is_a_mistake(mode):
 )
 def test_a_person_gives_a_typed_answer(mode, until, wanted, sent, value):
     person, operator = Answering(until, sent), Person("operator", answer=wanted, **FAST)
-    if mode.isasync:
-
-        @flow
-        async def asking():
-            person.begin()
-            return await operator.aask("Which one?")
-
-        given = asyncio.run(asking())
-    else:
-
-        @flow
-        def asking():
-            person.begin()
-            return operator.ask("Which one?")
-
-        given = asking()
+    which = operator.aask if mode.isasync else operator.ask
+    given = in_flow(mode, lambda: person.begin() or which("Which one?"))
     person.end()
     assert given == value
 
@@ -192,7 +140,7 @@ def test_a_person_gives_a_typed_answer(mode, until, wanted, sent, value):
 @pytest.mark.api
 def test_an_approval_with_more_fields(mode, until):
     person = Answering(until, {"approved": True, "version": "1.4"})
-    [decision], _ = deciding(mode, person, "Release?", answer=Release)
+    decision, _ = deciding(mode, person, "Release?", answer=Release)
     assert isinstance(decision, Release)
     assert decision.version == "1.4"
     assert decision.answered_at is not None
@@ -302,7 +250,7 @@ def test_an_api_that_is_unavailable_for_a_moment_does_not_end_the_wait(mode, unt
         return await read(self, *args)
 
     monkeypatch.setattr(PrefectClient, "read_flow_run", read_flow_run)
-    [decision], _ = deciding(mode, person, "Send it?")
+    decision, _ = deciding(mode, person, "Send it?")
     assert decision
     assert next(failures, None) is None
 
@@ -316,7 +264,7 @@ def test_people_are_notified_once_and_a_broken_notification_does_not_end_the_wai
         raise ConnectionError("no mail today")
 
     person = Answering(until, YES)
-    [decision], _ = deciding(mode, person, "Send it?", notify=notify, name="finance")
+    decision, _ = deciding(mode, person, "Send it?", notify=notify, name="finance")
     assert decision
     [notice] = notices
     assert notice.subject == "finance: Send it?"

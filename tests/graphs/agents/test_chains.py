@@ -29,6 +29,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.graphs.agents.edge.registry import AGENTS
 from prefect_resilience.graphs.agents.edge.registry import PROVIDERS as REGISTERED_PROVIDERS
+from tests.graphs.agents.answering import in_flow
 
 TWICE = Retry(attempts=2, backoff=Backoff.none())
 
@@ -41,26 +42,9 @@ def own_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(mode, chain, *args):
-    """One call of the chain in a flow: its result (or the error), and the flow run's id."""
-    if mode.isasync:
-
-        @flow
-        async def scenario():
-            try:
-                return [await chain.acall(*args)]
-            except Exception as error:
-                return [error]
-
-        return asyncio.run(scenario())[0]
-
-    @flow
-    def scenario():
-        try:
-            return [chain.call(*args)]
-        except Exception as error:
-            return [error]
-
-    return scenario()[0]
+    """One call of the chain in a flow: its result or its error."""
+    ask = chain.acall if mode.isasync else chain.call
+    return in_flow(mode, lambda: ask(*args), return_state=True).result(raise_on_failure=False)
 
 
 def runs_of(flow_run_id):

@@ -9,7 +9,7 @@ from prefect import flow
 from pydantic import BaseModel
 
 from prefect_resilience import AgentChain, Person, PersonNeeded, classify, resilient_task
-from tests.graphs.agents.answering import Answering
+from tests.graphs.agents.answering import Answering, in_flow
 
 pytestmark = pytest.mark.api
 
@@ -46,22 +46,7 @@ def test_the_run_waits_for_a_person_s_answer(mode, until, seen, wanted, answer, 
     chain = AgentChain("builder", ["builder-simple", "manual-mode"], agents=agents)
     helper = Answering(until, answer)
 
-    if mode.isasync:
-
-        @flow
-        async def building():
-            helper.begin()
-            return await chain.acall("a hut")
-
-        result = asyncio.run(building())
-    else:
-
-        @flow
-        def building():
-            helper.begin()
-            return chain.call("a hut")
-
-        result = building()
+    result = in_flow(mode, lambda: helper.begin() or chain("a hut"))
     helper.end()
     assert (result.value, result.answered_by, result.degraded) == (value, "manual-mode", True)
     assert list(result.errors) == ["builder", "builder-simple"]
@@ -81,17 +66,8 @@ def test_who_does_not_answer_in_time_is_still_needed(mode):
         agents={"builder": mode.task(refuses, retry=None)},
     )
 
-    async def aask():
-        with pytest.raises(PersonNeeded) as caught:
-            await chain.acall("a hut")
-        return caught.value
-
-    def ask():
-        with pytest.raises(PersonNeeded) as caught:
-            chain.call("a hut")
-        return caught.value
-
-    error = asyncio.run(flow(aask)()) if mode.isasync else flow(ask)()
+    error = in_flow(mode, lambda: chain("a hut"), return_state=True).result(raise_on_failure=False)
+    assert isinstance(error, PersonNeeded)
     assert error.why == "there was no answer within 0.2 s"
     assert (error.chain, error.person) == ("builder", "manual-mode")
     assert isinstance(error.__cause__, ValueError)

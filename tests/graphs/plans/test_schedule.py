@@ -85,6 +85,12 @@ def test_led_to_twice_it_runs_once_and_as_soon_as_the_first_leads() -> None:
     assert seen.node_id == "b"
 
 
+def test_a_skip_names_where_its_router_led() -> None:
+    nodes = [node("a", on_success="b", on_failure="c"), node("b"), node("c")]
+    course = play(nodes, {"a": ended("a", to=["c"])})
+    assert course.reasons == {"b": "no node routed to it: a succeeded and routed to c"}
+
+
 def test_a_long_reason_names_five() -> None:
     many = [f"n{i}" for i in range(9)]
     course = play([*map(node, many), node("z", *many)], {name: ended(name, fails=True) for name in many})

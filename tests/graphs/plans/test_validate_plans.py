@@ -42,12 +42,10 @@ COMPARISON = {"type": "comparison", "path": "score", "value": 1}
         ({"on_sucess": ["b"]}, "on_sucess: unknown field; did you mean 'on_success'?"),
         ({"depends_on": ["bb"]}, "depends_on[0]: unknown node 'bb'; did you mean 'b'?"),
         ({"depends_on": "B"}, "depends_on: unknown node 'B'; did you mean 'b'?"),
-        ({"depends_on": ["a"]}, "depends_on[0]: 'a' depends on itself: remove it"),
+        ({"depends_on": ["a"]}, "depends_on[0]: 'a' would wait for itself: a -> a; remove one of these edges, or write a retry_policy"),
         ({"depends_on": 5}, "depends_on: write a node's id or a list of them, not 5"),
         ({"depends_on": ["b", 5]}, "depends_on[1]: write a string, not 5"),
-        ({"on_failure": ["a"]}, "on_failure[0]: 'a' routes to itself: name another node, or write a retry_policy"),
-        ({"on_success": "a"}, "on_success: 'a' routes to itself: name another node"),
-        ({"handles_error": "a"}, "handles_error: 'a' handles its own error: name another node, or write a retry_policy"),
+        ({"handles_error": "a"}, "handles_error: 'a' would wait for itself: a -> a; remove one of these edges, or write a retry_policy"),
         ({"transitions": [{"to": "c"}]}, "transitions[0].to: unknown node 'c'; write one of a, b"),
         ({"transitions": [{}]}, "transitions[0].to: is missing: the id of the node that runs next"),
         ({"transitions": [{"to_node_id": 5}]}, "transitions[0].to_node_id: write a string, not 5"),
@@ -197,10 +195,10 @@ def test_every_mistake_at_once_and_none_hides_another() -> None:
 
 def test_circles_are_told_each_once_with_their_way() -> None:
     assert told(node("a", depends_on=["c"]), node("b", depends_on=["a"]), node("c", on_success=["a"], depends_on=["b"])) == [
-        "tasks[0].depends_on[0]: 'a' would wait for itself: a -> b -> c -> a; remove one of these edges"
+        "tasks[0].depends_on[0]: 'a' would wait for itself: a -> b -> c -> a; remove one of these edges, or write a retry_policy"
     ]  # fmt: skip
     assert told(node("a", on_failure=["b"], depends_on="b"), node("b")) == [
-        "tasks[0].depends_on: 'a' would wait for itself: a -> b -> a; remove one of these edges"
+        "tasks[0].depends_on: 'a' would wait for itself: a -> b -> a; remove one of these edges, or write a retry_policy"
     ]
     two = told(node("a", depends_on=["b", "c"]), node("b", depends_on=["a"]), node("c", depends_on=["a"]))
     assert [says.split("itself: ")[1].split(";")[0] for says in two] == ["a -> b -> a", "a -> c -> a"]

@@ -109,9 +109,7 @@ class Meaning:
         if self.at.get(entry.id, n) != n:
             yield ("id",), f"{shortly(entry.id)} is already the id of {self._place_of(entry.id)}"
         for edge in edges_of(entry.node):
-            if edge.other == entry.id:
-                yield edge.place, _ITSELF[str(edge.place[0])].format(shortly(edge.other))
-            elif edge.other != UNREAD and edge.other not in self.at:
+            if edge.other != UNREAD and edge.other not in self.at:
                 yield edge.place, self._unknown(edge.other)
         yield from _doubles(entry.node)
         yield from self._of_fan_out(entry.node)
@@ -180,7 +178,7 @@ class Meaning:
         for n, entry in enumerate(self.entries):
             for edge in edges_of(entry.node):
                 other = self.at.get(edge.other)
-                if other is not None and other != n:
+                if other is not None:
                     first, then = (other, n) if edge.backward else (n, other)
                     before[then].setdefault(first, (*entry.place, *edge.place))
         order = Order(before)
@@ -200,16 +198,9 @@ class Meaning:
     def _circle(self, cycle: Sequence[int]) -> str:
         ids = [self.entries[n].id for n in cycle]
         shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
-        return f"{shortly(ids[0])} would wait for itself: {' -> '.join(shown)}; remove one of these edges"
-
-
-_ITSELF = {
-    "depends_on": "{} depends on itself: remove it",
-    "on_success": "{} routes to itself: name another node",
-    "on_failure": "{} routes to itself: name another node, or write a retry_policy",
-    "transitions": "{} routes to itself: name another node, or write a retry_policy",
-    "handles_error": "{} handles its own error: name another node, or write a retry_policy",
-}
+        way = " -> ".join(shown)
+        mend = "remove one of these edges, or write a retry_policy"
+        return f"{shortly(ids[0])} would wait for itself: {way}; {mend}"
 
 
 def _branches(node: Node) -> int:
