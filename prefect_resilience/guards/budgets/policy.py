@@ -237,7 +237,7 @@ def _leave() -> None:
 
 
 def _tell(status: BudgetStatus) -> None:
-    logger.warning("error budget %r: %s", status.name, status.why)
+    logger.warning("error budget %r: %s", redact(status.name), redact(status.why or ""))
     burn_listeners.tell(status)
 
 

@@ -131,6 +131,7 @@ def test_none_of_the_corpus_is_in_what_is_written(until: Any, caplog: pytest.Log
         **{f"letter {one.id}": one.model_dump_json() for one in letters},
         **{f"state {number}": what_a_state_says(state) for number, state in enumerate(held)},
         "the run's state": final.model_dump_json(exclude={"data"}),
+        "log": "\n".join(logging.Formatter().format(record) for record in caplog.records),
         "circuits": circuits_of(get_circuits(), began),
         "report": made.model_dump_json(),
         "report as markdown": with_pictures(markdown_of(made)),
