@@ -73,7 +73,7 @@ def _run() -> int:
             app[name].help = None  # the help of this command alone is the docstring of its function
         code = app(
             sys.argv[1:],
-            console=look.PipeConsole(),
+            console=look.PipeConsole(width=1_000),  # of the help; the terminal folds its lines
             print_error=False,
             exit_on_error=False,
             result_action="return_value",
