@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from prefect_resilience.base.process import in_forked_child, per_process, start_thread
+from prefect_resilience.base.process import in_forked_child, per_process, start_thread, user_of_host
 
 
 class Shelf:
@@ -76,3 +78,13 @@ def test_a_thread_has_an_empty_context_or_the_one_given(context: Any, seen: str)
     thread = start_thread("test", lambda: found.append(who.get()), context=context and context())
     thread.join()
     assert (found, thread.daemon, thread.name) == ([seen], True, "prefect-resilience-test")
+
+
+def test_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert user_of_host() == f"{getpass.getuser()}@{socket.gethostname()}"
+
+    def nameless() -> str:
+        raise KeyError("no user has this id")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert user_of_host() == f"unknown@{socket.gethostname()}"

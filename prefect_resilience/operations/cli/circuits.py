@@ -50,8 +50,8 @@ def list_circuits(
     circuits = [circuit for circuit in every if not state or circuit.state in state]
     if not circuits:
         return how.answer([], f"No circuit is {' or '.join(state or [])}: {counts_line}.")
-    first = f"The first {limit} of " if len(circuits) > limit else ""
-    return how.answer(circuits, look.table(fleet.COLUMNS, circuits[:limit]), first + counts_line)
+    shown = f" (the first {limit} are shown)" if len(circuits) > limit else ""
+    return how.answer(circuits, look.table(fleet.COLUMNS, circuits[:limit]), counts_line + shown)
 
 
 @app.command

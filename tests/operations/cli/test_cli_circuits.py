@@ -38,6 +38,9 @@ def test_list_shows_those_first_that_refuse(circuits: str, cli: Any) -> None:
     assert "in 4 min" in rows[1] or "in 5 min" in rows[1]
     assert "3 failures" in done.out
     assert "2 open, 1 disabled of 4 circuits, in sqlite" in done.out
+    first = cli("circuits", "list", "--limit", "2")
+    assert first.out.endswith("(the first 2 are shown)\n")
+    assert "kg" not in first.out
     assert SECRET not in done.out
 
 
