@@ -263,28 +263,15 @@ def _part_failed(
         (number, outcome.error) for number, outcome in enumerate(outcomes, 1) if isinstance(outcome, Raised)
     )
     cause = _cause(failure, context)
-    done = _results(outcomes)
-    results = [*((str(at), value) for at, value in done), *_results_below(number, cause)]
     message = (
         f"decomposed into {len(outcomes)} parts (depth {place['depth']} of at most {place['max_depth']}), "
-        f"{len(done)} done; part {number} failed: {cause.summary()}"
+        f"{len(_results(outcomes))} done; part {number} failed: {cause.summary()}"
     )
-    details = {
-        **context.details,
-        "decomposition": {**place, "done": len(done)},
-        "failed_step": number,
-        "partial_results": partial_results(sorted(results, key=_place), named="part"),
-    }
-    changes: dict[str, Any] = {
-        "details": details,
-        "partial_output": partial_output([value for _, value in done] or None) or context.partial_output,
-    }
-    if cause.kind is not ErrorKind.RESOURCE:
-        part = f"prefect-resilience: this was part {number} of the call that failed with {context.summary()}"
-        add_note(failure, part)
-        changes |= _as_caused_by(cause)
-        error = failure
-    return _with(error, context, message, cause, **changes)
+    if cause.kind is ErrorKind.RESOURCE:
+        return _step_failed(error, context, place, message, cause, number, outcomes)
+    part = f"prefect-resilience: this was part {number} of the call that failed with {context.summary()}"
+    add_note(failure, part)
+    return _step_failed(failure, context, place, message, cause, number, outcomes, **_as_caused_by(cause))
 
 
 def _merge_failed(
@@ -293,16 +280,30 @@ def _merge_failed(
     """All parts succeeded, but merging their results failed."""
     cause = _cause(failure, context)
     message = f"all {len(outcomes)} parts are done, but merging their results failed: {cause.summary()}"
+    return _step_failed(failure, context, place, message, cause, "merge", outcomes, **_as_caused_by(cause))
+
+
+def _step_failed(
+    error: Exception,
+    context: ErrorContext,
+    place: dict[str, Any],
+    message: str,
+    cause: ErrorContext,
+    step: int | str,
+    outcomes: list[Any],
+    **changes: Any,
+) -> Undone:
+    """The error with the results so far."""
+    done = _results(outcomes)
+    results = [*((str(at), value) for at, value in done), *_results_below(step, cause)]
     details = {
         **context.details,
-        "decomposition": {**place, "done": len(outcomes)},
-        "failed_step": "merge",
-        "partial_results": partial_results(
-            ((str(at), value) for at, value in _results(outcomes)), named="part"
-        ),
+        "decomposition": {**place, "done": len(done)},
+        "failed_step": step,
+        "partial_results": partial_results(sorted(results, key=_place), named="part"),
     }
-    changes = {**_as_caused_by(cause), "partial_output": partial_output(list(outcomes)), "details": details}
-    return _with(failure, context, message, cause, **changes)
+    output = partial_output([value for _, value in done] or None) or context.partial_output
+    return _with(error, context, message, cause, details=details, partial_output=output, **changes)
 
 
 def _as_caused_by(cause: ErrorContext) -> dict[str, Any]:
@@ -340,11 +341,11 @@ def _results(outcomes: list[Any]) -> list[tuple[int, Any]]:
     ]
 
 
-def _results_below(number: int, cause: ErrorContext) -> list[tuple[str, Any]]:
+def _results_below(step: int | str, cause: ErrorContext) -> list[tuple[str, Any]]:
     """The results inside the part that failed: "2.1" is the first part of the second part."""
-    if "decomposition" not in cause.details:
+    if step == "merge" or "decomposition" not in cause.details:
         return []
-    return [(f"{number}.{result['part']}", result["value"]) for result in cause.details["partial_results"]]
+    return [(f"{step}.{result['part']}", result["value"]) for result in cause.details["partial_results"]]
 
 
 def _place(found: tuple[str, Any]) -> list[int]:

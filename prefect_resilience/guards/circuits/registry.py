@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 
@@ -16,7 +15,6 @@ from prefect_resilience.guards.circuits.link import StoreLink
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.stores import Store, parse_url
 
-LINKS_KEPT = 64
 DEFAULT = "default"
 APART = " by "
 """Separates store and policy in the key of a circuit with an operator's policy."""
@@ -33,7 +31,7 @@ class _Registry:
         # The store of circuits without a `store=`; None: the one in the settings.
         self.default_url: Callable[[], str] | None = None
         self.circuits: weakref.WeakValueDictionary[tuple[str, str], Circuit] = weakref.WeakValueDictionary()
-        self.links: OrderedDict[str, StoreLink] = OrderedDict()
+        self.links: dict[str, StoreLink] = {}
         self.links_of_stores: weakref.WeakValueDictionary[int, StoreLink] = weakref.WeakValueDictionary()
 
 
@@ -78,10 +76,7 @@ def link_to(store: StoreReference) -> StoreLink:
 
 
 def _link_at(place: str, url: str | Callable[[], str]) -> StoreLink:
-    link = _state.links[place] = _state.links.pop(place, None) or StoreLink(url)
-    while len(_state.links) > LINKS_KEPT:
-        _state.links.popitem(last=False)
-    return link
+    return _state.links.get(place) or _state.links.setdefault(place, StoreLink(url))
 
 
 def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool = False) -> Circuit:
