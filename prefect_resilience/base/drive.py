@@ -161,7 +161,7 @@ def perform_wait(wait: Wait[T]) -> Steps[T]:
 
 
 class Signal:
-    """Wakes one caller, which waits in a thread or on an event loop. It stays set."""
+    """Wakes one caller, which waits in a thread or on an event loop. Then a later wait ends at once."""
 
     __slots__ = ("_event", "_wake")
 
@@ -169,7 +169,7 @@ class Signal:
         self._event = threading.Event()
         self._wake: Callable[[], object] | None = None
 
-    def set(self) -> None:
+    def wake(self) -> None:
         """Wake the caller. Raises RuntimeError when its event loop is closed."""
         self._event.set()
         if self._wake is not None:

@@ -198,7 +198,7 @@ class CurrentView:
             else:
                 self.fresh = (view.until, permit.epoch.successes, permit)
             for signal in self._waiting:
-                signal.set()
+                signal.wake()
 
     def is_changing(self, until: float) -> bool:
         """Whether a probe is on its way, and the time of `monotonic()` is before `until`."""

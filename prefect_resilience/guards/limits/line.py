@@ -163,7 +163,7 @@ class HeldPlace:
     def __init__(self, line: WaitingLine) -> None:
         self._line = line
         self.signal: Signal | None = None
-        """Of a caller that waits: set when the place is held."""
+        """Wakes a caller that waits, when the place is held."""
         self._left = False
         self._overdue = False
         self.held: bool = False
@@ -282,6 +282,6 @@ def _wake(places: list[HeldPlace]) -> None:
     for place in places:
         try:
             if place.signal is not None:
-                place.signal.set()
+                place.signal.wake()
         except RuntimeError:  # its event loop was closed while it waited
             place.leave()
