@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from prefect.states import Crashed
 
-from prefect_resilience import resilient_task
 from prefect_resilience.durable.batches.audit import archived_effects, archived_saga
 from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
 from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
 from prefect_resilience.effects import (
-    Effect,
     abandon,
     batch,
     batch_status,
@@ -26,22 +24,12 @@ from prefect_resilience.effects import (
 )
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import scan_all
+from tests.durable.effects.test_recovery import book, put, undone
 from tests.durable.effects.test_recovery import deployed as deployed
-from tests.durable.effects.test_recovery import put
 
 pytestmark = [pytest.mark.api, pytest.mark.usefixtures("crashes_settle")]
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
-undone: list[str] = []
-
-
-def unbook(name: str) -> None:
-    undone.append(name)
-
-
-@resilient_task(effect=Effect(key="{name}", compensate=unbook), retry=None)
-def book(name: str) -> str:
-    return f"m-{name}"
 
 
 @pytest.fixture(params=["shared", "postgres_url", "redis_url"])

@@ -1,4 +1,4 @@
-"""A process that takes part in many batches does not keep a thread for each."""
+"""Batches as tags: a process in many batches does not keep a thread for each, and a run is of its batch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Callable
 
 import pytest
 from prefect import flow
+from prefect.client.orchestration import get_client
 from prefect.context import TagsContext
+from prefect.flow_engine import run_flow
 
-from prefect_resilience import batch, resilient_task
-from prefect_resilience.durable.batches.edge.tags import TAG
+from prefect_resilience import batch, batch_status, resilient_task
+from prefect_resilience.durable.batches.edge.tags import TAG, current_batch
 
 pytestmark = pytest.mark.api
 
@@ -73,3 +75,31 @@ async def test_nor_does_a_batch_of_async_tasks() -> None:
     found = await awaited()
     assert threads() <= before + 1
     assert found[-1] == {f"{TAG}many-{MANY - 1}"}
+
+
+# -- a flow run whose tags name a batch belongs to it, as one does that replays a dead letter
+
+
+@resilient_task(effect="external")
+def send(what: str) -> str:
+    return f"sent {what}"
+
+
+@flow
+def inner() -> str:
+    return current_batch()
+
+
+@flow
+def outer() -> tuple[str, str]:
+    send("a letter")
+    return current_batch(), inner()
+
+
+@pytest.mark.smoke
+def test_the_tags_of_a_flow_run_name_its_batch() -> None:
+    with get_client(sync_client=True) as client:
+        flow_run = client.create_flow_run(outer, tags=[f"{TAG}orders-7"])
+    assert run_flow(outer, flow_run=flow_run) == ("orders-7", "orders-7")
+    [effect] = batch_status("orders-7").effects
+    assert (effect.state, effect.result) == ("done", "sent a letter")

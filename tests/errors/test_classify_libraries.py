@@ -1,12 +1,28 @@
-"""Databases beyond SQLSTATE."""
+"""Message brokers, mail servers, SSH, and databases beyond SQLSTATE."""
 
 from __future__ import annotations
+
+import smtplib
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from prefect_resilience import ErrorCategory as C
 from prefect_resilience import classify
 from tests.errors.by_name import made
+
+
+def kafka_error(name: str, retriable: object = False) -> Any:
+    return SimpleNamespace(name=lambda: name, retriable=lambda: retriable)
+
+
+def broken() -> Any:
+    def name() -> str:
+        raise RuntimeError
+
+    return SimpleNamespace(name=name, retriable=name)
+
 
 MONGO = "pymongo.errors.PyMongoError"
 SNOWFLAKE = "snowflake.connector.errors.Error"
@@ -16,7 +32,42 @@ def labelled(*labels: str) -> object:
     return lambda label: label in labels
 
 
+GREYLISTED = (450, b"4.2.0 Greylisted, try again later")
+CLOSED = "pika.exceptions.AMQPError"
 CASES = [
+    (made("pika.exceptions.AMQPConnectionError", "x"), C.NETWORK, "NETWORK_ERROR"),
+    (made("cimpl.KafkaException", kafka_error("_TRANSPORT")), C.NETWORK, "NETWORK_ERROR"),
+    (made("cimpl.KafkaException", kafka_error("_QUEUE_FULL")), C.UNAVAILABLE, "_QUEUE_FULL"),
+    (made("cimpl.KafkaException", kafka_error("NEW", retriable=True)), C.UNAVAILABLE, "NEW"),
+    (made("cimpl.KafkaException", kafka_error("NEW")), C.UNEXPECTED, "KafkaException"),
+    (made("cimpl.KafkaException", broken()), C.UNEXPECTED, "KafkaException"),
+    (made("cimpl.KafkaException"), C.UNEXPECTED, "KafkaException"),
+    (made("kafka.errors.KafkaError", "x", retriable=True), C.UNAVAILABLE, "KafkaError"),
+    (made("kafka.errors.NoBrokersAvailable"), C.NETWORK, "NETWORK_ERROR"),
+    (made("paramiko.ssh_exception.SSHException", "Timeout opening channel."), C.TIMEOUT, "TIMEOUT"),
+    (made("paramiko.ssh_exception.SSHException", "banner"), C.NETWORK, "NETWORK_ERROR"),
+    (made("aiosmtplib.errors.SMTPException", "x", code=421), C.UNAVAILABLE, "421"),
+    (
+        made("aiosmtplib.errors.SMTPException", "x", recipients=[SimpleNamespace(code=450), 3]),
+        C.UNAVAILABLE,
+        "450",
+    ),
+    # a reply code decides about a closed channel
+    (made(CLOSED, reply_code=404), C.NOT_FOUND, "404"),
+    (made(CLOSED, reply_code=320), C.NETWORK, "NETWORK_ERROR"),
+    (made(CLOSED, reply_code=505), C.INVALID, "505"),
+    (made(CLOSED, reply_code=200), C.UNEXPECTED, "AMQPError"),
+    # mail
+    (smtplib.SMTPRecipientsRefused({"a@x": GREYLISTED, "b@x": (451, b"later")}), C.UNAVAILABLE, "451"),
+    (smtplib.SMTPRecipientsRefused({"a@x": GREYLISTED, "b@x": (550, b"no such user")}), C.INVALID, "550"),
+    (smtplib.SMTPRecipientsRefused({"a@x": "odd"}), C.UNEXPECTED, "SMTPRecipientsRefused"),  # type: ignore[dict-item]
+    (smtplib.SMTPRecipientsRefused({}), C.UNEXPECTED, "SMTPRecipientsRefused"),
+    (smtplib.SMTPSenderRefused(421, b"busy", "a@x"), C.UNAVAILABLE, "421"),
+    (smtplib.SMTPConnectError(421, b"too many connections"), C.UNAVAILABLE, "421"),
+    (smtplib.SMTPAuthenticationError(454, b"temporary"), C.UNAVAILABLE, "454"),
+    (smtplib.SMTPAuthenticationError(554, b"no"), C.AUTH, "554"),
+    (smtplib.SMTPResponseException(530, b"authenticate first"), C.AUTH, "530"),
+    # databases
     (made(MONGO, "x", code=18), C.AUTH, "18"),
     (made(MONGO, "x", code=112), C.UNAVAILABLE, "112"),  # read as an HTTP status, 112 said nothing
     (made(MONGO, "x", code=50), C.TIMEOUT, "TIMEOUT"),
@@ -51,7 +102,11 @@ CASES = [
     (made("pymysql.err.MySQLError", 1213, "deadlock"), C.UNAVAILABLE, "1213"),
     (made("pymysql.err.MySQLError", 0, "Lost connection to server"), C.NETWORK, "NETWORK_ERROR"),
     (made("pymysql.err.MySQLError", "x"), C.UNEXPECTED, "MySQLError"),
-    (made("dbt_common.exceptions.DbtDatabaseError", "could not serialize access"), C.UNAVAILABLE, None),
+    (
+        made("dbt_common.exceptions.DbtDatabaseError", "could not serialize access"),
+        C.UNAVAILABLE,
+        "DbtDatabaseError",
+    ),
     (made("databricks.sql.exc.Error", "[DELTA_CONCURRENT_APPEND] x"), C.UNAVAILABLE, "Error"),
     (made("databricks.sql.exc.Error", "x", sqlstate="28000"), C.AUTH, "28000"),
     (made("databricks.sql.exc.Error", "x"), C.UNEXPECTED, "Error"),
@@ -59,9 +114,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("error", "category", "code"), CASES)
-def test_what_a_driver_raises(error, category, code) -> None:
+def test_what_a_library_raises(error: Exception, category: C, code: str) -> None:
     info = classify(error)
-    assert (info.category, info.code) == (category, code or type(error).__name__)
+    assert (info.category, info.code) == (category, code)
 
 
 def test_a_driver_s_class_tells_what_its_words_do_not() -> None:
