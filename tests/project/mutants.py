@@ -39,7 +39,11 @@ class Subject:
 SUBJECTS = {
     "machine": Subject(
         ("guards/circuits/machine.py",),
-        ("guards/circuits/test_machine.py", "guards/circuits/test_machine_documents.py"),
+        (
+            "guards/circuits/test_half_open.py",
+            "guards/circuits/test_machine.py",
+            "guards/circuits/test_machine_documents.py",
+        ),
     ),
     "window": Subject(
         ("guards/circuits/window.py",), ("guards/circuits/test_window.py", "guards/circuits/test_machine.py")

@@ -94,3 +94,17 @@ def test_a_probe_of_an_earlier_period_keeps_its_place() -> None:
     assert bench.asks("fourth") is not None
     bench.does(Release("slow"))
     assert bench.asks("fourth") is None
+
+
+def test_a_probe_to_which_the_server_says_not_now_opens_it_at_once() -> None:
+    bench = Bench().opened().does(Tick(), after=30).probed("f", retry_after=100)
+    assert (bench["state"], bench.opening) == ("open", 100)
+    bench = Bench().opened().does(Tick(), after=30).probed("f", retry_after=0)
+    assert bench["state"] == "half_open"
+
+
+def test_probes_that_were_all_slow_do_not_close_it() -> None:
+    bench = Bench(slow_call=1).opened().does(Tick(), after=30).probed("S").probed("S")
+    assert (bench["state"], bench["reason"]) == ("open", "the probes were slow")
+    assert bench["unanswered"], "slow answers are none"
+    assert bench.looked("S", "s")["state"] == "closed"
