@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 from collections.abc import Iterator
-from importlib.metadata import requires, version
+from importlib.metadata import requires
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from tests.docs.pages import DOCS, ROOT, pages
 pytestmark = pytest.mark.docs
 
 SITE: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-VERSION: list[str] = version("prefect-resilience").split(".")
 
 
 def named(nav: list[dict[str, Any] | str]) -> Iterator[str]:
@@ -48,23 +45,6 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
         text = page.read_text(encoding="utf-8")
         assert not re.search(r"!\[[^\]]*\]\(\w+://|<(img|script|link)\b", text), page.name
         assert "```mermaid" not in text, f"{page.name}: its script would be loaded from elsewhere"
-
-
-@pytest.mark.parametrize(
-    ("target", "command"),
-    [
-        ("docs", "mkdocs build --strict"),
-        ("docs-version", f"mike deploy --alias-type copy --update-aliases {'.'.join(VERSION[:2])} latest"),
-        ("docs-pictures", "pytest -m long tests/docs/test_site_in_browser.py"),
-    ],
-)
-def test_make_knows_the_target(target: str, command: str) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "-n", target], cwd=ROOT, env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert command in done.stdout
 
 
 def test_the_licences_of_all_direct_dependencies_are_listed() -> None:

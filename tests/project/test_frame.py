@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -75,30 +76,24 @@ def id_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        "help",
-        "demo",
-        "test",
-        "test-all",
-        "check",
-        "house",
-        "bench",
-        "clean",
-        "mutants",
-        "fuzz",
-        "soak",
-        "growth",
-        "store-scale",
-    ],
-)
-def test_make_knows_the_target(target: str) -> None:
+MINOR = ".".join(version("prefect-resilience").split(".")[:2])
+TARGETS = "help demo test test-all check house bench clean mutants fuzz soak growth store-scale"
+COMMANDS = {
+    **dict.fromkeys(TARGETS.split(), ""),
+    "docs": "mkdocs build --strict",
+    "docs-version": f"mike deploy --alias-type copy --update-aliases {MINOR} latest",
+    "docs-pictures": "pytest -m long tests/docs/test_site_in_browser.py",
+}
+
+
+@pytest.mark.parametrize(("target", "command"), COMMANDS.items())
+def test_make_knows_the_target(target: str, command: str) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     done = subprocess.run(
         ["make", "-n", target], cwd=ROOT, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert command in done.stdout
 
 
 def test_ci_runs_the_checks_and_the_tests() -> None:
@@ -177,10 +172,3 @@ def test_examples_use_the_public_api_alone(path: Path) -> None:
     assert ours <= {f"prefect_resilience.{name}" for name in SUBMODULES}
     foreign = {name.partition(".")[0] for name in imports_of(path)} - set(sys.stdlib_module_names)
     assert foreign <= PUBLIC_FOR_FLOWS
-
-
-def test_every_readme_command_is_a_make_target() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    used = set(re.findall(r"\bmake ([a-z-]+)(?=`|\s+#)", (ROOT / "README.md").read_text()))
-    assert used
-    assert used <= targets
