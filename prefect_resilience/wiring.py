@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect_resilience.base import places
+from prefect_resilience.base.edge.current_settings import circuit_store_url, run_contexts, store_url
 from prefect_resilience.guards import limits
 from prefect_resilience.guards.circuits.listeners import (
     StoreNotice,
@@ -26,25 +27,13 @@ if TYPE_CHECKING:
 
 
 def wire() -> None:
-    places.circuits = _circuit_store_url
-    places.documents = _store_url
+    places.circuits = circuit_store_url
+    places.documents = store_url
     limits.prefect_client = _prefect_client
     limits.lease_holder = _lease_holder
     transition_listeners.add(_circuit_changed)
     store_listeners.add(_store_changed)
     burn_listeners.add(_budget_burns)
-
-
-def _circuit_store_url() -> str:
-    from prefect_resilience.base.edge.current_settings import circuit_store_url
-
-    return circuit_store_url()
-
-
-def _store_url() -> str:
-    from prefect_resilience.base.edge.current_settings import store_url
-
-    return store_url()
 
 
 def _prefect_client() -> AbstractContextManager[SyncPrefectClient]:
@@ -60,11 +49,10 @@ def _lease_holder(run: tuple[str, UUID] | None) -> Any:
 
 
 def _circuit_changed(change: Transition) -> None:
-    from prefect_resilience.base.edge.current_run import is_in_run
     from prefect_resilience.telemetry.edge.events import announce_transition
 
     announce_transition(change)
-    if is_in_run():
+    if run_contexts() != (None, None):
         from prefect_resilience.tasks.edge.circuits_table import keeper
 
         keeper.mark_changed()

@@ -75,4 +75,4 @@ def test_every_variable_is_used():
 @pytest.mark.parametrize("name", SETTINGS["stringData"])
 def test_the_secret_has_settings_that_exist(name: str):
     ours = name.removeprefix("PREFECT_RESILIENCE_").lower()
-    assert ours in ResilienceSettings.model_fields or hasattr(prefect.settings, name)
+    assert ours in ResilienceSettings.__dataclass_fields__ or hasattr(prefect.settings, name)

@@ -1,47 +1,59 @@
-"""Settings: `PREFECT_RESILIENCE_...` in the environment, or in a file of Prefect's settings."""
+"""What is around a call, without importing Prefect: the run, and the settings.
+
+Settings are `PREFECT_RESILIENCE_...` in the environment, or in a file of Prefect's settings.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
-
-from prefect_resilience.base.durations import DEFAULT_OPERATIONS
 from prefect_resilience.base.edge.prefect_files import Unclear, value_of
-from prefect_resilience.base.policy import Policy
 from prefect_resilience.errors.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from prefect.context import FlowRunContext, TaskRunContext
 
 _OFF = frozenset({"0", "false", "no", "off", "f", "n"})
 
 
-class ResilienceSettings(Policy):
-    """The settings from the environment.
+def run_contexts() -> tuple[FlowRunContext | None, TaskRunContext | None]:
+    """Prefect's contexts of the flow run and the task run around this code."""
+    try:
+        contexts = sys.modules["prefect.context"]
+        return contexts.FlowRunContext.get(), contexts.TaskRunContext.get()
+    except (KeyError, AttributeError):  # not imported, or in the middle of it
+        return None, None
 
-    enabled: `RESILIENCE_ENABLED=false` turns every wrapper into a plain Prefect task, for debugging.
+
+@dataclass(frozen=True)
+class ResilienceSettings:
+    """The settings of the package.
+
     store_url: the store of circuits, effects, error budgets and dead letters; by default a SQLite file in
         Prefect's home.
     circuit_store_url: the store of the circuits, if it is another one.
     timeouts: seconds by the name of an operation, for `timeout="llm-call"`; merged over the defaults.
+    enabled: `RESILIENCE_ENABLED=false` turns every wrapper into a plain Prefect task, for debugging.
     """
 
-    enabled: bool = True
-    store_url: str = Field(default_factory=lambda: f"sqlite:///{prefect_home()}/resilience.db")
-    circuit_store_url: str | None = None
-    timeouts: dict[str, float] = Field(default_factory=dict[str, float])
-
-    @field_validator("timeouts", mode="before")
-    @classmethod
-    def _read_json(cls, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
+    store_url: str
+    circuit_store_url: str | None
+    timeouts: Mapping[str, float]
+    enabled: bool
 
     @property
     def operations(self) -> dict[str, float]:
+        from prefect_resilience.base.durations import DEFAULT_OPERATIONS
+
         return {**DEFAULT_OPERATIONS, **self.timeouts}
 
 
@@ -53,28 +65,36 @@ def current_settings() -> ResilienceSettings:
 
 _VARIABLES = (
     "RESILIENCE_ENABLED",
-    *(f"PREFECT_RESILIENCE_{name.upper()}" for name in ResilienceSettings.model_fields),
+    *(f"PREFECT_RESILIENCE_{name}" for name in ("ENABLED", "STORE_URL", "CIRCUIT_STORE_URL", "TIMEOUTS")),
 )
 
 
 @lru_cache(maxsize=16)
 def _read(variables: tuple[str | None, ...], home: Path) -> ResilienceSettings:
-    values = {name: _own(name) for name in ResilienceSettings.model_fields}
-    try:
-        return ResilienceSettings(**{name: value for name, value in values.items() if value is not None})
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"the settings cannot be read: check the variables PREFECT_RESILIENCE_* ({error})"
-        ) from None
+    return ResilienceSettings(
+        store_url=_own("STORE_URL") or f"sqlite:///{home}/resilience.db",
+        circuit_store_url=_own("CIRCUIT_STORE_URL"),
+        timeouts=MappingProxyType(_timeouts(_own("TIMEOUTS") or {})),
+        enabled=is_enabled(),
+    )
 
 
 def _own(name: str) -> Any:
     """A setting of this package; None if nothing sets it."""
-    value = os.environ.get("RESILIENCE_ENABLED") if name == "enabled" else None
     try:
-        return value_of(name.upper(), "resilience") if value is None else value
+        return value_of(name, "resilience")
     except Unclear:
         return None
+
+
+def _timeouts(written: Any) -> dict[str, float]:
+    try:
+        values = json.loads(written) if isinstance(written, str) else written
+        return {str(name): float(seconds) for name, seconds in values.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise ConfigurationError(
+            f'PREFECT_RESILIENCE_TIMEOUTS={written!r:.60}: write JSON with seconds, as in {{"llm-call": 60}}'
+        ) from None
 
 
 def prefect_home() -> Path:
@@ -126,5 +146,5 @@ def is_enabled() -> bool:
 
 @cache
 def _is_on_in_files() -> bool:
-    value = _own("enabled")
+    value = _own("ENABLED")
     return value is None or str(value).strip().lower() not in _OFF

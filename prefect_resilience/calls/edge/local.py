@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_unless
-from prefect_resilience.base.edge.current_run import flow_context, task_context
+from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.calls.attempt import make_attempt, next_verdict
@@ -36,8 +36,6 @@ from prefect_resilience.telemetry.metrics import attempt_succeeded, count
 from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
-    from prefect.context import TaskRunContext
-
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.guards.timeouts.process_mode import Carriage
     from prefect_resilience.telemetry.edge.call_totals import CallTotals
@@ -74,12 +72,12 @@ class LocalRun(ReportingRun):
         self.args = args
         self.kwargs = kwargs
         self.memories = memories
-        self.around: TaskRunContext | None = task_context()
+        flow, self.around = run_contexts()
         self._record: RunRecord | None = None
         self._given: Mapping[str, Any] | None = None
         self.carried: Carried | None = None
         self.span: Any = None
-        self._totals: CallTotals | None = _totals_here(name) if self.around or flow_context() else None
+        self._totals: CallTotals | None = _totals_here(name) if self.around or flow else None
 
     @property
     def given(self) -> Mapping[str, Any]:
@@ -286,7 +284,7 @@ def _notes_here(make: bool) -> Notes | None:
     if run is None:
         return _notes_of_parent.get()
     # A task run inside the call has notes of its own, or none.
-    return run.notes(make) if task_context() is run.around else None
+    return run.notes(make) if run_contexts()[1] is run.around else None
 
 
 add_notes_source(_notes_here, first=True)

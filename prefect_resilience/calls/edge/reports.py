@@ -13,7 +13,7 @@ from sys import modules
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
 
-from prefect_resilience.base.edge.current_run import flow_context, task_context
+from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.base.process import per_process
 from prefect_resilience.calls.model import RunContext, RunRecord
 from prefect_resilience.calls.spans import SDK, add_event
@@ -69,7 +69,7 @@ def say(level: int, kind: tuple[Any, ...], line: str) -> None:
 
 def log_here() -> Log:
     """The log of the current task or flow run, else the package's own."""
-    task, flow = task_context(), flow_context()
+    flow, task = run_contexts()
     if task is None and flow is None:
         return logger
     from prefect.logging.loggers import flow_run_logger, task_run_logger
@@ -86,7 +86,7 @@ def log_here() -> Log:
 
 def run_here() -> tuple[UUID | None, UUID | None]:
     """The ids of the current task run and flow run."""
-    task, flow = task_context(), flow_context()
+    flow, task = run_contexts()
     if flow is not None and flow.flow_run is not None:
         return None if task is None else task.task_run.id, flow.flow_run.id
     return (None, None) if task is None else (task.task_run.id, task.task_run.flow_run_id)
@@ -158,7 +158,7 @@ class ReportingRun(RunContext):
         return PrefectMarks(self.batch_id(), root, store_name(self.ledger().store.url))
 
     def note_external_begun(self, store_url: str) -> None:
-        if (context := task_context()) is not None:
+        if (context := run_contexts()[1]) is not None:
             from prefect_resilience.durable.batches.edge.tags import mark_external
 
             mark_external(context.task_run, store_url)

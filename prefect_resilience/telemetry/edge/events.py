@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID, uuid4
 
-from prefect_resilience.base.edge.current_run import flow_context, is_in_run, task_context
+from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.errors.classify.shapes import state_data
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -111,7 +111,7 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     """
     count(happening, kind, name, payload)
     told_by_hand = _at_a_terminal.get()
-    if not is_in_run():
+    if run_contexts() == (None, None):
         if told_by_hand is not None:
             _note_for_api(told_by_hand, happening, kind, fit_text(name, NAME), fit(payload))
         return
@@ -254,7 +254,7 @@ def _short(value: Any) -> Any:
 
 def current_pass(of: TaskRun | None = None) -> tuple[UUID, int] | None:
     """The current flow run and its run count, or those of the task run `of`, which lacks them at first."""
-    flow, task = flow_context(), task_context()
+    flow, task = run_contexts()
     # In a flow inside a task, the task's context is still set, and the flow is the inner one.
     if flow is not None and (run := flow.flow_run) is not None and (of is None or run.id == of.flow_run_id):
         return run.id, max(run.run_count, 1)

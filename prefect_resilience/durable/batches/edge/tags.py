@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from prefect_resilience.base.edge.current_run import flow_context, task_context
+from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.base.naming import digest
 from prefect_resilience.base.process import setting
 from prefect_resilience.durable.batches.batch import batch_block, carry_batches, named_batch
@@ -69,7 +69,7 @@ def context_of_calls(*, untag: bool = True) -> AbstractContextManager[None] | No
     their batch: Prefect keeps a thread for every set of tags with which a task run begins. `tagged_again`
     adds the tag once the run has begun.
     """
-    around = task_context()
+    around = run_contexts()[1]
     tags = untag and named_in(_tags()) is not None
     return None if around is None and not tags else _calling_context(around, tags)
 
@@ -137,7 +137,7 @@ def named_in(tags: Iterable[str]) -> str | None:
 
 def current_batch() -> str:
     """The batch of the calling code. Raises ConfigurationError outside of any run and batch."""
-    around = task_context()
+    around = run_contexts()[1]
     return batch_of(None if around is None else around.task_run)
 
 
@@ -165,7 +165,7 @@ def batch_of(task_run: TaskRun | None) -> str:
 
 def flow_run_around() -> FlowRun | None:
     """The flow run of the calling code."""
-    context = flow_context()
+    context = run_contexts()[0]
     return None if context is None else context.flow_run
 
 
@@ -189,7 +189,7 @@ def pass_of(task_run: TaskRun | None) -> Pass:
 
 def pass_here() -> Pass:
     """The pass of the calling code, with the task run around it, if there is one."""
-    task, flow_run = task_context(), flow_run_around()
+    task, flow_run = run_contexts()[1], flow_run_around()
     if task is None or (flow_run is not None and task.task_run.flow_run_id != flow_run.id):
         return pass_of(None)
     around, run = pass_of(task.task_run), (str(task.task_run.id), task.task_run.run_count)
