@@ -180,7 +180,7 @@ def is_measured() -> bool:
 
 
 def _count(name: str, attributes: dict[str, Any]) -> None:
-    if is_measured():
+    if "opentelemetry" in sys.modules or _IN_ENVIRONMENT:
         instruments()[name].add(1, attributes)
 
 

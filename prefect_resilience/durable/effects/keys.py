@@ -15,6 +15,7 @@ from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
 from functools import cached_property, partial
+from operator import itemgetter
 from pathlib import PurePath
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -344,7 +345,7 @@ class _Escaping(string.Formatter):
     """Fills in a template. In the values, it escapes the punctuation that separates the template's fields."""
 
     def __init__(self, template: str, hasher: Hasher) -> None:
-        literal = "".join(text for text, *_ in string.Formatter().parse(template))
+        literal = "".join(map(itemgetter(0), string.Formatter().parse(template)))
         self._special = re.compile("[" + re.escape("".join(sorted({*literal, "%"} - _WORD))) + "]")
         self._hasher = hasher
         self.values: dict[str, Any] = {}

@@ -96,7 +96,7 @@ class TaskSurroundings(ReportingRun):
     def parameters(self) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         arguments = self.context.parameters
         # The arguments of a `**kwargs` come as one dict. Without any dict, the signature need not be read.
-        if not any(isinstance(value, dict) for value in arguments.values()):
+        if dict not in map(type, arguments.values()):
             return arguments
         return explode_variadic_parameter(self.guard.fn, arguments)
 

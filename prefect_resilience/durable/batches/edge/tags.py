@@ -116,15 +116,10 @@ def other_tags() -> set[str]:
     return {tag for tag in _tags() if not tag.startswith(TAG)}
 
 
-def tagged_batch() -> str | None:
-    """The batch in the tags around this code."""
-    return named_in(_tags())
-
-
 def batch_named_around() -> str | None:
     """The batch named around this code, in this process or in another one."""
     named = named_batch.get()
-    return tagged_batch() if named is None else named[0]
+    return named_in(_tags()) if named is None else named[0]
 
 
 def named_in(tags: Iterable[str]) -> str | None:
