@@ -108,6 +108,7 @@ bench: .venv/.installed-dev ## what a guarded call costs
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.effects
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.any_call
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.spans
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.failing_call
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.adaptive_limit
 
 bad-day: .venv/.installed-dev ## four ways through two minutes of trouble, ten minutes in all; writes docs/bad_day.md

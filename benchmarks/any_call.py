@@ -130,7 +130,13 @@ def of_many(calls: int, took: Sequence[float], single: bool) -> float:
     return sorted(took)[len(took) // 4] if single else sum(took) / calls
 
 
-def rounds_of(calls_of: Mapping[str, Call], rounds: int, calls: int, single: bool) -> list[dict[str, float]]:
+def rounds_of(
+    calls_of: Mapping[str, Call],
+    rounds: int,
+    calls: int,
+    single: bool,
+    clock: Callable[[], int] = perf_counter_ns,
+) -> list[dict[str, float]]:
     """For each round the microseconds of one call, by candidate."""
     chance, found = random.Random(0), list[dict[str, float]]()
     for _ in range(rounds + WARM_UP_ROUNDS):
@@ -138,17 +144,21 @@ def rounds_of(calls_of: Mapping[str, Call], rounds: int, calls: int, single: boo
         for name in chance.sample([*calls_of], len(calls_of)):
             call, times = calls_of[name], list[float]()
             for _ in range(calls if single else 1):
-                began = perf_counter_ns()
+                began = clock()
                 for _ in range(1 if single else calls):
                     call()
-                times.append((perf_counter_ns() - began) / 1000)
+                times.append((clock() - began) / 1000)
             took[name] = of_many(calls, times, single)
         found.append(took)
     return found[WARM_UP_ROUNDS:]
 
 
 async def rounds_of_async(
-    calls_of: Mapping[str, Callable[[], Awaitable[Any]]], rounds: int, calls: int, single: bool
+    calls_of: Mapping[str, Callable[[], Awaitable[Any]]],
+    rounds: int,
+    calls: int,
+    single: bool,
+    clock: Callable[[], int] = perf_counter_ns,
 ) -> list[dict[str, float]]:
     chance, found = random.Random(0), list[dict[str, float]]()
     for _ in range(rounds + WARM_UP_ROUNDS):
@@ -156,10 +166,10 @@ async def rounds_of_async(
         for name in chance.sample([*calls_of], len(calls_of)):
             call, times = calls_of[name], list[float]()
             for _ in range(calls if single else 1):
-                began = perf_counter_ns()
+                began = clock()
                 for _ in range(1 if single else calls):
                     await call()
-                times.append((perf_counter_ns() - began) / 1000)
+                times.append((clock() - began) / 1000)
             took[name] = of_many(calls, times, single)
         found.append(took)
     return found[WARM_UP_ROUNDS:]

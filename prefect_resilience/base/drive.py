@@ -143,7 +143,7 @@ SLICE_SECONDS = 0.25
 """The longest single wait of a thread: an exception injected into the thread is raised between two waits."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Wait(Generic[T]):
     """A wait with two forms: `block` blocks the thread, `start` returns an awaitable."""
 

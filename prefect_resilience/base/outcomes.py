@@ -224,13 +224,11 @@ def settling(
     named = fn if named is None else named
     if isasync:
 
-        @functools.wraps(fn)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             return require_result(await last(fn(*args, **kwargs)), named, of_effect)
 
         return run_async
 
-    @functools.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> Any:
         return require_result(fn(*args, **kwargs), named, of_effect)
 

@@ -28,7 +28,7 @@ from prefect_resilience.guards.decomposition.model import (
 )
 from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials import partial_output, partial_results
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.model import CallEvent, CallReport
 from prefect_resilience.telemetry.payloads import error_payload
 
 NOT_RUN: Any = object()
@@ -165,9 +165,10 @@ def decompose(
 def _report(here: RunContext, context: ErrorContext, place: dict[str, int]) -> None:
     number, depth = place["parts"], place["depth"]
     line = f"Decomposing into {number} parts (depth {depth} of at most {place['max_depth']})"
-    events = [("run.decomposed", "task", here.identity["node_id"], {**error_payload(context), **place})]
+    payload = {**error_payload(context), **place}
     kind, line = ("decompose", depth), f"{line}, after: {context.summary()}"
-    here.report(CallReport(WARNING, kind, line, events=events))
+    event = CallEvent("run.decomposed", "task", here.identity["node_id"], payload)
+    here.report(CallReport(WARNING, kind, line, events=[event]))
 
 
 @contextmanager

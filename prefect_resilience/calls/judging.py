@@ -7,16 +7,17 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime
 from logging import ERROR, INFO, WARNING
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from prefect_resilience.base.drive import Steps
 from prefect_resilience.base.outcomes import not_repeated
 from prefect_resilience.calls.model import Guard, RunContext, RunRecord, stood_in
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
+from prefect_resilience.errors.classify.shapes import put
 from prefect_resilience.errors.context import (
+    ENDED,
     AttemptRecord,
     ErrorContext,
     attach_context,
@@ -30,9 +31,9 @@ from prefect_resilience.errors.requests import subtask_request, with_inner
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
 from prefect_resilience.guards.fallbacks import Answer, Chain
-from prefect_resilience.guards.partials import partial_of, value_left_by
+from prefect_resilience.guards.partials import value_left_by
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.model import CallEvent, CallReport
 from prefect_resilience.telemetry.payloads import error_payload
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def judge_attempt(
     if verdict.retry and claim is not None and (why := claim.retry_refusal(error)):
         verdict = Verdict(False, 0.0, why)
     inner = attached_context(error)
-    tried = exhausted_since(error, time.time() - (now - began))
+    tried = exhausted_since(error, time.time() - (now - began), began)
     if verdict.retry and tried is not None and not retry.retry_exhausted:
         verdict = Verdict(False, 0.0, _why_exhausted(tried))
     if verdict.retry and isinstance(error, Exception):
@@ -79,11 +80,12 @@ def judge_attempt(
     ids = run.identity
     is_own = inner is None or (inner.task_run_id, inner.node_id) == (ids["task_run_id"], ids["node_id"])
     partial = value_left_by(error) if is_own else None
-    output = record.notes.as_output(partial) or partial_of(error)
+    output = record.notes.as_output(partial)
     own = ErrorContext.from_exception(
         error,
         info,
         timestamp=datetime.now(UTC),
+        stack_trace=not verdict.retry,  # of an error that is retried, `error_context` makes it for its reader
         attempt=len(record.history),
         max_attempts=retry.rule_for(info, error).attempts,
         history=list(record.history),
@@ -93,7 +95,8 @@ def judge_attempt(
     )
     context = with_inner(own, inner, subtask_request(error))
     attach_context(error, context)
-    record.notes.end_attempt(context, partial)
+    put(error, ENDED, now)
+    record.notes.end_attempt(error, context, partial)
     return context, verdict
 
 
@@ -166,17 +169,17 @@ def report_retry(run: RunContext, context: ErrorContext, verdict: Verdict) -> No
     line = f"Retrying ({number}) in {delay}{asks}: {context.summary()}"
     if (why := describe_rejection(context)) is not None:
         line = f"Not called: {why}. Retrying ({number}) in {delay}"
-    report = CallReport(WARNING, ("retry", context.code), line, failure=context)
-    _report(run, report, "retry.scheduled", {"delay": verdict.delay, "why": verdict.why})
+    events = _events(run, context, "retry.scheduled", {"delay": verdict.delay, "why": verdict.why})
+    run.report(CallReport(WARNING, ("retry", context.code), line, failure=context, events=events))
 
 
 def report_fallback(run: RunContext, context: ErrorContext, answer: Answer, error: BaseException) -> None:
     fallback = answer.fallback
     stood_in(run.guard.fn, fallback.name, fallback.degraded)
     kind, line = ("fallback", fallback.name, context.code), fallback_message(context, answer)
-    report = CallReport(WARNING, kind, line, error, context, totals=("calls", "fallbacks"))
     payload = {"to": fallback.name, "degraded": fallback.degraded, "attempts": context.attempts_made}
-    _report(run, report, "fallback.used", {**payload, **_times(run, context)})
+    events = _events(run, context, "fallback.used", {**payload, **_times(run, context)})
+    run.report(CallReport(WARNING, kind, line, error, context, events, ("calls", "fallbacks")))
 
 
 def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, error: BaseException) -> None:
@@ -184,46 +187,53 @@ def report_failure(run: RunContext, context: ErrorContext, verdict: Verdict, err
     if (why := describe_rejection(context)) is not None and not context.attempts_made:
         times = f" ({context.rejected_calls} times)" if context.rejected_calls > 1 else ""
         line = f"Not called{times}: {why}"
-    report = CallReport(ERROR, ("gave up", context.code), line, error, context, totals=("calls", "failures"))
     payload = {"why": verdict.why, "exhausted": context.retryable}
-    _report(run, report, "run.failed", {**payload, **_times(run, context)})
+    events = _events(run, context, "run.failed", {**payload, **_times(run, context)})
+    kind = ("gave up", context.code)
+    run.report(CallReport(ERROR, kind, line, error, context, events, ("calls", "failures")))
 
 
 def report_recovery(run: RunContext, record: RunRecord) -> None:
     history, after = record.history, time.monotonic() - record.started
     last, attempts = history[-1].error, len(history) + 1 - count_rejected(history)
-    payload = {
-        **run.identity,
-        **{"attempts": attempts, "after": after, "error": last and last.model_dump(mode="json")},
-        **_history(run, history),
-    }
-    line = f"Recovered at attempt {attempts}, after {after:.1f} s"
-    events = [("run.recovered", "task", run.identity["node_id"], payload)]
-    run.report(CallReport(INFO, ("recovered",), line, events=events))
+    line, ids = f"Recovered at attempt {attempts}, after {after:.1f} s", run.identity
+    part = {**ids, "after": after, "error": {"category": last.category} if last else None}
+
+    def whole() -> dict[str, Any]:
+        error = last and last.model_dump(mode="json")
+        return {**part, "attempts": attempts, "error": error, **_history(run, history)}
+
+    event = CallEvent("run.recovered", "task", ids["node_id"], part, whole)
+    run.report(CallReport(INFO, ("recovered",), line, events=[event]))
 
 
-def _report(run: RunContext, report: CallReport, happening: str, told: dict[str, Any]) -> None:
-    """Report an attempt that failed, or that a circuit or a limit rejected, and what follows from it.
+_OF_ATTEMPT = (
+    *("node_id", "action_id", "task_run_id", "flow_run_id"),
+    *("category", "code", "kind", "attempt", "circuit"),
+)
+
+
+def _events(
+    run: RunContext, context: ErrorContext, happening: str, told: dict[str, Any]
+) -> Sequence[CallEvent]:
+    """The events of an attempt that failed, or that a circuit or a limit rejected, and of what follows.
 
     The resource of a failed attempt is the error's category and code; that of a rejected one is the task.
     Prefect counts events by resource, in its reports and in automations on "more than N of these in M
     seconds".
     """
-    context, node = cast(ErrorContext, report.failure), run.identity["node_id"]
-    about = {
-        *("node_id", "action_id", "task_run_id", "flow_run_id"),
-        *("category", "code", "kind", "attempt", "circuit"),
-    }
-    attempt = context.model_dump(mode="json", include=about, exclude_none=True)
-    whole = error_payload(context)
+    node = run.identity["node_id"]
+    attempt = {name: value for name in _OF_ATTEMPT if (value := getattr(context, name)) is not None}
     if (by := name_rejecting_guard(context.category, context.exception_type)) is None:
-        events = [("attempt.failed", "error", f"{context.category.value}.{context.code}", attempt)]
+        name = f"{context.category.value}.{context.code}"
+        events = [CallEvent("attempt.failed", "error", name, attempt)]
     else:
-        events = [("attempt.refused", "task", node, {**attempt, "by": by})]
-    events.append((happening, "task", node, {**whole, **told}))
+        events = [CallEvent("attempt.refused", "task", node, {**attempt, "by": by})]
+    counted = {**attempt, "exception_type": context.exception_type, **told}
+    events.append(CallEvent(happening, "task", node, counted, lambda: {**error_payload(context), **told}))
     if told.get("degraded"):
-        events.append(("run.degraded", "task", node, {**whole, "to": told["to"]}))
-    run.report(replace(report, events=events))
+        events.append(CallEvent("run.degraded", "task", node, {**error_payload(context), "to": told["to"]}))
+    return events
 
 
 def _times(run: RunContext, context: ErrorContext) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cached_property
+from inspect import Signature, signature
 from typing import TYPE_CHECKING, Any, Protocol
 
 from prefect_resilience.base.drive import Steps
@@ -55,6 +57,13 @@ class Guard:
     source: CodeSource = NOWHERE
     """Where the function is defined, determined at decoration. It is part of the keys of effects."""
 
+    @cached_property
+    def signature(self) -> Signature:
+        return signature(self.fn)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "signature"}
+
     @property
     def retrying(self) -> Retry:
         """The retries of the policy, and those that the repair of an output needs."""
@@ -79,7 +88,7 @@ class RunRecord:
     """The failed attempts of one run in this process, and what they share."""
 
     started: float
-    start: CallStart
+    start: CallStart | None = None
     history: list[AttemptRecord] = field(default_factory=list[AttemptRecord])
     counters: dict[str, int] = field(default_factory=dict[str, int])
     """The number of failed attempts by category, if it has a rule of its own; "" for all the others."""

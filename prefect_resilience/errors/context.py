@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, cast
 
 from pydantic import BaseModel, Field
@@ -38,6 +40,8 @@ def _subtask(cause: ErrorContext, request: Any) -> dict[str, Any]:
 
 
 ATTRIBUTE = "__prefect_resilience_context__"
+ENDED = "__prefect_resilience_ended__"
+"""The attribute with the time by `monotonic()` at which the attempt that raised this exception ended."""
 STACK_LIMIT = 20_000
 PARTIAL_LIMIT = 64_000
 MOST_LEVELS = 20
@@ -53,11 +57,12 @@ REJECTING_GUARDS = {
 """The limit that rejected a call, by the name of its error."""
 
 
-def name_rejecting_guard(category: object, exception_type: str | None) -> str | None:
+@lru_cache(maxsize=1024)
+def name_rejecting_guard(category: str, exception_type: str | None) -> str | None:
     """The guard that rejected the call; None: the call was made, so it is an attempt."""
     if category == ErrorCategory.CIRCUIT_OPEN:
         return "circuit"
-    return REJECTING_GUARDS.get(str(exception_type or "").rpartition(".")[2])
+    return REJECTING_GUARDS.get((exception_type or "").rpartition(".")[2])
 
 
 class AttemptRecord(BaseModel, frozen=True, defer_build=True):
@@ -72,11 +77,8 @@ class AttemptRecord(BaseModel, frozen=True, defer_build=True):
 
 def count_rejected(history: Sequence[AttemptRecord]) -> int:
     """How many of these calls a circuit or a limit rejected."""
-    rejected = 0
-    for attempt in history:
-        error = attempt.error
-        rejected += bool(error and name_rejecting_guard(error.category, error.exception_type))
-    return rejected
+    errors = [attempt.error for attempt in history if attempt.error is not None]
+    return sum(name_rejecting_guard(error.category, error.exception_type) is not None for error in errors)
 
 
 class PartialOutput(BaseModel, frozen=True, defer_build=True):
@@ -127,8 +129,7 @@ class ErrorContext(BaseModel, frozen=True, defer_build=True):
     @classmethod
     def from_info(cls, info: ErrorInfo, *, timestamp: datetime, **fields: Any) -> ErrorContext:
         """The context of a classified failure; `fields` are further fields of this model."""
-        read_off = {name: getattr(info, name) for name in ErrorInfo.model_fields}
-        own = {**read_off, "circuit": info.details.get("circuit"), "timestamp": timestamp}
+        own = {**vars(info), "circuit": info.details.get("circuit"), "timestamp": timestamp}
         return cls.model_validate({**own, **fields})
 
     @classmethod
@@ -273,7 +274,7 @@ def error_context(source: Any) -> ErrorContext | None:
 
 def _context_of(source: Any) -> ErrorContext | None:
     if isinstance(source, BaseException):
-        context = attached_context(source) or _of_response(source)
+        context = _with_trace(source) or _of_response(source)
         return context or ErrorContext.from_exception(source, timestamp=_now())
     kind = state_type(source)
     if kind is None:
@@ -285,8 +286,18 @@ def _context_of(source: Any) -> ErrorContext | None:
     if kind not in ("FAILED", "CRASHED", "CANCELLED", "CANCELLING"):
         return None
     error = state_error(source)
-    attached = attached_context(error) if error is not None else None
+    attached = _with_trace(error) if error is not None else None
     return attached or _of_state(source, error)
+
+
+def _with_trace(error: BaseException) -> ErrorContext | None:
+    """The attached context, with the stack trace that the context of a retried error is attached without."""
+    context = attached_context(error)
+    if context is None or context.stack_trace is not None or error.__traceback__ is None:
+        return context
+    context = context.model_copy(update={"stack_trace": _stack_trace(error)})
+    attach_context(error, context)
+    return context
 
 
 def _of_state(state: Any, error: BaseException | None) -> ErrorContext:
@@ -301,8 +312,10 @@ def _of_state(state: Any, error: BaseException | None) -> ErrorContext:
     return ErrorContext.from_info(classify(state), timestamp=timestamp, stack_trace=trace, **fields)
 
 
-def exhausted_since(error: BaseException, moment: float) -> ErrorContext | None:
+def exhausted_since(error: BaseException, moment: float, began: float = math.inf) -> ErrorContext | None:
     """The context of a guard that retried this error to the end after `moment`, in seconds since the epoch.
+
+    `began` is the same moment by `monotonic()`, in case the wall clock was set meanwhile.
 
     It may be on the error, on one of its causes, or on the HTTP response of one of them.
     """
@@ -311,7 +324,9 @@ def exhausted_since(error: BaseException, moment: float) -> ErrorContext | None:
         if link is None:
             break
         for context in (attached_context(link), _of_response(link)):
-            if context is not None and context.exhausted and context.timestamp.timestamp() >= moment:
+            if context is None or not context.exhausted:
+                continue
+            if context.timestamp.timestamp() >= moment or (read(link, ENDED) or 0.0) >= began:
                 return context
         link = link.__cause__
     return None

@@ -21,7 +21,7 @@
     ├── ResultNotKept                           an effect is done, but its result cannot be restored
     └── ResourceExhausted, TaskFailure, SubtaskError, OutputFormatError     exact failures, raised by users
 
-All can be pickled; `args` holds only the message.
+All can be pickled; `args` holds only the message, and that of a CircuitOpenError its arguments.
 """
 
 from __future__ import annotations
@@ -76,9 +76,11 @@ class CircuitOpenError(ResilienceError):
         self.name = name
         self.retry_in = retry_in
         self.last_error = last_error
-        when = "until it is closed manually" if retry_in is None else f"for {retry_in:.1f} s"
-        because = f"; last error: {last_error}" if last_error else ""
-        super().__init__(f"circuit {name!r} rejects calls {when}{because}")
+
+    def __str__(self) -> str:
+        when = "until it is closed manually" if self.retry_in is None else f"for {self.retry_in:.1f} s"
+        because = f"; last error: {self.last_error}" if self.last_error else ""
+        return f"circuit {self.name!r} rejects calls {when}{because}"
 
 
 class AttemptTimeout(ResilienceError, TimeoutError):

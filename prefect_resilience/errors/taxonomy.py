@@ -186,7 +186,7 @@ class ErrorInfo(BaseModel, frozen=True, defer_build=True):
     @field_validator("details", mode="after")
     @classmethod
     def _safe_details(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return redact_data(value, EDGE)
+        return redact_data(value, EDGE) if value else value
 
     @classmethod
     def of(cls, category: ErrorCategory, code: str | None = None, **fields: Any) -> ErrorInfo:
@@ -196,8 +196,9 @@ class ErrorInfo(BaseModel, frozen=True, defer_build=True):
             >>> ErrorInfo.of(ErrorCategory.RATE_LIMIT, code="429").retryable
             True
         """
-        defaults: dict[str, Any] = {name: getattr(category, name) for name in ("kind", "retryable", "reason")}
-        return cls(category=category, code=code or category.value, **{**defaults, **fields})
+        kind, retryable, reason = _DEFAULTS[category]
+        defaults: dict[str, Any] = {"kind": kind, "retryable": retryable, "reason": reason}
+        return cls(category=category, code=code or category.value, **(defaults | fields))
 
 
 class Opinion(NamedTuple):

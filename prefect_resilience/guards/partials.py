@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from prefect_resilience.base.plain import plain_or_cut
 from prefect_resilience.errors.classify.shapes import read
-from prefect_resilience.errors.context import ErrorContext, PartialOutput
+from prefect_resilience.errors.context import ErrorContext, PartialOutput, error_context
 from prefect_resilience.errors.secrets.redact import EDGE, redact, redact_data
 from prefect_resilience.errors.taxonomy import FailureReason
 
@@ -89,12 +89,6 @@ def _json(content: Any) -> str:
     return json.dumps(content, default=str, ensure_ascii=False)
 
 
-def partial_of(error: BaseException) -> PartialOutput | None:
-    """The partial result that an exception has in its attribute `partial_output`."""
-    partial = read(error, "partial_output")
-    return partial if isinstance(partial, PartialOutput) else partial_output(partial)
-
-
 def value_left_by(error: BaseException) -> Any:
     """The value that user code left in an exception's `partial_output`, unchanged; None if there is none."""
     partial = read(error, "partial_output")
@@ -117,7 +111,8 @@ class Notes:
     before: Any = None
     goes_on: bool = False
     """Whether this attempt has read the earlier values: then it appends to them."""
-    previous: ErrorContext | None = None
+    failure: BaseException | ErrorContext | None = None
+    """The error of the last attempt. A child process has only its context."""
     violations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """The violations of the last checked output; other failures since then do not change them."""
     sink: Callable[[Notes], None] | None = None
@@ -154,11 +149,16 @@ class Notes:
     def _latest(self, left: Any) -> Any:
         return next((value for value in (self.partial, left) if value is not None), self.before)
 
-    def end_attempt(self, context: ErrorContext, left: Any = None) -> None:
+    @property
+    def previous(self) -> ErrorContext | None:
+        """The context of the last attempt's error."""
+        return self.failure if isinstance(self.failure, ErrorContext) else error_context(self.failure)
+
+    def end_attempt(self, error: BaseException, context: ErrorContext, left: Any = None) -> None:
         """The attempt failed: the next one can read its kept values, or else `left`, its error's value."""
         self.before = self._latest(left)
         self.partial, self.appends, self.goes_on, self.dropped = None, False, False, 0
-        self.previous = context
+        self.failure = error
         if context.reason is FailureReason.OUTPUT_FORMAT_FAILURE:
             self.violations = list(context.details.get("violations", ()))
 
@@ -244,7 +244,7 @@ class Carried:
                 send(packed)
 
         before = None if self.before is None else pickle.loads(self.before)
-        return Notes(before=before, previous=self.previous, violations=list(self.violations), sink=sink)
+        return Notes(before=before, failure=self.previous, violations=list(self.violations), sink=sink)
 
     def read(self, notes: Notes) -> None:
         """In the parent: take over the values that the child had kept."""

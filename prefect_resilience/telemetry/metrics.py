@@ -31,13 +31,14 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from prefect_resilience.errors.context import name_rejecting_guard
-from prefect_resilience.telemetry.payloads import fit_text, tell
+from prefect_resilience.telemetry.payloads import Whole, fit_text, tell
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics import MeterProvider
@@ -172,11 +173,13 @@ def instruments() -> dict[str, Any]:
 
 _IN_ENVIRONMENT = "OTEL_PYTHON_METER_PROVIDER" in os.environ
 """Whether the environment names an SDK, which OpenTelemetry's API then imports."""
+_PROXY = "_ProxyMeterProvider"
 
 
 def is_measured() -> bool:
-    """Whether an SDK may read the measurements: without OpenTelemetry in the process there is none."""
-    return "opentelemetry" in sys.modules or _IN_ENVIRONMENT
+    """Whether an SDK reads the measurements: until it has set a provider, OpenTelemetry's API has a proxy."""
+    api = sys.modules.get("opentelemetry.metrics")
+    return _IN_ENVIRONMENT if api is None else type(api.get_meter_provider()).__name__ != _PROXY
 
 
 def _count(name: str, attributes: dict[str, Any]) -> None:
@@ -188,31 +191,20 @@ tasks: Labels = Labels()
 circuits: Labels = Labels()
 actions: Labels = Labels()
 budgets: Labels = Labels()
-_successes: dict[str | tuple[str, str], Callable[[], None]] = {}
 
 
 def attempt_succeeded(task: str, action: str | None = None) -> None:
     """Count a successful attempt. It is on the path of every call, so it does no more. Never raises."""
     totals.add("total_attempts")
-    try:
-        key = task if action is None else (task, action)
-        count = _successes.get(key)
-        if count is None:
-            if not is_measured():
-                return
-            attributes = {**_of_task({"node_id": task, "action_id": action}), "outcome": "success"}
-            count = functools.partial(instruments()["attempts"].add, 1, attributes)
-            if attributes["task"] != OTHER:
-                _successes[key] = count
-        count()
-    except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
-        return
+    if is_measured():
+        with suppress(Exception):  # any error of an SDK or its exporter
+            _count("attempts", {**_of_task({"node_id": task, "action_id": action}), "outcome": "success"})
 
 
-def count(happening: str, kind: str, name: str, payload: Payload) -> None:
+def count(happening: str, kind: str, name: str, payload: Payload, whole: Whole = None) -> None:
     """Count an event, and pass it to the handlers of `on`, without sending it."""
     observe(happening, payload)
-    tell(happening, kind, name, payload)
+    tell(happening, kind, name, payload, whole)
 
 
 def observe(happening: str, payload: Payload) -> None:
@@ -225,10 +217,11 @@ def observe(happening: str, payload: Payload) -> None:
             _count_attempt(payload)
         if total is not None:
             totals.add(total)
-        _count(counter, attributes(payload))
         if happening == "run.recovered":
             totals.count_recovery(payload["after"])
-            if is_measured():
+        if is_measured():
+            _count(counter, attributes(payload))
+            if happening == "run.recovered":
                 instruments()[DURATION].record(payload["after"], attributes(payload))
     except Exception:  # noqa: BLE001 - any error of an SDK or its exporter
         return

@@ -6,9 +6,9 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from prefect_resilience.errors.context import ErrorContext
@@ -64,12 +64,23 @@ def strip_random_part(name: str, dynamic_key: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
+class CallEvent(NamedTuple):
+    """An event: what happened, to what. `payload` may be the part that the metrics read: then `whole` returns
+    all of it, for the readers of the event."""
+
+    happening: str
+    kind: str
+    name: str
+    payload: dict[str, Any]
+    whole: Callable[[], dict[str, Any]] | None = None
+
+
+@dataclass(eq=False, slots=True)  # not frozen: frozen ones are slower to make
 class CallReport:
     """One thing that happened to a call: its log line, its events, and the totals in which it counts.
 
     kind: what the line has in common with others. error: the failure that the line is about. failure: the
-        context of a failed attempt. events: happening, kind and name of its subject, payload.
+        context of a failed attempt.
     """
 
     level: int
@@ -77,7 +88,7 @@ class CallReport:
     line: str
     error: BaseException | None = None
     failure: ErrorContext | None = None
-    events: Sequence[tuple[str, str, str, dict[str, Any]]] = ()
+    events: Sequence[CallEvent] = ()
     totals: Sequence[str] = ()
 
 

@@ -212,6 +212,8 @@ class ResilienceEvent:
 
 
 Handler = Callable[[ResilienceEvent], object]
+Whole = Callable[[], dict[str, Any]] | None
+"""A function that returns the whole payload of an event, if the given one is a part of it."""
 
 _handlers: dict[object, tuple[str, Handler]] = {}
 """Handlers, each with its event. A dict adds, removes and lists its values without a lock."""
@@ -243,15 +245,13 @@ def on(event: str, handler: Handler) -> Callable[[], None]:
     return stop
 
 
-def tell(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+def tell(happening: str, kind: str, name: str, payload: dict[str, Any], whole: Whole = None) -> None:
     """Call the handlers of an event. Never raises."""
-    if not _handlers:
-        return
     concerned = [handler for event, handler in [*_handlers.values()] if _means(event, happening)]
     if not concerned:
         return
     try:
-        news = ResilienceEvent(happening, kind, redact(name), fit(payload))
+        news = ResilienceEvent(happening, kind, redact(name), fit(whole() if whole else payload))
     except Exception:  # noqa: BLE001 - an event that cannot be built must not fail the work
         return
     for handler in concerned:

@@ -106,7 +106,7 @@ class Frozen(Exception):
 
 
 def test_a_context_goes_with_its_exception() -> None:
-    error, context = failing(), full_context()
+    error, context = failing(), full_context().model_copy(update={"stack_trace": "in failing"})
     attach_context(error, context)
     assert error_context(error) is context
     assert attached_context(pickle.loads(pickle.dumps(error))) == context
@@ -117,6 +117,17 @@ def test_a_context_goes_with_its_exception() -> None:
     assert attached_context(frozen) is context
     attach_context(None, context)  # type: ignore[arg-type]
     assert attached_context(None) is None
+
+
+def test_a_context_gets_the_stack_trace_of_its_exception_when_it_is_read() -> None:
+    for error in (failing(), ConnectionError("never raised")):
+        attach_context(error, full_context())
+        found = error_context(Failed(data=error))
+        assert found is attached_context(error)
+        assert found is not None
+        assert found.model_copy(update={"stack_trace": None}) == full_context()
+        assert ("in failing" in (found.stack_trace or "")) is (error.__traceback__ is not None)
+        assert "hunter2pw" not in found.model_dump_json()
 
 
 def test_a_fresh_context_for_whatever_failed() -> None:

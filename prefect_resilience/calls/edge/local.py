@@ -5,16 +5,15 @@ Inside a flow run it counts in the run's totals and logs to the run; its effects
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from logging import WARNING
 from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import uuid4
 
 from prefect_resilience.base.drive import Blocking, Steps, adrive, drive, sleep_unless
 from prefect_resilience.base.edge.current_settings import run_contexts
@@ -24,7 +23,7 @@ from prefect_resilience.calls.attempt import make_attempt, next_verdict
 from prefect_resilience.calls.edge.reports import ReportingRun, run_here, say
 from prefect_resilience.calls.model import Decomposed, Guard, RunRecord, Substitute
 from prefect_resilience.calls.spans import call_span
-from prefect_resilience.durable.effects.current import CallStart, Replayed
+from prefect_resilience.durable.effects.current import Replayed
 from prefect_resilience.errors.context import name_rejecting_guard
 from prefect_resilience.errors.secrets.redact import add_note, redact
 from prefect_resilience.errors.taxonomy import bounded
@@ -57,7 +56,7 @@ class LocalRun(ReportingRun):
     )
 
     may_go_on = True
-    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(count)
+    emit: ClassVar[staticmethod[..., None]] = staticmethod(count)
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class LocalRun(ReportingRun):
     def given(self) -> Mapping[str, Any]:
         """The call's arguments with defaults; those of `**kwargs` are one mapping under its name."""
         if self._given is None:
-            bound = inspect.signature(self.guard.fn).bind(*self.args, **self.kwargs)
+            bound = self.guard.signature.bind(*self.args, **self.kwargs)
             bound.apply_defaults()
             self._given = bound.arguments
         return self._given
@@ -91,10 +90,10 @@ class LocalRun(ReportingRun):
     @property
     def parameters(self) -> Mapping[str, Any]:
         given = dict(self.given)
-        accepted = inspect.signature(self.guard.fn).parameters.items()
-        rest = next((name for name, own in accepted if own.kind is own.VAR_KEYWORD), "")
-        more = given.pop(rest, {})
-        return {**given, **more}
+        for name, own in self.guard.signature.parameters.items():
+            if own.kind is own.VAR_KEYWORD:
+                given |= given.pop(name)
+        return given
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -109,7 +108,7 @@ class LocalRun(ReportingRun):
         return self._record
 
     def record(self, started: float) -> RunRecord:
-        self._record = self._record or RunRecord(started, CallStart(uuid4().hex))
+        self._record = self._record or RunRecord(started)
         return self.add_attempt_start(self._record, started)
 
     def close_record(self) -> None:
@@ -201,7 +200,7 @@ def _change_arguments(
     Each is passed as it was: a function that wraps another one may accept them by name only.
     """
     changed, named = [*args], {**kwargs, **changes}
-    for index, (name, own) in enumerate(inspect.signature(fn).parameters.items()):
+    for index, (name, own) in enumerate(signature(fn).parameters.items()):
         if name in changes and own.kind is own.VAR_POSITIONAL:
             changed[index:] = named.pop(name)
         elif name in changes and index < len(args) and name not in kwargs:
@@ -224,14 +223,13 @@ def outcome_of(run: LocalRun, first: Steps[Any] | None = None, *, threaded: bool
     """As `call_guarded`, but the outcome of `calls.attempt.make_attempt`. With `threaded`, a plain function
     runs in a thread under `adrive`."""
     guard = run.guard
-    with call_span(run):
+    with call_span(run), setting(current_call, run):
         while True:
             try:
-                with setting(current_call, run):
-                    if threaded and not guard.isasync:
-                        return (yield Blocking(drive, (make_attempt(guard, run, run.args, run.kwargs),)))
-                    steps, first = first or make_attempt(guard, run, run.args, run.kwargs), None
-                    return (yield from steps)
+                if threaded and not guard.isasync:
+                    return (yield Blocking(drive, (make_attempt(guard, run, run.args, run.kwargs),)))
+                steps, first = first or make_attempt(guard, run, run.args, run.kwargs), None
+                return (yield from steps)
             except Exception as error:
                 if (delay := delay_after(run, error)) is None:
                     raise

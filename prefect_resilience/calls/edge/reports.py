@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from sys import modules
 from typing import TYPE_CHECKING, Any, ClassVar
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from prefect_resilience.base.edge.current_settings import run_contexts
 from prefect_resilience.base.process import per_process
@@ -61,6 +61,8 @@ _seldom = per_process(Seldom)
 def say(level: int, kind: tuple[Any, ...], line: str) -> None:
     """Log a line, to the current run if there is one, unless one of this kind was logged within a minute."""
     run = run_here()
+    if run == (None, None) and not logger.isEnabledFor(level):
+        return
     missed = _seldom.lines_omitted((run, *kind), time.monotonic())
     if missed is not None:
         more = f" (and {missed:,} more like this since the last line)" if missed else ""
@@ -107,7 +109,7 @@ class ReportingRun(RunContext):
     carried: Carried | None
     """The notes of the child process that makes the call."""
     span: Any = None
-    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]]
+    emit: ClassVar[staticmethod[..., None]]
     """Sends an event of a decision, or only counts it."""
 
     def log(self, report: CallReport) -> None:
@@ -116,13 +118,13 @@ class ReportingRun(RunContext):
 
     def report(self, report: CallReport) -> None:
         self.log(report)
-        for happening, kind, name, payload in report.events:
-            if kind == "effect":
-                emit_effect(happening, name, payload)
+        for event in report.events:
+            if event.kind == "effect":
+                emit_effect(event.happening, event.name, event.payload)
             else:
-                self.emit(happening, kind, name, payload)
+                self.emit(*event)
             if SDK in modules:
-                add_event(self, happening, payload)
+                add_event(self, event.happening, event.payload)
 
     def add_attempt_start(self, record: RunRecord, started: float) -> RunRecord:
         """The record, with what an attempt that began then adds to it."""
@@ -141,7 +143,9 @@ class ReportingRun(RunContext):
     # Effects.
 
     def start(self) -> CallStart:
-        return self.record(time.monotonic()).start
+        record = self.record(time.monotonic())
+        record.start = record.start or CallStart(uuid4().hex)
+        return record.start
 
     def ledger(self) -> Ledger:
         from prefect_resilience.durable.effects.ledger import open_ledger

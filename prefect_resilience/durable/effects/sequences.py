@@ -55,7 +55,7 @@ from prefect_resilience.errors.exceptions import (
     StoreUnavailable,
 )
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.model import CallEvent, CallReport
 
 _INTENDING = "the intent could not be recorded"
 
@@ -232,9 +232,9 @@ class LedgerSequences:
         self.here.report(CallReport(ERROR, ("in doubt", self.key), line, events=events))
         return InDoubt(self.key, self.batch_id, why)
 
-    def _event(self, happening: str, **more: Any) -> tuple[str, str, str, dict[str, Any]]:
+    def _event(self, happening: str, **more: Any) -> CallEvent:
         about = {"key": self.key, "batch_id": self.batch_id, **self.here.identity, **more}
-        return happening, "effect", self.key, about
+        return CallEvent(happening, "effect", self.key, about)
 
     def _warn(self, line: str, *kind: str) -> None:
         self.here.report(CallReport(WARNING, kind, line))

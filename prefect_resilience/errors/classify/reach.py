@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.errors.classify import readers
-from prefect_resilience.errors.classify.shapes import class_names, read
+from prefect_resilience.errors.classify.shapes import class_names, is_bare, read
 from prefect_resilience.errors.classify.table import places_of
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, Opinion
 
@@ -37,7 +37,7 @@ def chain(error: BaseException, explicit: bool = False) -> Iterator[BaseExceptio
 def _cause(link: BaseException) -> BaseException | None:
     if link.__cause__ is not None:
         return link.__cause__
-    for name in places_of("causes"):
+    for name in () if is_bare(link) else places_of("causes"):
         if hasattr(type(link), name) or name in link.__dict__:
             cause = read(link, name)
             if isinstance(cause, BaseException) and cause is not link:

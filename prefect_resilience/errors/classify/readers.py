@@ -42,7 +42,7 @@ MISTAKES = (
 # -- by its library's block of the table
 
 
-def _by_library(error: BaseException, names: list[str], now: float) -> Opinion | None:
+def _by_library(error: BaseException, names: tuple[str, ...], now: float) -> Opinion | None:
     """By the nearest class that has a block in the table or a rule of its own, unless a nearer one is known
     by name. An opinion without category stands for `else -`."""
     libraries, named = blocks(), codes_of("named")
@@ -293,7 +293,7 @@ def _retriable(error: BaseException, named: Opinion | None) -> Opinion | None:
 _BY_ITS_NAME = frozenset({C.OVERFLOW, C.RESOURCE_EXHAUSTED})
 
 
-def _too_big(error: BaseException, names: list[str]) -> Opinion | None:
+def _too_big(error: BaseException, names: tuple[str, ...]) -> Opinion | None:
     """A class with a name that means that the work is too big, whatever its status is."""
     bare = (name.rpartition(".")[2] for name in names)
     if any(codes_of("bare").get(name) is C.OVERFLOW for name in bare):
@@ -317,7 +317,7 @@ def name_finding(error: BaseException) -> Opinion | None:
     return opinion and (_by_pep_249(error) or opinion)
 
 
-def _by_known_name(error: BaseException, names: list[str]) -> Opinion | None:
+def _by_known_name(error: BaseException, names: tuple[str, ...]) -> Opinion | None:
     """By the nearest class that is known. The words of a nearer class's own name correct it: an
     AuthenticationError whose base is a connection error is no matter of the network."""
     packaged, anywhere = codes_of("named"), codes_of("bare")

@@ -114,12 +114,12 @@ def as_code(value: object) -> str | None:
     return value if isinstance(value, str) and 0 < len(value) <= 80 else None
 
 
-def class_names(error: object) -> list[str]:
+def class_names(error: object) -> tuple[str, ...]:
     """The names `package.Class` of an object's class and its bases, nearest first.
 
     Only the outermost package counts, because libraries move classes between their modules.
     """
-    return [f"{package(cls)}.{cls.__name__}" for cls in type(error).__mro__]
+    return tuple(f"{package(cls)}.{cls.__name__}" for cls in type(error).__mro__)
 
 
 def is_bare(error: BaseException) -> bool:

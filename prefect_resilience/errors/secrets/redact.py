@@ -34,6 +34,7 @@ _ROUNDS = 5
 _SHORT = 200
 _DEPTH = 12
 _ITEMS = 10_000
+_LEAVES = frozenset({bool, int, float, str, bytes, type(None)})
 T = TypeVar("T")
 
 
@@ -326,7 +327,7 @@ def collect_secrets(value: Any) -> list[str]:
         if isinstance(secret, str) and secret:
             secrets[secret] = None
         if depth < _DEPTH:
-            waiting += ((part, depth + 1) for part in _parts(item))
+            waiting += ((part, depth + 1) for part in _parts(item) if type(part) not in _LEAVES)
     return list(secrets)
 
 
@@ -348,5 +349,6 @@ def learn_secrets(parameters: Mapping[str, Any]) -> None:
         named = (
             value for name, value in parameters.items() if isinstance(value, str) and is_secret_name(name)
         )
-        for secret in (*collect_secrets(dict(parameters)), *named):
+        held = [value for value in parameters.values() if type(value) not in _LEAVES]
+        for secret in (*(collect_secrets(held) if held else ()), *named):
             register_secret(secret)

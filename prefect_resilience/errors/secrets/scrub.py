@@ -17,7 +17,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, ValidationError
 from prefect_resilience.errors.classify.reach import members_of
 from prefect_resilience.errors.classify.shapes import put, read
 from prefect_resilience.errors.secrets.patterns import MASK, names_a_secret
-from prefect_resilience.errors.secrets.redact import EDGE, is_secret_name, redact_data, redact_within
+from prefect_resilience.errors.secrets.redact import EDGE, is_secret_name, redact, redact_data, redact_within
 
 LONGEST = 100_000
 MOST = 500_000
@@ -208,7 +208,7 @@ def leaks(node: BaseException) -> bool:
 
 
 def _changes(text: str) -> bool:
-    return len(text) > LONGEST + EDGE or redact_data(text) != text
+    return len(text) > LONGEST + EDGE or redact(text) != text
 
 
 def clean(value: Any, room: list[int]) -> Any:
@@ -235,7 +235,7 @@ def _clean_attributes(node: BaseException, room: list[int]) -> None:
     statement, parameters = read(node, "statement"), read(node, "params")
     if isinstance(statement, str) and parameters and names_a_secret(statement):
         _assign(node, "params", _hidden(parameters))  # SQLAlchemy prints them
-    slots = {name: read(node, name) for name in _SLOTS if isinstance(read(node, name), str)}
+    slots: dict[str, Any] = {name: text for name in _SLOTS if isinstance(text := read(node, name), str)}
     for name, value in (slots | _attributes(node)).items():
         document = read(value, "buffer")  # of a YAML parser's mark, which prints a line of the document
         if isinstance(document, str) and _changes(document):

@@ -183,6 +183,9 @@ class CircuitBreaker(Guarding):
                 self._current().end(permit, error)
                 raise
         else:
+            view = self._shown.view
+            if view.refused and monotonic() < view.until and not self._shown.retired:
+                raise self._circuit.refusal(view)  # here, without a driver and its generators
             return super().call(fn, *args, **kwargs)
         if type(result) not in PLAIN:
             try:
@@ -211,11 +214,13 @@ class CircuitBreaker(Guarding):
             yield from self._current().shown.wait_for_change(until)
 
     def _acquire_once(self) -> Steps[tuple[Permit, float]]:
-        # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.
         circuit = self._current()
+        if (permit := circuit.admit()) is not None:
+            return permit, monotonic()
+        # If the caller is cancelled while a thread asks the store, that thread gives back the lease it gets.
         pending = PendingAdmission(circuit)
         try:
-            return circuit.admit() or (yield Blocking(pending.ask)), monotonic()
+            return (yield Blocking(pending.ask)), monotonic()
         except BaseException:
             pending.abandon()
             raise

@@ -57,7 +57,7 @@ class Circuit:
         if now >= view.until and not (has_grace and now < view.grace and self._talking.locked()):
             return None
         if view.refused:
-            raise self._refusal(view, now)
+            raise self.refusal(view)
         return view.permit
 
     def ask(self) -> Permit:
@@ -85,7 +85,7 @@ class Circuit:
                     self._merger.sync(machine.Acquire(lease))
                     permit = self._merger.permit(lease)
         if permit is None:
-            raise self._refusal(self.shown.view, monotonic())
+            raise self.refusal(self.shown.view)
         return permit
 
     def _may_talk(self, patience: float) -> bool:
@@ -96,8 +96,9 @@ class Circuit:
             sleep(PAUSE)
         return not self._talking.locked()
 
-    def _refusal(self, view: View, now: float) -> CircuitOpenError:
-        retry_in = None if view.retry is None else max(0.0, view.retry - now)
+    def refusal(self, view: View) -> CircuitOpenError:
+        """The error of a call that this view rejects."""
+        retry_in = None if view.retry is None else max(0.0, view.retry - monotonic())
         if retry_in is not None and view.document["state"] == "half_open":
             retry_in = min(retry_in, SOON)  # the probe's lease ends later than the probe
         # For a forced opening, report the operator's reason.

@@ -90,7 +90,7 @@ class TaskSurroundings(ReportingRun):
     task_run: TaskRun
     carried: Carried | None = None
     may_go_on: bool = False
-    emit: ClassVar[staticmethod[[str, str, str, dict[str, Any]], None]] = staticmethod(emit)
+    emit: ClassVar[staticmethod[..., None]] = staticmethod(emit)
 
     @cached_property
     def parameters(self) -> Mapping[str, Any]:  # pyright: ignore[reportIncompatibleMethodOverride]

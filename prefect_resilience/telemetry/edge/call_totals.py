@@ -137,17 +137,13 @@ def _send(totals: CallTotals) -> None:
     )
     from prefect.events import emit_event
 
+    run = {"prefect.resource.id": f"prefect.flow-run.{flow_run_id}", "prefect.resource.role": "flow-run"}
     with suppress(Exception):  # an event that cannot be sent must not fail the work
         emit_event(
             id=event_id,
             event=f"{PREFIX}.{CALLS_COUNTED}",
             resource={"prefect.resource.id": f"{PREFIX}.calls.{shown}", "prefect.resource.name": shown},
-            related=[
-                {
-                    "prefect.resource.id": f"prefect.flow-run.{flow_run_id}",
-                    "prefect.resource.role": "flow-run",
-                }
-            ],
+            related=[run],
             payload=event_payload,
         )
     tell(CALLS_COUNTED, "calls", shown, event_payload)
@@ -166,4 +162,8 @@ def _send_regularly() -> None:
 
 @at_exit
 def _leave() -> None:
-    send_totals()
+    if all_totals.by_place:
+        from prefect.settings import get_current_settings
+
+        if get_current_settings().api.url is not None:  # else a server that ends with this process
+            send_totals()

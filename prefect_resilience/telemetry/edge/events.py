@@ -23,7 +23,7 @@ from prefect_resilience.guards.circuits.listeners import (
 from prefect_resilience.telemetry import notes
 from prefect_resilience.telemetry.metrics import circuit_changed, count
 from prefect_resilience.telemetry.model import CALL_COUNTS, Happening, StateSeen
-from prefect_resilience.telemetry.payloads import NAME, fit, fit_text
+from prefect_resilience.telemetry.payloads import NAME, Whole, fit, fit_text
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State, TaskRun
@@ -36,6 +36,7 @@ LABELS = ("code", "category", "action")
 SENT_AT_ONCE = 100
 CIRCUIT_EVENTS = {"open": "circuit.opened", "half_open": "circuit.half-opened", "closed": "circuit.closed"}
 """The event's name by the circuit's new state. Any other state was forced by hand."""
+_OF_CHANGE = ("before", "after", "at", "reason", "generation", "retry_at", "last_error")
 
 
 @dataclass
@@ -101,7 +102,7 @@ def _note_for_api(told: AtATerminal, happening: str, kind: str, name: str, paylo
     )
 
 
-def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
+def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: Whole = None) -> None:
     """Send `prefect-resilience.<happening>` about the resource `prefect-resilience.<kind>.<name>`.
 
     The payload contains no secrets and has a bounded size (see `payloads`). The code and category of an error
@@ -109,16 +110,16 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
     The event is always counted in the metrics and passed to the handlers of `on`. Outside a run it is sent
     only from a terminal (see `at_a_terminal`), because there may be no Prefect API. Never raises.
     """
-    count(happening, kind, name, payload)
-    told_by_hand = _at_a_terminal.get()
+    count(happening, kind, name, payload, whole)
     if run_contexts() == (None, None):
-        if told_by_hand is not None:
-            _note_for_api(told_by_hand, happening, kind, fit_text(name, NAME), fit(payload))
+        if (told_by_hand := _at_a_terminal.get()) is not None:
+            content = fit(whole() if whole else payload)
+            _note_for_api(told_by_hand, happening, kind, fit_text(name, NAME), content)
         return
     from prefect.events import emit_event
 
     try:
-        content = fit(payload)
+        content = fit(whole() if whole else payload)
         shown = fit_text(name, NAME)
         labels = {f"{PREFIX}.{label}": str(content[label]) for label in LABELS if content.get(label)}
         event_id = note_happening(happening, shown, content)
@@ -165,20 +166,8 @@ def announce_recoverable(flow_run: FlowRun) -> None:
 def announce_transition(change: Transition) -> None:
     """Send the event of a change of a circuit that this process causes."""
     circuit_changed(change.name, change.before, change.after)
-    emit(
-        CIRCUIT_EVENTS.get(change.after, "circuit.forced"),
-        "circuit",
-        change.name,
-        {
-            "before": change.before,
-            "after": change.after,
-            "at": change.at,
-            "reason": change.reason,
-            "generation": change.generation,
-            "retry_at": change.retry_at,
-            "last_error": change.last_error,
-        },
-    )
+    payload = {name: getattr(change, name) for name in _OF_CHANGE}
+    emit(CIRCUIT_EVENTS.get(change.after, "circuit.forced"), "circuit", change.name, payload)
 
 
 def announce_burn(status: BudgetStatus) -> None:

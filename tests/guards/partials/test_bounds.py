@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience import PartialOutput
-from prefect_resilience.guards.partials import LIMIT, partial_of, partial_output, partial_results
+from prefect_resilience import PartialOutput, error_context
+from prefect_resilience.guards.partials import LIMIT, partial_output, partial_results
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -78,9 +78,8 @@ def test_results_of_several_steps_share_the_room():
 
 
 def test_what_an_exception_says_itself():
-    error = ValueError("no")
-    assert partial_of(error) is None
-    error.partial_output = ["done"]
-    assert partial_of(error).content == ["done"]
-    error.partial_output = PartialOutput(content=1)
-    assert partial_of(error) is error.partial_output
+    for own, content in ((None, None), (["done"], ["done"]), (PartialOutput(content=1), 1)):
+        error = ValueError("no")
+        error.partial_output = own
+        output = error_context(error).partial_output
+        assert (output and output.content) == content

@@ -1,0 +1,66 @@
+"""What a failing call costs: the candidates fail as they should, and the requirements are judged."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from benchmarks import failing_call
+from benchmarks.any_call import BARE, OURS, OUTSIDE, STAMINA, TENACITY, Cost
+from benchmarks.failing_call import PYBREAKER
+
+pytestmark = pytest.mark.slow
+
+
+def test_each_candidate_retries_a_failure() -> None:
+    assert {name: fn(3) for name, fn in failing_call.retried(isasync=False).items()} == dict.fromkeys(
+        (BARE, OURS, STAMINA, TENACITY), 3
+    )
+
+    async def answers() -> list[int]:
+        return [await fn(3) for fn in failing_call.retried(isasync=True).values()]
+
+    assert asyncio.run(answers()) == [3] * 4
+
+
+def test_each_breaker_rejects() -> None:
+    with failing_call.rejected() as calls_of:
+        for calls in calls_of.values():
+            assert [calls[name]() for name in (BARE, OURS, PYBREAKER)] == [None] * 3
+
+
+def test_each_requirement_can_be_missed() -> None:
+    def costs(retry: float, rejection: float) -> list[Cost]:
+        rows = (
+            (failing_call.RETRIED, {BARE: 99.0, STAMINA: retry, TENACITY: retry}),
+            (failing_call.IN_MEMORY, {BARE: 99.0, PYBREAKER: rejection}),
+            (failing_call.IN_SQLITE, {BARE: 99.0, PYBREAKER: rejection}),
+        )
+        return [Cost(what, "sync", OUTSIDE, {BARE: 1.0, OURS: 2.0}, ratios, 1.0) for what, ratios in rows]
+
+    assert [bar.holds for bar in failing_call.requirements(costs(3.0, 0.5))] == [True] * 4
+    assert [bar.holds for bar in failing_call.requirements(costs(3.1, 0.51))] == [False] * 4
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_the_command_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    # So few calls measure nothing: whether a requirement holds is chance.
+    few = ["--rounds", "1", "--calls", "5"]
+    failing_call.main([*few, "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    rows = [(cost["where"], cost["kind"], cost["what"]) for cost in shown["costs"]]
+    assert rows == [
+        (OUTSIDE, "sync", failing_call.RETRIED),
+        (OUTSIDE, "async", failing_call.RETRIED),
+        (OUTSIDE, "sync", failing_call.IN_MEMORY),
+        (OUTSIDE, "sync", failing_call.IN_SQLITE),
+        (failing_call.IN_TASK, "sync", failing_call.RETRIED),
+        (failing_call.IN_TASK, "async", failing_call.RETRIED),
+    ]
+    assert len(shown["requirements"]) == 10
+    assert failing_call.main(few) in (0, 1)
+    printed = capsys.readouterr().out
+    assert "one call that fails, in microseconds" in printed
+    assert printed.count("holds: ") + printed.count("DOES NOT HOLD: ") == 10
