@@ -15,8 +15,7 @@ from tests.docs.pages import DOCS, PACKAGE, ROOT
 pytestmark = pytest.mark.docs
 
 PAGE = DOCS / "operations.md"
-SENDING = {"emit", "_emit", "emit_event", "_event", "_report"}
-SUBJECTS = {"task", "error", "effect"}
+SENDING = {"emit", "_emit", "emit_event", "_event", "_report", "CallEvent", "_events"}
 STATES = {"Completed", "Failed", "Pending", "_make_completed"}
 EVENT = re.compile(r"[a-z]+(?:-[a-z]+)*\.[a-z]+(?:-[a-z]+)*")
 
@@ -79,12 +78,6 @@ def events_of_the_code() -> set[str]:
         for call in calls(tree, SENDING):
             given = call.args[:3] or [word.value for word in call.keywords if word.arg == "event"]
             found.update(*(may_be(value, names) for value in given))
-        events = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Tuple) and len(node.elts) == 4 and texts(node.elts[1]) & SUBJECTS
-        ]
-        found.update(*(may_be(event.elts[0], {}) for event in events))
     return {name for name in (text.lstrip(".") for text in found) if EVENT.fullmatch(name)}
 
 
