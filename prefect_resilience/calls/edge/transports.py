@@ -19,18 +19,16 @@ from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.bodies import (
     AsyncIdleStream,
+    AsyncPooledStream,
     IdleStream,
+    afree_places,
     as_answer,
+    free_places,
     guard_stream,
+    is_place_lost,
     is_whole,
     judge,
     library_of,
-)
-from prefect_resilience.calls.edge.connections import (
-    AsyncPooledStream,
-    afree_places,
-    free_places,
-    is_place_lost,
     stoppable,
 )
 from prefect_resilience.calls.edge.elsewhere import BaseURL, elsewhere

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from prefect_resilience.calls.edge import connections
+from prefect_resilience.calls.edge import bodies
 from prefect_resilience.http import AsyncResilientTransport
 
 
@@ -42,8 +42,8 @@ async def test_the_place_of_a_cancelled_request_is_given_back():
 
 
 async def test_httpcore_still_loses_it_without_us(monkeypatch):
-    """When this fails, httpcore has mended it: `connections.free_places` can go."""
-    monkeypatch.setattr(connections, "_take_leftovers", lambda pool, ended: [])
+    """When this fails, httpcore has mended it: `bodies.free_places` can go."""
+    monkeypatch.setattr(bodies, "_take_leftovers", lambda pool, ended: [])
     with pytest.raises(httpx.PoolTimeout):
         await third_answer()
 
