@@ -18,7 +18,7 @@ from prefect_resilience.graphs.conditions.compare import (
     matches,
     ordered,
 )
-from prefect_resilience.graphs.conditions.paths import Missing, look_up, shown_path
+from prefect_resilience.graphs.conditions.paths import Missing, kind_of, look_up, shown_path
 
 if TYPE_CHECKING:
     from prefect_resilience.graphs.conditions.model import Condition
@@ -97,15 +97,12 @@ def masked(path: str | None, value: Any) -> Any:
 
 def shown(value: Any) -> str:
     """A plain value in a few characters, as short JSON if possible, with secrets masked."""
-    if isinstance(value, bool) or value is None:
-        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        if len(items) > _MOST_NAMED or any(isinstance(item, list | dict) for item in items):
-            return f"a list of {len(items):,}"
-        return f"[{', '.join(shown(item) for item in items)}]"
-    if isinstance(value, dict):
-        return f"a mapping of {len(cast('dict[str, Any]', value)):,}"
+        if len(items) <= _MOST_NAMED and not any(isinstance(item, list | dict) for item in items):
+            return f"[{', '.join(shown(item) for item in items)}]"
+    if value is None or isinstance(value, bool | list | dict):
+        return kind_of(value)
     if isinstance(value, str):
         return shortly(redact(value[:_LETTERS]))
     return shortly(value) if isinstance(value, int | float) else str(value)[:60]

@@ -97,7 +97,7 @@ class Form:
         return value is not None and value != [] and value != ()
 
 
-class _TooLarge(Exception):
+class _ReadingEnds(Exception):
     """Ends the reading of a condition that is too deep or has too many parts."""
 
 
@@ -114,7 +114,7 @@ class Reading:
         self._model = model
         self._json = json
         self._parts = 0
-        with suppress(_TooLarge):
+        with suppress(_ReadingEnds):
             self.fields = self._fields(data, (), 1)
 
     def _condition(self, data: Any, place: Place, depth: int) -> Any:
@@ -128,7 +128,7 @@ class Reading:
         self._parts += parts
         if sentence := too_large(levels, self._parts):
             self._wrong(place[:1], sentence)
-            raise _TooLarge
+            raise _ReadingEnds
 
     def _fields(self, data: Any, place: Place, depth: int) -> dict[str, Any]:
         """The valid fields of the condition."""

@@ -28,7 +28,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
     Mistake,
     PlanError,
     Wrong,
-    placed,
+    mistakes_in,
     sentences_of,
 )
 from prefect_resilience.guards.circuits.model import CircuitPolicy
@@ -64,7 +64,9 @@ class PlanPart(Policy):
         try:
             super(Policy, self).__init__(**values)
         except ValidationError as error:
-            raise PlanError(placed(sentences_of(error, type(self)), values), type(self).__name__) from None
+            raise PlanError(
+                mistakes_in(sentences_of(error, type(self)), values), type(self).__name__
+            ) from None
 
     # Inside other models pydantic then validates without this __init__, and keeps the place of every mistake.
     __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
@@ -346,12 +348,12 @@ class Plan(PlanHead):
 
     def to_mermaid(self, result: PlanResult | None = None) -> str:
         """The plan as a mermaid flowchart; with `result`, the outcome of each node too."""
-        from prefect_resilience.graphs.plans.pictures.picture import plan_to_mermaid
+        from prefect_resilience.graphs.plans.picture import plan_to_mermaid
 
         return plan_to_mermaid(self, result)
 
     def to_svg(self, result: PlanResult | None = None) -> str:
         """The plan as an SVG document; with `result`, the outcome of each node too."""
-        from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
+        from prefect_resilience.graphs.plans.picture_svg import plan_to_svg
 
         return plan_to_svg(self, result)

@@ -20,8 +20,8 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.pictures.picture import counts_of, plan_to_mermaid
-from prefect_resilience.graphs.plans.pictures.svg import plan_to_svg
+from prefect_resilience.graphs.plans.picture import counts_of, plan_to_mermaid
+from prefect_resilience.graphs.plans.picture_svg import plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult

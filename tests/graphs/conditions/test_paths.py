@@ -170,22 +170,6 @@ def test_an_unreadable_path_is_refused_with_its_column(path: str, column: int, w
     assert (str(again), again.column) == (str(raised.value), column)
 
 
-def test_scope_takes_the_first_name() -> None:
-    scope = {"state": {"_last_error": {"code": "429"}}, "inputs": {}}
-    value = {"state": {"own": 1}, "other": 2}
-    assert look_up("state._last_error.code", value, scope) == "429"
-    assert isinstance(look_up("state.own", value, scope), Missing)
-    assert look_up("state.own", value) == 1
-    assert look_up("other", value, scope) == 2
-    assert isinstance(look_up("inputs.x", value, scope), Missing)
-    assert look_up("$.state.own", value, scope) == 1
-
-
-def test_a_number_in_a_query_is_a_place_only() -> None:
-    assert isinstance(look_up("$[0]", {"[0]": 1, "0": 2}), Missing)
-    assert look_up("[0]", {"[0]": 1, "0": 2}) == 2
-
-
 BOOKS = {
     "books": [
         {"t": "a", "p": 8.95, "note": "x"},

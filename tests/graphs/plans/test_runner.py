@@ -507,11 +507,11 @@ def test_the_report_has_a_table_and_one_picture() -> None:
 def test_an_artifact_that_cannot_be_written_is_no_failure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from prefect_resilience.graphs.plans.edge import report
+    from prefect_resilience.graphs.plans.edge import start
 
     def refuse(*_: Any, **__: Any) -> None:
         raise httpx.ConnectError("no API")
 
-    monkeypatch.setattr(report, "create_markdown_artifact", refuse)
+    monkeypatch.setattr(start, "create_markdown_artifact", refuse)
     assert run(node("a")).result.succeeded
     assert any("could not be saved as an artifact" in line for line in caplog.messages)

@@ -75,9 +75,9 @@ def _count_rejections(task_run: TaskRun) -> int:
     return 0 if run is None else run.rejected
 
 
-def refusal_outcome(message: str, name: str, now: datetime, exception: str | None = None) -> NodeOutcome:
+def refusal_outcome(error: Exception, name: str, now: datetime) -> NodeOutcome:
     """The outcome of a node that could not begin, or that has an invalid output."""
-    info = ErrorInfo.of(ErrorCategory.INVALID, exception, message=message)
+    info = ErrorInfo.of(ErrorCategory.INVALID, type(error).__name__, message=str(error))
     return NodeOutcome(None, ErrorContext.from_info(info, timestamp=now, node_id=name))
 
 

@@ -123,7 +123,7 @@ class Run:
             else:
                 self._fan_out(node)
         except ValueError as error:
-            self._refuse(node, str(error), type(error).__name__)
+            self._settle(node, self._refuse(node, node.id, error))
 
     def _fan_out(self, node: Node) -> None:
         items = self._preparation.items(node, self.schedule.error_seen_by(node.id))
@@ -147,10 +147,7 @@ class Run:
                         self._preparation.branch(node, name, index, branches.items[index], last_error)
                     )
                 except ValueError as error:
-                    self._record(node, Failed(message=str(error)), name=name)
-                    branches.end(
-                        index, outcomes.refusal_outcome(str(error), name, _now(), type(error).__name__)
-                    )
+                    branches.end(index, self._refuse(node, name, error))
         if branches.over:
             self._join(branches)
 
@@ -164,10 +161,7 @@ class Run:
                     **job.parameters, wait_for=arrows or None
                 )
         except Exception as error:  # noqa: BLE001 - task runners raise many kinds of errors
-            name = job.task.name
-            run = self._record(node, Failed(message=str(error)), name=name)
-            outcome = outcomes.refusal_outcome(str(error), name, _now(), type(error).__name__)
-            self._end(job, replace(outcome, task_run_id=run.id))
+            self._end(job, self._refuse(node, job.task.name, error))
             return
         self._running[future.task_run_id] = job
         future.add_done_callback(self._inbox.put)
@@ -213,12 +207,10 @@ class Run:
         run = self._record(node, state, began=branches.began)
         self._settle(node, replace(outcome, task_run_id=run.id, task_run=run))
 
-    def _refuse(self, node: Node, message: str, exception: str) -> None:
-        """Settle a node that cannot begin as failed."""
-        run = self._record(node, Failed(message=message))
-        self._settle(
-            node, replace(outcomes.refusal_outcome(message, node.id, _now(), exception), task_run_id=run.id)
-        )
+    def _refuse(self, node: Node, name: str, error: Exception) -> NodeOutcome:
+        """The outcome of a node or branch that cannot begin. It gets a failed task run."""
+        run = self._record(node, Failed(message=str(error)), name=name)
+        return replace(outcomes.refusal_outcome(error, name, _now()), task_run_id=run.id)
 
     def _settle(self, node: Node, outcome: NodeOutcome) -> None:
         """A node has ended: choose its routes and find the nodes that may run now."""
@@ -274,8 +266,7 @@ class Run:
         except ValueError as error:
             if outcome.task_run is not None:
                 outcomes.fail_after_all(outcome.task_run, str(error))
-            refusal = outcomes.refusal_outcome(str(error), node.id, _now(), type(error).__name__)
-            return replace(outcome, value=None, error=refusal.error)
+            return replace(outcome, value=None, error=outcomes.refusal_outcome(error, node.id, _now()).error)
         self._know(added)
         self.injected.update((new.id, level) for new in added)
         names = name_some([new.id for new in added[:10]], len(added))

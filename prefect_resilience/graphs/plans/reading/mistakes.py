@@ -119,7 +119,7 @@ def inside(place: str, key: Any) -> str:
     return f"{place}[{shortly(key, 40)}]"
 
 
-def placed(wrong: Iterable[Wrong], data: Any) -> list[Mistake]:
+def mistakes_in(wrong: Iterable[Wrong], data: Any) -> list[Mistake]:
     """The mistakes in data, with its author's names in their places."""
     return [Mistake(place_text(_as_written(place, data)), says) for place, says in wrong]
 

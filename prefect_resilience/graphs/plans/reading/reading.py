@@ -40,7 +40,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import (
     Names,
     PlanError,
     Wrong,
-    placed,
+    mistakes_in,
     sentences_of,
 )
 from prefect_resilience.graphs.plans.templates import references
@@ -127,7 +127,7 @@ def read_fields(
         wrong += sorted(mistakes, key=_number)
     if wrong:
         places = ((moved.get(place[:4], place[:4]) + place[4:], says) for place, says in wrong)
-        raise PlanError(placed(islice(places, MOST_MISTAKES), data), source)
+        raise PlanError(mistakes_in(islice(places, MOST_MISTAKES), data), source)
     values = {name: getattr(head, name) for name in head.model_fields_set - {"transitions"}}
     return {**values, "tasks": tuple(entry.node for entry in entries)}
 
@@ -239,7 +239,7 @@ def mistakes_of_run(
     entries = [Entry(node.id, ("tasks", n), node, True) for n, node in enumerate(plan.tasks)]
     declared = None if inputs is None else {*plan.inputs, *inputs}
     wrong = islice(_together(entries, plan.bounds, declared, actions), MOST_MISTAKES)
-    return placed(sorted(wrong, key=_number), None)
+    return mistakes_in(sorted(wrong, key=_number), None)
 
 
 def _together(
@@ -278,7 +278,7 @@ def read_added(
     wrong += Meaning([*earlier, *whole], plan.bounds).mistakes()
     wrong += _of_actions([entry for entry, _ in read], actions)
     if wrong:
-        raise PlanError(placed(wrong, {"inject": inject.nodes}), f"the Inject of {by!r}")
+        raise PlanError(mistakes_in(wrong, {"inject": inject.nodes}), f"the Inject of {by!r}")
     return [entry.node for entry, _ in read]
 
 

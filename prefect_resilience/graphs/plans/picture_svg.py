@@ -16,7 +16,7 @@ from unicodedata import east_asian_width
 
 from prefect_resilience.base.text import FONT, element, number, rect, words
 from prefect_resilience.graphs.plans.model import Plan
-from prefect_resilience.graphs.plans.pictures.picture import LOOKS, Arrow, Box, Picture, picture_of
+from prefect_resilience.graphs.plans.picture import LOOKS, Arrow, Box, Picture, picture_of
 from prefect_resilience.graphs.plans.result import PlanResult
 
 INK = "#1a1a1a"

@@ -1,1 +1,0 @@
-"""Plans as SVG and Mermaid."""
