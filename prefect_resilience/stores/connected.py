@@ -6,14 +6,14 @@ import json
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
 
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.base import Document
+from prefect_resilience.stores.base import Document, News
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -180,6 +180,59 @@ class ConnectedStore(Generic[T]):
         self._held, self._lock = None, threading.Lock()
 
 
+S = TypeVar("S", bound=ConnectedStore[Any])
+
+
+class ConnectedWatch(Generic[S]):
+    """A watch over a connection of its own. The driver's errors become StoreUnavailable.
+
+    A watch has `_begin`, which sets `_connection`, `_wait` and `_follow`.
+    """
+
+    def __init__(self, store: S, prefix: str) -> None:
+        self._store = store
+        self._prefix = check_text(prefix)
+        self._connection: Any = None
+        self.closed: bool = False
+        store.check_open()
+        store.begin()
+        try:
+            self._translate(self._begin)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, seconds: float) -> list[News]:
+        """The changes since the last call, as `Watch.wait`."""
+        return self._translate(self._wait, seconds)
+
+    def follow(self, keys: Collection[str]) -> None:
+        """Only the changes of these keys, as `Watch.follow`."""
+        self._translate(self._follow, keys)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self.closed = True
+        if self._connection is not None:
+            with suppress(OSError, *self._store.errors):
+                self._connection.close()
+
+    def _translate(self, work: Callable[..., R], *arguments: Any) -> R:
+        try:
+            return work(*arguments)
+        except (OSError, *self._store.errors) as error:
+            raise self._store.unavailable(error) from error
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _wait(self, seconds: float) -> list[News]:
+        raise NotImplementedError
+
+    def _follow(self, keys: Collection[str]) -> None:
+        raise NotImplementedError
+
+
 _stores: weakref.WeakSet[ConnectedStore[Any]] = weakref.WeakSet()
 _left_to_parents: list[Any] = []
 
@@ -222,6 +275,14 @@ def read_document(text: str, key: str) -> Document:
     """
     version, expires_at, value = text.split(" ", 2)
     return Document(decode(value, key), int(version), None if expires_at == "-" else float(expires_at))
+
+
+def news_of(key: str, text: str) -> list[News]:
+    """The change that a swap published, as `read_document` reads it; none if the message is not ours."""
+    try:
+        return [News(key, read_document(text, key))]
+    except (ValueError, StoreUnavailable):
+        return []
 
 
 def decode(text: str, key: str) -> Any:

@@ -18,6 +18,7 @@ import select
 import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
@@ -26,7 +27,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.stores.connected import Swap
+from prefect_resilience.stores.base import News
+from prefect_resilience.stores.connected import ConnectedWatch, Swap, news_of
 from prefect_resilience.stores.sql import (
     OPEN,
     PURGE_AT_ONCE,
@@ -42,7 +44,6 @@ from prefect_resilience.stores.sql import (
     upsert,
 )
 from prefect_resilience.stores.urls import FORMS, StoreUrl
-from prefect_resilience.stores.watching import ConnectedWatch, News, news_of
 
 
 class BoundedConnection(psycopg.Connection[Any]):
@@ -324,3 +325,44 @@ class PostgresWatch(ConnectedWatch[PostgresStore]):
         if not key.startswith(self._prefix) if self._keys is None else key not in self._keys:
             return []
         return news_of(key, text) if text else [News(key, None)]
+
+
+# -- durability settings of the server, which the doctor reads
+
+TURNS = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
+"""Which of two connections asks next. Aperiodic (Thue-Morse), because a pooler may rotate its connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresFacts:
+    """Facts about a PostgreSQL server.
+
+    `announced` is the process ID that the server announced to the connection. `first` and `second` are the
+    process IDs that answered the statements of two simultaneous connections.
+    """
+
+    in_recovery: bool
+    synchronous_commit: str
+    fsync: str
+    announced: int
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+
+
+def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
+    """Ask a PostgreSQL server through two simultaneous connections."""
+    store = PostgresStore(parsed)
+    store.begin()
+    try:
+        with connect(parsed.path, store.deadline) as first, connect(parsed.path, store.deadline) as second:
+            row: Any = first.execute(
+                "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync')"
+            ).fetchone()
+            pids: tuple[list[int], list[int]] = ([], [])
+            for turn in TURNS:
+                answer: Any = (first, second)[turn].execute("SELECT pg_backend_pid()").fetchone()
+                pids[turn].append(answer[0])
+            announced = first.info.backend_pid
+            return PostgresFacts(row[0], row[1], row[2], announced, tuple(pids[0]), tuple(pids[1]))
+    except (OSError, *store.errors) as error:
+        raise store.unavailable(error) from error

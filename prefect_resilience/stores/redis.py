@@ -21,7 +21,8 @@ import math
 import re
 import socket
 from collections.abc import Collection
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, cast
 
@@ -31,10 +32,18 @@ from redis.commands.core import Script
 from redis.retry import Retry
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import Document
-from prefect_resilience.stores.connected import ConnectedStore, Found, Page, Swap, check_key, read_document
+from prefect_resilience.stores.base import Document, News
+from prefect_resilience.stores.connected import (
+    ConnectedStore,
+    ConnectedWatch,
+    Found,
+    Page,
+    Swap,
+    check_key,
+    news_of,
+    read_document,
+)
 from prefect_resilience.stores.urls import StoreUrl
-from prefect_resilience.stores.watching import ConnectedWatch, News, news_of
 
 # The atomic operations: two small Lua scripts for Redis 6.2 and later.
 #
@@ -280,3 +289,64 @@ def _document(held: bytes, key: str) -> Document:
         return read_document(held.decode(), key)
     except ValueError:
         raise StoreUnavailable(f"the document under {key!r} is no longer in the store's format") from None
+
+
+# -- durability settings of the server, which the doctor reads
+
+
+@dataclass(frozen=True, slots=True)
+class RedisFacts:
+    """Facts about a Redis server; None for a fact that the server does not tell.
+
+    `saved`: whether it has written a snapshot since it started, from INFO.
+    """
+
+    policy: str | None = None
+    appendonly: bool | None = None
+    appendfsync: str | None = None
+    snapshots: bool | None = None
+    saved: bool | None = None
+    role: str | None = None
+
+
+def redis_facts(parsed: StoreUrl) -> RedisFacts:
+    """Ask a Redis server by CONFIG and INFO; a managed service may forbid CONFIG."""
+
+    def ask(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        config, info = dict[str, Any](), dict[str, Any]()
+        for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
+            with suppress(redis.ResponseError):  # forbidden or unknown at this service
+                config |= client.config_get(name)
+        for name in ("server", "memory", "persistence", "replication"):
+            with suppress(redis.ResponseError):
+                info |= client.info(name)
+        with suppress(redis.ResponseError):
+            info["now"] = client.time()[0]
+        return config, info
+
+    with closing(RedisStore(parsed)) as store:
+        return read_redis(*store.using(ask))
+
+
+def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
+    """The facts from the answers to CONFIG GET, INFO and TIME ("now"). Any answer may be missing."""
+    appendonly = info.get("aof_enabled")
+    policy = config.get("maxmemory-policy") or info.get("maxmemory_policy")
+    if "appendonly" in config:
+        appendonly = config["appendonly"] == "yes"
+    return RedisFacts(
+        policy=policy,
+        appendonly=None if appendonly is None else bool(appendonly),
+        appendfsync=config.get("appendfsync"),
+        snapshots=bool(config["save"].strip()) if "save" in config else None,
+        saved=_has_snapshot(info),
+        role=info.get("role"),
+    )
+
+
+def _has_snapshot(info: dict[str, Any]) -> bool | None:
+    """Whether there was a snapshot. Before the first one, Redis reports its start time as the snapshot's."""
+    if not all(name in info for name in ("rdb_last_save_time", "now", "uptime_in_seconds")):
+        return None
+    started = info["now"] - info["uptime_in_seconds"]
+    return info["rdb_last_save_time"] > started + 2

@@ -11,7 +11,8 @@ import time
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
-from prefect_resilience.stores.connected import Swap, prefix_end
+from prefect_resilience.stores.base import News
+from prefect_resilience.stores.connected import ConnectedWatch, Swap, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
     OPEN,
@@ -26,7 +27,6 @@ from prefect_resilience.stores.sql import (
     upsert,
 )
 from prefect_resilience.stores.urls import StoreUrl
-from prefect_resilience.stores.watching import ConnectedWatch, News
 
 COUNTERS = "prefect_resilience_counters"
 """One row per number that must outlive the documents: so far the greatest version of a removed document."""

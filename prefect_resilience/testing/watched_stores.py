@@ -22,8 +22,7 @@ from contextlib import closing
 import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.stores.base import Store
-from prefect_resilience.stores.watching import News, Watch, WatchedStore
+from prefect_resilience.stores.base import News, Store, Watch, WatchedStore
 
 PATIENCE = 10.0
 SHORT = 0.1

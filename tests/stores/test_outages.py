@@ -15,7 +15,8 @@ import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, parse_url
-from prefect_resilience.stores.server_facts import postgres_facts, redis_facts
+from prefect_resilience.stores.postgres import postgres_facts
+from prefect_resilience.stores.redis import redis_facts
 from prefect_resilience.testing.stores import in_threads
 from tests.stores.proxy import Proxy
 from tests.stores_servers import RedisServer, Server

@@ -18,7 +18,7 @@ import redis
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, postgres
-from prefect_resilience.stores.watching import News, WatchedStore
+from prefect_resilience.stores.base import News, WatchedStore
 from prefect_resilience.testing.stores import count_together
 from tests.stores.counting import COUNT
 from tests.stores.forks import use_in_forked_child

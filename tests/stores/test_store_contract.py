@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience.stores import MemoryStore, Store, open_store
-from prefect_resilience.stores.base import change, scan_all, write
-from prefect_resilience.stores.watching import WatchedStore
+from prefect_resilience.stores.base import WatchedStore, change, scan_all, write
 from prefect_resilience.testing.stores import MakeStore, StoreContract
 from prefect_resilience.testing.watched_stores import WatchedStoreContract
 

@@ -15,8 +15,8 @@ import redis
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
+from prefect_resilience.stores.base import Watch, WatchedStore
 from prefect_resilience.stores.postgres import CHANNEL
-from prefect_resilience.stores.watching import Watch, WatchedStore
 from tests.operations.diagnosis.pooler import Pooler
 from tests.stores.proxy import Proxy
 from tests.stores_servers import PostgresServer, RedisServer, Server

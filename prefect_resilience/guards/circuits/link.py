@@ -21,7 +21,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavai
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition, logger
 from prefect_resilience.stores import Document, Store, open_store
-from prefect_resilience.stores.watching import Watch, WatchedStore
+from prefect_resilience.stores.base import Watch, WatchedStore
 
 PREFIX = "circuit/"
 """A store holds the document of the circuit `<name>` under the key `circuit/<name>`."""

@@ -43,8 +43,7 @@ from prefect_resilience.guards.circuits.view import (
 )
 from prefect_resilience.guards.circuits.window import Outcome
 from prefect_resilience.stores import Store
-from prefect_resilience.stores.base import Document
-from prefect_resilience.stores.watching import WatchedStore
+from prefect_resilience.stores.base import Document, WatchedStore
 
 TRIES = 12
 LONGEST_PAUSE = 0.1

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -20,7 +21,10 @@ from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavai
 from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
-from prefect_resilience.stores.server_facts import PostgresFacts, RedisFacts, postgres_facts, redis_facts
+
+if TYPE_CHECKING:
+    from prefect_resilience.stores.postgres import PostgresFacts
+    from prefect_resilience.stores.redis import RedisFacts
 
 # Data that a store's server may lose, according to its settings.
 #
@@ -162,8 +166,12 @@ def _store(url: str, shown: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
 def _server(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFinding]:
     """Problems of a store's server that may lose confirmed data."""
     if parsed.kind == "redis":
+        from prefect_resilience.stores.redis import redis_facts
+
         yield from of_redis(redis_facts(parsed), shown, ledger=ledger)
     elif parsed.kind == "postgresql":
+        from prefect_resilience.stores.postgres import postgres_facts
+
         yield from of_postgres(postgres_facts(parsed), shown, ledger=ledger)
 
 

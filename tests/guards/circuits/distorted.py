@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any, Literal, cast
 
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.watching import News, Watch
+from prefect_resilience.stores.base import News, Watch
 
 Distortion = Literal["none", "lost", "late", "doubled"]
 

@@ -10,13 +10,8 @@ import pytest
 from prefect_resilience.operations.diagnosis import environment
 from prefect_resilience.operations.diagnosis.environment import of_postgres, of_redis
 from prefect_resilience.stores import parse_url
-from prefect_resilience.stores.server_facts import (
-    PostgresFacts,
-    RedisFacts,
-    postgres_facts,
-    read_redis,
-    redis_facts,
-)
+from prefect_resilience.stores.postgres import PostgresFacts, postgres_facts
+from prefect_resilience.stores.redis import RedisFacts, read_redis, redis_facts
 from tests.operations.diagnosis.pooler import Pooler
 from tests.stores_servers import RedisServer
 
