@@ -148,7 +148,7 @@ EFFECTS: look.Columns = {
 }
 AUDIT: look.Columns = {
     **{"at": "at", "by": "by", "request": lambda row: f"{row.asked}, forced" if row.force else row.asked},
-    **{"outcome": "outcome", "ended": "ended", "why": "why", "reason": "reason"},
+    **{"outcome": "outcome", "why": "why", "reason": "reason"},
 }
 
 

@@ -54,7 +54,7 @@ class AuditEntry(BaseModel, frozen=True):
     strategy, "prune" or "settle"; `force`: with force. `by` is the user and host, or the flow run and the
     automation that created it; `acting_run` the id of that flow run. `why` is the reason of the package,
     `reason` the one that the caller gave.
-    `ended`: the state of the run at the next recovery. `state_id`: the state that reschedules the flow run.
+    `state_id`: the state that reschedules the flow run.
     """
 
     id: str
@@ -67,7 +67,6 @@ class AuditEntry(BaseModel, frozen=True):
     reason: str | None = None
     flow_run_id: str | None = None
     next_at: float | None = None
-    ended: str | None = None
     state_id: str | None = None
     force: bool = False
     acting_run: str | None = None
@@ -159,18 +158,6 @@ class Audit:
     def _finish(self, entry: AuditEntry) -> None:
         self._change(lambda document: _end(document, entry, self.ledger.store.now()))
 
-    def ended(self, state: str) -> None:
-        """Record the state of the run that was last rescheduled."""
-
-        def step(document: dict[str, Any]) -> dict[str, Any]:
-            for entry in reversed(document["entries"]):
-                if entry["outcome"] == "rescheduled":
-                    is_recorded = entry["ended"] == state
-                    return document if is_recorded else _mark(document, entry["id"], ended=state)
-            return document
-
-        self._change(step)
-
     def note(self, by: str, asked: str, reason: str | None = None, **more: Any) -> AuditEntry:
         """Record something that needs no claim. What is settled resets the count of automatic recoveries."""
         entry = self.entry(by, asked, reason, **more)
@@ -212,8 +199,8 @@ def _new(batch_id: str) -> dict[str, Any]:
 
 
 def _with(document: dict[str, Any], entry: AuditEntry) -> dict[str, Any]:
-    entries = [*document["entries"], entry.model_dump(mode="json")][-KEPT:]
-    return {**document, "entries": entries, "total": document["total"] + 1}
+    written = {**entry.model_dump(mode="json"), "ended": None}  # version 0.2 reads and sets it
+    return {**document, "entries": [*document["entries"], written][-KEPT:], "total": document["total"] + 1}
 
 
 def _mark(document: dict[str, Any], entry_id: str, **changes: Any) -> dict[str, Any]:

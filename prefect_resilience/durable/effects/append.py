@@ -34,7 +34,7 @@ def append_once(text: str, addition: str, *, shortest: int | None = None) -> App
 
     "already_present": the text ends with the addition and is unchanged; white space after it does not count.
     "resumed": an earlier append was cut off, so the text ends with a beginning of the addition; the rest is
-    added. "appended": all of the addition is added. LF and CRLF count as the same line end.
+    added. "appended": all of the addition is added.
 
     Args:
         shortest: An overlap of this many characters is not a coincidence. None: an overlap of over 20
@@ -57,12 +57,12 @@ def append_once(text: str, addition: str, *, shortest: int | None = None) -> App
     """
     if shortest is not None and shortest < 1:
         raise ConfigurationError(f"append_once(shortest={shortest!r}): write a number of characters above 0")
-    if _stands(text, addition):
+    if text.endswith(addition):
         return AppendResult(text, "already_present", len(addition))
-    begun = _find_beginning(text, addition)
+    begun = overlap(addition, text[-len(addition) :])
     if begun and (_tells(text, addition, begun) if shortest is None else begun >= shortest):
         return AppendResult(text + addition[begun:], "resumed", begun)
-    if addition.strip() and _stands(text.rstrip(), addition.rstrip()):
+    if addition.strip() and text.rstrip().endswith(addition.rstrip()):
         if begun >= len(addition.rstrip()):
             # It was cut off within the white space at its end.
             return AppendResult(text + addition[begun:], "resumed", begun)
@@ -76,55 +76,17 @@ def _tells(text: str, addition: str, begun: int) -> bool:
     If fewer characters or none had been written, the text itself would have ended in at least one period of
     the overlap. That cannot be a coincidence if the period is long and occurs nowhere else.
     """
-    written = _lines(addition[:begun])
+    written = addition[:begun]
     shown = written[: len(written) - overlap(written, written)]
     if len(shown) <= OVER:
         return False
     # Entries of one kind may begin or end alike, so both ends of the overlap are searched for.
     parts = (shown[:COMPARED], shown[-OVER - 1 :], written[-OVER - 1 :])
-    return all(_is_once_in(whole, part) for whole in (_lines(text), _lines(addition)) for part in parts)
+    return all(_is_once_in(whole, part) for whole in (text, addition) for part in parts)
 
 
 def _is_once_in(text: str, part: str) -> bool:
     return text.find(part, text.find(part) + 1) < 0
-
-
-def _stands(text: str, addition: str) -> bool:
-    return text.endswith(addition) or _lines(_tail(text, addition)).endswith(_lines(addition))
-
-
-def _find_beginning(text: str, addition: str) -> int:
-    """How many characters of the addition the text already ends with."""
-    exact = overlap(addition, _tail(text, addition))
-    if "\n" not in addition:
-        return exact
-    tail, folded = _tail(text, addition), _lines(addition)
-    if not tail.endswith("\r"):
-        return max(exact, _unfold(addition, overlap(folded, _lines(tail))))
-    # Cut between CR and LF: the rest begins with the LF.
-    whole = _lines(tail + "\n")
-    reached = len(folded) if whole.endswith(folded) else overlap(folded, whole)
-    if not reached:
-        return exact
-    place = _unfold(addition, reached - 1)
-    return max(exact, place + addition.startswith("\r\n", place))
-
-
-def _tail(text: str, addition: str) -> str:
-    """The end of the text that can matter: each line end may be a character longer than in the addition."""
-    return text[-(len(addition) + addition.count("\n") + 1) :]
-
-
-def _lines(text: str) -> str:
-    return text.replace("\r\n", "\n")
-
-
-def _unfold(addition: str, seen: int) -> int:
-    """The index in the addition after `seen` characters, when each line end counts as one character."""
-    place = 0
-    for _ in range(seen):
-        place += 2 if addition.startswith("\r\n", place) else 1
-    return place
 
 
 def overlap(beginning: str, text: str) -> int:

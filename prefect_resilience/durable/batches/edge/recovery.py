@@ -179,8 +179,6 @@ def _carry_out(
     ledger: Ledger, audit: Audit, entry: AuditEntry, seen: BatchSnapshot, asked: RecoveryRequest
 ) -> tuple[RecoveryReport, str | None]:
     """Act on the decision. Returns the report, and the id of the state that reschedules the run."""
-    if seen.run is not None:
-        audit.ended(seen.run.state)
     report = decide(seen, asked, random.random())
     if report.action == "rescheduled":
         assert seen.run is not None
