@@ -22,7 +22,7 @@ from prefect_resilience.durable.batches.edge.listing import EFFECTS_READ, BatchC
 from prefect_resilience.durable.batches.edge.status import BatchSummary, hint_of, snapshot_of
 from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.sagas.report import KEYS_SHOWN
+from prefect_resilience.durable.sagas.compensations import KEYS_SHOWN
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli.look import printable, safe

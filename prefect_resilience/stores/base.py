@@ -169,14 +169,14 @@ def change(
 ) -> Any:
     """The value under `key` after `step`, which gets the current value or None, and may be called repeatedly.
 
-    A `step` that returns its argument itself changes nothing. `lasts`: seconds until the value expires.
+    A `step` that returns None or its argument itself changes nothing. `lasts`: seconds until the value ends.
     `is_open`: whether a value is to be listed among what is open; such values do not expire.
     """
     for _ in range(MOST_CHANGES):
         document = store.load(key)
         before = None if document is None else document.value
         after = step(before)
-        if after is before:
+        if after is None or after is before:
             return after
         version = 0 if document is None else document.version
         if lasts is not None:

@@ -19,7 +19,7 @@ from prefect_resilience.durable.effects.aliases import remove_aliases
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, note_removed_effects
-from prefect_resilience.durable.sagas.report import saga_place
+from prefect_resilience.durable.sagas.undo import saga_place
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded

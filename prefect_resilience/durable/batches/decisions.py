@@ -24,7 +24,7 @@ from prefect_resilience.durable.batches.strategies import (
     recovery_hint,
     restart_strategy,
 )
-from prefect_resilience.durable.sagas.report import (
+from prefect_resilience.durable.sagas.compensations import (
     NotUndone,
     RollbackReport,
     in_words,

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
-from prefect_resilience.durable.sagas.report import named_some
+from prefect_resilience.durable.sagas.compensations import named_some
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff

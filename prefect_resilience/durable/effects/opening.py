@@ -373,11 +373,10 @@ def reopen_document(document: dict[str, Any] | None, batch_id: str, known: int, 
 def note_removed_effects(ledger: Ledger, batch_id: str, number: int) -> None:
     """Record that `number` effects were removed from the ledger on purpose."""
 
-    def step(document: dict[str, Any] | None) -> dict[str, Any] | None:
-        return None if document is None else {**document, "removed": document["removed"] + number}
-
     if number:
-        change_batch(ledger, batch_id, step)
+        change_batch(
+            ledger, batch_id, lambda known: known and {**known, "removed": known["removed"] + number}
+        )
 
 
 def change_batch(

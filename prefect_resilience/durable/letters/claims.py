@@ -235,15 +235,11 @@ def of_call(
 
 
 def _take(store: Store, key: str, starts: Starts, in_replay: bool) -> bool:
-    is_taken = False
-
     def add_place(value: Any) -> Any:
-        nonlocal is_taken
-        is_taken = value is not None and may_be_same(_places(value), starts, in_replay=in_replay)
-        return _value([*_places(value), starts][-PASSES_KEPT:]) if is_taken else value
+        is_same = value is not None and may_be_same(_places(value), starts, in_replay=in_replay)
+        return _value([*_places(value), starts][-PASSES_KEPT:]) if is_same else None
 
-    change(store, key, add_place)
-    return is_taken
+    return change(store, key, add_place) is not None
 
 
 def in_batch(store: Store, batch: str) -> set[str]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from prefect_resilience.base.naming import is_of_process
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.letters.codec import LARGEST, LeftOut, Reader, encode_parameters
+from prefect_resilience.durable.letters.kinds import Source
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
@@ -30,20 +31,6 @@ PASSES_KEPT = 20
 
 Starts = tuple[tuple[str, int], ...]
 """The flow runs around a call, the root first, each with the number of its start."""
-
-
-"""The prefix of the name of a module that Prefect loaded from a file."""
-
-
-class Source(BaseModel, frozen=True):
-    """Where to find a task or flow: `module:qualname`, and the file if the module cannot be imported."""
-
-    module: str
-    qualname: str
-    file: str | None = None
-
-    def __str__(self) -> str:
-        return f"{self.module}:{self.qualname}"
 
 
 class Claim(BaseModel, frozen=True):

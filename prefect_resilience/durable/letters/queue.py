@@ -267,15 +267,13 @@ class DeadLetterQueue:
     ) -> DeadLetter | None:
         """Replace the entry with the result of `step`; None if that is None. `missing`: the letter if there
         is no entry."""
-        after: DeadLetter | None = None
 
         def change_entry(value: Any) -> Any:
-            nonlocal after
             after = missing if value is None else step(claims.standing(from_stored(value), self.now()))
-            return value if after is None else as_stored(after)
+            return None if after is None else as_stored(after)
 
-        change(self.store, entry_key(letter_id), change_entry, is_open=_is_open)
-        return after
+        after = change(self.store, entry_key(letter_id), change_entry, is_open=_is_open)
+        return None if after is None else from_stored(after)
 
     # -- removing letters
 

@@ -1,4 +1,6 @@
-"""The record of a compensation: the function and its arguments, so that any process can call it later.
+"""Compensations: their records, and the report of a rollback.
+
+A record has the function and its arguments, so that any process can call it later.
 
 {"call": {"module", "qualname", "file"}, "verify": the same or None, "parameters": {name: JSON}}
 
@@ -11,20 +13,22 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import TypeAdapter
 
 from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.errors.secrets.redact import redact
 
 # Dead letters encode parameters. Their package is large, so it is imported only when needed.
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
     from prefect_resilience.durable.letters.codec import Reader
-    from prefect_resilience.durable.sources import Finder
+    from prefect_resilience.durable.letters.kinds import Finder
 
 RECALLED = ("result", "external_id")
 """What a compensation gets from the effect itself, in addition to the parameters."""
@@ -76,7 +80,7 @@ def named_by(
 
 def _source_of(function: Callable[..., Any], *, being_loaded: bool = False) -> dict[str, Any]:
     """Where the function is imported from. `being_loaded`: its module may not be complete yet."""
-    from prefect_resilience.durable.sources import bound_name
+    from prefect_resilience.durable.letters.kinds import bound_name
 
     name = name_of(function)
     module = sys.modules.get(getattr(function, "__module__", None) or "")
@@ -172,7 +176,7 @@ def compensation_of(document: Mapping[str, Any]) -> str | None:
 
 def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
     """The recorded function. Raises DeadLetterError, or any error of its module."""
-    from prefect_resilience.durable.letters.model import Source
+    from prefect_resilience.durable.letters.kinds import Source
 
     return finder.subject(Source(**source), "")
 
@@ -180,7 +184,7 @@ def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
 def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[[str], Any]) -> Reader:
     """A reader of an effect's recorded values; it finds their classes where the compensation is."""
     from prefect_resilience.durable.letters.codec import Reader
-    from prefect_resilience.durable.letters.model import Source
+    from prefect_resilience.durable.letters.kinds import Source
 
     call = Source(**document["compensation"]["call"])
     return Reader(find_module=finder.modules_of(call), load_block=load_block)
@@ -239,3 +243,122 @@ def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple
     return [arguments[name] for name in first], {
         name: value for name, value in arguments.items() if name not in first
     }
+
+
+# -- the report of a rollback
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """One effect of a batch that was rolled back.
+
+    `function` is its compensation, as "module:name"; None if it has none. `why` is an error or a note.
+    `generation` is one more than the number of times that it was compensated.
+    """
+
+    key: str
+    task: str | None
+    function: str | None
+    external_id: str | None
+    generation: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackReport:
+    """The outcome of a rollback; each list is in the order of work.
+
+    compensated: compensated now. already: compensated by an earlier rollback, even an interrupted one.
+    failed: the compensation raised, or could not be called: a person must act.
+    in_doubt: the outcome of the effect, or of its compensation, is unknown: a person must act.
+    skipped: done without a compensation, or with one that a person gave up: it stays done.
+    """
+
+    batch_id: str
+    to: str | None
+    compensated: tuple[Compensation, ...] = ()
+    already: tuple[Compensation, ...] = ()
+    failed: tuple[Compensation, ...] = ()
+    in_doubt: tuple[Compensation, ...] = ()
+    skipped: tuple[Compensation, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of effects in each list."""
+        return {how: len(getattr(self, how)) for how in _SAID}
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left for a person to do. Skipped effects do not count."""
+        return not self.failed and not self.in_doubt
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {_SAID[how]}" for how, count in self.counts.items() if count)
+        where = "" if self.to is None else f" to {self.to!r}"
+        return f"batch {self.batch_id!r} rolled back{where}: {counts or 'nothing to compensate'}"
+
+
+_SAID = {
+    "compensated": "compensated",
+    "already": "already compensated",
+    "failed": "failed",
+    "in_doubt": "in doubt",
+    "skipped": "without a compensation",
+}
+
+
+def compensation_entry(effect: Mapping[str, Any], why: str = "") -> Compensation:
+    """An effect as an entry of a report."""
+    return Compensation(
+        key=effect["key"],
+        task=effect.get("task"),
+        function=compensation_of(effect),
+        external_id=effect["external_id"],
+        generation=effect.get("generation", 1),
+        why=redact(why),
+    )
+
+
+KEYS_SHOWN = 3
+NotUndoneHow = Literal["failed", "in_doubt", "skipped"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotUndone:
+    """An effect that a rollback does not compensate.
+
+    how: "skipped" (it stays done), "failed" (its compensation failed) or "in_doubt" (outcome unknown).
+    """
+
+    key: str
+    how: NotUndoneHow
+    why: str
+
+
+def not_undone(report: RollbackReport) -> tuple[NotUndone, ...]:
+    """The effects that the rollback did not compensate, with the reasons."""
+    return tuple(
+        NotUndone(row.key, how, row.why) for how in get_args(NotUndoneHow) for row in getattr(report, how)
+    )
+
+
+def in_words(report: RollbackReport, *, planned: bool = False) -> str:
+    """What a rollback compensated, or would compensate, and what not, as one phrase."""
+    yes, no = ("to compensate", "not to compensate") if planned else ("compensated", "not compensated")
+    undone = [repr(compensation.key) for compensation in (*report.already, *report.compensated)]
+    stays = [f"{effect.key!r} ({effect.why})" for effect in not_undone(report)]
+    if not undone and not stays:
+        return "there is nothing to compensate"
+    rest = f"; {no}: {named_some(stays)}" if stays else ""
+    return f"{yes}: {named_some(undone) or 'nothing'}{rest}"
+
+
+def why_it_stays(effect: Mapping[str, Any]) -> str:
+    """Why no rollback compensates an effect that is done."""
+    held: dict[str, Any] | None = effect.get("compensation")
+    return "it has no compensation" if held is None else f"its compensation was given up ({held['given_up']})"
+
+
+def named_some(items: Sequence[str]) -> str:
+    more = len(items) - KEYS_SHOWN
+    return ", ".join(items[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")

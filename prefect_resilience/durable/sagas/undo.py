@@ -1,4 +1,4 @@
-"""A rollback as pure functions: the effects to compensate, their order, and each step of one effect.
+"""A rollback: the effects to compensate, their order and each step of one effect as pure functions; its log.
 
     done ── fenced ──> compensating ── ended ──> compensated ── intended again ──> (the next generation)
       ^                     │  └─ outcome unknown: stays, until a person answers `undone` or `kept`
@@ -11,14 +11,17 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.current import sent_key
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, is_open, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, generation_of
+from prefect_resilience.durable.sagas.compensations import RollbackReport, compensation_entry, why_it_stays
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
+from prefect_resilience.stores.base import change
 
 SagaDocument = dict[str, Any]
 """One per batch: {"batch", "savepoints": [{"name", "at"}], "rollback": {"claim", "owner", "to", "since",
@@ -182,3 +185,132 @@ def savepoints_of(saga: SagaDocument) -> dict[str, float]:
 
 def new_saga(batch_id: str) -> SagaDocument:
     return {"batch": batch_id, "savepoints": [], "rollback": None, "last": None}
+
+
+# -- the log of a batch's savepoints and rollbacks in the store
+
+SAGAS = "effects-saga/"
+SAGA_SECONDS = 365 * 86_400.0
+
+
+def saga_place(batch_id: str) -> str:
+    """The store key of a batch's savepoints and rollbacks."""
+    return SAGAS + place_of(batch_id)[len(PREFIX) : -1]
+
+
+class SagaLog:
+    """The savepoints and rollbacks of one batch. Every method may block and raise StoreUnavailable."""
+
+    def __init__(self, ledger: Ledger, batch_id: str) -> None:
+        self.ledger = ledger
+        self.batch_id = batch_id
+        self.place: str = saga_place(batch_id)
+
+    def begin(self, claim: str, to: str | None) -> float | None:
+        """Claim the batch's rollback, until `end` or `give_up`. Returns the time to go back to; None: its
+        beginning.
+
+        Raises EffectBusy while another rollback runs, and ConfigurationError if `to` is unknown, or a batch
+        with effects in progress.
+        """
+        ended = self._end_of(to)
+        owner = self.ledger.owner.hold(claim)
+        try:
+            saga = self._change(
+                lambda saga, now: begin(
+                    saga, self.batch_id, claim, owner, self._is_busy(saga), to, now, ended
+                )
+            )
+        except (EffectBusy, ConfigurationError):
+            self.ledger.owner.drop(claim)
+            raise
+        except BaseException:
+            self.give_up(claim)
+            raise
+        return saga["rollback"]["since"]
+
+    def plan(self, to: str | None) -> RollbackReport:
+        """What a rollback would compensate, if no other rollback ran; nothing is changed."""
+        now, ended = self.ledger.store.now(), self._end_of(to)
+        saga = begin(self.saga(), self.batch_id, "", "", False, to, now, ended)
+        todo = to_undo(
+            (document for document, _ in self.ledger.effects(self.batch_id)), saga["rollback"]["since"]
+        )
+        return plan_rollback(self.batch_id, to, todo)
+
+    def _end_of(self, to: str | None) -> float | None:
+        """When the other batch `to` ended; None if there is none, or `to` is a savepoint."""
+        if to is None or to == self.batch_id or to in savepoints_of(self.saga() or new_saga(to)):
+            return None
+        effects = self.ledger.effects(to)
+        if any(alive for _, alive in effects):
+            raise ConfigurationError(f"batch {to!r} is still in progress: it has no end to roll back to")
+        return last_completion(document for document, _ in effects)
+
+    def end(self, claim: str, report: RollbackReport) -> None:
+        self._change(lambda saga, now: end(saga, claim, {"at": now, "to": report.to, **report.counts}))
+        self.ledger.owner.drop(claim)
+
+    def give_up(self, claim: str) -> None:
+        """The rollback was interrupted: another one may finish it. Does not block."""
+        self.ledger.owner.give_up(claim)
+
+    def mark(self, name: str) -> float:
+        """Set a savepoint, or find an existing one. Returns its time."""
+        saga = self._change(lambda saga, now: mark(saga, self.batch_id, name, self._is_busy(saga), now))
+        return savepoints_of(saga)[name]
+
+    def saga(self) -> Any:
+        """The document of the batch's savepoints and rollbacks, or None."""
+        document = self.ledger.store.load(self.place)
+        return None if document is None else document.value
+
+    def effect(self, key: str) -> EffectDocument | None:
+        document = self.ledger.store.load(place_of(self.batch_id, key))
+        return None if document is None else document.value
+
+    def place_of(self, effect: EffectDocument) -> str:
+        return place_of(self.batch_id, effect["key"])
+
+    def fence(self, effect: EffectDocument, claim: str) -> EffectDocument | None:
+        """Fence the effect for this rollback; None if it has changed since it was listed."""
+        owner = self.ledger.owner.hold(claim)
+        return self.change_effect(effect, lambda document, _: fenced(document, claim, owner))
+
+    def change_effect(
+        self, effect: EffectDocument, step: Callable[[EffectDocument, float], EffectDocument]
+    ) -> EffectDocument | None:
+        """The effect after `step`; None if it has changed since it was read."""
+
+        def change_same(document: EffectDocument | None) -> EffectDocument | None:
+            is_same = document and all(document[name] == effect[name] for name in ("claim", "state"))
+            return step(document, self.ledger.store.now()) if document and is_same else None
+
+        return change(self.ledger.store, self.place_of(effect), change_same, is_open=is_open)
+
+    def _is_busy(self, saga: Any) -> bool:
+        rollback = None if saga is None else saga["rollback"]
+        return rollback is not None and self.ledger.owner.lives(rollback["owner"], rollback["claim"])
+
+    def _change(self, step: Callable[[Any, float], Any]) -> Any:
+        """The saga's document after a step. It expires a year after the last one."""
+        return change(
+            self.ledger.store, self.place, lambda saga: step(saga, self.ledger.store.now()), SAGA_SECONDS
+        )
+
+
+def plan_rollback(batch_id: str, to: str | None, todo: ToUndo) -> RollbackReport:
+    """The report of a rollback that has still to be made, if every compensation succeeds."""
+    return RollbackReport(
+        batch_id,
+        to,
+        compensated=tuple(compensation_entry(effect) for effect in todo.effects),
+        in_doubt=tuple(compensation_entry(effect, _doubt(effect)) for effect in todo.unsettled),
+        skipped=tuple(compensation_entry(effect, why_it_stays(effect)) for effect in todo.skipped),
+    )
+
+
+def _doubt(effect: EffectDocument) -> str:
+    held: dict[str, Any] = effect.get("compensation") or {}
+    question = "verify is asked first" if held.get("verify") else "there is no verify to ask"
+    return f"its outcome is unknown: {question}"

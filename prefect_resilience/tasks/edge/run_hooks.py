@@ -34,9 +34,9 @@ from prefect_resilience.durable.letters.edge.known import (
     starts_of,
 )
 from prefect_resilience.durable.letters.edge.replay import LETTER_TAG, in_replay, is_replay_itself
+from prefect_resilience.durable.letters.kinds import source_of
 from prefect_resilience.durable.letters.model import Contents, DeadLetter, identity_of, letter_of, loss
 from prefect_resilience.durable.letters.report import run_again
-from prefect_resilience.durable.sources import source_of
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import learn_secrets

@@ -27,7 +27,7 @@ from prefect_resilience.durable.batches.strategies import (
     RunEnd,
     SeenEffect,
 )
-from prefect_resilience.durable.sagas.report import Compensation, RollbackReport, not_undone
+from prefect_resilience.durable.sagas.compensations import Compensation, RollbackReport, not_undone
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo
 
 NOW, NEXT = 1_000.0, 1_500.0

@@ -10,7 +10,7 @@ from prefect.states import Crashed
 
 from prefect_resilience.durable.batches.audit import archived_effects, archived_saga
 from prefect_resilience.durable.effects.ledger import PREFIX, open_ledger
-from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
+from prefect_resilience.durable.sagas.undo import SAGAS, SagaLog
 from prefect_resilience.effects import (
     abandon,
     batch,

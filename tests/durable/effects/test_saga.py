@@ -12,7 +12,7 @@ from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.sagas.report import SagaLog
+from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.effects import (
     Done,
     Effect,

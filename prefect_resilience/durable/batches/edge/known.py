@@ -29,8 +29,7 @@ from prefect_resilience.durable.batches.edge.status import (
 )
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.opening import change_batch, is_counted, reopen_document
-from prefect_resilience.durable.sagas.report import SAGAS, SagaLog
-from prefect_resilience.durable.sagas.undo import new_saga
+from prefect_resilience.durable.sagas.undo import SAGAS, SagaLog, new_saga
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores.base import Store
 from prefect_resilience.stores.connected import prefix_end

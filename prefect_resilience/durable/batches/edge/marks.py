@@ -45,16 +45,12 @@ class PrefectMarks:
         self._around: UUID | None = None if root is None else UUID(root[0])
         # A replay runs outside of the flow run that carries the mark of its batch.
         self.root: UUID | None = run_id_of(batch_id) or self._around
-        self._begins: bool = root is not None and root[0] == batch_id and root[1] <= 1
+        self.begins: bool = root is not None and root[0] == batch_id and root[1] <= 1
 
     @property
     def _own(self) -> bool:
         """Whether the batch is named after its root flow run."""
         return self.root is not None and str(self.root) == self.batch_id
-
-    @property
-    def begins(self) -> bool:
-        return self._begins
 
     @property
     def _label(self) -> str:

@@ -43,7 +43,7 @@ from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryPoli
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.owner import LEASE_SECONDS, QUIET_SECONDS
 from prefect_resilience.durable.sagas.edge.saga import rollback
-from prefect_resilience.durable.sagas.report import SagaLog
+from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import Store

@@ -44,7 +44,7 @@ from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run
-from prefect_resilience.durable.letters.kinds import DeadLetterError
+from prefect_resilience.durable.letters.kinds import DeadLetterError, Finder
 from prefect_resilience.durable.letters.model import DeadLetter
 from prefect_resilience.durable.letters.queue import REPLAYABLE, DeadLetterQueue
 from prefect_resilience.durable.letters.report import (
@@ -54,7 +54,6 @@ from prefect_resilience.durable.letters.report import (
     ReplayReport,
     outcome_of,
 )
-from prefect_resilience.durable.sources import Finder
 from prefect_resilience.errors.context import error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact, register_secret

@@ -31,7 +31,7 @@ from prefect_resilience.durable.sagas.compensations import (
     verify_arguments,
     with_result,
 )
-from prefect_resilience.durable.sagas.report import SagaLog
+from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
@@ -39,7 +39,7 @@ from prefect_resilience.errors.taxonomy import bounded
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.letters.codec import Reader
-    from prefect_resilience.durable.sources import Finder
+    from prefect_resilience.durable.letters.kinds import Finder
 
 
 Outcome = tuple[str, str]
@@ -220,6 +220,6 @@ def _no_cache() -> Any:
 def _finder() -> Finder:
     from prefect.utilities.importtools import load_script_as_module
 
-    from prefect_resilience.durable.sources import Finder
+    from prefect_resilience.durable.letters.kinds import Finder
 
     return Finder(load_script_as_module)

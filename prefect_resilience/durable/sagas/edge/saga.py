@@ -25,14 +25,14 @@ from prefect_resilience.durable.effects.current import in_progress
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.edge.compensating import Compensating
-from prefect_resilience.durable.sagas.report import (
+from prefect_resilience.durable.sagas.compensations import (
     Compensation,
     RollbackReport,
-    SagaLog,
     compensation_entry,
     why_it_stays,
 )
+from prefect_resilience.durable.sagas.edge.compensating import Compensating
+from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy
 from prefect_resilience.stores.base import Store
 from prefect_resilience.telemetry.edge.events import emit
