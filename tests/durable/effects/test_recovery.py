@@ -21,12 +21,6 @@ from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effec
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.batches.edge.known import unknown
-from prefect_resilience.durable.batches.edge.operations import (
-    abandon_batch,
-    prune_batches,
-    recover_batch,
-    settle_effect,
-)
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
 from prefect_resilience.durable.effects.model import FailedCall as NotDone_
@@ -45,6 +39,12 @@ from prefect_resilience.effects import (
     settle,
 )
 from prefect_resilience.errors.exceptions import EffectBusy
+from prefect_resilience.operations.flows import (
+    abandon_batch,
+    prune_batches,
+    recover_batch,
+    settle_effect,
+)
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.stores.base import scan_all
 
