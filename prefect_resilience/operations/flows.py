@@ -20,7 +20,7 @@ from prefect.runtime import flow_run
 from pydantic import Field, WithJsonSchema
 
 from prefect_resilience.durable.batches.edge import closing, known, recovery, settling
-from prefect_resilience.durable.batches.edge.flow_runs import asks_for_recovery, who
+from prefect_resilience.durable.batches.edge.flow_runs import find_run, who
 from prefect_resilience.durable.batches.strategies import RecoveryPolicy, Strategy
 from prefect_resilience.durable.letters.edge.operations import purge_dead_letters as purge_dead_letters
 from prefect_resilience.durable.letters.edge.operations import replay_dead_letters as replay_dead_letters
@@ -219,7 +219,8 @@ def recover_batch(
         only_if_asked: Only recover a run whose flow has recovery="auto", or whose deployment has the tag
             recovery:auto. The automation for crashes uses it.
     """
-    if only_if_asked and not asks_for_recovery(batch_id):
+    run = find_run(batch_id) if only_if_asked else None
+    if only_if_asked and (run is None or not run.asks_for_recovery):
         why = (
             'automatic recovery is off: its flow has no recovery="auto", its deployment no tag recovery:auto'
         )

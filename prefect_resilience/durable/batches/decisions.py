@@ -84,6 +84,10 @@ class BatchRun:
     labels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     pool: str | None = None
     """Its work pool."""
+    run_count: int = 0
+    """How often it began."""
+    asks_for_recovery: bool = False
+    """Whether its flow or its deployment allows automatic recovery."""
     stranded: bool = False
     in_process: bool = False
     """Whether it waits for a retry in its process; `stranded`: which is gone; then `type` is CRASHED."""

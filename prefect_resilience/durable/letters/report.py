@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
 from prefect_resilience.durable.letters.model import PASSES_KEPT, DeadLetter, Pass, Starts
+
+if TYPE_CHECKING:
+    from prefect_resilience.durable.batches.decisions import BatchRun
 
 RUN_CREATED = "a run of its deployment was created"
 """The prefix of the message when a run of a deployment makes the call. That run may end later."""
@@ -166,18 +168,7 @@ def succeeded(letter: DeadLetter, one: Pass) -> DeadLetter | None:
 FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
-@dataclass(frozen=True, slots=True)
-class RunSeen:
-    """A flow run as the API has it: `type` in capitals, `state` as the UI shows it."""
-
-    id: str
-    name: str
-    type: str
-    state: str
-    run_count: int
-
-
-def going_on(runs: Iterable[RunSeen]) -> str | None:
+def going_on(runs: Iterable[BatchRun]) -> str | None:
     """The reason to leave the call to an active run; None if no run is active."""
     for run in runs:
         if run.type not in FINAL:
@@ -185,19 +176,19 @@ def going_on(runs: Iterable[RunSeen]) -> str | None:
     return None
 
 
-def later_ends(letter: DeadLetter, runs: Iterable[RunSeen]) -> list[RunSeen]:
+def later_ends(letter: DeadLetter, runs: Iterable[BatchRun]) -> list[BatchRun]:
     """The flow runs that were started again after the letter and completed or were cut off: they may have
     made the call without a record."""
     latest: dict[str | None, int] = {letter.flow_run_id: letter.run_count}
     for run_pass in letter.passes:
         for run_id, count in run_pass.starts:
             latest[run_id] = max(latest.get(run_id, 0), count)
-    again = [run for run in runs if run.run_count > latest.get(run.id, 0)]
+    again = [run for run in runs if run.run_count > latest.get(str(run.id), 0)]
     ends = ("COMPLETED", "CRASHED", "CANCELLED")
     return [run for run in again if run.type in ends or run.state == "TimedOut"]
 
 
-def unclear(run: RunSeen) -> str:
+def unclear(run: BatchRun) -> str:
     """The message that a person must decide about a letter: its run was started again, and has ended."""
     return (
         f"its flow run {run.name!r} was run again and is {run.state}; it is unknown whether it made this "

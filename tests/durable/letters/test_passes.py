@@ -1,0 +1,172 @@
+"""What the passes of a flow run do to a letter, and what is left to a run: pure decisions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prefect_resilience.durable.batches.decisions import BatchRun
+from prefect_resilience.durable.batches.strategies import RunEnd
+from prefect_resilience.durable.letters import claims, report
+from prefect_resilience.durable.letters.model import (
+    PASSES_KEPT,
+    DeadLetter,
+    Pass,
+    Source,
+    Starts,
+    identity_of,
+    letter_of,
+)
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+FIRST: Starts = (("root", 1), ("sub", 1))
+
+
+def made(starts: Starts = FIRST, **fields: Any) -> DeadLetter:
+    given: dict[str, Any] = {"kind": "task", "name": "send", "key": "send-1", **fields}
+    return letter_of({"n": 1}, None, now=NOW, starts=starts, **given)[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "is_another"),
+    [
+        (FIRST, False),
+        ((("root", 2), ("another sub", 1)), True),
+        ((("root", 1), ("sub", 2)), True),
+        ((("root", 1), ("sibling", 1)), False),
+        ((("root", 1),), False),
+        ((("stranger", 2), ("sub", 1)), False),
+    ],
+)
+def test_how_two_places_relate(other: Starts, is_another: bool) -> None:
+    assert report.is_another_pass(FIRST, other) is report.is_another_pass(other, FIRST) is is_another
+
+
+def test_a_letter_is_of_one_call_in_each_pass() -> None:
+    second: Starts = (("root", 2), ("new sub", 1))
+    assert report.may_be_same([FIRST], second)
+    assert not report.may_be_same([FIRST], FIRST)
+    assert not report.may_be_same([FIRST, second], (("root", 2), ("its sibling", 1)))
+    assert not report.may_be_same([FIRST], (("stranger", 2),))
+    assert report.may_be_same([FIRST], (("replay", 1),), in_replay=True)
+    assert not report.may_be_same([FIRST, (("replay", 1),)], (("replay", 1),), in_replay=True)
+    assert not report.may_be_same([()], ())
+    assert report.run_again(second)
+    assert not report.run_again(FIRST)
+    assert not report.run_again(())
+
+
+def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() -> None:
+    anew = made((("root", 2),), task_run_id="t2", flow_run_id="root", run_count=2)
+    for status, then in (
+        ("waiting", "waiting"),
+        ("replaying", "replaying"),
+        ("in_doubt", "in_doubt"),
+        ("replayed", "waiting"),
+        ("settled", "waiting"),
+    ):
+        old = made().model_copy(update={"status": status, "settled_at": NOW})
+        after = report.failed(old, anew, NOW + timedelta(1))
+        assert (after.status, after.failures, after.task_run_id, after.run_count) == (then, 2, "t2", 2)
+        assert [one.at - NOW for one in after.passes] == [timedelta(0), timedelta(1)]
+        assert (after.settled_at is None) == (status in ("replayed", "settled"))
+    many = made()
+    for _ in range(PASSES_KEPT + 5):
+        many = report.failed(many, anew, NOW)
+    assert (len(many.passes), many.failures) == (PASSES_KEPT, PASSES_KEPT + 6)
+
+
+def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
+    one = Pass(at=NOW, outcome="succeeded", starts=(("root", 2),))
+    settled = report.succeeded(made(), one)
+    assert settled is not None
+    assert (settled.status, settled.settled_at, settled.passes[-1]) == ("settled", NOW, one)
+    assert report.succeeded(settled, one) is None
+    assert claims.refusal(settled, NOW, despite_doubt=True) == claims.SETTLED
+    doubtful = report.succeeded(made().model_copy(update={"status": "in_doubt"}), one)
+    assert doubtful is not None
+    assert (doubtful.status, len(doubtful.passes)) == ("in_doubt", 2)
+    # Its replay fails: the run has made the call meanwhile.
+    taken = claims.claimed(made(), "me", "token", NOW, 60, None)
+    meanwhile = report.succeeded(taken, one)
+    assert meanwhile is not None
+    failed = claims.ended(meanwhile, "failed", NOW)
+    assert (failed.status, failed.settled_at) == ("settled", NOW)
+    assert claims.release(meanwhile).status == "settled"
+
+
+places = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size=3).map(tuple)
+
+
+@given(places, places)
+def test_no_place_is_in_another_pass_of_itself(one: Starts, other: Starts) -> None:
+    assert not report.is_another_pass(one, one)
+    assert report.is_another_pass(one, other) == report.is_another_pass(other, one)
+    assert not report.may_be_same([one], one)
+
+
+# -- what Prefect knows
+
+
+def run(run_id: str, kind: str, count: int = 1, state: str = "") -> BatchRun:
+    some: dict[str, Any] = {"id": run_id, "deployed": False, "next_at": None, "ended": RunEnd(kind)}
+    return BatchRun(
+        **some, name=f"the {run_id}", type=kind, state=state or kind.title(), since=0.0, run_count=count
+    )
+
+
+@pytest.mark.parametrize("kind", ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"])
+def test_a_run_that_has_not_ended_may_make_the_call(kind: str) -> None:
+    ended = [run("a", final) for final in report.FINAL]
+    assert report.going_on(ended) is None
+    assert report.going_on([*ended, run("b", kind)]) == (
+        f"its flow run 'the b' is {kind.title()}: it may make the call itself"
+    )
+
+
+def test_runs_that_were_started_again_and_may_have_made_the_call() -> None:
+    letter = made(flow_run_id="sub", run_count=1)
+    assert letter.flow_runs == ("root", "sub")
+    late = run("root", "FAILED", 2, "TimedOut")
+    ended = [run("root", "COMPLETED", 2), late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)]
+    others = [run("sub", "COMPLETED", 1), run("sub", "FAILED", 2), run("root", "CRASHED", 1)]
+    assert report.later_ends(letter, [*ended, *others]) == ended
+    assert report.later_ends(made((), kind="flow"), [run("replay", "COMPLETED")])
+    assert "'the root' was run again" in report.unclear(ended[0])
+
+
+def test_what_makes_two_calls_the_same() -> None:
+    def identity(**changes: Any) -> str:
+        usual: dict[str, Any] = {
+            "batch_id": "b",
+            "kind": "task",
+            "name": "send",
+            "source": Source(module="shop", qualname="send", file="/a/shop.py"),
+            "key": "send-1",
+            "parameters": {"n": 1},
+        }
+        return identity_of(**{**usual, **changes})
+
+    assert identity() == identity(key="send-mended", source=Source(module="shop", qualname="send"))
+    assert identity().partition(".")[0] == identity(parameters={"n": 2}).partition(".")[0]
+    script = [Source(module=f"__prefect_loader_{n}", qualname="send", file=f"/{n}/shop.py") for n in "ab"]
+    script += [
+        Source(module=name, qualname="send", file="/c/shop.py") for name in ("__main__", "__mp_main__")
+    ]
+    assert len({identity(source=one) for one in script}) == 1
+    assert identity(source=None) == identity(source=None, key="send-mended")
+    assert identity(source=None, key="send") == identity(source=None)
+    different = [
+        identity(batch_id=None),
+        identity(kind="flow"),
+        identity(name="other"),
+        identity(source=Source(module="other", qualname="send")),
+        identity(source=Source(module="__main__", qualname="send")),
+        identity(source=None),
+        identity(parameters={"n": 2}),
+    ]
+    assert len({identity(), *different}) == len(different) + 1

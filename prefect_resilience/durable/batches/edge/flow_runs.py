@@ -74,11 +74,11 @@ def find_runs(batch_ids: Iterable[str]) -> dict[str, BatchRun]:
     """The flow runs of those batches whose ids are flow run ids. Raises ApiUnavailable."""
     wanted = [run_id for batch_id in batch_ids if (run_id := run_id_of(batch_id)) is not None]
     runs: dict[str, BatchRun] = {}
-    with _asking() as client:
-        for start in range(0, len(wanted), PAGE):
-            some = FlowRunFilter.model_validate({"id": {"any_": wanted[start : start + PAGE]}})
-            for run in client.read_flow_runs(flow_run_filter=some, limit=PAGE):
-                runs[str(run.id)] = _batch_run(run)
+    for start in range(0, len(wanted), PAGE):
+        some = FlowRunFilter.model_validate({"id": {"any_": wanted[start : start + PAGE]}})
+        with _asking() as client:
+            read = client.read_flow_runs(flow_run_filter=some, limit=PAGE)
+        runs |= {str(run.id): _batch_run(run) for run in read}
     return runs
 
 
@@ -95,22 +95,6 @@ def runs_that_ended_badly(since: datetime, most: int) -> list[BatchRun]:
         stranded = islice(stranded_runs(client, since=since), most)
         runs = [(run, True) for run in stranded] + [(run, False) for run in pages(read, most)]
         return [_batch_run(run, stranded=is_lost) for run, is_lost in runs if OWN_TAG not in run.tags][:most]
-
-
-def asks_for_recovery(batch_id: str) -> bool:
-    """Whether the flow or the deployment of a batch's root flow run allows automatic recovery.
-
-    Raises ApiUnavailable.
-    """
-    run_id = run_id_of(batch_id)
-    if run_id is None:
-        return False
-    try:
-        with _asking() as client:
-            run = _root(client, client.read_flow_run(run_id))
-    except ObjectNotFound:
-        return False
-    return RECOVERY_TAG in run.tags or RECOVERY_LABEL in run.labels
 
 
 def run_again(run_id: UUID, at: float | None, why: str) -> tuple[str | None, str | None]:
@@ -155,6 +139,8 @@ def _batch_run(run: FlowRun, *, stranded: bool = False) -> BatchRun:
         inner=run.parent_task_run_id is not None,
         labels=run.labels,
         pool=run.work_pool_name,
+        run_count=run.run_count,
+        asks_for_recovery=RECOVERY_TAG in run.tags or RECOVERY_LABEL in run.labels,
         stranded=stranded,
         in_process=retries_in_process(run),
     )

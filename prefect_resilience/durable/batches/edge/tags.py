@@ -173,9 +173,9 @@ def pass_of(task_run: TaskRun | None) -> Pass:
     each with the number of its pass. None: the code around, in no task run. Raises StoreUnavailable while the
     API is unavailable."""
     if (flow_run := flow_run_around()) is not None:
-        return (*_ask(partial(_passes_of, flow_run)), *outer_tasks.get())
+        return (*_ask(partial(passes_of_runs, flow_run)), *outer_tasks.get())
     if task_run is not None and (flow_run_id := task_run.flow_run_id) is not None:
-        return (*_ask(lambda: _passes_of(_read_flow_run(flow_run_id))), *outer_tasks.get())
+        return (*_ask(lambda: passes_of_runs(_read_flow_run(flow_run_id))), *outer_tasks.get())
     block = batch_block()
     named: Pass = () if block is None else ((block, 1),)
     own: Pass = () if task_run is None else ((str(task_run.id), task_run.run_count),)
@@ -220,7 +220,8 @@ def runs_above(client: SyncPrefectClient, flow_run: FlowRun) -> Iterator[FlowRun
         yield flow_run
 
 
-def _passes_of(flow_run: FlowRun) -> Pass:
+def passes_of_runs(flow_run: FlowRun) -> Pass:
+    """The passes of the flow runs above a flow run and of the run itself. Raises errors of the API."""
     own = _pass_number(flow_run)
     above: Pass = ()
     if flow_run.parent_task_run_id is not None:

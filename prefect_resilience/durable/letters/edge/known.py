@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,6 +22,7 @@ from prefect_resilience.base.naming import digest
 from prefect_resilience.base.policy import closest
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block
+from prefect_resilience.durable.batches.decisions import ApiUnavailable, BatchRun
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters import claims, report
 from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
@@ -36,7 +36,7 @@ from prefect_resilience.durable.letters.model import (
     from_stored,
 )
 from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, is_of, with_id
-from prefect_resilience.durable.letters.report import LetterOutcome, Reason, RunSeen, outcome_of
+from prefect_resilience.durable.letters.report import LetterOutcome, Reason, outcome_of
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 
 # Prefect is imported where a run is asked for or around the code: a list of the letters needs none.
 
-PAGE = 200
-
 
 def left_to_its_run(
     queue: DeadLetterQueue, letter: DeadLetter, *, despite_run: bool, dry_run: bool = False
@@ -58,15 +56,17 @@ def left_to_its_run(
 
     `despite_run`: the operator has checked, so only a call that is known to have succeeded is skipped.
     """
+    from prefect_resilience.durable.batches.edge.flow_runs import find_runs
+
     try:
-        runs = _runs(letter)
-    except Exception as error:  # noqa: BLE001 - any failure of the API
-        unknown = "the Prefect API is unavailable, so it is unknown whether its flow run is active"
-        return None if despite_run else _skip(letter, f"{unknown}: {error!r}", "api_unavailable")
+        runs = [*find_runs({*letter.flow_runs, letter.batch_id or ""}).values()]
+    except ApiUnavailable as error:
+        unknown = f"it is unknown whether its flow run is active: {error}"
+        return None if despite_run else _skip(letter, unknown, "api_unavailable")
     ended = report.later_ends(letter, runs)
     if letter.kind == "flow" and letter.status == "waiting":
         own = {letter.flow_run_id, *letter.replay_runs}
-        if done := [run for run in ended if run.id in own and run.type == "COMPLETED"]:
+        if done := [run for run in ended if str(run.id) in own and run.type == "COMPLETED"]:
             return _settle(queue, letter, done[0], dry_run)
     if despite_run:
         return None
@@ -84,16 +84,16 @@ def _recovery(queue: DeadLetterQueue, letter: DeadLetter) -> str | None:
     ledger = open_ledger(queue.store)
     roots = {run_pass.starts[0][0] for run_pass in letter.passes if run_pass.starts}
     for batch_id in sorted(roots | ({letter.batch_id} if letter.batch_id else set())):
-        claim = Audit(ledger, batch_id).document()["claim"]
-        if claim is not None and ledger.owner.lives(claim["owner"], claim["name"]):
-            return f"{claim['by']} is recovering its batch: its flow run may make the call itself"
+        audit = Audit(ledger, batch_id)
+        if audit.is_claimed(document := audit.document()):
+            return f"{document['claim']['by']} is recovering its batch: its flow run may make the call itself"
     return None
 
 
-def _settle(queue: DeadLetterQueue, letter: DeadLetter, run: RunSeen, dry_run: bool) -> LetterOutcome:
+def _settle(queue: DeadLetterQueue, letter: DeadLetter, run: BatchRun, dry_run: bool) -> LetterOutcome:
     """Settle the letter: the call succeeded without a replay."""
     if not dry_run:
-        succeeded = Pass(at=queue.now(), outcome="succeeded", starts=((run.id, run.run_count),))
+        succeeded = Pass(at=queue.now(), outcome="succeeded", starts=((str(run.id), run.run_count),))
         after = queue.made_by_run(letter.id, succeeded)
         if after is not None and after.status == "settled":
             tell_settled(after)
@@ -104,36 +104,6 @@ def tell_settled(letter: DeadLetter) -> None:
     """Send the event that a letter needs no replay."""
     payload = {"id": letter.id, "name": letter.name, "kind": letter.kind, "batch_id": letter.batch_id}
     emit("dead-letter.settled", "dead-letter", letter.id, payload)
-
-
-# -- flow runs and task runs from the API
-
-
-def _runs(letter: DeadLetter) -> list[RunSeen]:
-    """The flow runs that may make the call of a letter, without those deleted from Prefect."""
-    ids = {run_id for text in (*letter.flow_runs, letter.batch_id) if (run_id := _uuid(text)) is not None}
-    if not ids:
-        return []
-    from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter
-
-    wanted = FlowRunFilter.model_validate({"id": {"any_": sorted(ids)}})
-    with get_client(sync_client=True) as client:
-        return [_as_run(run) for run in client.read_flow_runs(flow_run_filter=wanted, limit=PAGE)]
-
-
-def _as_run(run: FlowRun) -> RunSeen:
-    state = run.state
-    kind = "PENDING" if state is None else state.type.value
-    name = "without a state" if state is None else state.name or kind.title()
-    return RunSeen(str(run.id), run.name, kind, name, run.run_count)
-
-
-def _uuid(text: str | None) -> UUID | None:
-    try:
-        return None if text is None else UUID(text)
-    except ValueError:
-        return None
 
 
 # -- how a replay ended
@@ -307,18 +277,15 @@ def starts_of(flow_run: FlowRun) -> Starts:
 
     If the API does not answer, only the flow run itself.
     """
-    from prefect_resilience.durable.batches.edge.tags import remember
+    from prefect_resilience.durable.batches.edge.tags import passes_of_runs
 
     starts = starts_here()
     if starts is not None and starts[-1][0] == str(flow_run.id):
         return starts
-    own = (str(flow_run.id), flow_run.run_count)
-    if flow_run.parent_task_run_id is None:
-        return (own,)
     try:
-        return remember(_starts, own, lambda: (*_starts_above(flow_run), own))
+        return passes_of_runs(flow_run)
     except Exception:  # noqa: BLE001 - any failure of the API; the letter is kept
-        return (own,)
+        return ((str(flow_run.id), flow_run.run_count),)
 
 
 def _contexts() -> Iterator[FlowRun]:
@@ -337,20 +304,6 @@ def _contexts() -> Iterator[FlowRun]:
         if last.parent_task_run_id is None:
             return
         context = getattr(getattr(context, "_token", None), "old_value", None)
-
-
-_starts: OrderedDict[tuple[str, int], Starts] = OrderedDict()
-"""The flow runs around a start of a subflow run. They do not change during it."""
-
-
-def _starts_above(flow_run: FlowRun) -> Starts:
-    from prefect.client.orchestration import get_client
-
-    from prefect_resilience.durable.batches.edge.tags import runs_above
-
-    with get_client(sync_client=True) as client:
-        above = [(str(run.id), run.run_count) for run in runs_above(client, flow_run)]
-    return tuple(reversed(above))
 
 
 def ended(queue: DeadLetterQueue, most: int) -> tuple[int, bool]:
