@@ -20,8 +20,8 @@ from .durable.effects.policy import Done as Done
 from .durable.effects.policy import Effect as Effect
 from .durable.effects.policy import NotDone as NotDone
 from .durable.effects.policy import Unknown as Unknown
+from .durable.sagas.compensations import Compensation as Compensation
+from .durable.sagas.compensations import RollbackReport as RollbackReport
 from .durable.sagas.edge.saga import arollback as arollback
 from .durable.sagas.edge.saga import rollback as rollback
 from .durable.sagas.edge.saga import savepoint as savepoint
-from .durable.sagas.report import Compensation as Compensation
-from .durable.sagas.report import RollbackReport as RollbackReport
