@@ -7,8 +7,14 @@ from prefect_resilience.durable.letters.edge.selection import get_letter as get
 from prefect_resilience.durable.letters.edge.selection import list_letters as list  # noqa: A004 - `dead_letters.list()`
 from prefect_resilience.durable.letters.edge.selection import purge
 from prefect_resilience.durable.letters.kinds import DeadLetterError
-from prefect_resilience.durable.letters.model import Claim, DeadLetter, Pass, Replay
-from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
+from prefect_resilience.durable.letters.model import (
+    Claim,
+    DeadLetter,
+    LetterOutcome,
+    Pass,
+    Replay,
+    ReplayReport,
+)
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.letters.edge.operations import replay

@@ -18,8 +18,8 @@ from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Succeeded
 from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.edge.known import ended
-from prefect_resilience.durable.letters.model import DeadLetter, as_stored, new_id
-from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue
+from prefect_resilience.durable.letters.model import DeadLetter, as_stored
+from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, new_id
 from prefect_resilience.operations.reports import reading
 from prefect_resilience.operations.reports.api import Period
 from prefect_resilience.stores import MemoryStore, Store, open_store

@@ -32,10 +32,10 @@ from prefect_resilience.durable.effects.model import (
     decide,
     not_sent,
 )
-from prefect_resilience.durable.effects.owner import Owner, OwnerSign, owner_in
+from prefect_resilience.durable.effects.owner import Owner, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, lists_open, scan_all
+from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, scan_all, write
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
@@ -63,8 +63,6 @@ class Ledger:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.owner: Owner = owner_in(store)
-        self._marked: dict[str, bool] = {"open": True} if lists_open(type(store)) else {}
-        """What a store that lists its open documents is given with one of them."""
         self._last: LastSeen | None = None
         self.before_outcome: list[Callable[[], object]] = []
         """Writes that must be made before the next outcome is recorded."""
@@ -80,7 +78,7 @@ class Ledger:
 
     def look(self, place: str, asker: Asker | None = None) -> LedgerDecision:
         """The state of the effect; if it is replayed, the asking run is recorded."""
-        return self._step(place, lambda sign: LookUp(sign.alive, asker, sign.silent))
+        return self._step(place, lambda alive: LookUp(alive, asker))
 
     def intend(
         self,
@@ -100,7 +98,7 @@ class Ledger:
         try:
             decision = self._step(
                 place,
-                lambda sign: Intend(owner, claim, sign.alive, kind, about, despite_doubt, asker, sign.silent),
+                lambda alive: Intend(owner, claim, alive, kind, about, despite_doubt, asker),
                 seen=self._last_seen_of(place) or LastSeen(place, None),
             )
         except BaseException:
@@ -163,9 +161,10 @@ class Ledger:
         for _, document in scan_all(self.store, place_of(batch_id)):
             yield document.value, self.is_busy(document.value)
 
-    def is_busy(self, document: EffectDocument) -> bool:
+    def is_busy(self, document: EffectDocument | None) -> bool:
         """Whether a call or a compensation of the effect is running now."""
-        return self._sign_of(document).alive
+        held = None if document is None else _claim_in(document)
+        return held is not None and self.owner.lives(held["owner"], held["claim"])
 
     def hanging(self, place: str) -> str | None:
         """Why the living owner of the effect seems to hang; None if it does not."""
@@ -178,17 +177,13 @@ class Ledger:
         stored = self.store.load(place)
         return stored is not None and (stored.value["state"], stored.value["claim"]) == ("intended", claim)
 
-    def _sign_of(self, document: EffectDocument | None) -> OwnerSign:
-        held = None if document is None else _claim_in(document)
-        return OwnerSign(False) if held is None else self.owner.sign_of(held["owner"], held["claim"])
-
     def _last_seen_of(self, place: str) -> LastSeen | None:
         """The document that this ledger saw last, if it was this effect's."""
         last = self._last  # a report in the background may change it meanwhile
         return last if last is not None and last.place == place else None
 
     def _step(
-        self, place: str, event: Callable[[OwnerSign], Event], seen: LastSeen | None = None
+        self, place: str, event: Callable[[bool], Event], seen: LastSeen | None = None
     ) -> LedgerDecision:
         """One step of the effect. It starts from the document seen last; this saves a read at every step of a
         call. The swap fails if the document has changed."""
@@ -197,13 +192,12 @@ class Ledger:
         stored = self.store.load(place) if seen is None else seen.document
         for _ in range(MOST_CHANGES):
             before = None if stored is None else stored.value
-            step = event(self._sign_of(before))
+            step = event(self.is_busy(before))
             after, decision = decide(before, step, self.owner.now())
             if after is not None and after is not before:
                 try:
                     number = 0 if stored is None else stored.version
-                    more = self._marked if is_open(after) else {}
-                    version = self.store.swap(place, number, after, **more)
+                    version = write(self.store, place, number, after, is_open(after))
                 except StoreUnavailable:
                     # A read-only store still shows what is done.
                     if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):

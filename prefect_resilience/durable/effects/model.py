@@ -49,6 +49,10 @@ def same_pass(earlier: Iterable[Any], now: Iterable[Any]) -> bool:
 
 EffectState = Literal["intended", "done", "failed", "unknown", "compensating", "compensated"]
 EffectDocument = dict[str, Any]
+OWNER_DIED: dict[str, Any] = {
+    "code": "OWNER_DIED",
+    "message": "the process that made the call ended, or fell silent, before it recorded the outcome",
+}
 MOST_RUNS = 20
 """The most task runs in an effect's document."""
 
@@ -72,12 +76,10 @@ class Asker:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """Look up the state of the effect. `alive`: whether the owner of its claim is still busy. `silent`: for
-    so many seconds it was not heard from; None if it has certainly ended."""
+    """Look up the state of the effect. `alive`: whether the owner of its claim is still busy."""
 
     alive: bool
     asker: Asker | None = None
-    silent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,6 @@ class Intend:
     about: dict[str, Any] = field(default_factory=dict[str, Any])
     despite_doubt: bool = False
     asker: Asker | None = None
-    silent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,7 @@ def decide(
     """The document after `event`, and the decision for the sender. No argument is changed."""
     match event:
         case LookUp():
-            return _stand(document, event.alive, event.asker, now, event.silent)
+            return _stand(document, event.alive, event.asker, now)
         case Intend():
             return _intend(document, event, now)
         case Verified():
@@ -237,7 +238,7 @@ def decide(
 
 
 def _stand(
-    document: EffectDocument | None, alive: bool, asker: Asker | None, now: float, silent: float | None = None
+    document: EffectDocument | None, alive: bool, asker: Asker | None, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
     """The current state. If the owner of an intent died, the effect becomes `unknown`. A replay records the
     asker."""
@@ -257,7 +258,7 @@ def _stand(
     if document["state"] == "intended":
         if alive:
             return document, InProgress(document.get("overdue_at"))
-        document = {**document, "state": "unknown", "settled_at": now, "error": _owner_died(silent)}
+        document = {**document, "state": "unknown", "settled_at": now, "error": OWNER_DIED}
     return document, Ask(document["claim"], document["error"], generation)
 
 
@@ -312,15 +313,10 @@ def _undoing(document: EffectDocument) -> str:
     return f"its compensation failed with {error['code']}: {error['message']}"
 
 
-def _owner_died(silent: float | None) -> dict[str, Any]:
-    how = "ended before it recorded" if silent is None else f"was not heard from for {silent:.0f} s, without"
-    return {"code": "OWNER_DIED", "message": f"the process that made the call {how} the outcome"}
-
-
 def _intend(
     document: EffectDocument | None, event: Intend, now: float
 ) -> tuple[EffectDocument | None, LedgerDecision]:
-    document, decision = _stand(document, event.alive, event.asker, now, event.silent)
+    document, decision = _stand(document, event.alive, event.asker, now)
     if not isinstance(decision, Send) and not (isinstance(decision, Ask) and event.despite_doubt):
         return document, decision
     earlier: EffectDocument = document or {}

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import uuid4
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
@@ -91,14 +91,6 @@ MOST_GIVEN_UP = 100
 PREFIX = "effect-owners/"
 
 
-class OwnerSign(NamedTuple):
-    """Whether an owner works on a claim. `silent`: for so many seconds, at least, it was not heard from; None
-    if it has certainly ended."""
-
-    alive: bool
-    silent: float | None = None
-
-
 def process_of(owner: str) -> Process | None:
     """The process of an owner. None: version 0.2 recorded it, or the system has no /proc."""
     boot, *rest = owner.partition("@")[2].split("/")
@@ -164,24 +156,17 @@ class Owner:
 
     def lives(self, owner: str, claim: str) -> bool:
         """Whether the owner of a claim still works on it. Raises StoreUnavailable."""
-        return self.sign_of(owner, claim).alive
-
-    def sign_of(self, owner: str, claim: str) -> OwnerSign:
-        """Whether the owner of a claim still works on it, and what is known if not. Raises
-        StoreUnavailable."""
         if claim in self._held or owner == self.id:
-            return OwnerSign(claim in self._held)
+            return claim in self._held
         process = process_of(owner)
         if process is not None and process == process_of(self.id):
-            return OwnerSign(any(claim in other._held for other in _owners))
+            return any(claim in other._held for other in _owners)
         if is_here(process) and is_gone(process):
-            return OwnerSign(False)
+            return False
         lease = self.store.load(PREFIX + owner)
         if is_here(process):
-            return OwnerSign(lease is None or claim not in lease.value["given_up"])
-        if lease is None:
-            return OwnerSign(False, LEASE_SECONDS + (QUIET_SECONDS if process is not None else 0.0))
-        return OwnerSign(not is_gone(lease.value["process"]))
+            return lease is None or claim not in lease.value["given_up"]
+        return lease is not None and not is_gone(lease.value["process"])
 
     def hanging(self, owner: str) -> str | None:
         """Why an owner of this machine, whose process exists, seems to hang; None if it does not."""

@@ -4,7 +4,7 @@
        ^                    │    │
        └── failed, let go ──┘    └── cut off: in_doubt ── resolved, or claimed by force
 
-`report` has the effect of later passes of the flow run: a waiting letter is settled when its call succeeds
+Later passes of the flow run have an effect, too: a waiting letter is settled when its call succeeds
 there, and a replayed or settled letter waits again when its call fails there.
 
 An expired claim leaves its letter in doubt: the owner died, and it is unknown how far the call got. So does
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from prefect_resilience.durable.effects.owner import is_gone
@@ -27,13 +27,16 @@ from prefect_resilience.durable.letters.model import (
     Claim,
     DeadLetter,
     Outcome,
+    Pass,
     Replay,
     Starts,
     Status,
 )
-from prefect_resilience.durable.letters.report import may_be_same
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import change, scan_all
+
+if TYPE_CHECKING:
+    from prefect_resilience.durable.batches.decisions import BatchRun
 
 SETTLED = "its call succeeded when its flow run was run again"
 
@@ -142,6 +145,104 @@ def may_go(letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
     if letter.status in ("replayed", "settled"):
         return (letter.settled_at or letter.created_at) < before
     return include_waiting and letter.status in ("waiting", "in_doubt") and letter.created_at < before
+
+
+# The passes of a flow run, and their effect on the letter of a call in it. Pure functions.
+#
+# A flow run that is retried (by policy, by the Retry button, or by recovery) is the same run, started again.
+# A subflow in it may be a new run. So the place of a call is the list of all flow runs around it with the
+# number of their start: [(root, 2), (sub, 1)] comes later than [(root, 1), (an earlier sub, 1)].
+
+_FRESH = {"task_run_id", "flow_run_id", "run_count", "attempts", "category", "code", "message"}
+"""The fields that a later failure of the same call updates."""
+
+
+def is_another_pass(one: Starts, other: Starts) -> bool:
+    """Whether two places are in two passes of one run: not in the same pass, nor in different runs."""
+    for (run, count), (other_run, other_count) in zip(one, other, strict=False):
+        if run != other_run or count != other_count:
+            return run == other_run
+    return False
+
+
+def run_again(starts: Starts) -> bool:
+    """Whether a flow run around the call was started before. If not, there is no earlier failure."""
+    return any(count > 1 for _, count in starts)
+
+
+def is_elsewhere(starts: Starts, batch_id: str | None) -> bool:
+    """Whether the batch of a call is not its root flow run: other flow runs may make the same call of it."""
+    return bool(starts) and starts[0][0] != batch_id
+
+
+def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = False) -> bool:
+    """Whether a letter that is known from these places may belong to an equal call in this place.
+
+    Equal calls in one pass are different calls, so a letter belongs to one call per pass. `in_replay`: a
+    letter that is known only from other runs fits, too: a replay, or another pass of a batch with a name, has
+    a run of its own.
+    """
+    near = [place for place in known if place and starts and place[0][0] == starts[0][0]]
+    if not near:
+        return in_replay
+    return all(is_another_pass(place, starts) for place in near)
+
+
+def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
+    """The letter after its call failed in another pass; `anew` is the letter of that failure.
+
+    A replayed or settled letter waits again: its run repeated the call, and the call failed.
+    """
+    changes: dict[str, Any] = anew.model_dump(include=_FRESH)
+    if letter.status in ("replayed", "settled"):
+        changes |= {"status": "waiting", "settled_at": None}
+    latest = tuple(run_pass.model_copy(update={"at": now}) for run_pass in anew.passes)
+    changes |= {"failures": letter.failures + 1, "passes": (*letter.passes, *latest)[-PASSES_KEPT:]}
+    return letter.model_copy(update=changes)
+
+
+def succeeded(letter: DeadLetter, one: Pass) -> DeadLetter | None:
+    """The letter after its call has succeeded in another pass; None if it was replayed or settled before.
+
+    A letter that is being replayed or in doubt keeps its status: the call may have been made twice.
+    """
+    if letter.status in ("replayed", "settled"):
+        return None
+    changes: dict[str, Any] = {"passes": (*letter.passes, one)[-PASSES_KEPT:]}
+    if letter.status == "waiting":
+        changes |= {"status": "settled", "settled_at": one.at}
+    return letter.model_copy(update=changes)
+
+
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def going_on(runs: Iterable[BatchRun]) -> str | None:
+    """The reason to leave the call to an active run; None if no run is active."""
+    for run in runs:
+        if run.type not in FINAL:
+            return f"its flow run {run.name!r} is {run.state}: it may make the call itself"
+    return None
+
+
+def later_ends(letter: DeadLetter, runs: Iterable[BatchRun]) -> list[BatchRun]:
+    """The flow runs that were started again after the letter and completed or were cut off: they may have
+    made the call without a record."""
+    latest: dict[str | None, int] = {letter.flow_run_id: letter.run_count}
+    for run_pass in letter.passes:
+        for run_id, count in run_pass.starts:
+            latest[run_id] = max(latest.get(run_id, 0), count)
+    again = [run for run in runs if run.run_count > latest.get(str(run.id), 0)]
+    ends = ("COMPLETED", "CRASHED", "CANCELLED")
+    return [run for run in again if run.type in ends or run.state == "TimedOut"]
+
+
+def unclear(run: BatchRun) -> str:
+    """The message that a person must decide about a letter: its run was started again, and has ended."""
+    return (
+        f"its flow run {run.name!r} was run again and is {run.state}; it is unknown whether it made this "
+        "call: check, then replay this letter by its id, with force"
+    )
 
 
 ENTRY = "dead-letter:"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, get_args
-from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -221,32 +220,91 @@ def archive_to(path: Path, letters: Iterable[DeadLetter]) -> None:
         os.fsync(file.fileno())
 
 
-# -- ids
-_RANDOM_BITS = 62
+# -- the outcomes of a replay
+
+RUN_CREATED = "a run of its deployment was created"
+"""The prefix of the message when a run of a deployment makes the call. That run may end later."""
+
+Result = Literal["replayed", "failed", "skipped", "would_replay"]
+Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
 
 
-def new_id(now: float, chance: int) -> str:
-    """A UUID of version 7 (RFC 9562, method 3): the time in milliseconds and 4096ths of one, then chance.
+class LetterOutcome(BaseModel, frozen=True):
+    """The outcome of one letter.
 
-    `now` is in seconds since the epoch, `chance` any integer; 62 bits of it are used.
+    result: "replayed" with success (a deployment's run: created); "failed" again, so it keeps waiting;
+        "skipped", nothing was called; "would_replay" in a dry run.
+    message: why, or what would be called. run_id: the task or flow run of the replay.
+    reason: if a letter was skipped because of its flow run: "run_goes_on" (the run may make the call itself,
+        or is being recovered), "settled" (it made the call), "unclear" (it ended; it is unknown whether it
+        made the call), "api_unavailable" (the Prefect API did not answer).
     """
-    ticks = max(0, int(now * 1000 * 4096))
-    milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
-    number = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << _RANDOM_BITS
-    return str(UUID(int=number | chance & ((1 << _RANDOM_BITS) - 1)))
+
+    id: str
+    name: str
+    result: Result
+    message: str = ""
+    run_id: str | None = None
+    reason: Reason | None = None
 
 
-def first_id_at(now: float) -> str:
-    """The smallest possible id of a letter made at this time."""
-    return new_id(now, 0)
+class ReplayReport(BaseModel, frozen=True):
+    """The outcome of every letter, in the order of the replay: the oldest first."""
+
+    outcomes: tuple[LetterOutcome, ...] = ()
+    dry_run: bool = False
+
+    def of(self, result: Result) -> list[LetterOutcome]:
+        """The outcomes with this result."""
+        return [outcome for outcome in self.outcomes if outcome.result == result]
+
+    @property
+    def replayed(self) -> int:
+        """How many letters were replayed with success."""
+        return len(self.of("replayed"))
+
+    @property
+    def failed(self) -> int:
+        """How many failed again, and keep waiting."""
+        return len(self.of("failed"))
+
+    @property
+    def skipped(self) -> int:
+        """How many were not called."""
+        return len(self.of("skipped"))
+
+    @property
+    def left_to_runs(self) -> int:
+        """How many were skipped because their flow runs are active and may make the calls themselves."""
+        return sum(outcome.reason == "run_goes_on" for outcome in self.outcomes)
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing failed, and letters were skipped only if their flow runs make or made the calls."""
+        skipped = self.of("skipped")
+        return not self.failed and all(outcome.reason in ("run_goes_on", "settled") for outcome in skipped)
+
+    def summary(self) -> str:
+        """One line: `12 letters: 10 replayed, 1 failed, 1 skipped`."""
+        number = "1 letter" if len(self.outcomes) == 1 else f"{len(self.outcomes)} letters"
+        counts = [
+            f"{count} {result.replace('_', ' ')}"
+            for result in ("replayed", "failed", "skipped", "would_replay")
+            if (count := len(self.of(result)))  # pyright: ignore[reportArgumentType]
+        ]
+        return f"{number}: {', '.join(counts)}" if counts else "no letters"
 
 
-def is_id(text: str) -> bool:
-    """Whether this is an id as `new_id` writes them."""
-    try:
-        return str(UUID(text)) == text
-    except (ValueError, AttributeError, TypeError):
-        return False
+Progress = Callable[[int, int, LetterOutcome], None]
+"""Called after each letter with the number done, the total, and the outcome of this letter."""
+
+
+def outcome_of(
+    letter: DeadLetter, result: Result, message: str, run_id: str | None = None, reason: Reason | None = None
+) -> LetterOutcome:
+    return LetterOutcome(
+        id=letter.id, name=letter.name, result=result, message=message, run_id=run_id, reason=reason
+    )
 
 
 # -- making a letter of a call that failed, without its secrets

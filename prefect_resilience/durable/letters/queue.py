@@ -16,11 +16,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from prefect_resilience.durable.effects.owner import this_process
-from prefect_resilience.durable.letters import claims, report
-from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
+from prefect_resilience.durable.letters import claims
+from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key, is_elsewhere, run_again
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
     STATUSES,
@@ -32,12 +32,8 @@ from prefect_resilience.durable.letters.model import (
     archive_to,
     as_stored,
     check_statuses,
-    first_id_at,
     from_stored,
-    is_id,
-    new_id,
 )
-from prefect_resilience.durable.letters.report import is_elsewhere, run_again
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import Document, Store
 from prefect_resilience.stores.base import change, scan_all, write
@@ -104,7 +100,7 @@ class DeadLetterQueue:
         """The letter with this id after its call failed in another pass."""
         # The process that began it may not have written it yet, or have died.
         missing = with_id(letter, self.now()).model_copy(update={"id": letter_id})
-        after = self._change(letter_id, lambda old: report.failed(old, letter, self.now()), missing)
+        after = self._change(letter_id, lambda old: claims.failed(old, letter, self.now()), missing)
         assert after is not None
         change(self.store, contents_key(letter_id), lambda _: contents.model_dump(mode="json"))
         return after.holding(contents)
@@ -136,7 +132,7 @@ class DeadLetterQueue:
         Returns None if the letter was replayed or settled before, or is gone.
         """
         dated = one.model_copy(update={"at": self.now()})
-        return self._change(letter_id, lambda letter: report.succeeded(letter, dated))
+        return self._change(letter_id, lambda letter: claims.succeeded(letter, dated))
 
     # -- reading letters
 
@@ -327,3 +323,32 @@ def with_id(letter: DeadLetter, now: datetime) -> DeadLetter:
 def is_of(letter: DeadLetter, task: str) -> bool:
     """Whether a letter belongs to the task or flow of this name, key or import path."""
     return task in (letter.name, letter.key, str(letter.source))
+
+
+# -- ids
+
+_RANDOM_BITS = 62
+
+
+def new_id(now: float, chance: int) -> str:
+    """A UUID of version 7 (RFC 9562, method 3): the time in milliseconds and 4096ths of one, then chance.
+
+    `now` is in seconds since the epoch, `chance` any integer; 62 bits of it are used.
+    """
+    ticks = max(0, int(now * 1000 * 4096))
+    milliseconds, fraction = (ticks >> 12) & ((1 << 48) - 1), ticks & 0xFFF
+    number = milliseconds << 80 | 0x7 << 76 | fraction << 64 | 0b10 << _RANDOM_BITS
+    return str(UUID(int=number | chance & ((1 << _RANDOM_BITS) - 1)))
+
+
+def first_id_at(now: float) -> str:
+    """The smallest possible id of a letter made at this time."""
+    return new_id(now, 0)
+
+
+def is_id(text: str) -> bool:
+    """Whether this is an id as `new_id` writes them."""
+    try:
+        return str(UUID(text)) == text
+    except (ValueError, AttributeError, TypeError):
+        return False

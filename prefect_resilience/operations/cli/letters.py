@@ -16,8 +16,7 @@ from cyclopts import App, Parameter
 from prefect_resilience.base.text import plural
 from prefect_resilience.durable.letters.edge.known import check_task, queue_of
 from prefect_resilience.durable.letters.edge.selection import choose
-from prefect_resilience.durable.letters.model import Status
-from prefect_resilience.durable.letters.report import LetterOutcome
+from prefect_resilience.durable.letters.model import LetterOutcome, Status
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations import letter_rows as rows

@@ -13,7 +13,7 @@ from prefect_resilience.base.text import sentence_of
 from prefect_resilience.durable.batches.audit import AUDITS, entries_of
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
-from prefect_resilience.durable.letters.model import first_id_at
+from prefect_resilience.durable.letters.queue import first_id_at
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.policy import get_budgets

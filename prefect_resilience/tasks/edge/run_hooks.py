@@ -23,7 +23,7 @@ from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.plain import is_fixed, snapshot
 from prefect_resilience.durable.batches.batch import explicit_batch
 from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of, named_in
-from prefect_resilience.durable.letters.claims import Starts, latest_starts
+from prefect_resilience.durable.letters.claims import Starts, latest_starts, run_again
 from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.known import (
     block_starts,
@@ -36,7 +36,6 @@ from prefect_resilience.durable.letters.edge.known import (
 from prefect_resilience.durable.letters.edge.replay import LETTER_TAG, in_replay, is_replay_itself
 from prefect_resilience.durable.letters.kinds import source_of
 from prefect_resilience.durable.letters.model import Contents, DeadLetter, identity_of, letter_of, loss
-from prefect_resilience.durable.letters.report import run_again
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import learn_secrets

@@ -33,7 +33,7 @@ ERROR = {"code": "TIMEOUT", "message": "read timeout"}
 OLD_ERROR = {"code": "REFUSED", "message": "no route"}
 OWNER_DIED = {
     "code": "OWNER_DIED",
-    "message": "the process that made the call ended before it recorded the outcome",
+    "message": "the process that made the call ended, or fell silent, before it recorded the outcome",
 }
 PACKED = {"as": "json", "value": 7}
 

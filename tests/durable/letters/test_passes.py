@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prefect_resilience.durable.batches.decisions import BatchRun
 from prefect_resilience.durable.batches.strategies import RunEnd
-from prefect_resilience.durable.letters import claims, report
+from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.model import (
     PASSES_KEPT,
     DeadLetter,
@@ -43,21 +43,21 @@ def made(starts: Starts = FIRST, **fields: Any) -> DeadLetter:
     ],
 )
 def test_how_two_places_relate(other: Starts, is_another: bool) -> None:
-    assert report.is_another_pass(FIRST, other) is report.is_another_pass(other, FIRST) is is_another
+    assert claims.is_another_pass(FIRST, other) is claims.is_another_pass(other, FIRST) is is_another
 
 
 def test_a_letter_is_of_one_call_in_each_pass() -> None:
     second: Starts = (("root", 2), ("new sub", 1))
-    assert report.may_be_same([FIRST], second)
-    assert not report.may_be_same([FIRST], FIRST)
-    assert not report.may_be_same([FIRST, second], (("root", 2), ("its sibling", 1)))
-    assert not report.may_be_same([FIRST], (("stranger", 2),))
-    assert report.may_be_same([FIRST], (("replay", 1),), in_replay=True)
-    assert not report.may_be_same([FIRST, (("replay", 1),)], (("replay", 1),), in_replay=True)
-    assert not report.may_be_same([()], ())
-    assert report.run_again(second)
-    assert not report.run_again(FIRST)
-    assert not report.run_again(())
+    assert claims.may_be_same([FIRST], second)
+    assert not claims.may_be_same([FIRST], FIRST)
+    assert not claims.may_be_same([FIRST, second], (("root", 2), ("its sibling", 1)))
+    assert not claims.may_be_same([FIRST], (("stranger", 2),))
+    assert claims.may_be_same([FIRST], (("replay", 1),), in_replay=True)
+    assert not claims.may_be_same([FIRST, (("replay", 1),)], (("replay", 1),), in_replay=True)
+    assert not claims.may_be_same([()], ())
+    assert claims.run_again(second)
+    assert not claims.run_again(FIRST)
+    assert not claims.run_again(())
 
 
 def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() -> None:
@@ -70,29 +70,29 @@ def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() 
         ("settled", "waiting"),
     ):
         old = made().model_copy(update={"status": status, "settled_at": NOW})
-        after = report.failed(old, anew, NOW + timedelta(1))
+        after = claims.failed(old, anew, NOW + timedelta(1))
         assert (after.status, after.failures, after.task_run_id, after.run_count) == (then, 2, "t2", 2)
         assert [one.at - NOW for one in after.passes] == [timedelta(0), timedelta(1)]
         assert (after.settled_at is None) == (status in ("replayed", "settled"))
     many = made()
     for _ in range(PASSES_KEPT + 5):
-        many = report.failed(many, anew, NOW)
+        many = claims.failed(many, anew, NOW)
     assert (len(many.passes), many.failures) == (PASSES_KEPT, PASSES_KEPT + 6)
 
 
 def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
     one = Pass(at=NOW, outcome="succeeded", starts=(("root", 2),))
-    settled = report.succeeded(made(), one)
+    settled = claims.succeeded(made(), one)
     assert settled is not None
     assert (settled.status, settled.settled_at, settled.passes[-1]) == ("settled", NOW, one)
-    assert report.succeeded(settled, one) is None
+    assert claims.succeeded(settled, one) is None
     assert claims.refusal(settled, NOW, despite_doubt=True) == claims.SETTLED
-    doubtful = report.succeeded(made().model_copy(update={"status": "in_doubt"}), one)
+    doubtful = claims.succeeded(made().model_copy(update={"status": "in_doubt"}), one)
     assert doubtful is not None
     assert (doubtful.status, len(doubtful.passes)) == ("in_doubt", 2)
     # Its replay fails: the run has made the call meanwhile.
     taken = claims.claimed(made(), "me", "token", NOW, 60, None)
-    meanwhile = report.succeeded(taken, one)
+    meanwhile = claims.succeeded(taken, one)
     assert meanwhile is not None
     failed = claims.ended(meanwhile, "failed", NOW)
     assert (failed.status, failed.settled_at) == ("settled", NOW)
@@ -104,9 +104,9 @@ places = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size
 
 @given(places, places)
 def test_no_place_is_in_another_pass_of_itself(one: Starts, other: Starts) -> None:
-    assert not report.is_another_pass(one, one)
-    assert report.is_another_pass(one, other) == report.is_another_pass(other, one)
-    assert not report.may_be_same([one], one)
+    assert not claims.is_another_pass(one, one)
+    assert claims.is_another_pass(one, other) == claims.is_another_pass(other, one)
+    assert not claims.may_be_same([one], one)
 
 
 # -- what Prefect knows
@@ -121,9 +121,9 @@ def run(run_id: str, kind: str, count: int = 1, state: str = "") -> BatchRun:
 
 @pytest.mark.parametrize("kind", ["SCHEDULED", "PENDING", "RUNNING", "PAUSED", "CANCELLING"])
 def test_a_run_that_has_not_ended_may_make_the_call(kind: str) -> None:
-    ended = [run("a", final) for final in report.FINAL]
-    assert report.going_on(ended) is None
-    assert report.going_on([*ended, run("b", kind)]) == (
+    ended = [run("a", final) for final in claims.FINAL]
+    assert claims.going_on(ended) is None
+    assert claims.going_on([*ended, run("b", kind)]) == (
         f"its flow run 'the b' is {kind.title()}: it may make the call itself"
     )
 
@@ -134,9 +134,9 @@ def test_runs_that_were_started_again_and_may_have_made_the_call() -> None:
     late = run("root", "FAILED", 2, "TimedOut")
     ended = [run("root", "COMPLETED", 2), late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)]
     others = [run("sub", "COMPLETED", 1), run("sub", "FAILED", 2), run("root", "CRASHED", 1)]
-    assert report.later_ends(letter, [*ended, *others]) == ended
-    assert report.later_ends(made((), kind="flow"), [run("replay", "COMPLETED")])
-    assert "'the root' was run again" in report.unclear(ended[0])
+    assert claims.later_ends(letter, [*ended, *others]) == ended
+    assert claims.later_ends(made((), kind="flow"), [run("replay", "COMPLETED")])
+    assert "'the root' was run again" in claims.unclear(ended[0])
 
 
 def test_what_makes_two_calls_the_same() -> None:

@@ -21,17 +21,15 @@ from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.model import (
     Contents,
     DeadLetter,
+    LetterOutcome,
+    ReplayReport,
     Source,
     as_stored,
-    first_id_at,
     from_stored,
-    is_id,
     letter_of,
     loss,
-    new_id,
 )
-from prefect_resilience.durable.letters.queue import DeadLetterQueue, is_of
-from prefect_resilience.durable.letters.report import LetterOutcome, ReplayReport
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, first_id_at, is_id, is_of, new_id
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store
 

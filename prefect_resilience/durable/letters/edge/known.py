@@ -24,19 +24,21 @@ from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.batch import batch_block
 from prefect_resilience.durable.batches.decisions import ApiUnavailable, BatchRun
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.letters import claims, report
+from prefect_resilience.durable.letters import claims
 from prefect_resilience.durable.letters.claims import ENTRY, SETTLED
 from prefect_resilience.durable.letters.model import (
     Contents,
     DeadLetter,
+    LetterOutcome,
     Pass,
+    Reason,
     Starts,
     as_stored,
     batch_digest,
     from_stored,
+    outcome_of,
 )
 from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, is_of, with_id
-from prefect_resilience.durable.letters.report import LetterOutcome, Reason, outcome_of
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores import Store, open_store
@@ -63,16 +65,16 @@ def left_to_its_run(
     except ApiUnavailable as error:
         unknown = f"it is unknown whether its flow run is active: {error}"
         return None if despite_run else _skip(letter, unknown, "api_unavailable")
-    ended = report.later_ends(letter, runs)
+    ended = claims.later_ends(letter, runs)
     if letter.kind == "flow" and letter.status == "waiting":
         own = {letter.flow_run_id, *letter.replay_runs}
         if done := [run for run in ended if str(run.id) in own and run.type == "COMPLETED"]:
             return _settle(queue, letter, done[0], dry_run)
     if despite_run:
         return None
-    if (why := report.going_on(runs) or _recovery(queue, letter)) is not None:
+    if (why := claims.going_on(runs) or _recovery(queue, letter)) is not None:
         return _skip(letter, why, "run_goes_on")
-    return _skip(letter, report.unclear(ended[0]), "unclear") if ended else None
+    return _skip(letter, claims.unclear(ended[0]), "unclear") if ended else None
 
 
 def _skip(letter: DeadLetter, why: str, reason: Reason) -> LetterOutcome:

@@ -18,8 +18,7 @@ from prefect_resilience.durable.batches.edge.flow_runs import OWN_TAG
 from prefect_resilience.durable.letters.edge.known import StoreReference, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
 from prefect_resilience.durable.letters.edge.selection import Letters, choose
-from prefect_resilience.durable.letters.model import DeadLetter
-from prefect_resilience.durable.letters.report import LetterOutcome, Progress, ReplayReport
+from prefect_resilience.durable.letters.model import DeadLetter, LetterOutcome, Progress, ReplayReport
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.taxonomy import ErrorCategory
 

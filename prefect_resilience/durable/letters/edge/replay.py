@@ -45,15 +45,15 @@ from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
 from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run
 from prefect_resilience.durable.letters.kinds import DeadLetterError, Finder
-from prefect_resilience.durable.letters.model import DeadLetter
-from prefect_resilience.durable.letters.queue import REPLAYABLE, DeadLetterQueue
-from prefect_resilience.durable.letters.report import (
+from prefect_resilience.durable.letters.model import (
     RUN_CREATED,
+    DeadLetter,
     LetterOutcome,
     Progress,
     ReplayReport,
     outcome_of,
 )
+from prefect_resilience.durable.letters.queue import REPLAYABLE, DeadLetterQueue
 from prefect_resilience.errors.context import error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact, register_secret
