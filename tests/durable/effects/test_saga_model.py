@@ -9,14 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from prefect_resilience.durable.sagas.report import (
-    Compensation,
-    NotUndone,
-    RollbackReport,
-    in_words,
-    not_undone,
-    plan_rollback,
-)
 
 from prefect_resilience.durable.effects.model import (
     AlreadyDone,
@@ -27,6 +19,14 @@ from prefect_resilience.durable.effects.model import (
     decide,
 )
 from prefect_resilience.durable.sagas import undo
+from prefect_resilience.durable.sagas.compensations import (
+    Compensation,
+    NotUndone,
+    RollbackReport,
+    in_words,
+    not_undone,
+)
+from prefect_resilience.durable.sagas.undo import plan_rollback
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 
 COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "verify": None, "parameters": {}}
