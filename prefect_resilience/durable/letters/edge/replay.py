@@ -206,14 +206,8 @@ def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
 def _missing(reader: Reader) -> str:
     first = reader.missing[0]
     names = ", ".join(left_out.path for left_out in reader.missing)
-    why = {
-        "secret": "secrets are left out of letters",
-        "too large": "it was too large to be stored",
-        "too deep": "it was nested too deep to be stored",
-        "inside itself": "it contains itself",
-        "unknown kind": f"a {first.type} cannot be stored as JSON",
-    }[first.why]
-    return f"it needs {names}, because {why}: pass the value, as in --set {first.path}=..."
+    lacks = f"it needs {names}, which the letter does not have ({first.why}, a {first.type})"
+    return f"{lacks}: pass the value, as in --set {first.path}=..."
 
 
 def load_block(name: str) -> Any:
