@@ -62,7 +62,7 @@ def refusal(letter: DeadLetter, now: datetime, *, despite_doubt: bool) -> str | 
     return None
 
 
-def claimed(
+def begin_replay(
     letter: DeadLetter,
     owner: str,
     token: str,
@@ -73,7 +73,7 @@ def claimed(
 ) -> DeadLetter:
     """The letter, claimed by `owner` for `lease` seconds. An earlier replay that was cut off is recorded."""
     if letter.status == "in_doubt" and letter.claim is not None:
-        letter = ended(letter, "in_doubt", now, "it was interrupted")
+        letter = end_replay(letter, "in_doubt", now, "it was interrupted")
     claim = Claim(
         owner=owner,
         token=token,
@@ -90,7 +90,7 @@ def holds(letter: DeadLetter, token: str) -> bool:
     return letter.claim is not None and letter.claim.token == token
 
 
-def renewed(letter: DeadLetter, now: datetime, lease: float) -> DeadLetter:
+def renew(letter: DeadLetter, now: datetime, lease: float) -> DeadLetter:
     """The letter with its claim extended by `lease` seconds from now."""
     assert letter.claim is not None
     claim = letter.claim.model_copy(update={"until": now + timedelta(seconds=lease)})
@@ -108,7 +108,7 @@ def _after(letter: DeadLetter) -> Status:
     return "settled" if has_succeeded else "waiting"
 
 
-def ended(
+def end_replay(
     letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "", run_id: str | None = None
 ) -> DeadLetter:
     """The letter with its current or cut-off replay recorded with this outcome.
@@ -188,7 +188,7 @@ def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = Fa
     return all(is_another_pass(place, starts) for place in near)
 
 
-def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
+def add_failure(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
     """The letter after its call failed in another pass; `anew` is the letter of that failure.
 
     A replayed or settled letter waits again: its run repeated the call, and the call failed.
@@ -201,7 +201,7 @@ def failed(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
     return letter.model_copy(update=changes)
 
 
-def succeeded(letter: DeadLetter, one: Pass) -> DeadLetter | None:
+def add_success(letter: DeadLetter, one: Pass) -> DeadLetter | None:
     """The letter after its call has succeeded in another pass; None if it was replayed or settled before.
 
     A letter that is being replayed or in doubt keeps its status: the call may have been made twice.

@@ -100,7 +100,7 @@ class DeadLetterQueue:
         """The letter with this id after its call failed in another pass."""
         # The process that began it may not have written it yet, or have died.
         missing = with_id(letter, self.now()).model_copy(update={"id": letter_id})
-        after = self._change(letter_id, lambda old: claims.failed(old, letter, self.now()), missing)
+        after = self._change(letter_id, lambda old: claims.add_failure(old, letter, self.now()), missing)
         assert after is not None
         change(self.store, contents_key(letter_id), lambda _: contents.model_dump(mode="json"))
         return after.holding(contents)
@@ -132,7 +132,7 @@ class DeadLetterQueue:
         Returns None if the letter was replayed or settled before, or is gone.
         """
         dated = one.model_copy(update={"at": self.now()})
-        return self._change(letter_id, lambda letter: claims.succeeded(letter, dated))
+        return self._change(letter_id, lambda letter: claims.add_success(letter, dated))
 
     # -- reading letters
 
@@ -214,18 +214,20 @@ class DeadLetterQueue:
             nonlocal why
             now = self.now()
             why = claims.refusal(letter, now, despite_doubt=despite_doubt)
-            return None if why else claims.claimed(letter, owner, token, now, lease, run_id, process)
+            return None if why else claims.begin_replay(letter, owner, token, now, lease, run_id, process)
 
         taken = self._change(letter_id, take)
         return (taken, None) if taken is not None else (self.get(letter_id), why)
 
     def renew(self, letter_id: str, token: str, lease: float) -> DeadLetter | None:
         """Extend a claim by `lease` seconds; None when it is no longer this owner's."""
-        return self._change_own(letter_id, token, lambda one: claims.renewed(one, self.now(), lease))
+        return self._change_own(letter_id, token, lambda one: claims.renew(one, self.now(), lease))
 
     def settle(self, letter_id: str, token: str, outcome: Outcome, message: str = "") -> DeadLetter | None:
         """Record the end of a replay; None when the claim is no longer this owner's."""
-        return self._change_own(letter_id, token, lambda one: claims.ended(one, outcome, self.now(), message))
+        return self._change_own(
+            letter_id, token, lambda one: claims.end_replay(one, outcome, self.now(), message)
+        )
 
     def release(self, letter_id: str, token: str) -> DeadLetter | None:
         """Release a claim: the call was not made. None when the claim is no longer this owner's."""
@@ -242,7 +244,7 @@ class DeadLetterQueue:
         def reopen(letter: DeadLetter) -> DeadLetter | None:
             if letter.status != "replayed" and letter.claim is None:
                 return None
-            return claims.ended(letter, "failed", self.now(), f"flow run {run_id}: {message}", run_id)
+            return claims.end_replay(letter, "failed", self.now(), f"flow run {run_id}: {message}", run_id)
 
         return self._change(letter_id, reopen)
 
@@ -251,7 +253,7 @@ class DeadLetterQueue:
 
         def end(letter: DeadLetter) -> DeadLetter | None:
             is_in_doubt = letter.status == "in_doubt"
-            return claims.ended(letter, outcome, self.now(), message) if is_in_doubt else None
+            return claims.end_replay(letter, outcome, self.now(), message) if is_in_doubt else None
 
         return self._change(letter_id, end)
 

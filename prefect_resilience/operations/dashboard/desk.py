@@ -20,8 +20,8 @@ from prefect_resilience.durable.batches.edge.recovery import recover
 from prefect_resilience.durable.batches.edge.settling import Answer, settle
 from prefect_resilience.durable.batches.edge.status import batch_status
 from prefect_resilience.durable.letters.edge import operations as dead_letters
-from prefect_resilience.durable.letters.edge.known import ended, queue_of
-from prefect_resilience.durable.letters.report import LetterOutcome
+from prefect_resilience.durable.letters.edge.known import count_ended, queue_of
+from prefect_resilience.durable.letters.model import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -75,7 +75,7 @@ class Desk:
     def read_letters(self) -> Parts:
         queue = queue_of(self.store)
         letters, summary = letter_rows.page_rows(queue.letters(only_open=True))
-        summary["done"], summary["more_done"] = ended(queue, ENDED_COUNTED)
+        summary["done"], summary["more_done"] = count_ended(queue, ENDED_COUNTED)
         return {"letters": letters, "summary": {"letters": summary}}
 
     def read_batches(self) -> Parts:

@@ -70,31 +70,31 @@ def test_a_later_failure_is_added_and_a_letter_that_was_done_with_waits_again() 
         ("settled", "waiting"),
     ):
         old = made().model_copy(update={"status": status, "settled_at": NOW})
-        after = claims.failed(old, anew, NOW + timedelta(1))
+        after = claims.add_failure(old, anew, NOW + timedelta(1))
         assert (after.status, after.failures, after.task_run_id, after.run_count) == (then, 2, "t2", 2)
         assert [one.at - NOW for one in after.passes] == [timedelta(0), timedelta(1)]
         assert (after.settled_at is None) == (status in ("replayed", "settled"))
     many = made()
     for _ in range(PASSES_KEPT + 5):
-        many = claims.failed(many, anew, NOW)
+        many = claims.add_failure(many, anew, NOW)
     assert (len(many.passes), many.failures) == (PASSES_KEPT, PASSES_KEPT + 6)
 
 
 def test_a_later_success_settles_what_waits_and_nothing_else() -> None:
     one = Pass(at=NOW, outcome="succeeded", starts=(("root", 2),))
-    settled = claims.succeeded(made(), one)
+    settled = claims.add_success(made(), one)
     assert settled is not None
     assert (settled.status, settled.settled_at, settled.passes[-1]) == ("settled", NOW, one)
-    assert claims.succeeded(settled, one) is None
+    assert claims.add_success(settled, one) is None
     assert claims.refusal(settled, NOW, despite_doubt=True) == claims.SETTLED
-    doubtful = claims.succeeded(made().model_copy(update={"status": "in_doubt"}), one)
+    doubtful = claims.add_success(made().model_copy(update={"status": "in_doubt"}), one)
     assert doubtful is not None
     assert (doubtful.status, len(doubtful.passes)) == ("in_doubt", 2)
     # Its replay fails: the run has made the call meanwhile.
-    taken = claims.claimed(made(), "me", "token", NOW, 60, None)
-    meanwhile = claims.succeeded(taken, one)
+    taken = claims.begin_replay(made(), "me", "token", NOW, 60, None)
+    meanwhile = claims.add_success(taken, one)
     assert meanwhile is not None
-    failed = claims.ended(meanwhile, "failed", NOW)
+    failed = claims.end_replay(meanwhile, "failed", NOW)
     assert (failed.status, failed.settled_at) == ("settled", NOW)
     assert claims.release(meanwhile).status == "settled"
 

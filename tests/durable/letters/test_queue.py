@@ -310,14 +310,14 @@ def test_nobody_claims_what_another_holds_and_what_is_replayed_stays_so(steps: l
                 before.status == "waiting" or (before.status == "in_doubt" and action == "force")
             )
             if refused is None:
-                letter = claims.claimed(letter, "me", token, now, 30, str(number))
+                letter = claims.begin_replay(letter, "me", token, now, 30, str(number))
                 holder = token
         elif is_own and action in ("replayed", "failed", "in_doubt"):
-            letter = claims.ended(letter, action, now, "x")  # type: ignore[arg-type]
+            letter = claims.end_replay(letter, action, now, "x")  # type: ignore[arg-type]
         elif is_own and action == "release":
             letter = claims.release(letter)
         elif is_own and action == "renew":
-            letter = claims.renewed(letter, now, 30)
+            letter = claims.renew(letter, now, 30)
             assert claims.standing(letter, now).status == "replaying"
         if before.status == "replayed":
             assert letter.status == "replayed"

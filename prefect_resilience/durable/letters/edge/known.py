@@ -308,7 +308,7 @@ def _contexts() -> Iterator[FlowRun]:
         context = getattr(getattr(context, "_token", None), "old_value", None)
 
 
-def ended(queue: DeadLetterQueue, most: int) -> tuple[int, bool]:
+def count_ended(queue: DeadLetterQueue, most: int) -> tuple[int, bool]:
     """The number of letters among the newest `most` that were replayed or settled, and whether there are
     older ones."""
     documents = scan_all(queue.store, ENTRY)
