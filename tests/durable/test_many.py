@@ -17,7 +17,7 @@ from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance,
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Succeeded
 from prefect_resilience.durable.letters.claims import entry_key
-from prefect_resilience.durable.letters.edge.known import ended
+from prefect_resilience.durable.letters.edge.known import count_ended
 from prefect_resilience.durable.letters.model import DeadLetter, as_stored
 from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, new_id
 from prefect_resilience.operations.reports import reading
@@ -142,9 +142,9 @@ def test_ended_letters_are_counted_up_to_a_bound(store: Store) -> None:
     bury(store, 20, timedelta())
     bury(store, 10, timedelta(days=2), "waiting")
     queue = DeadLetterQueue(store)
-    assert ended(queue, 100) == (20, False)
-    assert ended(queue, 25) == (20, True)
-    assert ended(queue, 15) == (15, True)
+    assert count_ended(queue, 100) == (20, False)
+    assert count_ended(queue, 25) == (20, True)
+    assert count_ended(queue, 15) == (15, True)
 
 
 def test_the_report_reads_the_letters_of_its_period(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

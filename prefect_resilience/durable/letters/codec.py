@@ -77,7 +77,7 @@ class Encoded:
     size: int
 
 
-class _TooLarge(Exception):
+class _NoRoom(Exception):
     pass
 
 
@@ -113,7 +113,7 @@ class _Encoder:
     def parameter(self, name: str, value: Any) -> tuple[Any, int]:
         """A parameter as JSON, and the number of its characters."""
         most = self.room
-        with suppress(_TooLarge):
+        with suppress(_NoRoom):
             encoded = self.value(value, name, name)
             size = len(json.dumps(encoded, separators=(",", ":")))
             if size <= most:
@@ -135,7 +135,7 @@ class _Encoder:
             if name is not None and hides(name, value):
                 return self._leave_out(path, "secret", value)
             return self._encode(value, path)
-        except _TooLarge:
+        except _NoRoom:
             raise
         except Exception:  # noqa: BLE001 - reading a user's object may raise anything
             del self.left_out[missing:]  # entries of its parts: now the whole value is missing
@@ -227,7 +227,7 @@ class _Encoder:
     def _spend(self, room: int) -> None:
         self.room -= room
         if self.room < 0:
-            raise _TooLarge
+            raise _NoRoom
 
 
 def _enum(value: Enum) -> Any:
