@@ -13,11 +13,12 @@ import pytest
 from prefect import flow
 
 from prefect_resilience import StoreUnavailable, resilient_task
+from prefect_resilience.base import places
 from prefect_resilience.durable.effects import ledger, owner
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of, remedy
 from prefect_resilience.durable.effects.model import AlreadyDone, FailedCall, InProgress, Send, Succeeded
 from prefect_resilience.effects import Effect, batch, batch_status
-from prefect_resilience.stores import MemoryStore, urls
+from prefect_resilience.stores import MemoryStore
 from tests.prefect_runs import until
 
 PLACE = place_of("b", "k")
@@ -204,7 +205,7 @@ def test_leaving_while_the_store_is_away(store):
 
 
 def test_a_ledger_that_is_configured_wrongly(monkeypatch):
-    monkeypatch.setattr(urls, "documents", lambda: "nowhere://at/all")
+    monkeypatch.setattr(places, "documents", lambda: "nowhere://at/all")
     with pytest.raises(StoreUnavailable, match="nowhere"):
         open_ledger()
 
