@@ -14,6 +14,8 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
+from prefect_resilience.base.plain import shortly
+
 JSON_TYPES = (
     *(Any, object, str, int, float, bool, None, type(None), inspect.Parameter.empty),
     *(list, dict, Mapping, Sequence),
@@ -68,26 +70,19 @@ class Parameter:
             return ""
         try:
             # Checked as JSON, where a text may be a date, but "5" is not a number.
-            self.adapter.validate_json(json.dumps(value), strict=True)
+            try:
+                text = json.dumps(value)
+            except (TypeError, ValueError):  # given in Python
+                self.adapter.validate_python(value)
+            else:
+                self.adapter.validate_json(text, strict=True)
         except ValidationError as error:
             return self._sentence(error, value)
-        except (TypeError, ValueError):  # not JSON: given in Python
-            return self._refuses_object(value)
-        return ""
-
-    def _refuses_object(self, value: Any) -> str:
-        try:
-            self._convert(value)
-        except ValueError as error:
-            return str(error)
         return ""
 
     def convert(self, value: Any) -> Any:
         """The value converted to the annotation; JSON types are unchanged. Raises ValueError."""
-        return value if self.is_json else self._convert(value)
-
-    def _convert(self, value: Any) -> Any:
-        if self.adapter is None:
+        if self.is_json or self.adapter is None:
             return value
         try:
             return self.adapter.validate_python(value)
@@ -98,7 +93,7 @@ class Parameter:
         first = error.errors(include_url=False)[0]
         inside = "".join(f"[{part!r}]" for part in first["loc"])
         says = first["msg"][0].lower() + first["msg"][1:]
-        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:79] + "…"
+        shown = shortly(value, 80)
         return f"{self.name}={shown} is not a valid {self.type_text}: {inside + ': ' if inside else ''}{says}"
 
 
