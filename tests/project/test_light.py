@@ -245,6 +245,16 @@ PLACES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {},
         {"pyproject.toml": '[tool.prefect]\nhome = "{there}/p"', "prefect.toml": 'home = "{there}/toml"'},
     ),
+    "pyproject.toml, dotted": ({}, {"pyproject.toml": '[tool]\nprefect.home = "{there}/dotted"'}),
+    "pyproject.toml, quoted": ({}, {"pyproject.toml": '[tool."prefect"]\nhome = "{there}/quoted"'}),
+    "pyproject.toml, a table in a line": (
+        {},
+        {"pyproject.toml": 'tool = { ruff.line-length = 9, prefect = { home = "{there}/line" } }'},
+    ),
+    "pyproject.toml that needs Prefect": (
+        {},
+        {"pyproject.toml": '[project]\nname = "a"\ndependencies = ["prefect==3.9.1", "prefect"]'},
+    ),
     "pyproject.toml of another tool": ({}, {"pyproject.toml": "[tool.ruff]\nline-length = 100"}),
     "profile": ({}, profiles("work")),
     "profile by its name": ({"PREFECT_PROFILE": "other"}, profiles("work")),
@@ -348,7 +358,7 @@ def test_our_own_variables_are_read_from_the_same_places(tmp_path: Path):
 DAMAGED = {
     "profiles": {HOME: "active = "},
     "prefect.toml": {"prefect.toml": "home = "},
-    "pyproject.toml": {"pyproject.toml": "[tool"},
+    "pyproject.toml": {"pyproject.toml": "[tool.prefect]\nhome = "},
     "a number": {"prefect.toml": "home = 5"},
 }
 

@@ -105,7 +105,7 @@ def prefect_home() -> Path:
             value = value_of("HOME")
             if value is None or isinstance(value, str):
                 return Path("~/.prefect" if value is None else value).expanduser()
-            unclear = f"home = {value!r} is no path"
+            unclear = f"home = {value!r}: write a path"
         except Unclear as error:
             unclear = error
     try:

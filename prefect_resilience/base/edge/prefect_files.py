@@ -7,6 +7,7 @@ read with certainty raises Unclear: then Prefect itself is asked.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,11 @@ def _in_any_case() -> Values:
 
 @cache
 def _sources() -> tuple[Values, Values, Values, Values]:
-    dotenv, prefect_toml, pyproject = _dotenv(), _toml(Path("prefect.toml")), _toml(Path("pyproject.toml"))
+    dotenv, prefect_toml, pyproject = (
+        _dotenv(),
+        _toml(Path("prefect.toml")),
+        _toml(Path("pyproject.toml"), _KEY),
+    )
     return dotenv[1], prefect_toml, pyproject, _profile(dotenv[0], prefect_toml, pyproject)
 
 
@@ -70,13 +75,20 @@ def _dotenv() -> tuple[Values, Values]:
     return values, {name.upper(): value for name, value in values.items()}
 
 
-def _toml(path: Path) -> Values:
+_KEY = re.compile(r"""prefect["']?[ \t]*(?:\.|\]|=(?!=))""")
+"""Prefect's name as a key or table. Only a file that has one is parsed, which takes some 50 ms."""
+
+
+def _toml(path: Path, key: re.Pattern[str] | None = None) -> Values:
     if not path.is_file():
         return {}
-    import tomllib
-
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if key is not None and key.search(text) is None:
+            return {}
+        import tomllib
+
+        return tomllib.loads(text)
     except (ValueError, OSError) as error:
         raise Unclear(path) from error
 
