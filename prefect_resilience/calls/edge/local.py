@@ -35,6 +35,8 @@ from prefect_resilience.telemetry.metrics import attempt_succeeded, count
 from prefect_resilience.telemetry.model import CallReport
 
 if TYPE_CHECKING:
+    from prefect.context import TaskRunContext
+
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.guards.timeouts.process_mode import Carriage
     from prefect_resilience.telemetry.edge.call_totals import CallTotals
@@ -71,12 +73,13 @@ class LocalRun(ReportingRun):
         self.args = args
         self.kwargs = kwargs
         self.memories = memories
-        flow, self.around = run_contexts()
+        flow, around = run_contexts()
+        self.around: TaskRunContext | None = around
         self._record: RunRecord | None = None
         self._given: Mapping[str, Any] | None = None
         self.carried: Carried | None = None
         self.span: Any = None
-        self._totals: CallTotals | None = _totals_here(name) if self.around or flow else None
+        self._totals: CallTotals | None = _totals_here(name) if around or flow else None
 
     @property
     def given(self) -> Mapping[str, Any]:

@@ -68,12 +68,12 @@ class Absent(Undefined):
     """
 
     __slots__ = ("_says",)
-    __str__ = _with_warning("__str__")
-    __bool__ = _with_warning("__bool__")
-    __len__ = _with_warning("__len__")
-    __iter__ = _with_warning("__iter__")
-    __eq__ = _with_warning("__eq__")
-    __hash__ = Undefined.__hash__
+    __str__: Any = _with_warning("__str__")
+    __bool__: Any = _with_warning("__bool__")
+    __len__: Any = _with_warning("__len__")
+    __iter__: Any = _with_warning("__iter__")
+    __eq__: Any = _with_warning("__eq__")
+    __hash__: Any = Undefined.__hash__
 
     def __init__(self, says: Callable[[], str] | None = None) -> None:
         super().__init__()

@@ -43,8 +43,7 @@ class CircuitBreaker(Guarding):
     configured one, a URL, or a store. The same name in the same store is the same circuit: a second
     breaker with an equal policy shares its state, one with another policy raises ConfigurationError.
 
-    Can be pickled and copied: it carries its name, its policy and the store's URL. Raises
-    ConfigurationError for an invalid parameter.
+    It can be pickled: it carries its name, policy and store URL. Raises ConfigurationError.
     """
 
     _kind: ClassVar[str] = "breaker"
