@@ -16,6 +16,7 @@ from prefect.states import AwaitingRetry
 from prefect.task_engine import run_task
 
 from prefect_resilience import batch, dead_letters, resilient_task
+from prefect_resilience.durable.batches.edge import tags
 from prefect_resilience.durable.letters.edge import known
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
@@ -181,7 +182,7 @@ def test_the_retry_button_in_another_process(broken: Receiver) -> None:
     first = sending(return_state=True)
     run_id = first.state_details.flow_run_id
     known.letters_before.cache_clear()
-    known._starts.clear()
+    tags._passes.clear()
     again(run_id, sending)
     (letter,) = dead_letters.list()
     assert (letter.status, story(letter)) == ("waiting", ["failed", "failed"])
