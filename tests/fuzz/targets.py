@@ -26,13 +26,12 @@ from prefect_resilience.errors.classify.retry_after import (
 )
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.errors.secrets.redact import redact, redact_data, register_secret
-from prefect_resilience.graphs.conditions.model import condition_mistakes
 from prefect_resilience.graphs.conditions.paths import check_path, look_up, parsed, shown_path
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
 from prefect_resilience.graphs.plans.reading.reading import from_text, read_plan
 from prefect_resilience.stores.connected import check_key, decode, encode, prefix_end
-from tests.graphs.conditions.strategies import conditions, results
+from tests.graphs.conditions.strategies import condition_mistakes, conditions, results
 
 MOST_SECONDS = 5.0
 """Of computing, for one input."""

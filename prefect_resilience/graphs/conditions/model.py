@@ -232,14 +232,6 @@ def _compose(operator: Operator, inside: tuple[Condition, ...]) -> Condition:
     return whole
 
 
-def condition_mistakes(data: Any, *, json: bool = False) -> list[tuple[Place, str]]:
-    """Every mistake of a condition's data: place and sentence. Never raises.
-
-    With `json`, NaN and the infinities are mistakes too.
-    """
-    return Reading(data, Condition, json=json).mistakes
-
-
 def place_text(place: Place) -> str:
     """A place as text: `conditions[1].operator`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)

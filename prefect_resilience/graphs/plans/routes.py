@@ -39,13 +39,11 @@ class Routing(NamedTuple):
     to: the target nodes, each once.
     why: the reason in a sentence, "" if there was nothing to decide.
     error: the error of the node, or of a condition that could not be evaluated.
-    handled: the node failed and has targets because of that.
     """
 
     to: tuple[str, ...]
     why: str
     error: ErrorContext | None
-    handled: bool
 
 
 def routes(
@@ -146,7 +144,7 @@ def _after_success(node: Node, handlers: tuple[str, ...], seen: _Seen) -> Routin
     if named or node.condition is not None:
         clauses.append(_clause(answer.text, way))
     to = _transition(node, seen, _strictly, clauses)
-    return _routing([*named, *to], clauses, None)
+    return Routing(tuple(dict.fromkeys([*named, *to])), "; ".join(clauses), None)
 
 
 def _after_failure(
@@ -160,12 +158,7 @@ def _after_failure(
         ways.append(f"handled by {bounded(', '.join(handlers), 80)}")
     clauses = [_clause(said, " and ".join(ways) or "no node to run next")]
     to = _transition(node, seen, _leniently, clauses)
-    return _routing([*named, *handlers, *to], clauses, error)
-
-
-def _routing(to: list[str], clauses: list[str], error: ErrorContext | None) -> Routing:
-    names = tuple(dict.fromkeys(to))
-    return Routing(names, "; ".join(clauses), error, error is not None and bool(names))
+    return Routing(tuple(dict.fromkeys([*named, *handlers, *to])), "; ".join(clauses), error)
 
 
 def _clause(reason: str, way: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from prefect_resilience import Condition, ErrorCategory
+from prefect_resilience.graphs.conditions.reading import Place, Reading
 
 NAMES = [
     "confidence",
@@ -122,3 +123,8 @@ results = st.recursive(
 def from_a_deep_stack(levels: int, ask: Callable[[], Any]) -> Any:
     """The answer of `ask`, called with this many frames below it: few are left until Python's limit."""
     return from_a_deep_stack(levels - 1, ask) if levels else ask()
+
+
+def condition_mistakes(data: Any, *, json: bool = False) -> list[tuple[Place, str]]:
+    """Every mistake of a condition's data: place and sentence. With `json`, NaN is one, too."""
+    return Reading(data, Condition, json=json).mistakes

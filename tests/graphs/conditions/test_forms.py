@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from prefect_resilience import Condition, failed, path, succeeded
-from prefect_resilience.graphs.conditions.model import condition_mistakes
+from tests.graphs.conditions.strategies import condition_mistakes
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from prefect_resilience import Condition, ConditionError, ConfigurationError, path
-from prefect_resilience.graphs.conditions.model import condition_mistakes
+from tests.graphs.conditions.strategies import condition_mistakes
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 

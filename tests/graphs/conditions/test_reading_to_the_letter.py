@@ -9,7 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from prefect_resilience import Condition, ConfigurationError, path, succeeded
-from prefect_resilience.graphs.conditions.model import condition_mistakes, place_text
+from prefect_resilience.graphs.conditions.model import place_text
+from tests.graphs.conditions.strategies import condition_mistakes
 
 GTE = {"operator": "gte", "path": "a", "value": 1}
 ALL_OPERATORS = (

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from prefect_resilience import Condition, ConditionError, ErrorCategory, ErrorInfo
-from prefect_resilience.graphs.conditions.model import condition_mistakes
-from tests.graphs.conditions.strategies import conditions, leaves, results, values
+from tests.graphs.conditions.strategies import condition_mistakes, conditions, leaves, results, values
 
 pytestmark = [pytest.mark.no_cover, pytest.mark.slow]
 

@@ -48,7 +48,7 @@ def test_where_it_leads_and_why(
 ) -> None:
     routing = decided(node("a", **fields), output, **more)
     error = error_at("a") if more.get("fails") else None
-    assert routing == Routing(to, routing.why if why is None else why, error, error is not None and bool(to))
+    assert routing == Routing(to, routing.why if why is None else why, error)
 
 
 class TestAfterSuccess:
@@ -63,17 +63,17 @@ class TestAfterSuccess:
     )
     def test_its_condition_decides(self, confidence: Any, to: tuple[str, ...], why: str) -> None:
         one = node("a", condition=SURE, on_success="b", on_failure=("c", "d"))
-        assert decided(one, {"confidence": confidence}) == Routing(to, why, None, False)
+        assert decided(one, {"confidence": confidence}) == Routing(to, why, None)
 
     @pytest.mark.requirement("000.13")
     def test_a_weak_answer_leads_to_no_handler_of_errors(self) -> None:
         one = node("a", condition=SURE, on_success="b", on_failure=("mend", "review"))
         routing = decided(one, {"confidence": 0.1}, handlers=("mend",))
-        assert routing == Routing(("review",), "confidence is 0.1, not >= 0.9: on_failure", None, False)
+        assert routing == Routing(("review",), "confidence is 0.1, not >= 0.9: on_failure", None)
         assert decided(one, fails=True, handlers=("mend",)).to == ("mend", "review")
         alone = node("a", condition=SURE, on_failure="mend")
         why = "confidence is 0.1, not >= 0.9: on_failure has only error handlers"
-        assert decided(alone, {"confidence": 0.1}, handlers=("mend",)) == Routing((), why, None, False)
+        assert decided(alone, {"confidence": 0.1}, handlers=("mend",)) == Routing((), why, None)
 
     @pytest.mark.requirement("000.06")
     def test_a_condition_may_look_at_other_nodes_and_at_state_and_inputs(self) -> None:
@@ -144,7 +144,6 @@ class TestTransitions:
     def test_after_a_failure_what_needs_an_output_does_not_hold(self) -> None:
         routing = decided(node("a", transitions=self.ways), fails=True)
         assert routing.to == ("told",)
-        assert routing.handled
         assert routing.why.endswith("; state._last_error exists: transition to told")
 
 
@@ -153,7 +152,6 @@ class TestWithoutAnAnswer:
         one = node("a", condition=SURE, on_success="b", on_failure="c")
         routing = decided(one, {"confidense": 1}, handlers=("h",))
         assert routing.to == ("c", "h")
-        assert routing.handled
         assert routing.error is not None
         assert (routing.error.category, routing.error.code) == (ErrorCategory.INVALID, "ConditionError")
         assert (routing.error.node_id, routing.error.timestamp) == ("a", NOW)

@@ -98,20 +98,12 @@ class TaskFactory:
                     f"{{{name}}} is not an input of {node.type!r}{nearest(name, [*action.parameters])}"
                 )
 
-    def task(self, node: Node) -> AnyTask:
-        """The task of the node's action with the node's options. Raises ConfigurationError."""
-        return self._task(node, node.id)
-
-    def _task(self, node: Node, name: str) -> AnyTask:
-        key = _key(node, name)
-        task = self._made.get(key)
-        if task is None:
-            task = self._made[key] = self._make(node, name)
-        return task
-
     def task_for(self, node: Node, name: str, cache_key: str | None = None) -> AnyTask:
-        """A copy of the node's task with the run name `name`."""
-        task = copy(self._task(node, name))
+        """The task of the node's action with the node's options, for the run `name`."""
+        key = _key(node, name)
+        if key not in self._made:
+            self._made[key] = self._make(node, name)
+        task = copy(self._made[key])
         task.name = name
         task.task_run_name = _name_of(name)
         if node.cache:

@@ -33,22 +33,18 @@ class Job:
     index: int | None = None
 
 
+@dataclass(frozen=True)
 class Preparation:
-    """Makes the jobs of one run. All methods raise ValueError if a template cannot be filled in."""
+    """Makes the jobs of one run. All methods raise ValueError if a template cannot be filled in.
 
-    def __init__(
-        self,
-        factory: TaskFactory,
-        results: Mapping[str, NodeResult],
-        errors: dict[str, ErrorContext],
-        inputs: Mapping[str, Any],
-        logger: Any,
-    ) -> None:
-        self._factory = factory
-        self._results = results
-        self._errors = errors
-        self._inputs = inputs
-        self._logger = logger
+    results: those of the nodes that have ended. errors: those of the nodes that have failed.
+    """
+
+    factory: TaskFactory
+    results: Mapping[str, NodeResult]
+    errors: dict[str, ErrorContext]
+    inputs: Mapping[str, Any]
+    logger: Any
 
     def single(self, node: Node, seen: ErrorContext | None) -> Job:
         """The job of a node. `seen` is the error that it gets."""
@@ -67,12 +63,12 @@ class Preparation:
         return cast("Sequence[Any]", items)
 
     def _view(self, seen: ErrorContext | None, names: Mapping[str, Any]) -> Rendering:
-        return Rendering(self._results, with_errors({}, seen, self._errors), self._inputs, names)
+        return Rendering(self.results, with_errors({}, seen, self.errors), self.inputs, names)
 
     def _job(
         self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
     ) -> Job:
-        action = self._factory.action(node)
+        action = self.factory.action(node)
         inputs = dict(self._render(node, node.templated, view, "input"))
         inputs = {name: inputs.get(name, written) for name, written in node.input.items()}
         if node.map is not None and node.map.item in action.parameters:
@@ -82,12 +78,12 @@ class Preparation:
             parameters.setdefault(ERROR, seen)
         key = node.cache.key if isinstance(node.cache, Cache) else None
         rendered = None if key is None else str(self._render(node, key, view, "cache.key"))
-        return Job(node, self._factory.task_for(node, name, rendered), parameters, index)
+        return Job(node, self.factory.task_for(node, name, rendered), parameters, index)
 
     def _render(self, node: Node, value: Any, view: Rendering, place: str) -> Any:
         rendered = render(value, view, place=place)
         for warning in view.warnings:
-            self._logger.warning("Node %r: %s", node.id, warning)
+            self.logger.warning("Node %r: %s", node.id, warning)
         view.warnings.clear()
         return rendered
 
