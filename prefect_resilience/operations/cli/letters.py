@@ -133,6 +133,7 @@ def replay(
     if not letters and not (all or task or since or status):
         raise ConfigurationError("choose the letters to replay: by ids, --task, --since, --status or --all")
     from rich.markup import escape
+    from rich.progress import Progress
 
     from prefect_resilience.durable.letters.edge import operations
     from prefect_resilience.durable.letters.edge.replay import Replaying
@@ -147,12 +148,14 @@ def replay(
         if len(chosen) > 1 and not how.dry_run:
             how.confirm(f"replay {plural(len(chosen), 'dead letter')}", rows.COLUMNS, chosen, len(chosen))
         named = bool(letters) and len(chosen) == 1
-        # On a terminal only.
-        with look.stderr().status("Replaying") as shown:
+        console = look.stderr()
+        hidden = how.json or how.dry_run or not (console.is_terminal and console.is_interactive)
+        with Progress(console=console, transient=True, redirect_stdout=False, disable=hidden) as bar:
+            row = bar.add_task("starting", total=None)
 
             def show_progress(done: int, total: int, outcome: LetterOutcome) -> None:
                 last = escape(f"{outcome.result} {look.printable(outcome.name)}"[:80])
-                shown.update(f"Replaying: {done} of {total}, {last}")
+                bar.update(row, completed=done, total=total, description=last)
 
             work = Replaying(queue, rate, force, values, progress=show_progress, despite_run=force and named)
             report = operations.replay_chosen(work, chosen, dry_run=how.dry_run)
