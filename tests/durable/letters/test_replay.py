@@ -222,7 +222,7 @@ def test_secrets_must_be_given_and_leave_no_trace(receiver: Receiver) -> None:
     (outcome,) = dead_letters.replay().outcomes
     assert outcome.result == "skipped"
     assert (
-        "needs key, which the letter does not have (secret, a str): pass the value, as in --set key=..."
+        "needs key, which the letter does not have (secret, a pydantic.types.SecretStr): pass the value, as in --set key=..."
         in outcome.message
     )
     assert dead_letters.replay(dry_run=True).outcomes[0].result == "skipped"
