@@ -221,10 +221,8 @@ def test_secrets_must_be_given_and_leave_no_trace(receiver: Receiver) -> None:
     receiver.broken = False
     (outcome,) = dead_letters.replay().outcomes
     assert outcome.result == "skipped"
-    assert (
-        "needs key, which the letter does not have (secret, a pydantic.types.SecretStr): pass the value, as in --set key=..."
-        in outcome.message
-    )
+    lacks = "needs key, which the letter does not have (secret, a pydantic.types.SecretStr)"
+    assert f"{lacks}: pass the value, as in --set key=..." in outcome.message
     assert dead_letters.replay(dry_run=True).outcomes[0].result == "skipped"
     assert dead_letters.replay(values={"key": "the-real-key-of-ada"}).replayed == 1
     assert used == ["the-real-key-of-ada"] * 2
