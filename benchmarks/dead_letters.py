@@ -21,8 +21,8 @@ from rich.table import Table
 
 from prefect_resilience import dead_letters
 from prefect_resilience.durable.letters.claims import entry_key
-from prefect_resilience.durable.letters.model import Source, as_stored, letter_of, new_id
-from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.model import Source, as_stored, letter_of
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, new_id
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.stores import open_store
 

@@ -39,8 +39,7 @@ from prefect_resilience import (
     resilient_task,
 )
 from prefect_resilience.durable.letters.claims import entry_key
-from prefect_resilience.durable.letters.model import new_id
-from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, new_id
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from prefect_resilience.graphs.plans.schedule import Ended, Schedule
 

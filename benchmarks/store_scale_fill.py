@@ -18,8 +18,7 @@ from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import batch_place, new_batch
 from prefect_resilience.durable.letters.claims import ENTRY, entry_key
-from prefect_resilience.durable.letters.model import new_id
-from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.durable.letters.queue import DeadLetterQueue, new_id
 from prefect_resilience.stores import MemoryStore
 from prefect_resilience.stores.base import Store
 from prefect_resilience.stores.sql import TABLE

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from itertools import islice, product
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import FlowRunFilter
@@ -56,10 +56,8 @@ def events(
     client: SyncPrefectClient, wait: Callable[[float], None] = time.sleep
 ) -> Iterator[DiagnosisFinding]:
     """Events that are sent but do not arrive: automations would never run."""
-    event_id, name = uuid4(), "doctor"
-    resource = Resource({"prefect.resource.id": f"{NAME}.doctor.{event_id}", "prefect.resource.name": name})
-    event = Event(id=event_id, event=f"{NAME}.doctor.asked", resource=resource)
-    client.request("POST", "/events", json=[event.model_dump(mode="json")])
+    event_id = uuid4()
+    _send(client, event_id)
     deadline = time.monotonic() + EVENT_ARRIVES
     body = {"filter": {"id": {"id": [str(event_id)]}}}
     while not client.request("POST", "/events/filter", json=body).json()["events"]:
@@ -67,6 +65,12 @@ def events(
             yield finding("events.lost", "the Prefect API", seconds=EVENT_ARRIVES)
             return
         wait(0.2)
+
+
+def _send(client: SyncPrefectClient, event_id: UUID) -> None:
+    resource = {"prefect.resource.id": f"{NAME}.doctor.{event_id}", "prefect.resource.name": "doctor"}
+    event = Event(id=event_id, event=f"{NAME}.doctor.asked", resource=Resource(resource))
+    client.request("POST", "/events", json=[event.model_dump(mode="json")])
 
 
 def pools(client: SyncPrefectClient) -> Iterator[DiagnosisFinding]:

@@ -60,7 +60,6 @@ def scrape(exporter: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Scrap
     may have used up the number of names that are kept."""
     for kind in ("tasks", "circuits", "actions", "budgets"):
         monkeypatch.setattr(metrics, kind, metrics.Labels())
-    monkeypatch.setattr(metrics, "_successes", {})
 
     def text() -> str:
         answer = httpx.get(exporter)
