@@ -23,8 +23,8 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 41560,
-    "files": 320,
+    "lines of code": 41110,
+    "files": 305,
     "longest file, lines": 397,
     "arrows between rooms": 45,
     "arrows upward": 0,
@@ -33,11 +33,11 @@ LIMITS = {
     "files named in contracts": 0,
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
-    "files with stubs": 324,
-    "tests, lines of code": 68773,
-    "functions named by a participle, %": 3.6,
+    "files with stubs": 309,
+    "tests, lines of code": 67980,
+    "functions named by a participle, %": 3.4,
     "assignments to vague names, %": 0.1,
-    "file names that stand twice": 7,
+    "file names that stand twice": 5,
 }
 
 ROOT = Path(__file__).parents[2]

@@ -35,7 +35,7 @@ from prefect_resilience.durable.effects.model import (
 from prefect_resilience.durable.effects.owner import Owner, owner_in
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.stores import open_store
-from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, scan_all, write
+from prefect_resilience.stores.base import MOST_CHANGES, Document, Store, change, lists_open, scan_all
 
 PREFIX = "effects/"
 HASH_KEY = "effects-hash-key"
@@ -197,7 +197,8 @@ class Ledger:
             if after is not None and after is not before:
                 try:
                     number = 0 if stored is None else stored.version
-                    version = write(self.store, place, number, after, is_open(after))
+                    opened = {"open": True} if after["state"] in OPEN and lists_open(type(self.store)) else {}
+                    version = self.store.swap(place, number, after, **opened)
                 except StoreUnavailable:
                     # A read-only store still shows what is done.
                     if isinstance(step, LookUp) and isinstance(decision, AlreadyDone):
@@ -214,9 +215,13 @@ class Ledger:
         raise StoreUnavailable(f"too many concurrent changes to the effect {place!r}: try again")
 
 
+OPEN = frozenset({"intended", "unknown", "failed", "compensating"})
+"""The states of an effect that still needs its owner or a person."""
+
+
 def is_open(document: dict[str, Any]) -> bool:
     """Whether a document of the ledger is an effect that still needs its owner or a person."""
-    return document.get("state") in ("intended", "unknown", "failed", "compensating")
+    return document.get("state") in OPEN
 
 
 def _claim_in(document: EffectDocument) -> dict[str, Any] | None:
