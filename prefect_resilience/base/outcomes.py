@@ -227,12 +227,17 @@ def settling(
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             return require_result(await last(fn(*args, **kwargs)), named, of_effect)
 
-        return run_async
+        checked: Any = run_async
+    else:
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        return require_result(fn(*args, **kwargs), named, of_effect)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return require_result(fn(*args, **kwargs), named, of_effect)
 
-    return run
+        checked = run
+    # For messages and measurements. `functools.wraps` would cost as much as the rest of an attempt.
+    for attribute in ("__name__", "__qualname__"):
+        setattr(checked, attribute, getattr(named, attribute, None) or type(named).__name__)
+    return checked
 
 
 # -- states

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from prefect.states import Completed, Failed
 
 from prefect_resilience import Bulkhead
 from prefect_resilience.base.drive import Invoke, Steps, drive
-from prefect_resilience.base.outcomes import UnawaitedResult, as_coroutine_function, mask_state
+from prefect_resilience.base.outcomes import UnawaitedResult, as_coroutine_function, mask_state, settling
 from prefect_resilience.base.plain import snapshot
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -65,3 +66,10 @@ def test_the_mistake_of_an_inner_function_stays_its_own() -> None:
     with pytest.raises(UnawaitedResult) as raised:
         Bulkhead(1).call(outer)
     assert raised.value is error
+
+
+@pytest.mark.parametrize("isasync", [False, True])
+@pytest.mark.parametrize("fn", [divmod, partial(divmod, 7)], ids=["function", "partial"])
+def test_a_checked_function_keeps_its_name_for_messages(fn: Any, isasync: bool) -> None:
+    checked = settling(fn, isasync)
+    assert {checked.__name__, checked.__qualname__} == {getattr(fn, "__name__", "partial")}

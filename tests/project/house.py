@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 41110,
+    "lines of code": 41114,
     "files": 305,
     "longest file, lines": 397,
     "arrows between rooms": 45,
@@ -34,7 +34,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 309,
-    "tests, lines of code": 67980,
+    "tests, lines of code": 67986,
     "functions named by a participle, %": 3.4,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
