@@ -200,9 +200,12 @@ def test_mistakes_at_decoration():
     def chunks():
         yield 1
 
+    def chunk():
+        return 1
+
     with pytest.raises(ConfigurationError, match="is a generator"):
         resilient_task(expect="array")(chunks)
     with pytest.raises(ConfigurationError, match="leave repair out"):
-        resilient_task(expect=Expect("array", repair=True), effect="external")(lambda: 1)
+        resilient_task(expect=Expect("array", repair=True), effect="external")(chunk)
     assert last_violations() == []
     assert previous_error() is None
