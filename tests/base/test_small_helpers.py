@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pydantic import Field, SecretStr
 
 from prefect_resilience import Bulkhead, CircuitBreaker
+from prefect_resilience.base.drive import Signal, adrive, drive
 from prefect_resilience.base.naming import UNSET, fill
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.base.text import code_cell, utc_text
@@ -120,3 +125,12 @@ def test_a_circuit_and_a_limit_show_no_secret() -> None:
     for guard in (CircuitBreaker("llm:{api_key}"), Bulkhead(3, name="llm:{api_key}")):
         assert "sk-one" not in repr(guard.bind({"api_key": "sk-one"}))
         assert guard.bind({"api_key": "sk-one"}).name == guard.bind({"api_key": SecretStr("sk-one")}).name
+
+
+@pytest.mark.parametrize("drives", [drive, lambda steps: asyncio.run(adrive(steps))], ids=["sync", "async"])
+def test_a_signal_that_came_before_the_wait_ends_it_at_once(drives: Callable[..., Any]) -> None:
+    signal = Signal()
+    signal.wake()
+    began = time.monotonic()
+    drives(signal.wait(3600))
+    assert time.monotonic() - began < 60

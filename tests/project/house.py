@@ -34,7 +34,7 @@ LIMITS = {
     "pyproject.toml, lines": 200,
     "class names that stand twice": 0,
     "files with stubs": 309,
-    "tests, lines of code": 67986,
+    "tests, lines of code": 68000,
     "functions named by a participle, %": 3.4,
     "assignments to vague names, %": 0.1,
     "file names that stand twice": 5,
