@@ -62,7 +62,7 @@ MOST_OF_A_REJECTION = 0.5
 
 
 def flaky() -> Callable[[int], int]:
-    """A function of which every other call fails."""
+    """A function that fails at every other call."""
     calls = 0
 
     def page(number: int) -> int:

@@ -117,7 +117,7 @@ def looks_of(run: Callable[[], Any]) -> int:
 
 
 def nanoseconds_of_a_look() -> float:
-    """The time of `SDK in modules` as it stands in the code, with the loop around it."""
+    """The time of `SDK in modules` as the code has it, with the loop around it."""
     number = 100_000
     names = {"SDK": spans.SDK, "modules": sys.modules}
     return median(timeit.repeat("SDK in modules", globals=names, number=number, repeat=15)) / number * 1e9

@@ -274,7 +274,7 @@ async def _close_all(connections: list[Any]) -> None:
 
 
 def _take_leftovers(pool: Any, ended: Any) -> list[Any]:
-    """The connections to close: those in use of which no request makes use."""
+    """The connections to close: those in use that no request uses."""
     with pool._optional_thread_lock:
         for request in [*pool._requests]:
             if request.request.extensions is ended.extensions:

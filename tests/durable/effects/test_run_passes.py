@@ -286,13 +286,13 @@ def test_passes_that_ended_in_order_are_left_where_that_is_asked_for():
     assert closed(unfinished(count=1), passes(*KILLED), 100, only_crashed=True)
 
 
-def test_a_pass_whose_end_nobody_reported():
+def test_a_pass_whose_end_was_not_reported():
     found = passes(("Running", 0), ("Pending", 30), ("Running", 35))
     (said,) = closed(unfinished(count=1), found, 100)
     assert said.startswith(
         "Unfinished after pass 1 of its flow run, which has an unknown end. It was Running since"
     )
-    assert closed(unfinished("Pending", 5), found, 100) == [], "by its time alone nobody can tell"
+    assert closed(unfinished("Pending", 5), found, 100) == [], "its time alone does not tell"
     assert closed(unfinished(count=1), passes(("Running", 0)), 1_000) == [], "it goes on"
 
 

@@ -19,7 +19,7 @@ from tests.durable.effects.ways.staged import all_tried
 # pytest-timeout's own alarm would keep a deadline from interrupting the main thread.
 pytestmark = pytest.mark.timeout(method="thread")
 
-# `make test` has each way with and without proof; `make test-all` also with somebody to ask.
+# `make test` has each way with and without proof; `make test-all` also with a `verify` to ask.
 CELLS = [
     pytest.param(
         cell, marks=pytest.mark.slow if cell[1].verify else (), id=f"{cell[0].name} [{cell[1].name}]"
