@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, NamedTuple
@@ -175,11 +176,11 @@ def upsert(columns: dict[str, str]) -> str:
     )
 
 
-class SqlStore(ConnectedStore[ConnectionPool]):
+class SqlStore(ConnectedStore[ConnectionPool], ABC):
     """Documents as rows. Safe between threads, processes, and across a fork.
 
     What databases differ in: `clock`, the SQL expression for the time; `creation`, the statements that create
-    the schema as version 0.2 knows it; and what raises NotImplementedError here. `has_column`: whether the
+    the schema as version 0.2 knows it; and the abstract methods. `has_column`: whether the
     table has the column that shows what is open.
     """
 
@@ -254,9 +255,9 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         bounds = {"start": page.start, "end": end, "size": page.size}
         return self.execute(connection, PAST_ENDED.format(query), **bounds).fetchall()
 
+    @abstractmethod
     def _dial(self) -> Connection:
         """A new connection; may raise the driver's errors."""
-        raise NotImplementedError
 
     def _prepare(self, connection: Connection) -> None:
         """Prepare a new connection, and create the schema if it is missing; safe against other processes.
@@ -279,21 +280,22 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         statements += [] if schema.has_column else [ADD_COLUMN]
         return statements if schema.has_index or schema.size > SMALL else [*statements, CREATE_INDEX]
 
+    @abstractmethod
     def _schema(self, connection: Connection) -> TableState:
-        raise NotImplementedError
+        """The state of the table."""
 
+    @abstractmethod
     def _alone(self, connection: Connection, in_use: bool = False) -> AbstractContextManager[None]:
         """A transaction in which no other process writes, or changes the schema. `in_use`: others need the
         table meanwhile, so it does not wait long."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _write(self, connection: Connection, asked: Swap) -> int:
         """`Store.swap`, committed. After an error the connection is closed, which rolls back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _remove(self, connection: Connection, key: str, expected_version: int) -> bool:
         """`Store.delete`, committed, as in `_write`."""
-        raise NotImplementedError
 
     def _tidy(self, connection: Connection) -> None:
         """Purge from time to time; the next swap continues if there may be more to remove."""
@@ -301,9 +303,9 @@ class SqlStore(ConnectedStore[ConnectionPool]):
         if now >= self._purge_at and self._purge(connection) < PURGE_AT_ONCE:
             self._purge_at = now + PURGE_PAUSE
 
+    @abstractmethod
     def _purge(self, connection: Connection) -> int:
         """Remove up to PURGE_AT_ONCE rows of ended documents and return their number."""
-        raise NotImplementedError
 
     def _is_usable(self, connection: Connection) -> bool:
         """Whether a connection that was not used for a while is still open."""
