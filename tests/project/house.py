@@ -23,7 +23,7 @@ from tests.project import names
 
 # The largest value that a figure may have. Lower a limit as soon as a lower one holds.
 LIMITS = {
-    "lines of code": 41114,
+    "lines of code": 41112,
     "files": 305,
     "longest file, lines": 397,
     "arrows between rooms": 45,

@@ -57,11 +57,8 @@ def _in_any_case() -> Values:
 
 @cache
 def _sources() -> tuple[Values, Values, Values, Values]:
-    dotenv, prefect_toml, pyproject = (
-        _dotenv(),
-        _toml(Path("prefect.toml")),
-        _toml(Path("pyproject.toml"), _KEY),
-    )
+    dotenv, prefect_toml = _dotenv(), _toml(Path("prefect.toml"))
+    pyproject = _toml(Path("pyproject.toml"), _KEY)
     return dotenv[1], prefect_toml, pyproject, _profile(dotenv[0], prefect_toml, pyproject)
 
 
