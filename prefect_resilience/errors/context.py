@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, Field
 
-from prefect_resilience.errors.classify.classify import classify, wall_clock
+from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.classify.shapes import as_dict, put, read, state_error, state_type
 from prefect_resilience.errors.secrets.redact import EDGE, redact, redact_beginning, redact_data
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind, FailureReason, bounded
@@ -346,7 +346,7 @@ def attached_context(error: object) -> ErrorContext | None:
 
 
 def _now() -> datetime:
-    return datetime.fromtimestamp(wall_clock(), UTC)
+    return datetime.now(UTC)
 
 
 def _stack_trace(error: BaseException) -> str | None:

@@ -1,6 +1,8 @@
-"""Exceptions of libraries that are not installed, made by their dotted names."""
+"""Exceptions of libraries that are not installed, by their dotted names; and a process without secrets."""
 
 from __future__ import annotations
+
+from prefect_resilience.errors.secrets.redact import registered
 
 
 def made(
@@ -12,3 +14,10 @@ def made(
     for field, value in fields.items():
         setattr(error, field, value)
     return error
+
+
+def forget_secrets() -> None:
+    """Forget all registered values and patterns."""
+    with registered.lock:
+        registered.values, registered.patterns = {}, ()
+        registered.generation += 1

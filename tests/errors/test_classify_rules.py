@@ -25,7 +25,7 @@ from prefect_resilience import (
     register_classifier,
 )
 from prefect_resilience import ErrorCategory as C
-from prefect_resilience.errors.classify.classify import unregister_classifier
+from prefect_resilience.errors.classify.classify import registered
 from prefect_resilience.errors.exceptions import ResilienceError
 
 
@@ -132,9 +132,8 @@ def test_rules_of_the_process() -> None:
         register_classifier(second)
         assert classify(Wrapped()).category is C.NO_PROGRESS
     finally:
-        unregister_classifier(second)
-        unregister_classifier(first)
-        unregister_classifier(first)
+        registered.remove(second)
+        registered.remove(first)
     assert classify(Wrapped()).category is C.UNEXPECTED
 
 

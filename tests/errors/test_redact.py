@@ -29,11 +29,9 @@ from prefect_resilience import (
 from prefect_resilience.errors.context import STACK_LIMIT
 from prefect_resilience.errors.secrets.patterns import MASK
 from prefect_resilience.errors.secrets.redact import (
-    MAXIMUM_PATTERNS,
     MAXIMUM_VALUES,
     all_spellings,
     collect_secrets,
-    forget_secrets,
     redact_beginning,
     redact_data,
 )
@@ -41,6 +39,7 @@ from prefect_resilience.errors.secrets.redact import registered as secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.guards.partials import partial_output
+from tests.errors.by_name import forget_secrets
 
 
 @pytest.fixture
@@ -194,14 +193,6 @@ def test_patterns_of_users() -> None:
     assert redact("badge-123") == "badge-123"
     with pytest.raises(ConfigurationError, match="not a valid regular expression"):
         register_secret_pattern("(")
-    many = [f"pattern{number}x" for number in range(MAXIMUM_PATTERNS)]
-    try:
-        for pattern in many:
-            register_secret_pattern(pattern)
-        with pytest.raises(ConfigurationError, match="merge"):
-            register_secret_pattern("one more")
-    finally:
-        forget_secrets()
 
 
 def test_a_pattern_that_feeds_on_masks_comes_to_an_end() -> None:

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError
 
 from prefect_resilience import classify, redact, register_secret, register_secret_pattern
-from prefect_resilience.errors.secrets.redact import forget_secrets
 from prefect_resilience.errors.secrets.scrub import scrub_exception
+from tests.errors.by_name import forget_secrets
 
 SECRET = "hunter2-and-more"
 LEAK = f"login failed: password={SECRET}"

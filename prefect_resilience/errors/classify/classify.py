@@ -8,16 +8,17 @@ worst member decides.
 
 from __future__ import annotations
 
+import builtins
 import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
-from prefect_resilience.errors.classify.http import headers_of, http_finding, phrase_of, status_of
+from prefect_resilience.errors.classify.http import WAITING, headers_of, http_finding, status_of
 from prefect_resilience.errors.classify.reach import MEMBERS, chain, find, members_of
 from prefect_resilience.errors.classify.readers import name_finding, spoken_finding
-from prefect_resilience.errors.classify.retry_after import wait_of
+from prefect_resilience.errors.classify.retry_after import wait_in_text, wait_of
 from prefect_resilience.errors.classify.shapes import (
     class_name,
     class_names,
@@ -27,8 +28,7 @@ from prefect_resilience.errors.classify.shapes import (
     state_data,
     state_type,
 )
-from prefect_resilience.errors.classify.table import words_of
-from prefect_resilience.errors.classify.texts import text_finding
+from prefect_resilience.errors.classify.table import codes_of, pattern_of, says, status_in, too_big, words_of
 from prefect_resilience.errors.taxonomy import CATEGORY_CODES, ErrorInfo, ErrorKind, Opinion, match_words
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 
@@ -57,12 +57,6 @@ def register_classifier(rule: Rule) -> None:
         registered.insert(0, rule)
 
 
-def unregister_classifier(rule: Rule) -> None:
-    """Remove a registered rule. Does nothing if it is not registered."""
-    with suppress(ValueError):
-        registered.remove(rule)
-
-
 def classifier(rule: R) -> R:
     """Decorator: registers the function with `register_classifier` and returns it.
 
@@ -89,11 +83,6 @@ def ask(error: BaseException, rules: Sequence[Rule]) -> ErrorInfo | Opinion | No
     return None
 
 
-def wall_clock() -> float:
-    """Seconds since the epoch."""
-    return time.time()
-
-
 _DEPTH = 20
 
 CLASSIFIED = "__prefect_resilience_info__"
@@ -118,7 +107,7 @@ def classify(error: Any, *, now: float | None = None, rules: Sequence[Rule] = ()
         ('timeout', 'TIMEOUT', True)
     """
     try:
-        return _classify(error, wall_clock() if now is None else now, tuple(rules), _DEPTH)
+        return _classify(error, time.time() if now is None else now, tuple(rules), _DEPTH)
     except Exception:  # noqa: BLE001 - `error` may be anything, and the caller is handling a failure
         return ErrorInfo.of(C.UNEXPECTED, class_name(error))
 
@@ -134,7 +123,9 @@ def _classify(error: Any, now: float, rules: tuple[Rule, ...], depth: int) -> Er
     if kind is not None:
         return _of_state(error, kind, now, rules, depth)
     if (status := status_of(error)) is not None:
-        return _complete(http_finding(error, now), str(status), phrase_of(error, status), None)
+        from http.client import responses
+
+        return _complete(http_finding(error, now), str(status), responses.get(status, ""), None)
     return _complete(None, class_name(error), read_text(error), None)
 
 
@@ -272,7 +263,7 @@ def _complete(
     opinion = opinion or Opinion(C.UNEXPECTED)
     details = dict(opinion.details or {})
     if opinion.category.kind is ErrorKind.RESOURCE and "resource" not in details:
-        details |= _resource_details(opinion, link, message[:_LONGEST])
+        details |= _resource_details(opinion, link, message[:4_000])
     if link is not None and link is not error:
         details["caused_by"] = full_name(link)
     names = "kind", "retryable", "retry_after", "reason"
@@ -289,8 +280,6 @@ def _complete(
 
 # -- the exhausted resource, its usage and its limit, by type, code and the providers' words
 
-_LONGEST = 4_000
-
 
 def _resource_details(opinion: Opinion, error: object, message: str) -> dict[str, Any]:
     """`resource`, and `usage` and `limit` if known, for a failure of the kind `resource`."""
@@ -306,3 +295,32 @@ def _resource_details(opinion: Opinion, error: object, message: str) -> dict[str
     if "more" in numbers:  # the tokens of the answer, beside those of the prompt
         numbers["usage"] += numbers.pop("more")
     return details | numbers
+
+
+# -- a text in place of an exception
+
+
+def text_finding(text: str) -> Opinion | None:
+    """An opinion from the text of a failure; None if it has no known words."""
+    text = text[:8_000]
+    if big := too_big(text):
+        return big
+    wait = wait_in_text(text)
+    if wait is None and says("spent", text):
+        return Opinion(C.RESOURCE_EXHAUSTED, "insufficient_quota")
+    opinion = _exception_in(text) or status_in("status.of_text", text) or says("race", text)
+    opinion = opinion or match_words(words_of("words"), text)
+    return opinion._replace(retry_after=wait) if opinion and opinion.category in WAITING else opinion
+
+
+def _exception_in(text: str) -> Opinion | None:
+    """The first exception with a known name in the text, such as in the last line of a traceback."""
+    named, bare = codes_of("named"), codes_of("bare")
+    for match in pattern_of("exception.in_text").finditer(text):
+        head, _, name = match[1].rpartition(".")
+        classes = () if head else getattr(getattr(builtins, name, None), "__mro__", ())
+        bases = [f"{head.partition('.')[0]}.{name}", *(f"builtins.{cls.__name__}" for cls in classes)]
+        category = next((named[base] for base in bases if base in named), None) or bare.get(name)
+        if category is not None:
+            return Opinion(category, CATEGORY_CODES.get(category, name))
+    return None

@@ -22,6 +22,7 @@ from prefect_resilience.errors.classify.retry_after import (
     wait_of,
 )
 from prefect_resilience.errors.classify.shapes import (
+    TEXT_LIMIT,
     as_code,
     as_dict,
     as_list,
@@ -34,8 +35,7 @@ from prefect_resilience.errors.classify.shapes import (
     value_at,
     values_at,
 )
-from prefect_resilience.errors.classify.table import codes_of, places_of
-from prefect_resilience.errors.classify.texts import WAITING, says, status_category, too_big
+from prefect_resilience.errors.classify.table import codes_of, places_of, says, status_category, too_big
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import ErrorKind, Opinion, match_code
 
@@ -53,7 +53,9 @@ _HOLDERS = ["response", "resp", "response_info", "raw_response", "http_response"
 _BODIES = ["body", "data", "json_body", "details", "info", "content"]
 """Attributes that hold the body: of GitHub, Salesforce, Stripe, Google, Elastic."""
 _TEXTS = ["_content", "_body", "body", "content", "raw_body", "text"]
-_BODY_LIMIT = 64_000
+
+WAITING = frozenset({C.RATE_LIMIT, C.UNAVAILABLE})
+"""Categories with messages that may give a wait: "try again in 6s"."""
 
 
 def _holders_of(error: object) -> list[object]:
@@ -86,7 +88,7 @@ def _body_text(holders: list[object]) -> str:
     for source in reversed(holders):
         plain = as_dict(read(source, "__dict__"))
         for content in map(plain.get, _TEXTS):
-            if isinstance(content, bytes | str) and 0 < len(content) <= _BODY_LIMIT:
+            if isinstance(content, bytes | str) and 0 < len(content) <= TEXT_LIMIT:
                 return content if isinstance(content, str) else content.decode("utf-8", "replace")
     return ""
 
@@ -196,16 +198,6 @@ def _in_a_stream(answer: HttpAnswer) -> Opinion | None:
         if category is not None:
             return Opinion(category, code)
     return None
-
-
-def phrase_of(response: object, status: int) -> str:
-    """The short text of a response's status, such as "Service Unavailable"."""
-    phrase = read(response, "reason_phrase") or read(response, "reason")
-    if isinstance(phrase, str):
-        return phrase
-    from http.client import responses
-
-    return responses.get(status, "")
 
 
 # AWS, and the status codes of gRPC: grpc.io, "Status codes and their use in gRPC".

@@ -20,8 +20,17 @@ from prefect_resilience.base.text import Regex
 from prefect_resilience.errors.classify.http import aws_finding, http_finding, rpc_finding
 from prefect_resilience.errors.classify.retry_after import wait_of_attributes
 from prefect_resilience.errors.classify.shapes import as_number, class_names, is_bare, read_text, value_at
-from prefect_resilience.errors.classify.table import Codes, TableBlock, blocks, codes_of, places_of, words_of
-from prefect_resilience.errors.classify.texts import says, status_category, status_in, text_finding
+from prefect_resilience.errors.classify.table import (
+    Codes,
+    TableBlock,
+    blocks,
+    codes_of,
+    places_of,
+    says,
+    status_category,
+    status_in,
+    words_of,
+)
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import (
     ErrorKind,
@@ -161,11 +170,8 @@ def _by_exit_code(name: str, category: C, sign: int = -1) -> Look:
         code = as_number(value_at(error, name))
         if code is None or code * sign <= 0:
             return Opinion(category, None if code is None else f"EXIT_{code:.0f}")
-        number = int(abs(code))
-        try:
-            return Opinion(C.AGENT_CRASH, signal.Signals(number).name)
-        except ValueError:
-            return Opinion(C.AGENT_CRASH, f"SIGNAL_{number}")
+        name_of_signal = next((entry.name for entry in signal.Signals if entry == abs(code)), None)
+        return Opinion(C.AGENT_CRASH, name_of_signal or f"SIGNAL_{abs(code):.0f}")
 
     return look
 
@@ -237,6 +243,13 @@ def _errno_finding(error: object, now: float) -> Opinion | None:
     return match_code(codes_of("errno"), errno.errorcode.get(number) if isinstance(number, int) else None)
 
 
+def _by_text(error: object, now: float) -> Opinion | None:
+    """For an exception that only quotes another system, as dbt quotes a database's error."""
+    from prefect_resilience.errors.classify.classify import text_finding
+
+    return text_finding(read_text(error, 8_000)) or _by_pep_249(error)
+
+
 def _status_in_message(error: object) -> Opinion | None:
     return None if isinstance(error, MISTAKES) else status_in("status.in_message", read_text(error, 2_000))
 
@@ -247,8 +260,7 @@ _READERS: dict[str, Look] = {
     "labels": _labels_finding,
     "race": lambda error, now: says("race", read_text(error, 4_000)),
     "sqlstate": sqlstate_finding,
-    # an exception that only quotes another system, as dbt quotes a database's error
-    "text": lambda error, now: text_finding(read_text(error, 8_000)) or _by_pep_249(error),
+    "text": _by_text,
 }
 _BY_SHAPE = (_by_declaration, rpc_finding, http_finding, sqlstate_finding, _errno_finding)
 

@@ -43,10 +43,8 @@ def plain_headers(headers: Any) -> dict[str, str]:
         items = read(headers, "items")
         pairs: Any = items() if callable(items) else headers
         for key, value in pairs:
-            name, values = (
-                _text(key).lower(),
-                cast("Any", value if isinstance(value, list | tuple) else [value]),
-            )
+            name = _text(key).lower()
+            values = cast("Any", value if isinstance(value, list | tuple) else [value])
             plain[name] = ", ".join([*([plain[name]] if name in plain else []), *map(_text, values)])
     except Exception:  # noqa: BLE001 - any library's own mapping
         return {}

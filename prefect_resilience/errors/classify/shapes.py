@@ -50,7 +50,9 @@ def value_at(source: object, place: str) -> object:
     """
     for name in place.split("."):
         if name == "args":
-            source = first_of(read(source, "args"))
+            source = read(source, "args")
+            while isinstance(source, tuple):
+                source = next(iter(cast("tuple[object, ...]", source)), None)
         elif name.isdigit():
             source = next(iter(as_list(source)[int(name) :]), None)
         else:
@@ -73,14 +75,6 @@ def value_of(source: object, name: str) -> Any:
     if isinstance(source, dict):
         return cast("dict[Any, Any]", source).get(name)
     return None if isinstance(source, str) else read(source, name)
-
-
-def first_of(value: object) -> object:
-    """The first item of a tuple, also of nested tuples; None for an empty tuple, else the value itself."""
-    while isinstance(value, tuple):
-        items = cast("tuple[object, ...]", value)
-        value = items[0] if items else None
-    return value
 
 
 def as_dict(value: object) -> dict[Any, Any]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, It
 from typing import Any, ClassVar, TypeVar, cast, overload
 
 from prefect_resilience.base.text import Regex
+from prefect_resilience.errors.classify.classify import text_finding
 from prefect_resilience.errors.classify.http import codes_in_small, http_finding
 from prefect_resilience.errors.classify.shapes import (
     as_code,
@@ -17,7 +18,6 @@ from prefect_resilience.errors.classify.shapes import (
     values_at,
 )
 from prefect_resilience.errors.classify.table import places_of, words_of
-from prefect_resilience.errors.classify.texts import text_finding
 from prefect_resilience.errors.exceptions import ResilienceError, ResourceExhausted
 from prefect_resilience.errors.taxonomy import ErrorCategory as C
 from prefect_resilience.errors.taxonomy import Opinion, match_words

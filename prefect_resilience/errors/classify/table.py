@@ -1,4 +1,4 @@
-"""The table of what libraries' errors carry: `table.txt`, read at the first error."""
+"""The table of what errors carry and say: `table.txt`, read at the first error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from prefect_resilience.base.text import Regex
-from prefect_resilience.errors.taxonomy import ErrorCategory, Opinion, Words
+from prefect_resilience.errors.taxonomy import ErrorCategory, Opinion, Words, category_of
 
 
 @dataclass
@@ -114,3 +114,33 @@ def pattern_of(name: str) -> Regex:
 def words_of(name: str) -> list[Words]:
     """The words of the table with this name."""
     return blocks()[name].last(WordRows)
+
+
+@cache
+def _sign(name: str) -> tuple[re.Pattern[str], Opinion]:
+    rows = words_of(f"says.{name}")
+    return re.compile("|".join(words for words, _, _ in rows)), Opinion(*rows[0][1:])
+
+
+def says(name: str, text: str) -> Opinion | None:
+    """The opinion of the table's words `says.…` on a text: that it says so."""
+    pattern, opinion = _sign(name)
+    return opinion if pattern.search(text.lower()) else None
+
+
+def too_big(text: str) -> Opinion | None:
+    """A message over a size limit, or a prompt over the model's."""
+    return says("large", text) or says("overflow", text)
+
+
+def status_category(status: int) -> ErrorCategory | None:
+    """The category of an HTTP status, None below 300 (no error)."""
+    return category_of(codes_of("http"), status)
+
+
+def status_in(pattern: str, text: str) -> Opinion | None:
+    """An opinion from the HTTP status that a pattern of the table finds in a text."""
+    matches = pattern_of(pattern).finditer(text)
+    status = next((int(next(filter(None, match.groups()))) for match in matches), None)
+    category = status_category(status) if status else None
+    return Opinion(category, str(status), details={"status": status}) if category else None

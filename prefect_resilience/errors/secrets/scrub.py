@@ -127,7 +127,6 @@ def imitate(cls: type[BaseException], text: str, shown: str, attributes: dict[st
     raise AssertionError("BaseException can be subclassed")  # pragma: no cover
 
 
-_MOST = 20_000
 # Built-in exceptions keep their parts outside `__dict__`. These attributes have texts and can be set.
 _SLOTS = ("strerror", "filename", "filename2", "msg", "text", "reason", "code", "value", "name", "path")
 
@@ -163,7 +162,7 @@ def _graph(exc: BaseException) -> list[BaseException]:
         node, is_complete = waiting.pop()
         if is_complete:
             nodes.append(node)
-        elif id(node) not in visited and len(visited) < _MOST:
+        elif id(node) not in visited and len(visited) < 20_000:
             visited.add(id(node))
             waiting += [(node, True), *((part, False) for part in _links_of(node))]
     return nodes

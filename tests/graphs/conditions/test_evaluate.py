@@ -23,9 +23,9 @@ from prefect_resilience import (
     register_secret,
     succeeded,
 )
-from prefect_resilience.errors.secrets.redact import forget_secrets
 from prefect_resilience.graphs.conditions.compare import EvaluationBounds
 from prefect_resilience.graphs.conditions.evaluate import Evaluation
+from tests.errors.by_name import forget_secrets
 
 LIMITED = ErrorInfo.of(ErrorCategory.RATE_LIMIT, "429")
 CONTEXT = ErrorContext.from_info(LIMITED, timestamp=datetime(2024, 1, 1, tzinfo=UTC))
