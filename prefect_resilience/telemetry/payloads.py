@@ -11,10 +11,11 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from prefect_resilience.base.policy import nearest
@@ -31,13 +32,10 @@ NAME = 300
 """The most characters in the name of a resource."""
 
 DEPTH = 10
-STEPS = ((20_000, 500), (4_000, 100), (1_000, 25), (300, 10))
-"""Pairs: the characters kept of each text, and the items kept of each list or object. The first pair with
-which the payload fits the limit is used."""
-
-FEWEST = 10
-SHORTEST = 100
-"""The last resort: the number of entries, and the characters of each."""
+ITEMS = 500
+"""The most items of each list or object."""
+LONGEST_NUMBER = 25
+"""The bytes that a value takes in JSON apart from its text."""
 
 SMALL = 4_000
 """A payload of at most so many bytes is not cut."""
@@ -52,26 +50,14 @@ _LOOK_AHEAD = 2_000
 def fit(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:
     """The payload as JSON without secrets, of at most `limit` bytes (10,000 or more).
 
-    Values that JSON does not have become text. A text that was cut ends with its original length. After any
-    cut the payload has "truncated": true.
+    Values that JSON does not have become text. A text of more than a fifth of the limit is cut, and ends with
+    its original length. What no longer fits is left out. After any cut the payload has "truncated": true.
     """
     if (plain := _plain(payload)) is not None:
         return redact_data(plain)
-    for text, items in STEPS:
-        cutter = _Cutter(text, items, limit)
-        try:
-            reduced = cast("dict[str, Any]", redact_data(cutter.reduce(dict(payload))))
-        except _TooMuch:
-            continue
-        reduced = reduced if not cutter.cuts else {**reduced, MARK: True}
-        if size_of(reduced) <= limit:
-            return reduced
-    plain = {
-        fit_text(str(key), SHORTEST): value if value is None else fit_text(_text_of(value), SHORTEST)
-        for key, value in list(payload.items())[:FEWEST]
-        if not isinstance(value, dict | list | tuple | set | frozenset)
-    }
-    return {**redact_data(plain), MARK: True}
+    cutter = _Cutter(limit)
+    reduced = cast("dict[str, Any]", redact_data(cutter.reduce(dict(payload))))
+    return {**reduced, MARK: True} if cutter.is_cut else reduced
 
 
 def _plain(payload: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -106,66 +92,64 @@ def sound(text: str) -> str:
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 
 
-class _TooMuch(Exception):
-    """The values together exceed the limit: cut each of them further."""
-
-
 class _Cutter:
-    """Makes JSON of any value, with at most `text` characters in a text, `items` items in a list or object,
-    and `limit` characters altogether."""
+    """Makes JSON of any value, of at most three quarters of `limit` bytes: the masks of secrets need room."""
 
-    def __init__(self, text: int, items: int, limit: int) -> None:
-        self.text = text
-        self.items = items
-        self.left = limit
-        self.cuts = 0
+    def __init__(self, limit: int) -> None:
+        self.longest = limit // 5
+        self.left = limit * 3 // 4
+        self.is_cut = False
 
     def reduce(self, value: Any, depth: int = DEPTH) -> Any:
-        self._spend(2)
-        if value is None or isinstance(value, bool | int):
-            return value if not isinstance(value, int) or abs(value) < 2**63 else self._text(str(value))
-        if isinstance(value, float):
-            return value if math.isfinite(value) else str(value)
-        if isinstance(value, str):
-            # str() of a member of `class E(str, Enum)` is its name.
-            return self._text(value.value if isinstance(value, Enum) else value)
-        if isinstance(value, date):
-            return value.isoformat()
-        if not isinstance(value, dict | list | tuple | set | frozenset):
-            return self._text(_text_of(value))
-        if depth == 0:
-            self.cuts += 1
-            return "…"
         if isinstance(value, dict):
             return self._object(cast("dict[Any, Any]", value), depth)
-        return self._list(list(cast("list[Any]", value)), depth)
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._list(list(cast("Iterable[Any]", value)), depth)
+        self.left -= LONGEST_NUMBER
+        if isinstance(value, float):
+            return value if math.isfinite(value) else str(value)
+        if value is None or (isinstance(value, int) and abs(value) < 2**63):
+            return value
+        if isinstance(value, date):
+            return value.isoformat()
+        # str() of a member of `class E(str, Enum)` is its name.
+        return self._text(_text_of(value.value if isinstance(value, Enum) else value))
 
     def _object(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
-        pairs = list(value.items())[: self.items]
-        reduced = {self._text(str(key)): self.reduce(item, depth - 1) for key, item in pairs}
-        if len(value) > len(pairs):
-            self.cuts += 1
-            reduced["…"] = f"{len(value) - len(pairs)} more"
+        reduced: dict[str, Any] = {}
+        for key in self._those_that_fit(value, depth):
+            reduced[self._text(str(key))] = self.reduce(value[key], depth - 1)
+        if more := len(value) - len(reduced):
+            reduced["…"] = self._cut(f"{more} more")
         return reduced
 
     def _list(self, value: list[Any], depth: int) -> list[Any]:
-        reduced = [self.reduce(item, depth - 1) for item in value[: self.items]]
-        if len(value) > self.items:
-            self.cuts += 1
-            reduced.append(f"… {len(value) - self.items} more")
+        reduced = [self.reduce(item, depth - 1) for item in self._those_that_fit(value, depth)]
+        if more := len(value) - len(reduced):
+            reduced.append(self._cut(f"… {more} more"))
         return reduced
 
-    def _spend(self, letters: int) -> None:
-        self.left -= letters
-        if self.left < 0:
-            raise _TooMuch
+    def _those_that_fit(self, items: Iterable[Any], depth: int) -> Iterable[Any]:
+        for item in islice(items, ITEMS if depth else 0):
+            if self.left <= 0:
+                return
+            yield item
 
     def _text(self, text: str) -> str:
-        self._spend(min(len(text), self.text))
-        if len(text) <= self.text:
-            return sound(text)
-        self.cuts += 1
-        return f"{fit_text(text, self.text)} ({len(text)} characters)"
+        if len(text) <= self.longest:
+            shown = sound(text)
+        else:
+            shown = self._cut(f"{fit_text(text, self.longest)} ({len(text)} characters)")
+        size = size_of(shown)
+        if size > self.left:
+            return self._cut("…")
+        self.left -= size
+        return shown
+
+    def _cut(self, note: str) -> str:
+        self.is_cut = True
+        self.left -= LONGEST_NUMBER
+        return note
 
 
 def _text_of(value: Any) -> str:

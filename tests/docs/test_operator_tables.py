@@ -15,7 +15,7 @@ from tests.docs.pages import DOCS, PACKAGE, ROOT
 pytestmark = pytest.mark.docs
 
 PAGE = DOCS / "operations.md"
-SENDING = {"emit", "_emit", "emit_event", "_event", "_report", "CallEvent", "_events"}
+SENDING = {"emit", "_emit", "send_event", "_event", "_report", "CallEvent", "_events"}
 STATES = {"Completed", "Failed", "Pending", "_make_completed"}
 EVENT = re.compile(r"[a-z]+(?:-[a-z]+)*\.[a-z]+(?:-[a-z]+)*")
 
@@ -76,8 +76,7 @@ def events_of_the_code() -> set[str]:
     for tree in modules().values():
         names = {**constants(), **assigned(tree)}
         for call in calls(tree, SENDING):
-            given = call.args[:3] or [word.value for word in call.keywords if word.arg == "event"]
-            found.update(*(may_be(value, names) for value in given))
+            found.update(*(may_be(value, names) for value in call.args[:3]))
     return {name for name in (text.lstrip(".") for text in found) if EVENT.fullmatch(name)}
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from contextlib import suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, cast
 
 from prefect.cache_policies import DEFAULT, NO_CACHE
 from prefect.tasks import Task, TaskOptions
 from prefect.utilities.annotations import NotSet
 
-from prefect_resilience.base.naming import UNSET
+from prefect_resilience.base.naming import UNSET, digest
 from prefect_resilience.base.policy import nearest
+from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.calls.edge.call_options import OPTIONS, ResilienceOptions, as_policy
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry
+from prefect_resilience.telemetry.edge.events import send_event
+from prefect_resilience.telemetry.payloads import NAME, fit, fit_text
+
+if TYPE_CHECKING:
+    from prefect_resilience.calls.model import Guard
 
 
 class ResilientTaskOptions(ResilienceOptions, TaskOptions, total=False):
@@ -148,3 +157,61 @@ def prefects_backoff(task: Task[Any, Any]) -> Backoff:
 
 def _jitter(task: Task[Any, Any]) -> float:
     return min(task.retry_jitter_factor or 0.0, 1.0)
+
+
+# -- the options as an event, which `tune` compares with what happened
+
+AGAIN = 86_400.0
+"""Seconds after which a process sends the options of a task again: Prefect keeps events for a week."""
+MOST_OPTIONS = 200
+"""The most sets of options that a process sends: a program may make a task for each call."""
+
+options_sent: dict[int, tuple[Guard, float]] = {}
+"""The guards whose options were sent, by id, and until when that holds: a call costs one lookup."""
+
+
+def tell_options(guard: Guard, task: Task[..., Any]) -> None:
+    """Send the options of the guard, unless this process did so within a day. Never raises.
+
+    The resource's id is a digest of the task and its options, so that one request lists all of them.
+    """
+    sent, now = options_sent.get(id(guard)), monotonic()
+    if len(options_sent) >= MOST_OPTIONS or (sent is not None and sent[0] is guard and now < sent[1]):
+        return
+    options_sent[id(guard)] = (guard, now + AGAIN)
+    with suppress(Exception):  # options that cannot be read must not fail the work
+        payload = fit(describe(guard, task))
+        key = digest(json.dumps(payload, sort_keys=True))
+        send_event("task.configured", f"options.{key}", fit_text(payload["task"], NAME), payload)
+
+
+def describe(guard: Guard, task: Task[..., Any]) -> dict[str, Any]:
+    """The task, and its options in the form of a `ResiliencePolicy` block, with every default filled in.
+
+    `limits` and `hedge`, which a block does not have, are in the same form.
+    """
+    circuit, timeout = guard.circuit, guard.timeout
+    options: dict[str, Any] = {
+        "retry": _plain(guard.retry),
+        "circuit": None if circuit is None else {"name": circuit.name, **_plain(circuit.policy)},
+        "timeout": None if timeout is None else timeout.total,
+        "fallback": [step.name for step in guard.fallbacks] or None,
+        "limits": [{"type": type(limit).__name__, **_plain(limit)} for limit in guard.limits] or None,
+        "hedge": None if guard.hedge is None else _plain(guard.hedge),
+    }
+    return {
+        "task": task.name,
+        "task_key": task.task_key,
+        "block": guard.policy,
+        "options": {name: value for name, value in options.items() if value is not None},
+    }
+
+
+def _plain(policy: Any) -> dict[str, Any]:
+    return policy.model_dump(mode="json", exclude_none=True)
+
+
+@in_forked_child
+def forget_options_told() -> None:
+    """Send all options again, as in a new process."""
+    options_sent.clear()

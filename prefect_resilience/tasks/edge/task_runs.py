@@ -41,9 +41,9 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes, add_notes_source, carry
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline
 from prefect_resilience.tasks.edge.answers import Again, as_answer, part_of, read_limited_tags
-from prefect_resilience.tasks.edge.configured import options_sent, tell_options
 from prefect_resilience.tasks.edge.in_child import carriage_of, notes_in_child
 from prefect_resilience.tasks.edge.logs import is_expected, keep_secrets_out_of_logs, log_failure
+from prefect_resilience.tasks.edge.task_options import options_sent, tell_options
 from prefect_resilience.telemetry.edge.call_totals import all_totals, send_totals
 from prefect_resilience.telemetry.edge.events import emit
 from prefect_resilience.telemetry.metrics import attempt_succeeded
@@ -127,7 +127,7 @@ class TaskSurroundings(ReportingRun):
     def close_record(self) -> None:
         if _records:
             _records.pop(self.task_run.id, None)
-        if all_totals.sending:  # this process may not be that of the flow, which sends the last ones
+        if all_totals.is_due:  # this process may not be that of the flow, which sends the last ones
             send_totals()
 
     def retry_refusal(self, error: Exception) -> Steps[str | None]:
@@ -162,7 +162,7 @@ class TaskSurroundings(ReportingRun):
     # Logs, events and metrics of decisions.
 
     def went_well(self) -> None:
-        if _records or all_totals.sending:
+        if _records or all_totals.is_due:
             self.close_record()
         task: Any = self.context.task
         attempt_succeeded(task.name, task.action_id)

@@ -1,8 +1,8 @@
 """Totals of the guarded calls inside a flow run, for each function.
 
 10,000 calls in one task would be 10,000 events. Instead, one event says how many calls, attempts, rejections
-and fallbacks there were since the last one. It is sent when something went wrong: every EVERY seconds, at the
-end of the run's tasks and flows, and at the end of the process.
+and fallbacks there were since the last one. It is sent when something went wrong: at the end of the run's
+tasks and flows, and at the end of the process.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid4
 
-from prefect_resilience.base.process import at_exit, per_process, start_thread
+from prefect_resilience.base.process import at_exit, per_process
 from prefect_resilience.telemetry import notes
-from prefect_resilience.telemetry.edge.events import PREFIX, current_pass, happening_of
+from prefect_resilience.telemetry.edge.events import current_pass, happening_of, send_event
 from prefect_resilience.telemetry.model import CALL_COUNTS, CALLS_COUNTED
 from prefect_resilience.telemetry.payloads import NAME, fit, fit_text, tell
 
-EVERY = 5.0
 MOST = 2_000
 """The most functions whose totals are kept. The least recently used are sent and dropped."""
 
@@ -38,7 +36,6 @@ class CallTotals:
     last_error: str | None = None
     remarkable: bool = False
     """Whether anything went wrong in this pass. Without that, nothing is sent."""
-    unsent: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def good(self) -> None:
@@ -46,7 +43,6 @@ class CallTotals:
         with self.lock:
             self.counts["calls"] += 1
             self.counts["attempts"] += 1
-            self.unsent = True
 
     def add(self, *names: str, waited: float = 0.0, error: str | None = None) -> None:
         """Count one for each of these names, and the seconds of a delay."""
@@ -54,32 +50,30 @@ class CallTotals:
             for name in names:
                 self.counts[name] += 1
             self.counts["waited"] += waited
-            self.unsent = True
             if error is not None:
                 self.last_error, self.remarkable = error, True
-        if error is not None:
-            all_totals.send_regularly()
+                all_totals.is_due = True
 
     def take_payload(self) -> dict[str, Any] | None:
         """The payload of the next event; None if there is nothing to send. The counts begin again."""
         with self.lock:
-            if not (self.unsent and self.remarkable):
+            if not (self.remarkable and any(self.counts.values())):
                 return None
             payload: dict[str, Any] = {**self.counts, "waited": round(self.counts["waited"], 3)}
             if self.last_error is not None:
                 payload["last_error"] = self.last_error
             self.counts = dict.fromkeys(CALL_COUNTS, 0)
-            self.last_error, self.unsent = None, False
+            self.last_error = None
             return payload
 
 
 class AllTotals:
-    """The totals of this process. `sending`: something went wrong, so that they are sent regularly."""
+    """The totals of this process. `is_due`: something went wrong since they were sent."""
 
     def __init__(self) -> None:
         self.lock: threading.Lock = threading.Lock()
         self.by_place: OrderedDict[Place, CallTotals] = OrderedDict()
-        self.sending: bool = False
+        self.is_due: bool = False
 
     def of(self, place: Place) -> CallTotals:
         with self.lock:
@@ -90,16 +84,6 @@ class AllTotals:
         if dropped is not None:
             _send(dropped)
         return totals
-
-    def send_regularly(self) -> None:
-        with self.lock:
-            if self.sending:
-                return
-            self.sending = True
-        try:
-            start_thread("call-totals", _send_regularly)
-        except RuntimeError:  # no thread can be started; the end of the run sends them
-            self.sending = False
 
 
 all_totals: AllTotals = per_process(AllTotals)
@@ -116,6 +100,7 @@ def totals_here(function: str) -> CallTotals | None:
 
 def send_totals(*, ended: UUID | None = None) -> None:
     """Send what is not sent yet. Never raises. The totals of the flow run `ended` are forgotten."""
+    all_totals.is_due = False
     with all_totals.lock:
         unsent = [*all_totals.by_place.values()]
         for totals in unsent:
@@ -135,29 +120,10 @@ def _send(totals: CallTotals) -> None:
     notes.note_event(
         str(flow_run_id), happening_of(str(event_id), time.time(), CALLS_COUNTED, shown, event_payload), count
     )
-    from prefect.events import emit_event
-
-    run = {"prefect.resource.id": f"prefect.flow-run.{flow_run_id}", "prefect.resource.role": "flow-run"}
-    with suppress(Exception):  # an event that cannot be sent must not fail the work
-        emit_event(
-            id=event_id,
-            event=f"{PREFIX}.{CALLS_COUNTED}",
-            resource={"prefect.resource.id": f"{PREFIX}.calls.{shown}", "prefect.resource.name": shown},
-            related=[run],
-            payload=event_payload,
-        )
+    send_event(
+        CALLS_COUNTED, f"calls.{shown}", shown, event_payload, event_id, related={"flow-run": flow_run_id}
+    )
     tell(CALLS_COUNTED, "calls", shown, event_payload)
-
-
-def _send_regularly() -> None:
-    """Send every EVERY seconds, until nothing was left to send."""
-    while True:
-        time.sleep(EVERY)
-        with all_totals.lock:
-            if not any(totals.unsent and totals.remarkable for totals in all_totals.by_place.values()):
-                all_totals.sending = False
-                return
-        send_totals()
 
 
 @at_exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -47,6 +47,11 @@ class AtATerminal:
     events: list[Event] = field(default_factory=list["Event"])
     trouble: str | None = None
 
+    def add(self, fields: dict[str, Any]) -> None:
+        from prefect.events import Event
+
+        self.events.append(Event(**fields))
+
 
 _at_a_terminal: ContextVar[AtATerminal | None] = ContextVar("prefect_resilience_at_a_terminal", default=None)
 
@@ -85,21 +90,38 @@ def _send(told: AtATerminal) -> None:
         told.trouble = redact(" ".join(str(error).split()) or type(error).__name__)
 
 
-def _note_for_api(told: AtATerminal, happening: str, kind: str, name: str, payload: dict[str, Any]) -> None:
-    from prefect.events import Event, RelatedResource, Resource
+def _event(
+    happening: str, resource: str, name: str, payload: dict[str, Any], related: Mapping[str, object]
+) -> dict[str, Any]:
+    """The fields of an event. `related` has the id of each related run or deployment by its role."""
+    return {
+        "event": f"{PREFIX}.{happening}",
+        "resource": {"prefect.resource.id": f"{PREFIX}.{resource}", "prefect.resource.name": name},
+        "related": [
+            {"prefect.resource.id": f"prefect.{role}.{run}", "prefect.resource.role": role}
+            for role, run in related.items()
+        ],
+        "payload": payload,
+    }
 
-    run = payload.get("flow_run_id")
-    related = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
-    resource = {"prefect.resource.id": f"{PREFIX}.{kind}.{name}", "prefect.resource.name": name}
-    told.events.append(
-        Event(
-            event=f"{PREFIX}.{happening}",
-            # No labels: automations that alert a person filter by them, and mean events of runs.
-            resource=Resource(resource),
-            related=[RelatedResource(related)] if run else [],
-            payload={"by": told.by, **payload},
-        )
-    )
+
+def send_event(
+    happening: str,
+    resource: str,
+    name: str,
+    payload: dict[str, Any],
+    event_id: UUID | None = None,
+    *,
+    related: Mapping[str, object] | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> None:
+    """Send the event as it is. Never raises: an event that cannot be sent must not fail the work."""
+    from prefect.events import emit_event
+
+    fields = _event(happening, resource, name, payload, related or {})
+    fields["resource"] |= labels or {}
+    with suppress(Exception):
+        emit_event(**fields, id=event_id or uuid4())
 
 
 def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: Whole = None) -> None:
@@ -111,30 +133,21 @@ def emit(happening: str, kind: str, name: str, payload: dict[str, Any], whole: W
     only from a terminal (see `at_a_terminal`), because there may be no Prefect API. Never raises.
     """
     count(happening, kind, name, payload, whole)
-    if run_contexts() == (None, None):
-        if (told_by_hand := _at_a_terminal.get()) is not None:
-            content = fit(whole() if whole else payload)
-            _note_for_api(told_by_hand, happening, kind, fit_text(name, NAME), content)
+    terminal, in_run = _at_a_terminal.get(), run_contexts() != (None, None)
+    if not in_run and terminal is None:
         return
-    from prefect.events import emit_event
-
-    try:
-        content = fit(whole() if whole else payload)
-        shown = fit_text(name, NAME)
-        labels = {f"{PREFIX}.{label}": str(content[label]) for label in LABELS if content.get(label)}
-        event_id = note_happening(happening, shown, content)
-        emit_event(
-            id=event_id,
-            event=f"{PREFIX}.{happening}",
-            resource={
-                "prefect.resource.id": f"{PREFIX}.{kind}.{shown}",
-                "prefect.resource.name": shown,
-                **labels,
-            },
-            payload=content,
-        )
-    except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
-        return
+    with suppress(Exception):  # a payload that cannot be read must not fail the work
+        content, shown = fit(whole() if whole else payload), fit_text(name, NAME)
+        resource = f"{kind}.{shown}"
+        if in_run:
+            labels = {f"{PREFIX}.{label}": str(content[label]) for label in LABELS if content.get(label)}
+            event_id = note_happening(happening, shown, content)
+            send_event(happening, resource, shown, content, event_id, labels=labels)
+        elif terminal is not None:
+            # No labels: automations that alert a person filter by them, and mean events of runs.
+            run = payload.get("flow_run_id")
+            related = {"flow-run": run} if run else {}
+            terminal.add(_event(happening, resource, shown, {"by": terminal.by, **content}, related))
 
 
 def announce_recoverable(flow_run: FlowRun) -> None:
@@ -142,25 +155,9 @@ def announce_recoverable(flow_run: FlowRun) -> None:
 
     It needs its own event: tags that a run adds to itself appear in Prefect's events only minutes later.
     """
-    if flow_run.deployment_id is None or flow_run.parent_task_run_id is not None:
-        return
-    from prefect.events import emit_event
-
-    roles = {"flow-run": flow_run.id, "deployment": flow_run.deployment_id}
-    try:
-        emit_event(
-            event=f"{PREFIX}.batch.recoverable",
-            resource={
-                "prefect.resource.id": f"{PREFIX}.batch.{flow_run.id}",
-                "prefect.resource.name": flow_run.name,
-            },
-            related=[
-                {"prefect.resource.id": f"prefect.{role}.{name}", "prefect.resource.role": role}
-                for role, name in roles.items()
-            ],
-        )
-    except Exception:  # noqa: BLE001 - an event that cannot be sent must not fail the work
-        return
+    if flow_run.deployment_id is not None and flow_run.parent_task_run_id is None:
+        roles = {"flow-run": flow_run.id, "deployment": flow_run.deployment_id}
+        send_event("batch.recoverable", f"batch.{flow_run.id}", flow_run.name, {}, related=roles)
 
 
 def announce_transition(change: Transition) -> None:

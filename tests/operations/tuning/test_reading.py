@@ -20,7 +20,7 @@ from prefect_resilience.operations.reports import api
 from prefect_resilience.operations.tuning import reading
 from prefect_resilience.operations.tuning.reading import read_evidence
 from prefect_resilience.operations.tuning.record import RecordedPeriod, RecordedTask
-from prefect_resilience.tasks.edge.configured import EVENT, forget_options_told
+from prefect_resilience.tasks.edge.task_options import forget_options_told
 from tests.operations.reports.scripted_day import QUICK, Day, play
 from tests.prefect_runs import until
 
@@ -162,7 +162,12 @@ def test_options_are_told_once_and_when_they_change(own_store: Any) -> None:
     failed = next(run for run in task.runs if run.ended == "failed")
     assert [one.circuit for one in failed.attempts] == ["svc:7", "svc:7"]
     with get_client(sync_client=True) as client:
-        body = {"filter": {"occurred": {"since": since.isoformat()}, "event": {"name": [EVENT]}}}
+        body = {
+            "filter": {
+                "occurred": {"since": since.isoformat()},
+                "event": {"name": ["prefect-resilience.task.configured"]},
+            }
+        }
         assert client.request("POST", "/events/filter", json=body).json()["total"] == 1
 
 

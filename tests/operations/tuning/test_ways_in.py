@@ -17,7 +17,7 @@ from prefect_resilience.operations.cli.app import app
 from prefect_resilience.operations.tuning import applying
 from prefect_resilience.operations.tuning.report import TuningAdvice, TuningReport
 from prefect_resilience.operations.tuning.tuning import compared_with, latest_advice
-from prefect_resilience.tasks.edge.configured import forget_options_told
+from prefect_resilience.tasks.edge.task_options import forget_options_told
 from tests.prefect_runs import until
 
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]

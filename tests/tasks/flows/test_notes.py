@@ -135,7 +135,7 @@ def test_a_value_is_shown_within_bounds(value):
 
 
 def test_a_value_that_is_cut_says_so():
-    assert show("x" * 50_000) == {"truncated": True, "content": "x" * 3_999 + "… (50000 characters)"}
+    assert show("x" * 50_000) == {"truncated": True, "content": "x" * 1_999 + "… (50000 characters)"}
     assert show({"a": [1, 2]}) == {"a": [1, 2]}
     assert show([1] * 100) == {"truncated": True, "content": [1] * 60}
     assert show([{"password": "hunter2"}]) == [{"password": "***"}]
