@@ -17,8 +17,8 @@ from pydantic import BaseModel
 from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans.builtin import mistakes_of_voting, run_quorum, run_subplan, run_vote
-from prefect_resilience.graphs.plans.model import QUORUM, SUBPLAN, VOTE, Node
+from prefect_resilience.graphs.plans.builtin import run_subplan
+from prefect_resilience.graphs.plans.model import SUBPLAN, Node
 from prefect_resilience.graphs.plans.parameters import Parameter, documentation_of, parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import Wrong
 from prefect_resilience.graphs.plans.templates import has_template
@@ -140,7 +140,7 @@ class Actions:
         """Register `target`. Raises ConfigurationError if the name is taken, or an input has no name."""
         action = Action(name, target)
         _check(action)
-        earlier = self._known.get(name) or (BUILT_IN[name] if name == SUBPLAN else None)
+        earlier = self._known.get(name) or BUILT_IN.get(name)
         if earlier is not None and not _same(earlier, action):
             raise ConfigurationError(
                 f"the action {name!r} is registered twice: as {earlier.place} and as {action.place}; "
@@ -170,8 +170,7 @@ class Actions:
         action = self.get(node.type)
         if action is None:
             return [(("type",), self._unknown(node.type))]
-        wrong = [(("input", *place), says) for place, says in _wrong_input(action, node)]
-        return wrong + (mistakes_of_voting(node, self) if action.target in (run_quorum, run_vote) else [])
+        return [(("input", *place), says) for place, says in _wrong_input(action, node)]
 
     def _unknown(self, name: str) -> str:
         own = [action for action in self.names() if action not in BUILT_IN]
@@ -186,11 +185,8 @@ class Actions:
 REGISTERED = Actions()
 """The actions of this process, made by `@action`."""
 
-BUILT_IN = {
-    name: Action(name, target)
-    for name, target in {SUBPLAN: run_subplan, QUORUM: run_quorum, VOTE: run_vote}.items()
-}
-"""The actions that every plan has. A registered action may replace any of them but `plan`."""
+BUILT_IN = {SUBPLAN: Action(SUBPLAN, run_subplan)}
+"""The actions that every plan has."""
 
 
 def action(name: str) -> Callable[[F], F]:

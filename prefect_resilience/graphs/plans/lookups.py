@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any, NamedTuple, cast
 
-from jinja2 import Undefined
+from jinja2 import StrictUndefined, Undefined
 from pydantic import BaseModel
 
 from prefect_resilience.base.plain import plain_or_cut, shortly, unfold
@@ -23,9 +22,6 @@ TOO_LONG = f"the result has more than {TEXT_LIMIT:,} characters"
 
 DATA_LIMIT = 1_000_000
 """The most parts of a value that is compared, counted or written as JSON."""
-
-MOST_SUGGESTIONS = 20
-"""The most warnings of one rendering that suggest another name."""
 
 NODE_FIELDS = ("error", "output", "status")
 ERRORS = ("_last_error", "_plan_error")
@@ -50,93 +46,53 @@ class TemplatePath(NamedTuple):
         return text
 
 
-def _with_warning(name: str) -> Any:
-    """A method of Jinja2's undefined value that adds the value's warning."""
-    inherited: Any = getattr(Undefined, name)
-
-    def method(self: Absent, *args: Any) -> Any:
-        self.use()
-        return inherited(self, *args)
-
-    return method
-
-
-class Absent(Undefined):
-    """The value of a path that does not exist: empty and false; an error in a computation.
-
-    Using it adds a warning, unless `says` is None, which means that a skipped or failed node has no output.
-    """
-
-    __slots__ = ("_says",)
-    __str__: Any = _with_warning("__str__")
-    __bool__: Any = _with_warning("__bool__")
-    __len__: Any = _with_warning("__len__")
-    __iter__: Any = _with_warning("__iter__")
-    __eq__: Any = _with_warning("__eq__")
-    __hash__: Any = Undefined.__hash__
-
-    def __init__(self, says: Callable[[], str] | None = None) -> None:
-        super().__init__()
-        self._says = says
-
-    @property
-    def _undefined_message(self) -> str:
-        return self._says() if self._says else "its node has no output"
-
-    def use(self) -> None:
-        if self._says is not None:
-            rendering = RENDERING.get()
-            rendering.warnings[f"{rendering.place}: {self._says()}"] = None
+def absent() -> Undefined:
+    """The output of a skipped or failed node, or an error that does not exist: empty and false."""
+    return Undefined(hint="its node has no output")
 
 
 @dataclass
 class Rendering:
-    """The values that the templates of one node can use, and the warnings so far.
+    """The values that the templates of one node can use.
 
     nodes: the results of the nodes that have ended, by id.
     state: with `_last_error` and `_plan_error` as JSON, if they exist.
     names: in a fan-out the item, under the name that the plan gives it, and `index`.
-    place: the place of the current template. copies: plain copies of values, by their identity.
     """
 
     nodes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     state: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     names: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    place: str = ""
-    warnings: dict[str, None] = field(default_factory=dict[str, None])
-    copies: dict[int, tuple[Any, Any]] = field(default_factory=dict[int, tuple[Any, Any]])
 
     def value(self, path: TemplatePath) -> Any:
-        """The object at the path, or `Absent`."""
+        """The object at the path, or an `Undefined`; it is strict if the object exists without this part."""
         first = path.steps[0] if path.steps else None
         if not path.node and (path.root in self.names or path.root in ("state", "inputs")):
             base: Any = {"state": self.state, "inputs": self.inputs, **self.names}[path.root]
             if path.root == "state" and first in ERRORS and not base.get(first):
-                return Absent()
+                return absent()
             return _walk(base, path, 0)
         ended = self.nodes.get(path.root)
         if ended is None or first not in NODE_FIELDS or (first == "output" and ended.status != "succeeded"):
-            return Absent()
+            return absent()
         base = getattr(ended, str(first))
-        return Absent() if base is None and first == "error" else _walk(base, path, 1)
-
-    def plain(self, value: Any) -> Any:
-        """A value as plain data. Each object is converted once."""
-        if isinstance(value, str | int | float | bool | Absent | None):
-            return value
-        if id(value) not in self.copies:
-            copy, cut = plain_or_cut(value, depth=100, items=DATA_LIMIT)
-            if cut:
-                raise TemplateError(
-                    f"a value is too large or too deep for a template (more than {DATA_LIMIT:,} parts or 100 "
-                    f"levels): let the action return only the part that is needed"
-                )
-            self.copies[id(value)] = (value, copy)
-        return self.copies[id(value)][1]
+        return absent() if base is None and first == "error" else _walk(base, path, 1)
 
 
-RENDERING: ContextVar[Rendering] = ContextVar("prefect_resilience_rendering")
+def as_plain(value: Any) -> Any:
+    """A value as plain data."""
+    if isinstance(value, str | int | float | bool | Undefined | None):
+        return value
+    copy, cut = plain_or_cut(value, depth=100, items=DATA_LIMIT)
+    if cut:
+        raise TemplateError(
+            f"a value is too large or too deep for a template (more than {DATA_LIMIT:,} parts or 100 "
+            f"levels): let the action return only the part that is needed"
+        )
+    return copy
+
+
 _NOTHING = object()
 
 
@@ -148,7 +104,7 @@ def _walk(base: Any, path: TemplatePath, start: int) -> Any:
 
 def step_into(base: Any, key: str | int, path: TemplatePath | None = None) -> Any:
     """A field of a model or mapping, or an item of a list; data only, never an attribute of an object."""
-    if isinstance(base, Absent):
+    if isinstance(base, Undefined):
         return base
     if isinstance(base, BaseModel) and isinstance(key, str) and key in type(base).model_fields:
         return getattr(base, key)
@@ -162,15 +118,14 @@ def step_into(base: Any, key: str | int, path: TemplatePath | None = None) -> An
         index = int(key) if isinstance(key, int) or (key.isdecimal() and len(key) < 10) else len(items)
         value = items[index] if -len(items) <= index < len(items) else _NOTHING
     if value is _NOTHING:
-        return Absent(lambda: f"{shorten(str(path or 'its value'), 200)} {_lacks(level, key)}")
+        return StrictUndefined(hint=f"{shorten(str(path or 'its value'), 200)} {_lacks(level, key)}")
     return value
 
 
 def _lacks(level: Any, key: str | int) -> str:
     if isinstance(level, dict):
         names = Names(str(name) for name in cast("dict[Any, Any]", level))
-        near = names.suggestion(str(key)) if len(RENDERING.get().warnings) < MOST_SUGGESTIONS else ""
-        return f"has no {shortly(key)}{near}"
+        return f"has no {shortly(key)}{names.suggestion(str(key))}"
     return f"is {kind_of(level)}, and has no {shortly(key)}"
 
 
@@ -183,7 +138,7 @@ def within(text: str) -> str:
 
 def join_text(values: Any, between: Any = "") -> str:
     """A list of plain data as one text."""
-    if not isinstance(values, list | Absent):
+    if not isinstance(values, list | Undefined):
         raise TemplateError(f"join needs a list, not a {type(values).__name__}")
     parts, between = [as_text(value) for value in cast("list[Any]", values)], as_text(between)
     if sum(map(len, parts)) + len(between) * (len(parts) - 1) > TEXT_LIMIT:
@@ -193,7 +148,7 @@ def join_text(values: Any, between: Any = "") -> str:
 
 def as_text(value: Any) -> str:
     """Plain data as text: empty for null and missing values, JSON for lists and objects."""
-    if isinstance(value, str | Absent):
+    if isinstance(value, str | Undefined):
         return within(str(value))
     if isinstance(value, date):
         return value.isoformat()

@@ -74,8 +74,6 @@ class PlanPart(Policy):
 
 SUBPLAN = "plan"
 """The type of a node that runs another plan."""
-QUORUM, VOTE = "quorum", "vote"
-"""The types of the nodes that run a quorum or count votes."""
 
 
 class PlanTransition(PlanPart):

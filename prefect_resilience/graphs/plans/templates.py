@@ -7,8 +7,8 @@
 Filters, comparisons, `and`/`or`/`not`, `a if b else c`, `+` and `-` are allowed; calls and statements
 are not. A string that is exactly one `{{...}}` gives the value itself. Any other template gives a string:
 empty for null and for the missing output of a skipped or failed node, `true` for true, JSON for lists and
-objects. A missing part of a value that exists also gives an empty string, with a warning. A rendered value is
-never rendered again. `{{ "{{" }}` writes the braces themselves. Keys are not templates.
+objects. A missing part of a value that exists is an error, except in `default` and `is defined`. A rendered
+value is never rendered again. `{{ "{{" }}` writes the braces themselves. Keys are not templates.
 
 The values of paths are looked up first, and are passed to Jinja2's sandbox as plain data. Sandboxed code
 reads no attributes, calls only the filters below, and makes no text longer than `TEXT_LIMIT`.
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
-from jinja2 import TemplateSyntaxError, nodes
+from jinja2 import TemplateSyntaxError, Undefined, UndefinedError, nodes
 from jinja2.environment import TemplateExpression
 from jinja2.filters import FILTERS as JINJA_FILTERS
 from jinja2.runtime import Context
@@ -32,16 +32,14 @@ from jinja2.visitor import NodeTransformer
 
 from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.base.process import setting
-from prefect_resilience.base.text import plural
 from prefect_resilience.graphs.plans.lookups import (
     NODE_FIELDS,
-    RENDERING,
-    Absent,
     Rendering,
     TemplateError,
     TemplatePath,
     as_json,
+    as_plain,
+    as_text,
     join_text,
     step_into,
     within,
@@ -58,9 +56,8 @@ WORDS = frozenset(
 )
 """Keywords of the template language; no node can have such an id."""
 
-FILTERS = {"default": 2, "int": 1, "join": 1, "length": 0, "lower": 0, "tojson": 0, "trim": 0, "upper": 0}
-"""The filters, and the most values that each takes."""
-TESTS = {"defined": 0, "none": 0, "undefined": 0}
+FILTERS = ("default", "int", "join", "length", "lower", "tojson", "trim", "upper")
+TESTS = ("defined", "none", "undefined")
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
@@ -75,9 +72,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         return self.getitem(obj, attribute)
-
-    def is_safe_callable(self, obj: Any) -> bool:
-        return False
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         value = super().call_binop(context, operator, left, right)
@@ -123,20 +117,32 @@ class Template:
         if self.tree is None:
             values = [rendering.value(part) if isinstance(part, tuple) else part for part in self.parts]
         else:
-            values = self._compute([rendering.plain(rendering.value(path)) for path in self.paths])
-        if self.is_one_value:
-            value = values[0] if self.tree is None else rendering.plain(values[0])
-            return value.use() if isinstance(value, Absent) else value
-        return join_text([rendering.plain(value) for value in values])
+            values = [as_plain(rendering.value(path)) for path in self.paths]
+        try:
+            if self.tree is not None:
+                values = self._compute(values)
+            if not self.is_one_value:
+                return join_text([as_plain(value) for value in values])
+            if isinstance(values[0], Undefined):
+                return as_text(values[0]) or None
+            return values[0] if self.tree is None else as_plain(values[0])
+        except UndefinedError as error:
+            raise TemplateError(f"{error}; for a part that may be missing, write | default(...)") from None
 
     def _compute(self, values: list[Any]) -> list[Any]:
         try:
-            return cast("Any", self._expression({f"p{number}": value for number, value in enumerate(values)}))
+            results: list[Any] = cast("Any", self._expression)(
+                {f"p{n}": value for n, value in enumerate(values)}
+            )
         except TemplateError:
             raise
         except Exception as error:  # noqa: BLE001 - operators raise many kinds of errors
             says = f"{shortly(self.text)} cannot be evaluated: {shorten(str(error), 200)}"
             raise TemplateError(says) from None
+        for result in results:
+            if isinstance(result, list):
+                join_text([part for part in cast("list[Any]", result) if isinstance(part, Undefined)])
+        return results
 
 
 MARKS = re.compile(r"\{\{|\{%|\{#")
@@ -214,22 +220,15 @@ class _TemplateReader(NodeTransformer):
     def visit_TemplateData(self, node: nodes.TemplateData) -> nodes.Node:
         return nodes.Const(node.data, lineno=1)
 
-    def visit_CondExpr(self, node: nodes.CondExpr) -> nodes.Node:
-        node.expr2 = node.expr2 or nodes.Const(None, lineno=1)
-        return self.generic_visit(node)
-
     def visit_Filter(self, node: nodes.Filter) -> nodes.Node:
         return self._call(node, "filter", FILTERS)
 
     def visit_Test(self, node: nodes.Test) -> nodes.Node:
         return self._call(node, "test", TESTS)
 
-    def _call(self, node: nodes.Filter | nodes.Test, kind: str, arguments: dict[str, int]) -> nodes.Node:
-        most = arguments.get(node.name)
-        if most is None:
-            self.refuse(f"unknown {kind} {node.name!r}{nearest(node.name, arguments)}")
-        elif node.kwargs or node.dyn_args or node.dyn_kwargs or len(node.args) > most:
-            self.refuse(f"the {kind} {node.name!r} takes at most {plural(most, 'argument')}, by position")
+    def _call(self, node: nodes.Filter | nodes.Test, kind: str, names: tuple[str, ...]) -> nodes.Node:
+        if node.name not in names:
+            self.refuse(f"unknown {kind} {node.name!r}{nearest(node.name, names)}")
         return self.generic_visit(node)
 
     def visit_Name(self, node: Any) -> nodes.Node:
@@ -331,20 +330,14 @@ def render(value: Any, rendering: Rendering, *, place: str = "input") -> Any:
 
     Mappings and lists are copied, keys stay as they are. A rendered value is not rendered again.
     """
-    with setting(RENDERING, rendering):
-        return _fill(value, place, rendering)
-
-
-def _fill(value: Any, place: str, rendering: Rendering) -> Any:
     if isinstance(value, Mapping):
         fields = cast("Mapping[Any, Any]", value)
-        return {key: _fill(part, inside(place, key), rendering) for key, part in fields.items()}
+        return {key: render(part, rendering, place=inside(place, key)) for key, part in fields.items()}
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        return [_fill(part, f"{place}[{n}]", rendering) for n, part in enumerate(items)]
+        return [render(part, rendering, place=f"{place}[{n}]") for n, part in enumerate(items)]
     if not isinstance(value, str) or not MARKS.search(value):
         return value
-    rendering.place = place
     try:
         return read_template(value).fill(rendering)
     except TemplateError as error:

@@ -101,7 +101,6 @@ ESCAPES = {
     "tuple": "{{ ().__class__.__base__ }}",
     "dict": "{{ {'a': 1}.items }}",
     "slice": "{{ a.output[::-1] }}",
-    "splat": "{{ a.output | default(*[1]) }}",
     "keyword": "{{ a.output | default(default_value=1) }}",
     "callable": "{{ a.output is callable }}",
     "deep brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",

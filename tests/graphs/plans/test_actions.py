@@ -67,7 +67,7 @@ def test_the_decorator_gives_back_the_very_same_object() -> None:
     found = Actions.of(None)
     assert [found.get(name).is_task for name in ("plain", "prefects", "ours")] == [False, True, True]
     assert found.get("ours").function is search
-    assert found.names() == ["ours", "plain", "plan", "prefects", "quorum", "vote"]
+    assert found.names() == ["ours", "plain", "plan", "prefects"]
 
 
 def test_a_name_is_registered_once_and_both_places_are_named() -> None:
@@ -141,7 +141,7 @@ def test_a_mapping_comes_before_what_is_registered() -> None:
     double = Actions.of({"search": lambda query: query})
     assert double.get("search").function is not search
     assert double.get("other").function is print
-    assert double.names() == ["other", "plan", "quorum", "search", "vote"]
+    assert double.names() == ["other", "plan", "search"]
     assert Actions.of(double) is double
 
 
@@ -216,7 +216,7 @@ FITS = {"query": "aspirin", "top": 3, "limits": {"most": 5, "since": "2026-11-21
         (anything, {"input": {"x": 1, "y": 2}}, []),
         (takes, {"input": {"when": "2026-11-21T10:00:00Z", "tags": ["a"]}}, []),
         (search, {"type": "serch"}, ["tasks[3].type: unknown action 'serch'; did you mean 'search'?"]),
-        (search, {"type": "zzz"}, ["tasks[3].type: unknown action 'zzz'; write one of plan, quorum, search, vote"]),
+        (search, {"type": "zzz"}, ["tasks[3].type: unknown action 'zzz'; write one of plan, search"]),
         (None, {}, ["tasks[3].type: unknown action 'search', because none is registered: write @action('search')"]),
         (search, {}, [f"tasks[3].input: 'search' needs 'query': {WRITTEN}"]),
         (search, {"map": {"over": ["a"]}}, [f"tasks[3].input: 'search' needs 'query': {WRITTEN}"]),

@@ -157,13 +157,13 @@ def test_an_input_that_does_not_fit_fails_its_node() -> None:
     assert done.task_runs()["b"].state_name == "Failed"
 
 
-def test_what_is_missing_in_an_output_leaves_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        done = run(
-            node("a", input={"value": {"x": 1}}), node("b", input={"value": "{{a.output.y}}"}, depends_on="a")
-        )
-    assert done.result.nodes["b"].output is None
-    assert any(line.startswith("Node 'b': input.value: ") for line in caplog.messages)
+def test_what_is_missing_in_an_output_is_an_error_of_the_node_that_names_it() -> None:
+    done = run(
+        node("a", input={"value": {"x": 1}}), node("b", input={"value": "{{a.output.y}}"}, depends_on="a")
+    )
+    error = done.result.nodes["b"].error
+    assert error is not None
+    assert error.message.startswith("input.value: a.output has no 'y'; write one of x")
 
 
 def test_inputs_of_the_run_come_before_those_of_the_plan() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import httpx
 import pytest
 
-from prefect_resilience import ErrorContext, register_secret
+from prefect_resilience import ErrorContext, quorum, register_secret
 from tests.graphs.plans.ran import Ran, ran
 
 pytestmark = pytest.mark.api
@@ -247,3 +247,27 @@ def test_no_secret_stands_in_what_a_failed_plan_says(steps: Steps, service: Any)
     assert "s3cr3t" not in done.error.model_dump_json()
     assert "s3cr3t" not in (done.state.message or "")
     assert all("s3cr3t" not in str(run.state.message) for run in done.task_runs().values() if run.state)
+
+
+@pytest.mark.requirement("000.25")
+def test_handlers_of_an_error_vote_on_it(steps: Steps, service: Any, seen: Any) -> None:
+    """In a plan, the handler is an action that asks several functions."""
+    service.says(503)
+
+    def decide(error: ErrorContext) -> str:
+        return quorum(by_code, by_code_too, steps.broken, need=2)(error=error)
+
+    handler = {"id": "decide", "type": "decide", "handles_error": ["call"]}
+    done = ran({"tasks": [call(), handler]}, actions={**steps.named(), "decide": decide})
+    assert done.statuses() == {"call": "handled", "decide": "succeeded"}
+    assert done.result.outputs["decide"] == "503"
+    voters = {name.partition("-")[0] for name in done.task_runs()}
+    assert voters >= {"by_code", "by_code_too", "broken"}
+
+
+def by_code(error: ErrorContext) -> str:
+    return error.code
+
+
+def by_code_too(error: ErrorContext) -> str:
+    return error.code

@@ -44,7 +44,6 @@ class Preparation:
     results: Mapping[str, NodeResult]
     errors: dict[str, ErrorContext]
     inputs: Mapping[str, Any]
-    logger: Any
 
     def single(self, node: Node, seen: ErrorContext | None) -> Job:
         """The job of a node. `seen` is the error that it gets."""
@@ -57,7 +56,7 @@ class Preparation:
 
     def items(self, node: Node, seen: ErrorContext | None) -> Sequence[Any]:
         """The items of a fan-out."""
-        items = self._render(node, cast(FanOut, node.map).over, self._view(seen, {}), "map.over")
+        items = render(cast(FanOut, node.map).over, self._view(seen, {}), place="map.over")
         if not isinstance(items, list | tuple):
             raise ValueError(f"map.over must be a list, not {shortly(items)}")
         return cast("Sequence[Any]", items)
@@ -69,7 +68,7 @@ class Preparation:
         self, node: Node, name: str, view: Rendering, seen: ErrorContext | None, index: int | None
     ) -> Job:
         action = self.factory.action(node)
-        inputs = dict(self._render(node, node.templated, view, "input"))
+        inputs = dict(render(node.templated, view))
         inputs = {name: inputs.get(name, written) for name, written in node.input.items()}
         if node.map is not None and node.map.item in action.parameters:
             inputs.setdefault(node.map.item, view.names[node.map.item])
@@ -77,15 +76,8 @@ class Preparation:
         if ERROR in action.parameters:
             parameters.setdefault(ERROR, seen)
         key = node.cache.key if isinstance(node.cache, Cache) else None
-        rendered = None if key is None else str(self._render(node, key, view, "cache.key"))
+        rendered = None if key is None else str(render(key, view, place="cache.key"))
         return Job(node, self.factory.task_for(node, name, rendered), parameters, index)
-
-    def _render(self, node: Node, value: Any, view: Rendering, place: str) -> Any:
-        rendered = render(value, view, place=place)
-        for warning in view.warnings:
-            self.logger.warning("Node %r: %s", node.id, warning)
-        view.warnings.clear()
-        return rendered
 
 
 NAMED = 5

@@ -60,7 +60,7 @@ class Run:
         self.nodes: dict[str, Node] = {}
         self.handlers: dict[str, list[str]] = {}
         self.errors: dict[str, ErrorContext] = {}
-        self._preparation = Preparation(factory, self.results, self.errors, inputs, self.logger)
+        self._preparation = Preparation(factory, self.results, self.errors, inputs)
         self.outputs: dict[str, Any] = {}
         self.routed_by: dict[str, list[str]] = {}
         self.task_run_ids: dict[str, UUID] = {}

@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from prefect.artifacts import create_markdown_artifact
 
-from prefect_resilience.base.policy import nearest
-from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.graphs.plans.actions import Action, Actions
-from prefect_resilience.graphs.plans.builtin import Nest, common_part, current_nest, locate, nesting
+from prefect_resilience.graphs.plans.actions import Actions
+from prefect_resilience.graphs.plans.builtin import Nest, current_nest, locate, nesting
 from prefect_resilience.graphs.plans.edge.nodes import TaskFactory
 from prefect_resilience.graphs.plans.edge.runner import Run
 from prefect_resilience.graphs.plans.model import SUBPLAN, Node, Plan
@@ -28,51 +25,7 @@ from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
 from prefect_resilience.graphs.plans.reading.reading import read_plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
 from prefect_resilience.graphs.plans.templates import has_template
-from prefect_resilience.graphs.routing.edge.targets import TargetCall, call
-from prefect_resilience.graphs.routing.edge.upstream import FailedUpstream, Gave
-from prefect_resilience.graphs.routing.edge.voting import Quorum
 from prefect_resilience.tasks.summaries.markdown import code, text
-
-
-def _ask(
-    actions: Actions,
-    of: list[str],
-    given: dict[str, Any],
-    need: int,
-    key: str | None,
-    error: ErrorContext | None,
-) -> Any:
-    voters: list[_Voter] = []
-    for name in of:
-        action = actions.get(name)
-        if action is None:
-            raise ConfigurationError(f"quorum: unknown action {name!r}{nearest(name, actions.names())}")
-        voters.append(_Voter(action, action.convert(given)))
-    if not 1 <= need <= len(of):
-        raise ConfigurationError(f"quorum: need={need} must be from 1 to {len(of)}, the number of actions")
-    return Quorum(tuple(voters), need, common_part(key)).ask(TargetCall(named={"error": error}))
-
-
-@dataclass(frozen=True)
-class _Voter:
-    """An action with its converted input."""
-
-    action: Action
-    given: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.action.name
-
-    def ask(self, request: TargetCall) -> Any:
-        ended = call(self.action.target, TargetCall((), self.given, named=request.named))
-        if isinstance(ended, Gave):
-            return ended.value
-        raise ended.error if isinstance(ended, FailedUpstream) else RuntimeError(ended.context.summary())
-
-    def check(self, what: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], offers: bool) -> None:
-        """The input was checked with the plan."""
-
 
 LONGEST_TITLE = 80
 
@@ -95,7 +48,7 @@ def carry_out(source: Any, inputs: Mapping[str, Any] | None, given: Any, inside:
     def run_inside(inner: Any, values: Mapping[str, Any] | None) -> PlanResult:
         return inside(inner, values, actions)
 
-    nest = _nest(plan, source, around, Nest(run_inside, partial(_ask, actions)))
+    nest = _nest(plan, source, around, Nest(run_inside))
     if mistakes := mistakes_inside(plan, actions, nest):
         raise PlanError(mistakes, source.name if isinstance(source, Path) else "the plan")
     factory.expect(plan.tasks)
