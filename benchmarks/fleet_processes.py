@@ -72,9 +72,6 @@ class Silence:
         time.sleep(seconds)
         return []
 
-    def follow(self, keys: object) -> None:
-        """Nothing changes."""
-
     def close(self) -> None:
         """Nothing is open."""
 

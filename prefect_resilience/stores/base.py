@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
@@ -103,13 +103,6 @@ class Watch(Protocol):
         """The changes since the last call, in the order of each key; empty if none comes within `seconds`.
 
         Raises StoreUnavailable when the connection has ended. Messages may be lost then: watch anew.
-        """
-        ...
-
-    def follow(self, keys: Collection[str]) -> None:
-        """From when it returns, only the changes of these keys, which start with the prefix.
-
-        The messages of others are not sent to this process. Raises StoreUnavailable.
         """
         ...
 

@@ -6,9 +6,9 @@ import json
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from prefect_resilience.base.process import in_forked_child
 from prefect_resilience.errors.exceptions import StoreUnavailable
@@ -186,7 +186,7 @@ S = TypeVar("S", bound=ConnectedStore[Any])
 class ConnectedWatch(Generic[S]):
     """A watch over a connection of its own. The driver's errors become StoreUnavailable.
 
-    A watch has `_begin`, which sets `_connection`, `_wait` and `_follow`.
+    A watch has `_begin`, which sets `_connection`, and `_wait`.
     """
 
     def __init__(self, store: S, prefix: str) -> None:
@@ -206,10 +206,6 @@ class ConnectedWatch(Generic[S]):
         """The changes since the last call, as `Watch.wait`."""
         return self._translate(self._wait, seconds)
 
-    def follow(self, keys: Collection[str]) -> None:
-        """Only the changes of these keys, as `Watch.follow`."""
-        self._translate(self._follow, keys)
-
     def close(self) -> None:
         """Stop watching."""
         self.closed = True
@@ -227,9 +223,6 @@ class ConnectedWatch(Generic[S]):
         raise NotImplementedError
 
     def _wait(self, seconds: float) -> list[News]:
-        raise NotImplementedError
-
-    def _follow(self, keys: Collection[str]) -> None:
         raise NotImplementedError
 
 
@@ -257,15 +250,20 @@ def encode(value: Any) -> str:
     ValueError for NaN, infinities, and nesting or integers that Python's JSON cannot read back.
     """
     try:
-        _check(value)
-        return _dump(value)
+        text = _dump(value)
+        is_same = json.loads(text) == value
     except RecursionError:
         raise ValueError("a stored value is nested too deeply for JSON (or contains itself)") from None
+    except TypeError as error:
+        raise TypeError(f"a stored value must be JSON: {error}") from None
     except ValueError as error:
         raise ValueError(f"a stored value must be JSON: {error}") from None
+    if not is_same:
+        raise TypeError("a stored value must be JSON: lists instead of tuples, and strings as keys")
+    return text
 
 
-_dump = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_dump = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 def read_document(text: str, key: str) -> Document:
@@ -291,31 +289,6 @@ def decode(text: str, key: str) -> Any:
         return json.loads(text)
     except (ValueError, TypeError, RecursionError):
         raise StoreUnavailable(f"the document under {key!r} is no longer valid JSON") from None
-
-
-def _check(value: Any) -> None:
-    # json.dumps accepts tuples and keys that are numbers, and json.loads returns other values for them.
-    if type(value) in _SCALARS or isinstance(value, str | int | float):
-        return
-    if isinstance(value, list):
-        items: Iterable[Any] = cast("list[Any]", value)
-    elif isinstance(value, dict):
-        named = cast("dict[Any, Any]", value)
-        for name in named:
-            if not isinstance(name, str):
-                raise TypeError(f"a stored value must be JSON, with strings as keys, not {name!r}")
-        items = named.values()
-    else:
-        raise TypeError(
-            "a stored value must be JSON (dict, list, str, number, bool, None), "
-            f"not {type(cast('object', value)).__name__}"
-        )
-    for item in items:
-        if type(item) not in _SCALARS:
-            _check(item)
-
-
-_SCALARS = frozenset({type(None), str, bool, int, float})
 
 
 def check_key(key: str) -> str:

@@ -16,7 +16,7 @@ import math
 import re
 import select
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -30,14 +30,12 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.stores.base import News
 from prefect_resilience.stores.connected import ConnectedWatch, Swap, news_of
 from prefect_resilience.stores.sql import (
-    OPEN,
     PURGE_AT_ONCE,
     REMOVED,
     TABLE,
     Connection,
     Deadline,
     SqlStore,
-    TableState,
     alive,
     assign,
     creating_table,
@@ -123,13 +121,6 @@ FRESH_SECONDS = 0.5
 GRACE = 600
 """Seconds between the end of a document and the removal of its row: longer than any statement runs."""
 
-# An index that was not finished is not valid.
-_SCHEMA = (
-    "SELECT to_regclass(:table) IS NOT NULL AND to_regclass(:versions) IS NOT NULL,"
-    " EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass(:table) AND attname = 'closed'),"
-    " EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass(:index) AND indisvalid),"
-    " coalesce(pg_relation_size(to_regclass(:table)), 0)"
-)
 _CLOCK = "CAST(EXTRACT(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 _UNCHANGING = "CAST(EXTRACT(epoch FROM now()) AS DOUBLE PRECISION)"
 _NEXT = f"nextval('{VERSIONS}')"
@@ -143,6 +134,8 @@ _COLUMNS = {
     "closed": f"CASE WHEN NOT :open THEN currval('{VERSIONS}') END",
 }
 _EXPECTED = f"WHERE key = :key AND version = :expected_version AND {alive(_CLOCK)} RETURNING {TABLE}.version"
+_CREATE = f"{upsert(_COLUMNS)} WHERE NOT {alive(_CLOCK)} RETURNING {TABLE}.version"
+_CHANGE = f"UPDATE {TABLE} SET {assign(_COLUMNS)} {_EXPECTED}"
 _REMOVED = {"version": _NEXT, "value": f"'{REMOVED}'", "expires_at": _CLOCK}
 _REMOVE = f"UPDATE {TABLE} SET {assign(_REMOVED)} {_EXPECTED}"
 # Skips locked rows instead of waiting for them.
@@ -159,29 +152,14 @@ CHANNEL = "prefect_resilience_news"
 LONGEST_MESSAGE = 7_900
 """Bytes of a message; PostgreSQL's limit is 8,000. A longer message has only the key."""
 
-CHANNELS = 256
-"""Each key has one of these channels, by its hash, so that few messages of other keys reach a process."""
-
-_CHANNELS_OF = "SELECT DISTINCT hashtext(key) & %s FROM unnest(CAST(%s AS TEXT[])) key"
 _KEY = f"concat_ws(' ', {TABLE}.tableoid, char_length({TABLE}.key), {TABLE}.key)"
 # In the same statement, so that the message is sent if and only if the swap is committed.
 PUBLISH = (
-    f", pg_notify('{CHANNEL}_' || (hashtext({TABLE}.key) & {CHANNELS - 1}), CASE"
+    f", pg_notify('{CHANNEL}', CASE"
     f" WHEN octet_length({TABLE}.key) + octet_length({TABLE}.value) < {LONGEST_MESSAGE - 100} THEN"
     f" concat_ws(' ', {_KEY}, {TABLE}.version, coalesce({TABLE}.expires_at::TEXT, '-'), {TABLE}.value)"
     f" ELSE {_KEY} END)"
 )
-
-
-@cache
-def _writing(is_new: bool, has_column: bool, publish: bool) -> str:
-    """The statement that creates or changes a document, and returns its new version."""
-    columns = {name: value for name, value in _COLUMNS.items() if has_column or name != "closed"}
-    if is_new:
-        statement = f"{upsert(columns)} WHERE NOT {alive(_CLOCK)} RETURNING {TABLE}.version"
-    else:
-        statement = f"UPDATE {TABLE} SET {assign(columns)} {_EXPECTED}"
-    return statement + PUBLISH if publish else statement
 
 
 @cache
@@ -195,6 +173,10 @@ class PostgresStore(SqlStore):
 
     errors: tuple[type[Exception], ...] = (psycopg.Error,)
     clock: str = _CLOCK
+    schema: str = (
+        f"SELECT to_regclass('{TABLE}') IS NOT NULL AND to_regclass('{VERSIONS}') IS NOT NULL, EXISTS"
+        f" (SELECT FROM pg_attribute WHERE attrelid = to_regclass('{TABLE}') AND attname = 'closed')"
+    )
     creation: tuple[str, ...] = (
         # Starts at the current time, so that versions also grow when an empty database replaces this one.
         f"DO $$ BEGIN EXECUTE 'CREATE SEQUENCE IF NOT EXISTS {VERSIONS} AS BIGINT START WITH '"
@@ -227,7 +209,7 @@ class PostgresStore(SqlStore):
         is_new = asked.expected_version == 0
         if is_new:
             self._tidy(connection)
-        statement = _writing(is_new, self.has_column, asked.publish)
+        statement = (_CREATE if is_new else _CHANGE) + (PUBLISH if asked.publish else "")
         row = self.execute(connection, statement, **asked._asdict()).fetchone()
         return 0 if row is None else row[0]
 
@@ -258,16 +240,9 @@ class PostgresStore(SqlStore):
             connection.prepare_threshold = PREPARE_AFTER
         super()._prepare(connection)
 
-    def _schema(self, connection: Connection) -> TableState:
-        names = {"table": TABLE, "versions": VERSIONS, "index": OPEN}
-        return TableState(*self.execute(connection, _SCHEMA, **names).fetchone())
-
     @contextmanager
-    def _alone(self, connection: Connection, in_use: bool = False) -> Generator[None]:
+    def _alone(self, connection: Connection) -> Generator[None]:
         with connection.transaction():
-            if in_use:
-                # What waits for the table's lock holds up those that come after it.
-                connection.execute("SET LOCAL lock_timeout = '200ms'")
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
             yield
 
@@ -287,12 +262,10 @@ class PostgresWatch(ConnectedWatch[PostgresStore]):
     """LISTEN on one connection."""
 
     def _begin(self) -> None:
-        self._keys: frozenset[str] | None = None
-        self._channels = frozenset[int]()
         self._connection = self._store.connect()
         if self._connection.prepare_threshold is None:
             raise psycopg.OperationalError("LISTEN needs a connection without a pooler in between")
-        self._listen(frozenset(range(CHANNELS)))
+        self._connection.execute(f"LISTEN {CHANNEL}")
         # A channel belongs to the whole database, which may have a store in each of its schemas.
         self._table = self._connection.execute("SELECT CAST(to_regclass(%s) AS oid)", [TABLE]).fetchone()[0]
         self._connection.deadline = None  # it waits as long as it is asked to
@@ -302,67 +275,42 @@ class PostgresWatch(ConnectedWatch[PostgresStore]):
         messages = self._connection.notifies(timeout=seconds, stop_after=1)
         return [news for message in messages for news in self._news(message.payload)]
 
-    def _follow(self, keys: Collection[str]) -> None:
-        """Listen to the channels of these keys only."""
-        rows = self._connection.execute(_CHANNELS_OF, [CHANNELS - 1, list(keys)]).fetchall()
-        self._listen(frozenset(number for (number,) in rows))
-        self._keys = frozenset(keys)
-
-    def _listen(self, channels: frozenset[int]) -> None:
-        changes = [f"LISTEN {CHANNEL}_{number}" for number in channels - self._channels]
-        changes += [f"UNLISTEN {CHANNEL}_{number}" for number in self._channels - channels]
-        if changes:
-            self._connection.execute("; ".join(changes))
-        self._channels = channels
-
     def _news(self, payload: str) -> list[News]:
-        """The change that a swap published; none if the message is not of this table and these keys."""
+        """The change that a swap published; none if the message is not of this table and prefix."""
         table, _, message = payload.partition(" ")
         length, _, rest = message.partition(" ")
         if table != str(self._table) or not length.isdecimal():
             return []
         key, text = rest[: int(length)], rest[int(length) + 1 :]
-        if not key.startswith(self._prefix) if self._keys is None else key not in self._keys:
+        if not key.startswith(self._prefix):
             return []
         return news_of(key, text) if text else [News(key, None)]
 
 
 # -- durability settings of the server, which the doctor reads
 
-TURNS = (0, 1, 1, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1, 1, 0)
-"""Which of two connections asks next. Aperiodic (Thue-Morse), because a pooler may rotate its connections."""
-
 
 @dataclass(frozen=True, slots=True)
 class PostgresFacts:
-    """Facts about a PostgreSQL server.
-
-    `announced` is the process ID that the server announced to the connection. `first` and `second` are the
-    process IDs that answered the statements of two simultaneous connections.
-    """
+    """Facts about a PostgreSQL server. `pooler`: whether there is one in between."""
 
     in_recovery: bool
     synchronous_commit: str
     fsync: str
-    announced: int
-    first: tuple[int, ...]
-    second: tuple[int, ...]
+    pooler: bool
 
 
 def postgres_facts(parsed: StoreUrl) -> PostgresFacts:
-    """Ask a PostgreSQL server through two simultaneous connections."""
+    """Ask a PostgreSQL server."""
     store = PostgresStore(parsed)
     store.begin()
     try:
-        with connect(parsed.path, store.deadline) as first, connect(parsed.path, store.deadline) as second:
-            row: Any = first.execute(
-                "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync')"
+        with connect(parsed.path, store.deadline) as connection:
+            row: Any = connection.execute(
+                "SELECT pg_is_in_recovery(), current_setting('synchronous_commit'), current_setting('fsync'),"
+                " pg_backend_pid() <> %s",
+                [connection.info.backend_pid],
             ).fetchone()
-            pids: tuple[list[int], list[int]] = ([], [])
-            for turn in TURNS:
-                answer: Any = (first, second)[turn].execute("SELECT pg_backend_pid()").fetchone()
-                pids[turn].append(answer[0])
-            announced = first.info.backend_pid
-            return PostgresFacts(row[0], row[1], row[2], announced, tuple(pids[0]), tuple(pids[1]))
+            return PostgresFacts(*row)
     except (OSError, *store.errors) as error:
         raise store.unavailable(error) from error

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import re
 import socket
-from collections.abc import Collection
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -236,50 +235,25 @@ class RedisWatch(ConnectedWatch[RedisStore]):
     """A subscription to the swaps of one store."""
 
     def _begin(self) -> None:
-        self._early: list[News] = []
         self._connection = self._store.open_client().pubsub()
         pattern = re.sub(r"([\\*?\[\]])", r"\\\1", self._store.channels + self._prefix)
         self._connection.psubscribe(pattern + "*")
-        self._confirm(1)
+        # What is published after Redis' confirmation arrives here.
+        if self._connection.get_message(timeout=self._store.seconds) is None:
+            raise redis.TimeoutError("the subscription was not confirmed")
 
     def _wait(self, seconds: float) -> list[News]:
         """The changes: waits for the first message, and returns all that have arrived."""
-        news, self._early = self._early, []
         if self.closed:
             raise redis.ConnectionError("the watch has been closed")
-        message = self._connection.get_message(timeout=0 if news else seconds)
+        news, message = list[News](), self._connection.get_message(timeout=seconds)
         while message is not None:
             news += self._news(message)
             message = self._connection.get_message(timeout=0)
         return news
 
-    def _follow(self, keys: Collection[str]) -> None:
-        """Subscribe to the channels of these keys instead of the prefix."""
-        watch = self._connection
-        wanted, before = {(self._store.channels + key).encode() for key in keys}, set(watch.channels)
-        changes = (
-            (watch.subscribe, wanted - before),
-            (watch.unsubscribe, before - wanted),
-            (watch.punsubscribe, set(watch.patterns)),
-        )
-        for change, names in changes:
-            if names:
-                change(*names)
-        self._confirm(sum(len(names) for _, names in changes))
-
-    def _confirm(self, number: int) -> None:
-        """Wait for Redis' confirmations: what is published from then on arrives here."""
-        while number:
-            message = self._connection.get_message(timeout=self._store.seconds)
-            if message is None:
-                raise redis.TimeoutError("the subscription was not confirmed")
-            number -= message["type"].endswith("subscribe")
-            self._early += self._news(message)
-
     def _news(self, message: dict[str, Any]) -> list[News]:
-        """The change that a swap published; none if the message is a confirmation, or not ours."""
-        if not message["type"].endswith("message"):
-            return []
+        """The change that a swap published; none if the message is not ours."""
         channel, text = (message[part].decode(errors="replace") for part in ("channel", "data"))
         return news_of(channel.removeprefix(self._store.channels), text)
 
@@ -296,16 +270,11 @@ def _document(held: bytes, key: str) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class RedisFacts:
-    """Facts about a Redis server; None for a fact that the server does not tell.
-
-    `saved`: whether it has written a snapshot since it started, from INFO.
-    """
+    """Facts about a Redis server; None for a fact that the server does not tell."""
 
     policy: str | None = None
     appendonly: bool | None = None
     appendfsync: str | None = None
-    snapshots: bool | None = None
-    saved: bool | None = None
     role: str | None = None
 
 
@@ -314,39 +283,20 @@ def redis_facts(parsed: StoreUrl) -> RedisFacts:
 
     def ask(client: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         config, info = dict[str, Any](), dict[str, Any]()
-        for name in ("maxmemory-policy", "appendonly", "appendfsync", "save"):
+        for name in ("maxmemory-policy", "appendonly", "appendfsync"):
             with suppress(redis.ResponseError):  # forbidden or unknown at this service
                 config |= client.config_get(name)
-        for name in ("server", "memory", "persistence", "replication"):
+        for name in ("memory", "persistence", "replication"):
             with suppress(redis.ResponseError):
                 info |= client.info(name)
-        with suppress(redis.ResponseError):
-            info["now"] = client.time()[0]
         return config, info
 
     with closing(RedisStore(parsed)) as store:
-        return read_redis(*store.using(ask))
-
-
-def read_redis(config: dict[str, str], info: dict[str, Any]) -> RedisFacts:
-    """The facts from the answers to CONFIG GET, INFO and TIME ("now"). Any answer may be missing."""
-    appendonly = info.get("aof_enabled")
-    policy = config.get("maxmemory-policy") or info.get("maxmemory_policy")
-    if "appendonly" in config:
-        appendonly = config["appendonly"] == "yes"
+        config, info = store.using(ask)
+    appendonly = config.get("appendonly", info.get("aof_enabled"))
     return RedisFacts(
-        policy=policy,
-        appendonly=None if appendonly is None else bool(appendonly),
+        policy=config.get("maxmemory-policy") or info.get("maxmemory_policy"),
+        appendonly=None if appendonly is None else appendonly in ("yes", 1),
         appendfsync=config.get("appendfsync"),
-        snapshots=bool(config["save"].strip()) if "save" in config else None,
-        saved=_has_snapshot(info),
         role=info.get("role"),
     )
-
-
-def _has_snapshot(info: dict[str, Any]) -> bool | None:
-    """Whether there was a snapshot. Before the first one, Redis reports its start time as the snapshot's."""
-    if not all(name in info for name in ("rdb_last_save_time", "now", "uptime_in_seconds")):
-        return None
-    started = info["now"] - info["uptime_in_seconds"]
-    return info["rdb_last_save_time"] > started + 2

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from prefect_resilience.stores.base import Document
 from prefect_resilience.stores.connected import (
@@ -114,9 +114,6 @@ class Deadline(threading.local):
 TABLE = "prefect_resilience_documents"
 EXPIRES = f"ix_{TABLE}_expires_at"
 OPEN = f"ix_{TABLE}_unclosed"
-SMALL = 2**26
-"""Bytes of an existing table that gets the index of open documents when a process connects: about a second.
-A larger one gets it from a person (docs/howto/scale.md), and is read without it until then."""
 REMOVED = ""
 """A row's value when its document was deleted; JSON is never empty."""
 
@@ -138,23 +135,15 @@ ADD_COLUMN = f"ALTER TABLE {TABLE} ADD COLUMN closed BIGINT"
 CREATE_INDEX = f"CREATE INDEX IF NOT EXISTS {OPEN} ON {TABLE} (key) WHERE {IS_OPEN}"
 
 
-def creating_table(collation: str) -> tuple[str, str]:
-    """The statements that create the table as version 0.2 knows it. Keys are ordered by code point."""
+def creating_table(collation: str) -> tuple[str, ...]:
+    """The statements that create the table. Keys are ordered by code point."""
     return (
         f'CREATE TABLE IF NOT EXISTS {TABLE} (key TEXT COLLATE "{collation}" NOT NULL PRIMARY KEY,'
-        " version BIGINT NOT NULL, value TEXT NOT NULL, expires_at DOUBLE PRECISION)",
+        " version BIGINT NOT NULL, value TEXT NOT NULL, expires_at DOUBLE PRECISION, closed BIGINT)",
         # Partial: rows without an expiry need no index entry.
         f"CREATE INDEX IF NOT EXISTS {EXPIRES} ON {TABLE} (expires_at) WHERE expires_at IS NOT NULL",
+        CREATE_INDEX,
     )
-
-
-class TableState(NamedTuple):
-    """Whether the table exists, its column `closed` and the index of open documents; its size in bytes."""
-
-    exists: bool
-    has_column: bool
-    has_index: bool
-    size: int
 
 
 def alive(clock: str) -> str:
@@ -180,13 +169,12 @@ class SqlStore(ConnectedStore[ConnectionPool], ABC):
     """Documents as rows. Safe between threads, processes, and across a fork.
 
     What databases differ in: `clock`, the SQL expression for the time; `creation`, the statements that create
-    the schema as version 0.2 knows it; and the abstract methods. `has_column`: whether the
-    table has the column that shows what is open.
+    the schema; `schema`, the query whether it exists and has the column `closed`; and the abstract methods.
     """
 
     clock: str
     creation: tuple[str, ...]
-    has_column: bool = False
+    schema: str
     _writing: AbstractContextManager[Any] = nullcontext()
     _purge_at: float = -math.inf
 
@@ -250,7 +238,7 @@ class SqlStore(ConnectedStore[ConnectionPool], ABC):
         # One lower bound only: with two, SQLite starts at the first and reads all keys up to the other.
         conditions = [f"key {'>' if page.beyond else '>='} :start"]
         conditions += [] if end is None else ["key < :end"]
-        conditions += [IS_OPEN] if page.only_open and self.has_column else []
+        conditions += [IS_OPEN] if page.only_open else []
         query = f"{self._select} WHERE {' AND '.join(conditions)} ORDER BY key LIMIT :size"
         bounds = {"start": page.start, "end": end, "size": page.size}
         return self.execute(connection, PAST_ENDED.format(query), **bounds).fetchall()
@@ -262,32 +250,24 @@ class SqlStore(ConnectedStore[ConnectionPool], ABC):
     def _prepare(self, connection: Connection) -> None:
         """Prepare a new connection, and create the schema if it is missing; safe against other processes.
 
-        An older table gets the column of open documents, and its index if it is small, unless something else
-        holds the table, or this user may not change it.
+        A table of version 0.2 gets the column of open documents. Its index takes long in a large table, so it
+        comes from a person (docs/store_scale.md).
         """
-        schema = self._schema(connection)
-        if self._lacks(schema):
-            unless_held = suppress(*self.errors) if schema.exists else nullcontext()
-            with unless_held, self._alone(connection, in_use=schema.exists):
-                for statement in self._lacks(self._schema(connection)):
+        if self._lacks(connection):
+            with self._alone(connection):
+                for statement in self._lacks(connection):
                     connection.execute(statement)
-            schema = self._schema(connection)
-        self.has_column = schema.has_column
 
-    def _lacks(self, schema: TableState) -> list[str]:
-        """The statements that complete a schema."""
-        statements = [] if schema.exists else [*self.creation]
-        statements += [] if schema.has_column else [ADD_COLUMN]
-        return statements if schema.has_index or schema.size > SMALL else [*statements, CREATE_INDEX]
-
-    @abstractmethod
-    def _schema(self, connection: Connection) -> TableState:
-        """The state of the table."""
+    def _lacks(self, connection: Connection) -> tuple[str, ...]:
+        """The statements that complete the schema."""
+        exists, has_column = connection.execute(self.schema).fetchone()
+        if not exists:
+            return self.creation
+        return () if has_column else (ADD_COLUMN,)
 
     @abstractmethod
-    def _alone(self, connection: Connection, in_use: bool = False) -> AbstractContextManager[None]:
-        """A transaction in which no other process writes, or changes the schema. `in_use`: others need the
-        table meanwhile, so it does not wait long."""
+    def _alone(self, connection: Connection) -> AbstractContextManager[None]:
+        """A transaction in which no other process writes, or changes the schema."""
 
     @abstractmethod
     def _write(self, connection: Connection, asked: Swap) -> int:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from prefect_resilience.stores.base import News
 from prefect_resilience.stores.connected import ConnectedWatch, Swap, prefix_end
 from prefect_resilience.stores.sql import (
     EXPIRES,
-    OPEN,
     PURGE_AT_ONCE,
     TABLE,
     Connection,
     ConnectionPool,
     SqlStore,
-    TableState,
     alive,
     creating_table,
     upsert,
@@ -34,14 +31,7 @@ FLOOR = "version_floor"
 
 # A function, so that the clock is read after the wait for the file's lock.
 _CLOCK = "prefect_resilience_now()"
-_SCHEMA = (
-    f"SELECT (SELECT count(*) FROM sqlite_master WHERE name IN ('{TABLE}', '{EXPIRES}', '{COUNTERS}')) = 3,"
-    f" EXISTS (SELECT * FROM pragma_table_info('{TABLE}') WHERE name = 'closed'),"
-    f" EXISTS (SELECT * FROM sqlite_master WHERE name = '{OPEN}'),"
-    " page_count * page_size FROM pragma_page_count, pragma_page_size"
-)
-_COLUMNS = {"version": ":version", "value": ":text", "expires_at": ":expires_at"}
-_WRITE_OLD, _WRITE = upsert(_COLUMNS), upsert({**_COLUMNS, "closed": ":closed"})
+_WRITE = upsert({"version": ":version", "value": ":text", "expires_at": ":expires_at", "closed": ":closed"})
 _FIND_VERSION = (
     f"SELECT coalesce(version, 0), coalesce({alive(_CLOCK)}, 0),"
     f" coalesce((SELECT value FROM {COUNTERS} WHERE name = '{FLOOR}'), 0)"
@@ -63,6 +53,11 @@ class SqliteStore(SqlStore):
 
     errors: tuple[type[Exception], ...] = (sqlite3.Error,)
     clock: str = _CLOCK
+    schema: str = (
+        "SELECT (SELECT count(*) FROM sqlite_master"
+        f" WHERE name IN ('{TABLE}', '{EXPIRES}', '{COUNTERS}')) = 3,"
+        f" EXISTS (SELECT * FROM pragma_table_info('{TABLE}') WHERE name = 'closed')"
+    )
     creation: tuple[str, ...] = (
         *creating_table("BINARY"),
         f"CREATE TABLE IF NOT EXISTS {COUNTERS}"
@@ -104,7 +99,7 @@ class SqliteStore(SqlStore):
             version = current + 1 if lives else max(current + 1, floor + 1, int(time.time() * 1e6))
             values = {"key": asked.key, "text": asked.text, "expires_at": asked.expires_at}
             values |= {"version": version, "closed": None if asked.open else version}
-            connection.execute(_WRITE if self.has_column else _WRITE_OLD, values)
+            connection.execute(_WRITE, values)
             return version
 
     def _remove(self, connection: Connection, key: str, expected_version: int) -> bool:
@@ -142,11 +137,8 @@ class SqliteStore(SqlStore):
                     raise
                 time.sleep(random.uniform(0.005, 0.05))
 
-    def _schema(self, connection: Connection) -> TableState:
-        return TableState(*connection.execute(_SCHEMA).fetchone())
-
     @contextmanager
-    def _alone(self, connection: Connection, in_use: bool = False) -> Generator[None]:
+    def _alone(self, connection: Connection) -> Generator[None]:
         with connection:  # commits, or rolls back
             connection.execute("BEGIN IMMEDIATE")
             yield
@@ -182,8 +174,11 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
         self._file = self._store.identity()
         self._interval = LOOK_EVERY
         end = prefix_end(self._prefix)
-        bounds = (self._prefix,) if end is None else (self._prefix, end)
-        self._read_from(" AND ".join(["key >= ?", "key < ?"][: len(bounds)]), bounds)
+        self._bounds = (self._prefix,) if end is None else (self._prefix, end)
+        condition = "key >= ?" if end is None else "key >= ? AND key < ?"
+        self._find_versions = f"SELECT key, version FROM {TABLE} WHERE {condition} AND {alive(_CLOCK)}"
+        self._changes = self._count_changes()
+        self._versions = self._read_versions()
 
     def _wait(self, seconds: float) -> list[News]:
         """The changes, within LOOK_EVERY seconds or a little more."""
@@ -200,16 +195,6 @@ class SqliteWatch(ConnectedWatch[SqliteStore]):
             if remaining <= 0:
                 return []
             time.sleep(min(remaining, self._interval))
-
-    def _follow(self, keys: Collection[str]) -> None:
-        self._read_from("key IN (SELECT value FROM json_each(?))", (json.dumps(list(keys)),))
-
-    def _read_from(self, condition: str, bounds: tuple[str, ...]) -> None:
-        """From now on, the changes of the keys that the condition selects."""
-        self._find_versions = f"SELECT key, version FROM {TABLE} WHERE {condition} AND {alive(_CLOCK)}"
-        self._bounds = bounds
-        self._changes = self._count_changes()
-        self._versions = self._read_versions()
 
     def _count_changes(self) -> int:
         return self._connection.execute("PRAGMA data_version").fetchone()[0]

@@ -80,29 +80,6 @@ class WatchedStoreContract:
             watched.swap(prefix + "in/a", 0, 2, publish=True)
             assert {news.key for news in _next(watch)} == {prefix + "in/a"}
 
-    def test_a_watch_can_follow_some_keys(self, watched: WatchedStore, prefix: str) -> None:
-        """After `follow`, only the changes of these keys arrive; each call replaces the keys."""
-        with closing(watched.watch(prefix)) as watch:
-            for keys in (["a", "b*"], ["b*", "c"], ["a"]):
-                watch.follow([prefix + key for key in keys])
-                for key in ("a", "b*", "c", "bb"):
-                    document = watched.load(prefix + key)
-                    watched.swap(prefix + key, document.version if document else 0, keys, publish=True)
-                heard = set[str]()
-                while len(heard) < len(keys):
-                    heard |= {news.key for news in _next(watch)}
-                assert heard | {news.key for news in watch.wait(SHORT)} == {prefix + key for key in keys}
-
-    def test_nothing_is_lost_while_the_keys_change(self, watched: WatchedStore, prefix: str) -> None:
-        """A change of a key that is followed before and after `follow` arrives, also during it."""
-        with closing(watched.watch(prefix)) as watch:
-            versions = [watched.swap(prefix + "a", 0, 0, publish=True)]
-            _until(watch, prefix + "a", 0)
-            for number in range(1, 30):
-                watch.follow([prefix + "a", f"{prefix}{number}"])
-                versions.append(watched.swap(prefix + "a", versions[-1], number, publish=True))
-            _until(watch, prefix + "a", 29)
-
     def test_a_lost_swap_publishes_nothing(self, watched: WatchedStore, prefix: str) -> None:
         """Only a swap that writes publishes."""
         watched.swap(prefix + "a", 0, 1)

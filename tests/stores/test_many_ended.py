@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
-import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -118,19 +116,4 @@ def test_deletions_sweep_what_ended_in_postgres(postgres_url: str) -> None:
     store._purge_at = 0.0
     assert store.delete("key/055", versions[55])
     assert rows() == 10
-    store.close()
-
-
-def test_redis_reads_names_in_growing_pages(redis_url: str, redis_server_url: str) -> None:
-    """Counted by the server itself."""
-    prefix = urlsplit(redis_url).query.partition("prefix=")[2]
-    store = open_store(redis_url)
-    with redis.Redis.from_url(redis_server_url) as client:
-        names = {f"dead/{number:05}": 0 for number in range(5_000)}
-        client.zadd(f"{{{prefix}}}:names", names)  # their documents have expired
-        assert store.swap("living", 0, 1)
-        before = client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"]
-        assert store.scan("dead/", limit=1) == []
-        after = client.info("commandstats")["cmdstat_mget"]["calls"]
-    assert after - before <= 20
     store.close()

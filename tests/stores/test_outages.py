@@ -96,13 +96,6 @@ def test_a_server_that_restarted_meanwhile_is_not_even_noticed(server: Server, s
     assert store.swap("key", version, "on") > version
 
 
-def test_a_server_that_is_not_there_yet_is_unavailable_until_it_is(server: Server, store: Store) -> None:
-    server.stop()
-    is_unavailable(lambda: store.swap("key", 0, 1))
-    server.start()
-    assert store.swap("key", 0, 1)
-
-
 def test_a_server_that_comes_back_empty_is_used_empty(server: Server, store: Store) -> None:
     version = store.swap("key", 0, "lost")
     server.stop()
@@ -169,20 +162,6 @@ def test_a_connection_cut_in_the_middle_of_a_swap_leaves_the_truth_to_the_next_l
     assert found.value == ("old" if cut == "before" else "new")
     assert (found.version == version) is (cut == "before")
     assert behind.swap("key", found.version, "on")
-
-
-def test_connections_that_the_server_closed_are_replaced(server: Server, store: Store) -> None:
-    version = store.swap("key", 0, 1)
-    if isinstance(server, RedisServer):
-        server.client().execute_command("CLIENT", "KILL", "TYPE", "normal")
-    else:
-        with psycopg.connect(server.url(), autocommit=True) as connection:
-            connection.execute(
-                # It waits until they are gone, which takes a moment.
-                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-                " WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
-            )
-    assert store.swap("key", version, 2)
 
 
 def test_a_crash_under_many_writers_loses_nothing_that_was_confirmed(server: Server, store: Store) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
@@ -19,7 +19,6 @@ import redis
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import Store, open_store, postgres
 from prefect_resilience.stores.base import News, WatchedStore
-from prefect_resilience.testing.stores import count_together
 from tests.stores.counting import COUNT
 from tests.stores.forks import use_in_forked_child
 from tests.stores_servers import PostgresServer, RedisServer
@@ -72,29 +71,6 @@ def test_no_increment_of_many_processes_is_lost(
     found = open_store(url).load("count")
     assert found is not None
     assert found.value == processes * increments
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("url", ["memory", "sqlite", "postgres", "redis"], indirect=True)
-def test_no_update_of_sixteen_threads_is_lost(url: str) -> None:
-    count_together(open_store(url), "count", 16, 1000)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_many_processes_create_a_schema_at_once(
-    python: Start, postgres_url: str, sql: Callable[..., Any]
-) -> None:
-    schemas = [sql("SELECT current_schema()")[0][0] + f"_{number}" for number in range(3)]
-    for schema in schemas:
-        sql(f"CREATE SCHEMA {schema}")
-    process = python(COUNT, postgres_url + "_{}", 6, 1, 3)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, "")
-    for schema in schemas:
-        assert sql(f"SELECT value FROM {schema}.prefect_resilience_documents") == [("6",)]
-        sql(f"DROP SCHEMA {schema} CASCADE")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -279,22 +255,6 @@ def test_news_stays_in_its_redis_database(redis_url: str) -> None:
     other = re.sub(r"/\d+\?", "/7?", redis_url)
     assert other != redis_url
     assert _heard_elsewhere(open_store(redis_url), open_store(other)) == []
-
-
-def test_messages_of_other_keys_are_not_sent_to_a_process(redis_url: str, postgres_url: str) -> None:
-    """With 10,000 circuits a process gets the messages of those that it uses."""
-    channels = list[int]()
-    for url in (redis_url, postgres_url):
-        store = open_store(url)
-        assert isinstance(store, WatchedStore)
-        with closing(cast("Any", store.watch("circuit/"))) as watch:
-            watch.follow(["circuit/a", "circuit/b"])
-            if url == redis_url:
-                channels.append(len(watch._connection.channels) + len(watch._connection.patterns))
-            else:
-                listening = watch._connection.execute("SELECT pg_listening_channels()").fetchall()
-                channels.append(len(listening))
-    assert channels == [2, 2]
 
 
 def _heard_elsewhere(one: Store, other: Store) -> list[News]:

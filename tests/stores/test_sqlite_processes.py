@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -12,7 +11,6 @@ import pytest
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
 from prefect_resilience.stores import open_store
-from tests.stores.counting import COUNT
 
 pytestmark = pytest.mark.slow
 
@@ -30,14 +28,6 @@ sys.stdin.readline()
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/fleet.db"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_many_processes_create_a_database_at_once(python: Start, tmp_path: Path) -> None:
-    process = python(COUNT, f"sqlite:///{tmp_path}/{{}}.db", 6, 1, 6)
-    _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (0, "")
-    assert len(list(tmp_path.glob("*.db"))) == 6
 
 
 def test_a_locked_database_is_unavailable_after_a_bounded_wait(

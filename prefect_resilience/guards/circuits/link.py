@@ -223,7 +223,6 @@ class CircuitNews:
             names = frozenset(self._followers)
         if names == self.heard:
             return
-        watch.follow([self._prefix + name for name in names])
         added, self.heard = names - self.heard, names
         for name in added:
             self._tell(name, None)

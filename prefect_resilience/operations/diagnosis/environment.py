@@ -45,8 +45,7 @@ def of_redis(facts: RedisFacts, where: str, *, ledger: bool) -> Iterator[Diagnos
         yield finding("store.policy", policy, "note", policy=facts.policy, loses="circuits that are open")
     # Lost circuits are learned again from new calls.
     if ledger and (loss := _loss_at_restart(facts)):
-        prefix = "it has no append-only file, and " if facts.appendonly is False else ""
-        yield finding(f"store.{loss}", f"{where} (persistence)", known=prefix)
+        yield finding(f"store.{loss}", f"{where} (persistence)")
 
 
 def _loss_at_restart(facts: RedisFacts) -> str | None:
@@ -54,22 +53,15 @@ def _loss_at_restart(facts: RedisFacts) -> str | None:
     if facts.appendonly:
         lossy = facts.appendfsync in ("no", "everysec")
         return f"appendfsync-{facts.appendfsync}" if lossy else None
-    saves = facts.snapshots or (facts.snapshots is None and facts.saved)
-    if facts.appendonly is None or (facts.snapshots is None and not saves):
-        return "persistence-unknown"
-    return "snapshots" if saves else "no-persistence"
+    return "persistence-unknown" if facts.appendonly is None else "no-append-only-file"
 
 
 def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[DiagnosisFinding]:
     """Problems of a PostgreSQL server, or a pooler in front of it, that may lose data."""
     if facts.in_recovery:
         yield finding("store.postgresql-replica", f"{where} (replica)")
-    # In a pooler's transaction mode, sessions share server processes.
-    first, second = set(facts.first), set(facts.second)
-    if len(first) > 1 or len(second) > 1 or first & second:
+    if facts.pooler:
         yield finding("store.pooler", f"{where} (pooler)")
-    elif facts.announced not in first:
-        yield finding("store.pooler-unclear", f"{where} (pooler)")
     level, more = ("wrong", ", and an effect that was done may be repeated") if ledger else ("note", "")
     for name, value in (("synchronous_commit", facts.synchronous_commit), ("fsync", facts.fsync)):
         if value == "off":

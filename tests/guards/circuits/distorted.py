@@ -6,7 +6,6 @@ import heapq
 import itertools
 import random
 import time
-from collections.abc import Collection
 from typing import Any, Literal, cast
 
 from prefect_resilience.stores import open_store
@@ -55,9 +54,6 @@ class DistortedWatch:
         while self._waiting and self._waiting[0][0] <= now:
             heard.append(heapq.heappop(self._waiting)[2])
         return heard
-
-    def follow(self, keys: Collection[str]) -> None:
-        self._watch.follow(keys)
 
     def close(self) -> None:
         self._watch.close()
