@@ -97,11 +97,6 @@ def declare(name: str, policy: CircuitPolicy, store: StoreReference, apart: bool
     return circuit
 
 
-def circuits_used() -> bool:
-    """Whether this process has circuits."""
-    return bool(_state.circuits)
-
-
 def circuit_in_use(name: str, store: StoreReference) -> Circuit | None:
     """The circuit of this name if a breaker of this process uses it, else None."""
     link = link_to(store)

@@ -31,8 +31,6 @@ from prefect_resilience.errors.classify.shapes import state_error
 from prefect_resilience.errors.context import attached_context
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.guards.circuits.registry import circuits_used
-from prefect_resilience.tasks.edge.circuits_table import keeper
 from prefect_resilience.tasks.edge.seams import on_task_run_state
 from prefect_resilience.tasks.edge.telling import Telling, write_artifact
 from prefect_resilience.tasks.summaries.markdown import hint_markdown
@@ -136,8 +134,6 @@ class EndOfRun(Telling):
     def leave(self) -> None:
         run = self.flow_run
         send_totals(ended=run.id)
-        if circuits_used():
-            keeper.look()
         if self.ending.dead_letter:
             self._letter()
         if not self.ending.summary and not (self.ending.hint and self.badly):

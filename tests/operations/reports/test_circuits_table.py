@@ -10,10 +10,10 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 
-from prefect_resilience import CircuitBreaker, resilient_flow, resilient_task
+from prefect_resilience import CircuitBreaker, resilient_task
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations import show_circuits
-from prefect_resilience.tasks.edge import circuits_table, ending
+from prefect_resilience.tasks.edge import circuits_table
 from prefect_resilience.tasks.edge.circuits_table import CircuitsTableWriter, markdown_of
 
 # They count what all of a server has.
@@ -91,43 +91,6 @@ def test_a_change_inside_a_run_writes_it(until, monkeypatch):
     artifact = until(lambda: (found := latest()) and name in found["data"] and found)
     assert f"`{name}` | **open**" in artifact["data"]
     assert SECRET not in artifact["data"]
-
-
-def test_a_change_at_the_end_of_a_run_is_written_after_it(until, monkeypatch):
-    monkeypatch.setattr(circuits_table, "keeper", CircuitsTableWriter())
-    monkeypatch.setattr(circuits_table, "SOON", 1.0)
-    name = f"late-{uuid4().hex[:6]}"
-    fails(CircuitBreaker(name, failure_threshold=1, open_for=60))
-    assert until(lambda: (found := latest()) and name in found["data"])
-
-
-def test_the_end_of_a_run_writes_it_when_it_does_not_hold_any_more(until, monkeypatch):
-    monkeypatch.setattr(circuits_table, "SOON", 0.0)
-    monkeypatch.setattr(circuits_table, "EVERY", 0.0)
-    keeper = CircuitsTableWriter()
-    monkeypatch.setattr(ending, "keeper", keeper)
-    name = f"quiet-{uuid4().hex[:6]}"
-
-    @resilient_task(retry=None, circuit=CircuitBreaker(name))
-    def work():
-        return 1
-
-    @resilient_flow
-    def scenario():
-        work()
-
-    scenario()
-    artifact = until(lambda: (found := latest()) and name in found["data"] and found)
-    assert f"`{name}` | closed" in artifact["data"], "a circuit that never moved is in it"
-
-    def again():
-        scenario()
-        keeper._thread.join(30)
-        return latest()["latest_id"]
-
-    assert again() == artifact["latest_id"], "it says the same, and was written a moment ago"
-    monkeypatch.setattr(circuits_table, "FRESH", 0.0)
-    assert again() != artifact["latest_id"]
 
 
 def test_it_says_how_old_it_is_and_uses_no_letter_that_a_font_may_lack():

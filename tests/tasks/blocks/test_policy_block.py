@@ -14,7 +14,7 @@ from prefect.utilities.schema_tools.validation import preprocess_schema, validat
 from pydantic import BaseModel, ValidationError
 
 import prefect_resilience
-from prefect_resilience import Backoff, CircuitBreaker, CircuitPolicy, Retry, Timeout
+from prefect_resilience import Backoff, CircuitPolicy, Retry, Timeout
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 from prefect_resilience.tasks.edge.blocks.live import read_policy
@@ -43,7 +43,7 @@ EVERYTHING = {
         "probe_calls": 2,
     },
     "timeout": 20.0,
-    "fallback": ["small_model", "my_team.answers:from_archive"],
+    "fallback": ["small_model", "archive"],
 }
 
 
@@ -83,8 +83,7 @@ def test_saved_again_it_says_nothing_of_what_it_said_before():
         ({"retry": Retry(attempts=4)}, {"retry": {"attempts": 4}}),
         ({"retry": {"max_retries": 2}}, {"retry": {"attempts": 3}}),
         ({"circuit": "orders"}, {"circuit": {"name": "orders"}}),
-        ({"circuit": CircuitPolicy(open_for=5, window=50)}, {"circuit": {"open_for": 5.0, "window": "50"}}),
-        ({"timeout": Timeout(3)}, {"timeout": 3.0}),
+        ({"circuit": {"open_for": 5, "window": 50}}, {"circuit": {"open_for": 5.0, "window": "50"}}),
         ({"fallback": "small_model"}, {"fallback": ["small_model"]}),
         ({"retry": None, "circuit": None, "timeout": None, "fallback": []}, {}),
         # As a form leaves fields behind that were written once and emptied.
@@ -103,12 +102,6 @@ def test_it_reads_what_the_policies_read(written: dict[str, Any], means: dict[st
 def test_it_keeps_a_schedule_of_delays():
     (retry,) = ResiliencePolicy(retry=Retry(backoff=Backoff.schedule([1, 5]))).as_options().values()
     assert Retry(**retry).backoff == Backoff.schedule([1, 5])
-
-
-def test_it_takes_a_circuit_as_the_code_has_it():
-    policy = ResiliencePolicy(circuit=CircuitBreaker("llm:{provider}", open_for=5))
-    assert policy.as_options()["circuit"]["name"] == "llm:{provider}"
-    assert policy.as_options()["circuit"]["open_for"] == 5
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,18 @@
 """The policy blocks of the server, cached in each process and refreshed while it runs.
 
-    younger than FRESH     used
-    younger than STALE     used, and refreshed in a thread
-    older, or not known    refreshed first, waiting up to PATIENCE
-
-So a change takes effect after at most STALE seconds, and a slow API delays a task by at most PATIENCE, once
-in FRESH seconds.
+A block that was read within FRESH seconds is used. Otherwise it is read first, waiting up to PATIENCE. So a
+change takes effect after at most FRESH seconds, and a slow API delays a task by at most PATIENCE, once in
+FRESH seconds.
 """
 
 from __future__ import annotations
 
-import importlib
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from time import monotonic
-from typing import Any, Literal, cast
+from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
@@ -67,13 +61,8 @@ def with_policy(guard: Guard, policy: ResiliencePolicy) -> Guard:
             "fallback": fallbacks_by(guard.fallbacks, says.get("fallback")),
         },
     )
-    return replace(
-        guard,
-        retry=checked.retry,
-        circuit=checked.circuit,
-        timeout=checked.timeout,
-        fallbacks=checked.fallbacks,
-    )
+    changed = ("retry", "circuit", "timeout", "fallbacks")
+    return replace(guard, **{name: getattr(checked, name) for name in changed})
 
 
 def retry_by(own: Retry, says: Mapping[str, Any]) -> Retry:
@@ -124,45 +113,35 @@ def timeout_by(own: Timeout | None, seconds: float | None) -> Timeout | None:
 
 
 def fallbacks_by(own: tuple[Fallback, ...], names: list[str] | None) -> tuple[Fallback, ...]:
-    """The named fallbacks, in the block's order: the task's own, or imported by path."""
-    return own if not names else tuple(_fallback(name, own) for name in names)
+    """The task's own fallbacks that the block names, in the block's order."""
+    if not names:
+        return own
+    by_name = {step.name: step for step in own}
+    for name in names:
+        if name not in by_name:
+            hint = nearest(name, by_name) if by_name else ""
+            raise ConfigurationError(f"fallback: the task has no fallback {name!r}{hint}")
+    return tuple(by_name[name] for name in names)
 
 
-def _fallback(name: str, own: tuple[Fallback, ...]) -> Fallback:
-    for step in own:
-        if step.name == name:
-            return step
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        names = [step.name for step in own]
-        hint = nearest(name, names) if names else "; write an import path, as in my_team.answers:from_archive"
-        raise ConfigurationError(f"fallback: the task has no fallback {name!r}{hint}")
-    try:
-        target = cast("Any", importlib.import_module(module))
-        for part in attribute.split("."):
-            target = getattr(target, part)
-    except Exception as error:  # noqa: BLE001 - an import runs any code of the module
-        raise ConfigurationError(f"fallback: {name!r} cannot be imported here: {error}") from None
-    return target if isinstance(target, Fallback) else Fallback(target)
-
-
-FRESH = 10.0
-STALE = 20.0
+FRESH = 20.0
 PATIENCE = 2.0
 GUARDS_KEPT = 256
 
 Log = logging.Logger | logging.LoggerAdapter[Any]
-State = Literal["unknown", "there", "missing", "broken", "away"]
 
 
 @dataclass(frozen=True)
-class Known:
-    """The last answer of the server. `trouble` is why there is no policy, as a text for the log."""
+class BlockAnswer:
+    """An answer of the server. `trouble` is why there is no policy, as a text for the log."""
 
-    state: State = "unknown"
-    policy: ResiliencePolicy | None = field(default=None, compare=False)
-    trouble: str = f"the Prefect API has not answered within {PATIENCE:g} s"
-    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    policy: ResiliencePolicy | None = None
+    trouble: str = ""
+    is_final: bool = True
+    """Whether the server has answered, so that this replaces its last answer."""
+
+
+SILENCE = BlockAnswer(trouble=f"the Prefect API has not answered within {PATIENCE:g} s", is_final=False)
 
 
 @dataclass(eq=False)
@@ -170,14 +149,13 @@ class LivePolicy:
     """One block, as known to one process. Thread-safe."""
 
     name: str
-    latest: Known = field(default_factory=Known)
-    confirmed: float = float("-inf")
-    """When the server last answered, by `monotonic()`."""
+    latest: BlockAnswer = SILENCE
     asked_at: float = float("-inf")
+    """When the server was last asked, by `monotonic()`."""
     warned: set[str] = field(default_factory=set[str])
-    """The warnings that were already logged about `known`."""
-    guards: OrderedDict[int, tuple[Guard, Known, Guard]] = field(
-        default_factory=OrderedDict[int, tuple[Guard, Known, Guard]]
+    """The warnings that were already logged about `latest`."""
+    guards: dict[int, tuple[Guard, BlockAnswer, Guard]] = field(
+        default_factory=dict[int, tuple[Guard, BlockAnswer, Guard]]
     )
     lock: threading.Lock = field(default_factory=threading.Lock)
     answered: threading.Event | None = None
@@ -185,12 +163,9 @@ class LivePolicy:
 
     def refresh(self, now: float) -> threading.Event | None:
         """Ask the server if that is due. Returns an event to wait for if the known policy is too old."""
-        if now - self.confirmed < FRESH:
-            return None
-        stale = now - self.confirmed >= STALE
         with self.lock:
             if self.answered is not None or now - self.asked_at < FRESH:
-                return self.answered if stale and now - self.asked_at < PATIENCE else None
+                return self.answered if now - self.asked_at < PATIENCE else None
             self.asked_at = now
             answered = self.answered = threading.Event()
         try:
@@ -199,17 +174,14 @@ class LivePolicy:
         except RuntimeError:  # no thread can be started any more, or the interpreter is ending
             self.answered = None
             return None
-        return answered if stale else None
+        return answered
 
     def _ask(self, answered: threading.Event) -> None:
         try:
             answer = ask(self.name)
             with self.lock:
-                if answer.state != "away":
-                    self.confirmed = monotonic()
                 # While the API is unavailable, its last answer stays in use.
-                is_news = answer.state != "away" or self.latest.state in ("unknown", "away")
-                if answer != self.latest and is_news:
+                if answer != self.latest and (answer.is_final or not self.latest.is_final):
                     self.latest, self.warned = answer, set()
         finally:
             self.answered = None
@@ -230,9 +202,9 @@ class LivePolicy:
             current = own
             self._warn(log, str(error))
         with self.lock:
+            if len(self.guards) >= GUARDS_KEPT:
+                self.guards.clear()
             self.guards[id(own)] = (own, latest, current)
-            while len(self.guards) > GUARDS_KEPT:
-                self.guards.popitem(last=False)
         return current
 
     def _warn(self, log: Log, trouble: str) -> None:
@@ -248,20 +220,18 @@ class LivePolicy:
         )
 
 
-def ask(name: str) -> Known:
+def ask(name: str) -> BlockAnswer:
     """The server's current answer about the block. Never raises."""
     try:
         with get_client(sync_client=True) as client:
             document = client.read_block_document_by_name(name, SLUG)
+        return BlockAnswer(read_policy(document.data))
     except ObjectNotFound:
-        return Known("missing", None, f"block {SLUG}/{name} not found: create it in the UI, or with save()")
-    except Exception as error:  # noqa: BLE001 - an API is unavailable in many ways
-        return Known("away", None, f"the Prefect API is unavailable: {error!r}")
-    data: dict[str, Any] = document.data
-    try:
-        return Known("there", read_policy(data), "", data)
+        return BlockAnswer(trouble=f"block {SLUG}/{name} not found: create it in the UI, or with save()")
     except ConfigurationError as error:
-        return Known("broken", None, f"the block is invalid: {error}", data)
+        return BlockAnswer(trouble=f"the block is invalid: {error}")
+    except Exception as error:  # noqa: BLE001 - an API is unavailable in many ways
+        return BlockAnswer(trouble=f"the Prefect API is unavailable: {error!r}", is_final=False)
 
 
 _policies: dict[tuple[str | None, str], LivePolicy] = {}

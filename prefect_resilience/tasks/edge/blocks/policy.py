@@ -15,11 +15,9 @@ from pydantic.config import JsonDict
 
 from prefect_resilience.base.policy import nearest, snake_case
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.circuits.breaker import CircuitBreaker
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.retries.policy import Retry
-from prefect_resilience.guards.timeouts.timeout import Timeout
 from prefect_resilience.tasks.edge.task_options import MOST_RETRIES_BY_POLICY
 
 SLUG = "resilience-policy"
@@ -107,11 +105,11 @@ class RetryFields(Fields):
         """Convert other spellings to these fields. Raises ValueError where `Retry` does."""
         if data is None or isinstance(data, RetryFields):
             return data or {}
-        options: Any = data
-        if isinstance(data, Mapping):
-            options = _without_nothing(cast("Mapping[str, Any]", data))
+        is_form = isinstance(data, Mapping)
         try:
-            policy = options if isinstance(options, Retry) else Retry.model_validate(options)
+            policy = Retry.model_validate(
+                _without_nothing(cast("Mapping[str, Any]", data)) if is_form else data
+            )
         except ConfigurationError as error:
             raise ValueError(str(error)) from None
         return policy.model_dump(mode="json", exclude_unset=True)
@@ -154,10 +152,6 @@ class CircuitFields(Fields):
     def _read(cls, data: Any) -> Any:
         if data is None:
             return {}
-        if isinstance(data, CircuitBreaker):
-            return {"name": data.name, **_options(data.policy)}
-        if isinstance(data, CircuitPolicy):
-            return _options(data)
         if isinstance(data, str):
             return {"name": data}
         if not isinstance(data, Mapping):
@@ -169,10 +163,10 @@ class CircuitFields(Fields):
             if snake_case(option) not in CircuitPolicy.model_fields and option != "timeout":
                 accepted = ["name", *CircuitPolicy.model_fields]
                 raise ValueError(f"a circuit has no option {option!r}{nearest(option, accepted)}")
-        return {
-            **({"name": options["name"]} if "name" in options else {}),
-            **_options(CircuitPolicy(**policy)),
-        }
+        checked = CircuitPolicy(**policy).model_dump(mode="json", exclude_unset=True)
+        if "window" in checked:
+            checked["window"] = str(checked["window"])
+        return {**checked, "name": options["name"]} if "name" in options else checked
 
 
 class ResiliencePolicy(Block):
@@ -185,8 +179,7 @@ class ResiliencePolicy(Block):
         retry: Options of `Retry`: attempts, backoff (delays in seconds), max_elapsed, retry_on, give_up_on.
         circuit: Options of `CircuitPolicy`, and the circuit's name. Needs a name if the code has no circuit.
         timeout: Seconds that one attempt may take.
-        fallback: The fallbacks, in order: names among the task's own `fallback=`, or import paths such as
-            my_team.answers:from_archive. Empty: the code's own.
+        fallback: The names of fallbacks among the task's own `fallback=`, in order. Empty: all of them.
 
     Example:
         >>> block_id = ResiliencePolicy(retry={"attempts": 5}).save("llm-default", overwrite=True)
@@ -209,8 +202,7 @@ class ResiliencePolicy(Block):
     )
     timeout: float | None = optional("The longest time that one attempt may take, in seconds.", gt=0)
     fallback: list[Annotated[str, Field(min_length=1)]] | None = optional(
-        "The fallbacks, in order: names among the task's own, or import paths such as "
-        "my_team.answers:from_archive."
+        "The names of fallbacks among the task's own, in order."
     )
 
     @model_validator(mode="before")
@@ -222,9 +214,6 @@ class ResiliencePolicy(Block):
         for name, fields in (("retry", RetryFields), ("circuit", CircuitFields)):
             if values.get(name, ...) is None:
                 values[name] = fields()
-        timeout = values.get("timeout")
-        if isinstance(timeout, Timeout):
-            values["timeout"] = timeout.total
         if isinstance(values.get("fallback"), str):
             values["fallback"] = [values["fallback"]]
         return values
@@ -279,11 +268,6 @@ def _in_form(fields: type[Fields], policy: BaseModel) -> dict[str, Any]:
     """The options of a policy for which the form has a field."""
     values = policy.model_dump(mode="json", include=set(fields.model_fields))
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _options(policy: CircuitPolicy) -> dict[str, Any]:
-    options = policy.model_dump(mode="json", exclude_unset=True)
-    return {**options, "window": str(options["window"])} if "window" in options else options
 
 
 def _without_nothing(options: Mapping[str, Any]) -> dict[str, Any]:
