@@ -157,10 +157,7 @@ def test_force_passes_a_run_that_has_not_ended(state: str, type_: str) -> None:
 
 
 AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
-    ("no effects", seen(), nothing("it has no effects")),
-    ("all done", seen(None, DONE), nothing("no effect is missing or in doubt")),
     ("completed", seen(run("Completed"), DONE), nothing("its flow run completed")),
-    ("completed without effects", seen(run("Completed")), nothing("its flow run completed")),
     ("crashed", seen(run("Crashed")), rescheduled(f"{CRASHED}; {NOTHING_SENT}")),
     ("crashed behind an effect", seen(run("Crashed"), DONE), rescheduled(f"{CRASHED}; {UP_TO_PAID}", LAST)),
     (
@@ -177,16 +174,6 @@ AUTO: list[tuple[str, BatchSnapshot, Decided]] = [
         "crashed under a name, and no deployment",
         seen(run("Crashed", deployed=False), named_after_run=False),
         advice("restart_batch", f"{CRASHED}; {NOTHING_SENT}; {NOT_KNOWN}"),
-    ),
-    (
-        "crashed under a name",
-        seen(run("Crashed"), named_after_run=False),
-        rescheduled(f"{CRASHED}; {NOTHING_SENT}"),
-    ),
-    (
-        "something missing, and no run",
-        seen(None, FAILED),
-        advice("restart_batch", f"it has no known run; {NOTHING_SENT}; {NOT_KNOWN}"),
     ),
     (
         "a half rollback",
@@ -318,34 +305,6 @@ def test_force_leaves_it_as_it_is_how_a_run_ended() -> None:
     assert hint_for(seen(None, DONE), RecoveryRequest(force=True), 0.5) is None
 
 
-EVERY_WAY = [
-    seen(),
-    seen(None, DONE, DOUBT),
-    seen(run("Crashed"), DONE),
-    seen(run("Completed"), FAILED),
-    seen(run("Failed", deployed=False), FAILED),
-]
-
-
-@pytest.mark.parametrize("stands", EVERY_WAY)
-@pytest.mark.parametrize(
-    ("asked", "decided"),
-    [
-        (RecoveryRequest("manual_only"), advice("manual_only", "manual_only was requested")),
-        (RecoveryRequest("compensate"), Decided("compensate", "compensated", "a rollback was requested")),
-        (
-            RecoveryRequest("compensate", to="paid"),
-            Decided("compensate", "compensated", "a rollback to 'paid' was requested"),
-        ),
-        (RecoveryRequest("abandon"), Decided("abandon", "abandoned", "it was abandoned")),
-    ],
-)
-def test_what_was_asked_for_is_done_however_the_batch_stands(
-    stands: BatchSnapshot, asked: RecoveryRequest, decided: Decided
-) -> None:
-    assert decide(stands, asked) == decided
-
-
 def archived(effects: int) -> BatchSnapshot:
     return replace(seen(run("Crashed")), archived=archive_in_words(effects, 500.0))
 
@@ -353,7 +312,9 @@ def archived(effects: int) -> BatchSnapshot:
 RESTART, FORCED = RecoveryRequest("restart"), RecoveryRequest(force=True)
 COMPENSATED = Decided("compensate", "compensated", "a rollback was requested")
 AFTER_TWO = seen(run("Crashed"), recovered=(2, NOW))
+TO_PAID = Decided("compensate", "compensated", "a rollback to 'paid' was requested")
 LOCAL = run("Crashed", deployed=False)
+BY_HAND = "manual_only was requested"
 
 ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
     ("crashed", seen(run("Crashed"), DONE), RecoveryRequest("restart_batch"), rescheduled(REQUESTED)),
@@ -424,6 +385,11 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
             (RecoveryRequest("compensate"), COMPENSATED),
         )
     ),
+    # what was asked for is done however the batch stands
+    ("a person", seen(None, DONE, DOUBT), RecoveryRequest("manual_only"), advice("manual_only", BY_HAND)),
+    ("rolled back", seen(run("Completed"), FAILED), RecoveryRequest("compensate"), COMPENSATED),
+    ("rolled back to", seen(LOCAL, FAILED), RecoveryRequest("compensate", to="paid"), TO_PAID),
+    ("given up", seen(), RecoveryRequest("abandon"), Decided("abandon", "abandoned", "it was abandoned")),
     # what is archived is not done again unasked
     ("archived", archived(1), RecoveryRequest(), Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}")),
     ("two archived", archived(2), RESTART, Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}")),

@@ -75,6 +75,18 @@ def test_answers(receiver, client, status, refused):
     assert proven(raised(CLIENTS[client], receiver.url)) is refused
 
 
+def chained(error: Exception, cause: Exception | None = None, context: Exception | None = None) -> Exception:
+    error.__cause__, error.__context__ = cause, context
+    return error
+
+
+def answered(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://x", content=b"{}")
+    return httpx.HTTPStatusError(
+        str(status), request=request, response=httpx.Response(status, request=request)
+    )
+
+
 class Refused(grpc.RpcError):
     def __init__(self, code):
         self._code = code
@@ -102,6 +114,9 @@ class Refused(grpc.RpcError):
         smtplib.SMTPDataError(554, b"spam"),
         smtplib.SMTPAuthenticationError(535, b"no"),
         ExceptionGroup("both", [httpx.ConnectError("a"), NotSent("b")]),
+        ExceptionGroup("both", [answered(404), answered(429)]),
+        chained(RuntimeError("a cause that is named"), cause=httpx.ConnectError("refused")),
+        chained(RuntimeError("mail"), cause=chained(OSError(), cause=ConnectionRefusedError())),
     ],
     ids=repr,
 )
@@ -131,29 +146,18 @@ def test_it_never_took_effect(error):
         ExceptionGroup("one of them", [httpx.ConnectError("a"), httpx.ReadTimeout("b")]),
         ExceptionGroup("one of them", [httpx.ConnectError("a"), KeyError("b")]),
         aiohttp.ServerDisconnectedError(),
+        # A group is classified as one of its members is, which says nothing of the others.
+        *(ExceptionGroup("one", [answered(status), KeyError("b")]) for status in (404, 429)),
+        ExceptionGroup("one", [KeyError("b"), ExceptionGroup("in", [answered(404)])]),
+        # A call before that was cut off outweighs the proof.
+        chained(httpx.ConnectError("the second time"), context=httpx.ReadTimeout("the first")),
+        chained(httpx.ConnectError("then"), context=answered(500)),
+        chained(RateLimitedError("m", 1, 1, 1), context=httpx.ReadTimeout("before")),
     ],
     ids=repr,
 )
 def test_it_proves_nothing(error):
     assert not proven(error)
-
-
-def chained(error: Exception, cause: Exception | None = None, context: Exception | None = None) -> Exception:
-    error.__cause__, error.__context__ = cause, context
-    return error
-
-
-def test_a_cause_that_was_named_proves_it():
-    assert proven(chained(RuntimeError("mail"), cause=httpx.ConnectError("refused")))
-    assert proven(chained(RuntimeError("mail"), cause=chained(OSError(), cause=ConnectionRefusedError())))
-
-
-def test_a_call_before_that_was_cut_off_outweighs_the_proof():
-    assert not proven(chained(httpx.ConnectError("the second time"), context=httpx.ReadTimeout("the first")))
-    request = httpx.Request("POST", "http://x")
-    failed = httpx.HTTPStatusError("500", request=request, response=httpx.Response(500, request=request))
-    assert not proven(chained(httpx.ConnectError("then"), context=failed))
-    assert not proven(chained(RateLimitedError("m", 1, 1, 1), context=httpx.ReadTimeout("before")))
 
 
 def test_chains_that_bite_their_tail_and_long_ones():
@@ -213,21 +217,6 @@ def test_whose_word_counts_in_a_group():
     assert says_not_sent(ExceptionGroup("all", [NotSent("a"), ExceptionGroup("in", [NotSent("b")])]))
     assert not says_not_sent(ExceptionGroup("one", [NotSent("a"), ValueError("b")]))
     assert not says_not_sent(NotRecorded("an effect inside"))
-
-
-def answered(status: int) -> httpx.HTTPStatusError:
-    request = httpx.Request("POST", "http://x", content=b"{}")
-    return httpx.HTTPStatusError(
-        str(status), request=request, response=httpx.Response(status, request=request)
-    )
-
-
-def test_each_member_of_a_group_speaks_for_itself():
-    """A group is classified as one of its members is, which says nothing of the others."""
-    assert proven(ExceptionGroup("both", [answered(404), answered(429)]))
-    for status in (404, 429):
-        assert not proven(ExceptionGroup("one", [answered(status), KeyError("b")]))
-        assert not proven(ExceptionGroup("one", [KeyError("b"), ExceptionGroup("in", [answered(status)])]))
 
 
 def test_what_would_have_spared_the_doubt():

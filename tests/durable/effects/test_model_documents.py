@@ -73,6 +73,15 @@ DONE_NOW = DONE | {"settled_at": 20.0}
 OWNER_GONE = INTENDED | {"state": "unknown", "settled_at": 20.0, "error": OWNER_DIED}
 
 
+def of_generation(document: dict[str, Any], generation: int) -> dict[str, Any]:
+    return document | {"generation": generation}
+
+
+def of_old(document: dict[str, Any]) -> dict[str, Any]:
+    """A document from before there were generations."""
+    return {key: value for key, value in document.items() if key != "generation"}
+
+
 def ended_now(state: str, error: Any = None, **more: Any) -> dict[str, Any]:
     return INTENDED | {"state": state, "error": error, "settled_at": 20.0, **more}
 
@@ -118,12 +127,16 @@ OTHER_TASK = Asker("run-b", (("f", 2),), RECIPE | {"task": "post"}, ("post",))
 
 NO_ID_NOW = DONE_NOW | {"external_id": None}
 VERIFIED = DONE_NOW | {"verified_by": "verify"}
+DENIAL = Verified("c1", NotDone(), by="carla")
 CARLA_SAYS_SO = Verified("c1", Done(PACKED), by="carla")
 SAID_BY_CARLA = NO_ID_NOW | {"verified_by": "carla"}
 DENIED_BY_CARLA = ended_now("failed", OLD_ERROR, verified_by="carla")
 ASKED = UNKNOWN | {"asked": DONE_FIRST["asked"]}
 SAME_ASKS = Verified("c1", Done(PACKED, "m7"), asker=SAME_PASS)
 ASKED_DONE = VERIFIED | {"asked": DONE_FIRST["asked"]}
+
+THIRD, FOURTH = of_generation(SENT_AGAIN, 3), of_generation(SENT_AGAIN, 4)
+THIRD_UNKNOWN, THIRD_DENIED = of_generation(UNKNOWN, 3), of_generation(DENIED_BY_CARLA, 3)
 
 CASES: list[tuple[str, Any, Event, Any, Any]] = [
     # how things stand
@@ -204,12 +217,17 @@ CASES: list[tuple[str, Any, Event, Any, Any]] = [
     ("answered without a document", None, Verified("c1", NotDone()), None, UNKNOWN_BEFORE),
     ("answered: done", UNKNOWN, Verified("c1", Done(PACKED, "m7")), VERIFIED, REPLAYED),
     ("answered by a person: done", UNKNOWN, CARLA_SAYS_SO, SAID_BY_CARLA, AlreadyDone(PACKED, None)),
-    ("answered: not done", UNKNOWN, Verified("c1", NotDone(), by="carla"), DENIED_BY_CARLA, Send(1)),
+    ("answered: not done", UNKNOWN, DENIAL, DENIED_BY_CARLA, Send(1)),
     ("answered for another claim", UNKNOWN, Verified("c9", NotDone()), UNKNOWN, Ask("c1", OLD_ERROR, 1)),
     ("answered while it is sent", INTENDED, Verified("c1", Done(PACKED)), INTENDED, InProgress()),
     ("answered when done", DONE, Verified("c1", NotDone()), DONE, REPLAYED),
     ("answered when failed", FAILED, Verified("c1", Done(PACKED)), FAILED, Send(1)),
     ("answered while it is undone", COMPENSATING, Verified("c1", NotDone()), COMPENSATING, InProgress()),
+    ("intended anew when undone again", of_generation(COMPENSATED, 3), ben(), FOURTH, Send(4)),
+    ("intended again in its generation", of_generation(FAILED, 3), ben(), THIRD, Send(3)),
+    ("intended again without one", of_old(FAILED), ben(), SENT_AGAIN, Send(1)),
+    ("looked at in its generation", THIRD_UNKNOWN, LookUp(True), THIRD_UNKNOWN, Ask("c1", OLD_ERROR, 3)),
+    ("answered in its generation", THIRD_UNKNOWN, DENIAL, THIRD_DENIED, Send(3)),
     ("answered when undone", COMPENSATED, Verified("c1", Done(PACKED)), COMPENSATED, Send(2)),
 ]
 
@@ -222,22 +240,6 @@ def test_what_an_event_makes_of_an_effect(before: Any, event: Event, after: Any,
     assert decide(before, event, 20.0) == (after, told)
 
 
-def test_what_an_intention_is_unless_said_otherwise() -> None:
-    document, _ = decide(None, Intend("o", "c", False), 1.0)
-    assert document is not None
-    assert set(document) == set(INTENDED) - {"key", "task", "task_run_id"}
-    assert document["kind"] == "external"
-
-
-def of_generation(document: dict[str, Any], generation: int) -> dict[str, Any]:
-    return document | {"generation": generation}
-
-
-def of_old(document: dict[str, Any]) -> dict[str, Any]:
-    """A document from before there were generations."""
-    return {key: value for key, value in document.items() if key != "generation"}
-
-
 def test_a_generation_begins_when_what_was_done_is_undone() -> None:
     assert generation_of(None) == 1
     for document in (INTENDED, DONE, FAILED, UNKNOWN, COMPENSATING):
@@ -245,27 +247,3 @@ def test_a_generation_begins_when_what_was_done_is_undone() -> None:
         assert generation_of(of_old(document)) == 1
     assert [generation_of(of_generation(COMPENSATED, number)) for number in (1, 2, 5)] == [2, 3, 6]
     assert generation_of(of_old(COMPENSATED)) == 2
-
-
-@pytest.mark.parametrize("event", [LookUp(False), ben()])
-def test_the_generation_goes_with_the_effect(event: Event) -> None:
-    assert decide(of_generation(FAILED, 3), event, 20.0)[1] == Send(3)
-    assert decide(of_generation(COMPENSATED, 3), event, 20.0)[1] == Send(4)
-    assert decide(of_generation(UNKNOWN, 3), event, 20.0)[1] == Ask("c1", OLD_ERROR, 3)
-    assert decide(of_generation(INTENDED, 3), event, 20.0)[1] == Ask("c1", OWNER_DIED, 3)
-
-
-def test_a_new_intention_is_recorded_with_its_generation() -> None:
-    for before, generation in (
-        (of_generation(FAILED, 3), 3),
-        (of_generation(COMPENSATED, 3), 4),
-        (of_old(FAILED), 1),
-        (of_old(COMPENSATED), 2),
-    ):
-        assert decide(before, ben(), 20.0) == (of_generation(SENT_AGAIN, generation), Send(generation))
-
-
-def test_an_answer_keeps_the_generation() -> None:
-    document, told = decide(of_generation(UNKNOWN, 3), Verified("c1", NotDone()), 20.0)
-    assert document is not None
-    assert (document["generation"], told) == (3, Send(3))

@@ -19,17 +19,20 @@ import pathlib
 import pty
 import shutil
 import signal
+import smtplib
 import socket
 import sqlite3
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import shared_memory
 from typing import Any
 
+import aiohttp
 import grpc
 import httpx
 import psycopg
@@ -207,6 +210,39 @@ def test_another_request_contradicts_the_promise(receiver):
     why = outcome(receiver, send, one_request=True)
     assert "(socket.connect)" in why
     assert "one_request" not in why
+
+
+async def posted_by_aiohttp(url: str) -> None:
+    async with aiohttp.ClientSession() as session:
+        await session.post(url)
+
+
+def mailed(url: str) -> None:
+    with suppress(smtplib.SMTPException, OSError):
+        smtplib.SMTP("127.0.0.1", int(url.split(":")[2].split("/")[0]), timeout=0.2)
+
+
+def datagram_sent(_: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as opened:
+        opened.sendto(b"x", ("127.0.0.1", 9))
+
+
+OTHER_CLIENTS: dict[str, Callable[[str], Any]] = {
+    "urllib": lambda url: urllib.request.urlopen(url, b"{}").close(),
+    "requests": requests.post,
+    "aiohttp": lambda url: asyncio.run(posted_by_aiohttp(url)),
+    "smtplib": mailed,
+    "a datagram": datagram_sent,
+}
+
+
+@pytest.mark.parametrize("send_other", OTHER_CLIENTS.values(), ids=OTHER_CLIENTS)
+def test_a_request_of_another_client(send_other, receiver):
+    def send() -> None:
+        send_other(f"{receiver.url}/other")
+        receiver.post()
+
+    assert "did not see all traffic (socket." in outcome(receiver, send)
 
 
 # What cannot be meant.

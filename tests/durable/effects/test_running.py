@@ -27,75 +27,9 @@ class Late:
 
     def __init__(self) -> None:
         self.heard: list[CallOutcome] = []
-        self.threads: list[threading.Thread] = []
 
     def __call__(self, outcome: CallOutcome) -> None:
         self.heard.append(outcome)
-        self.threads.append(threading.current_thread())
-
-
-def test_a_call_that_fails():
-    running, late = RunningCall(), Late()
-
-    def fail():
-        raise KeyError("no")
-
-    with pytest.raises(KeyError):
-        running.watched(fail, isasync=False)()
-    assert running.entered
-    assert running.returned is None
-    assert not running.leave(late)
-    assert late.heard == []
-
-
-async def test_a_coroutine_that_was_cancelled_has_ended():
-    began, running = asyncio.Event(), RunningCall()
-
-    async def wait():
-        began.set()
-        await asyncio.Event().wait()
-
-    task = asyncio.create_task(running.watched(wait, isasync=True)())
-    await began.wait()
-    assert running.leave(Late()), "until then it runs"
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert running.returned is None
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_thread_that_was_left_at_its_deadline(fails):
-    running, late = RunningCall(), Late()
-    began, go = threading.Event(), threading.Event()
-
-    def call():
-        began.set()
-        assert go.wait(20)
-        if fails:
-            raise KeyError("after all")
-        return "sent"
-
-    thread = threading.Thread(target=lambda: _quiet(running.watched(call, isasync=False)))
-    thread.start()
-    assert began.wait(20)
-    assert running.leave(late)
-    assert late.heard == []
-    go.set()
-    thread.join(20)
-    assert late.threads == [thread]
-    (outcome,) = late.heard
-    assert outcome.returned is not fails
-    assert outcome.value == (None if fails else "sent")
-    assert isinstance(outcome.error, KeyError) is fails
-    assert not running.leave(late), "it has ended"
-
-
-def _quiet(call):
-    try:
-        call()
-    except KeyError:
-        return
 
 
 @pytest.mark.parametrize("isasync", [False, True])
