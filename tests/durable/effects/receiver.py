@@ -46,8 +46,8 @@ class Receiver:
     """What arrives is done and counted, then answered by a script, and for ever by the last line of it.
 
     A line is a status (below 400 and from 500 on the message was taken, else it was refused), "cut" (taken,
-    and the connection ends without an answer), "silence" (taken, and nothing is said until the end), or a
-    function that is called with the key and returns one of these.
+    and the connection ends without an answer), or a function that is called with the
+    key and returns one of these.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,6 @@ class Receiver:
         self.taken: Counter[str] = Counter()
         self.calls: list[str] = []
         self._lock = threading.Lock()
-        self._closed = threading.Event()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -95,8 +94,6 @@ class Receiver:
         if not isinstance(line, int) or not 400 <= line < 500:
             with self._lock:
                 self.taken[key] += 1
-        if line == "silence":
-            self._closed.wait(30)
         if isinstance(line, int):
             self._answer(handler, line, {"id": f"m-{key}"})
         else:
@@ -111,6 +108,5 @@ class Receiver:
         handler.wfile.write(text)
 
     def close(self) -> None:
-        self._closed.set()
         self._server.shutdown()
         self._server.server_close()

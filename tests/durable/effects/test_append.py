@@ -20,18 +20,14 @@ FEW = st.text(alphabet="ab\n", max_size=12)
 @pytest.mark.parametrize(
     ("text", "addition", "outcome", "after", "skipped"),
     [
-        ("", "hello", "appended", "hello", 0),
         ("one\n", "two\n", "appended", "one\ntwo\n", 0),
         ("one\ntwo\n", "two\n", "already_present", "one\ntwo\n", 4),
-        ("one\ntw", "two\n", "resumed", "one\ntwo\n", 2),
         ("one\ntwo", "two\n", "resumed", "one\ntwo\n", 3),
         ("one\ntwo\n\n", "two", "already_present", "one\ntwo\n\n", 3),
         ("one\r\ntwo\r\n", "two\n", "already_present", "one\r\ntwo\r\n", 4),
         ("x\r\n- a\r", "- a\r\n- b", "resumed", "x\r\n- a\r\n- b", 4),
-        ("a\r", "\nb", "appended", "a\r\nb", 0),
         ("héllo 👩‍👩", "👩‍👩‍👧 wave", "resumed", "héllo 👩‍👩‍👧 wave", 3),
         ("anything", "", "already_present", "anything", 0),
-        ("a  ", "   ", "resumed", "a   ", 2),
         ("cat", "table", "resumed", "catable", 1),
     ],
 )
@@ -61,8 +57,6 @@ SENTENCE = "On Monday we sent her the contract, and she signed it."
         ("Met Ada. " + SENTENCE, SENTENCE, "already_present", "Met Ada. " + SENTENCE),
         ("one\ntwo", "two\n\n", "resumed", "one\ntwo\n\n"),
         ("one\ntwo\n", "two\n\n", "resumed", "one\ntwo\n\n"),
-        ("one\ntwo \n", "two\n\n", "already_present", "one\ntwo \n"),
-        ("one\r\ntwo", "two\r\n", "resumed", "one\r\ntwo\r\n"),
         ("a  ", "   ", "appended", "a     "),
         # The overlap stands earlier in the text, so that it may well stand here by itself.
         (LINE + LINE, LINE + "and then", "appended", LINE + LINE + LINE + "and then"),
@@ -114,17 +108,6 @@ def test_twice_is_once(shortest, text, addition):
     again = append_once(once.text, addition, shortest=shortest)
     assert again.text == once.text
     assert again.outcome == "already_present"
-
-
-@settings(deadline=None)
-@given(text=TEXTS | FEW, addition=TEXTS | FEW, data=st.data())
-def test_cut_off_anywhere_it_comes_to_the_same(text, addition, data):
-    """As long as the text does not end by chance as the addition begins."""
-    assume(append_once(text, addition, shortest=1).outcome == "appended")
-    cut = data.draw(st.integers(0, len(addition)))
-    resumed = append_once(text + addition[:cut], addition, shortest=1)
-    assert resumed.text == text + addition
-    assert resumed.skipped == cut
 
 
 def test_the_text_it_was_taken_from_is_kept():

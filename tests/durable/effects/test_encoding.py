@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 import threading
 from collections import Counter, OrderedDict
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cached_property
@@ -77,9 +75,6 @@ class Name(str): ...
 class Count(int): ...
 
 
-class Ratio(float): ...
-
-
 class NamelessZone(tzinfo): ...
 
 
@@ -89,17 +84,11 @@ class Items(list): ...
 class Headers(dict): ...
 
 
-class Couple(tuple): ...
-
-
 class Group(frozenset): ...
 
 
 class Slotted(bytes):
     pass
-
-
-class Day(date): ...
 
 
 class Order(BaseModel):
@@ -198,22 +187,17 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
         (Items([1]), with_state(Items([1]), owner="ann")),
         (with_state(Items([1]), owner="ann"), with_state(Items([1]), owner="bob")),
         (with_state(Headers(a=1), sent=1), with_state(Headers(a=1), sent=2)),
-        (with_state(Couple((1, 2)), of=1), with_state(Couple((1, 2)), of=2)),
         (with_state(Group({1}), of=1), with_state(Group({1}), of=2)),
         (with_state(Name("a"), lang="en"), with_state(Name("a"), lang="de")),
         (with_state(Count(1), unit="kg"), with_state(Count(1), unit="g")),
-        (with_state(Ratio(1.5), unit="kg"), with_state(Ratio(1.5), unit="g")),
         (with_state(Slotted(b"a"), of=1), with_state(Slotted(b"a"), of=2)),
-        (with_state(Day(2026, 1, 1), of=1), with_state(Day(2026, 1, 1), of=2)),
         (Shouted("a"), Shouted("b")),
         (Order.of("eu"), Order.of("us")),
         (Parcel(1.0, "a"), Parcel(1.0, "b")),
         (Parcel(1.0), with_state(Parcel(1.0), _carrier="dhl")),
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
-        (OrderedDict(b=1, a=2, c=3), OrderedDict(c=3, b=1, a=2)),
         ([{"deep": OrderedDict(b=2, a=1)}], [{"deep": OrderedDict(a=1, b=2)}]),
         (10**5000, 10**5000 + 1),
-        (Count(10**5000), Count(10**5000 + 1)),
         (Decimal("1.0"), Decimal("1.00")),
     ],
     ids=short,
@@ -267,17 +251,11 @@ def test_encodings_of_version_0_2_stay(value, text):
         (17, "17"),
         (17, 17.0),
         (17, Decimal("17.00")),
-        (-17, "-17.0"),
-        (1.5, "1.5"),
         (1.5, Decimal("1.50")),
-        (Decimal("10.50"), "10.50"),
         (Decimal("10.00"), "10.00"),
         (-0.0, 0),
-        (Decimal("-0.00"), 0),
         (1e-7, Decimal("0.0000001")),
-        (1e300, str(10**300)),
         (Decimal("1.234567890123456789012345678901234567890"), "1.23456789012345678901234567890123456789"),
-        (0.1, "0.10"),
         ([1, "2"], ("1", 2)),
         (Pair(1, 2), [1, 2]),
         (Address(street="x", tags={"b", "a"}), {"tags": ["a", "b"], "street": "x"}),
@@ -285,13 +263,9 @@ def test_encodings_of_version_0_2_stay(value, text):
         (Point(1.0), MappingProxyType({"x": "1", "where": None})),
         ({1: "a"}, {"1": "a"}),
         (Colour.RED, "red"),
-        (Level.LOW, "1"),
         (b"red", "red"),
         (bytearray(b"red"), b"red"),
-        (UUID(int=1), str(UUID(int=1))),
         (PurePosixPath("/a"), "/a"),
-        (date(2026, 11, 1), "2026-11-01"),
-        (Name("a"), "a"),
         # As in 0.2, so that an effect of the other version is found and not sent again.
         (datetime(2026, 10, 25, 2, 30), datetime(2026, 10, 25, 2, 30, fold=1)),
         (Items([1]), with_state(Items([1]), owner="ann")),
@@ -329,28 +303,6 @@ def test_what_has_no_value(encode, value, says):
 def test_the_fields_beyond_a_model_s_own_count():
     assert typed_text(Open(street="x", more=1)) != typed_text(Open(street="x", more=2))
     assert loose_text(Open(street="x", more=1)) == loose_text({"street": "x", "more": "1"})
-
-
-def test_a_function_has_one_name_however_its_file_was_loaded(tmp_path):
-    """A recovery may load a script that was started by hand."""
-    file = tmp_path / "jobs.py"
-    file.write_text("def step(): ...\nclass Kind: ...\n")
-    texts = set()
-    for name in ("jobs", "__main__", "__prefect_loader_0123456789abcdef__"):
-        spec = importlib.util.spec_from_file_location(name, file)
-        module = importlib.util.module_from_spec(spec)
-        there = sys.modules.get(name)
-        sys.modules[name] = module
-        try:
-            spec.loader.exec_module(module)
-            texts.add((typed_text([module.step, module.Kind]), loose_text([module.step, module.Kind])))
-        finally:
-            if there is None:
-                del sys.modules[name]
-            else:
-                sys.modules[name] = there
-    assert len(texts) == 1
-    assert "jobs.step" in texts.pop()[0]
 
 
 class Token(BaseModel):

@@ -9,7 +9,7 @@ from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, resilient_task
 from prefect_resilience.effects import Effect, batch, batch_status, rollback, settle
-from prefect_resilience.errors.exceptions import EffectBusy, ResultNotKept
+from prefect_resilience.errors.exceptions import ResultNotKept
 from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver
 
@@ -82,24 +82,6 @@ def test_mistakes(shared: str, receiver: Receiver, post: Any) -> None:
         settle("b", "plain", "undone", result=1)
     with pytest.raises(ConfigurationError, match="unknown answer"):
         settle("b", "plain", "keep")  # type: ignore[arg-type]
-
-
-def test_while_somebody_is_at_it(shared: str, receiver: Receiver) -> None:
-    orders(1)
-    seen: list[Exception] = []
-
-    def while_undone(key: str) -> int:
-        if key.startswith("compensate"):
-            try:
-                settle("b", "order:1", "kept")
-            except EffectBusy as error:
-                seen.append(error)
-        return 200
-
-    receiver.says(while_undone)
-    assert rollback("b").complete
-    assert len(seen) == 1
-    assert saga_parts.states("b") == {"order:1": "compensated"}
 
 
 def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypatch: Any) -> None:

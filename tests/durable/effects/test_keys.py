@@ -172,10 +172,3 @@ def test_a_secret_counts_by_a_keyed_hash(secret, template):
         effect, "shop.send", {"token": secret("hunter2")}, "b", hasher=lambda text: "0" * 64
     )
     assert elsewhere.key != one
-
-
-def test_long_task_names_and_scopes():
-    long = key(Effect(scope="a scope"), {"n": 1}, task="shop." + "send" * 100)
-    assert len(long) <= 200 + 65
-    assert long.startswith("a%20scope:shop.send")
-    assert " " not in long

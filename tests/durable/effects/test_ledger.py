@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import sqlite3
 import threading
 import time
 from functools import partial
@@ -17,8 +16,10 @@ from prefect_resilience.base import places
 from prefect_resilience.durable.effects import ledger, owner
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of, remedy
 from prefect_resilience.durable.effects.model import AlreadyDone, FailedCall, InProgress, Send, Succeeded
-from prefect_resilience.effects import Effect, batch, batch_status
+from prefect_resilience.effects import Effect, NotDone, batch
+from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.stores import MemoryStore
+from tests.durable.effects.test_effects_in_runs import abandoned
 from tests.prefect_runs import until
 
 PLACE = place_of("b", "k")
@@ -277,12 +278,9 @@ def test_a_forked_child_owns_nothing(store):
 
 
 @pytest.mark.api
-@pytest.mark.parametrize("fails", ["look", "intend", "verified"])
+@pytest.mark.parametrize("fails", ["look", "intend", "verified", "report_patiently"])
 @pytest.mark.parametrize("kind", ["external", "conditional"])
 def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
-    from prefect_resilience.effects import NotDone
-    from tests.durable.effects.test_effects_in_runs import abandoned
-
     calls = []
 
     # With a circuit it is looked at before it is intended.
@@ -305,38 +303,12 @@ def test_a_store_that_goes_away_at_any_step(kind, fails, monkeypatch):
     abandoned("b", "1")
     monkeypatch.setattr(Ledger, fails, away)
     if kind == "external":
-        with pytest.raises(StoreUnavailable, match="nothing was sent"):
+        was_sent = fails == "report_patiently"
+        with pytest.raises(InDoubt if was_sent else StoreUnavailable):
             scenario()
-        assert calls == []
+        assert calls == [1] * was_sent
     else:
         assert scenario() == 1
-
-
-@pytest.mark.api
-def test_a_report_that_fails_once_is_made_in_the_background(monkeypatch):
-    report = Ledger.report
-    failed = threading.Event()
-
-    def once(self, place, event):
-        if not failed.is_set():
-            failed.set()
-            raise StoreUnavailable("for a moment")
-        return report(self, place, event)
-
-    monkeypatch.setattr(Ledger, "report", once)
-
-    @resilient_task(effect=Effect(key="{order}", one_request=True), retry=None)
-    def send(order):
-        raise ConnectionRefusedError
-
-    @flow
-    def scenario():
-        with batch("b"):
-            send(1)
-
-    with pytest.raises(ConnectionRefusedError):
-        scenario()
-    until(lambda: batch_status("b").effects[0].state == "failed")
 
 
 def test_an_effect_with_nothing_before_its_call_takes_two_steps_and_no_question():
@@ -388,35 +360,3 @@ def test_whoever_is_first_after_both_have_looked():
     state = scenario(None)
     assert (state.name, state.result()) == ("Replayed", "theirs")
     assert calls == []
-
-
-def lock(url: str) -> sqlite3.Connection:
-    """Nobody else can write from now on."""
-    connection = sqlite3.connect(url.removeprefix("sqlite:///").partition("?")[0], isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-    return connection
-
-
-@pytest.mark.api
-def test_what_is_not_external_is_handed_on_all_the_same(tmp_path, monkeypatch):
-    url = f"sqlite:///{tmp_path}/effects.db?timeout=0.05"
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-    monkeypatch.setattr(ledger, "RECORD_FOR", 0.1)
-    held = []
-
-    @resilient_task(effect=Effect(kind="conditional", key="{order}"))
-    def compute(order):
-        # Whoever lets go of a connection lets go of its lock.
-        held.append(lock(url))
-        return order
-
-    @flow
-    def scenario():
-        return compute(1)
-
-    try:
-        assert scenario() == 1
-        assert len(held) == 1
-    finally:
-        for connection in held:
-            connection.close()

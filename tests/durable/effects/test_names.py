@@ -81,14 +81,6 @@ def test_one_name_however_a_script_was_loaded(folder):
         assert task_name(got("Shop").Desk.refund) == "clone_jobs.Shop.Desk.refund"
 
 
-def test_one_name_however_a_module_of_a_package_was_loaded(folder):
-    file = folder / "clone_shop" / "billing" / "orders.py"
-    for got in ways(file, "clone_shop.billing.orders"):
-        assert source_of(got("send")) == CodeSource(
-            "clone_shop.billing.orders.send", "clone_shop.billing.orders", str(file)
-        )
-
-
 def test_what_has_no_file():
     assert task_name(print) == "print" or task_name(print) == "builtins.print"
 

@@ -29,7 +29,7 @@ from prefect_resilience.durable.effects.opening import (
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.durable.effects.recipes import Continues, Suspect, compared, source_of
 from prefect_resilience.errors.exceptions import NotRecorded
-from prefect_resilience.stores import MemoryStore, base, open_store
+from prefect_resilience.stores import MemoryStore, base
 
 FLOW = ("f", "bills")
 FIRST, SECOND, THIRD = (("f", 1),), (("f", 2),), (("f", 3),)
@@ -53,12 +53,10 @@ class Marks:
         return self.runs
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def ledger(request, tmp_path, monkeypatch) -> Ledger:
+@pytest.fixture
+def ledger(monkeypatch) -> Ledger:
     monkeypatch.setattr(owner, "TICK_SECONDS", 0.01)
-    url = "memory://opening" if request.param == "memory" else f"sqlite:///{tmp_path}/ledger.db"
-    store = MemoryStore(url) if request.param == "memory" else open_store(url)
-    return Ledger(store)
+    return Ledger(MemoryStore("memory://opening"))
 
 
 @pytest.fixture(autouse=True)
@@ -195,18 +193,6 @@ def test_the_first_pass_makes_the_document_and_the_mark(ledger):
     assert again.earlier
     restarted()
     assert opened(ledger, THIRD, marks).earlier
-
-
-def test_a_ledger_that_was_emptied(ledger):
-    marks = Marks(begins=True)
-    did(ledger, opened(ledger, marks=marks))
-    forget(ledger, place_of("b", "k"), batch_place("b"))
-    marks.begins = False
-    with pytest.raises(
-        NotRecorded, match=r"nothing was sent: .* does not have the batch; .*batches reopen b"
-    ):
-        opened(ledger, SECOND, marks)
-    assert document(ledger) is None
 
 
 @pytest.mark.parametrize("same_process", [False, True])

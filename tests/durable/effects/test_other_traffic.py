@@ -331,13 +331,12 @@ def test_a_folder_that_is_temporary_is_not_enough(receiver):
     folder.rmdir()
 
 
-@pytest.mark.parametrize("kind", ["file", "rotating", "datagram", "socket", "late"])
+@pytest.mark.parametrize("kind", ["rotating", "datagram", "socket", "late"])
 def test_a_log_handler_that_writes(kind, receiver, tmp_path):
     heard = socket.create_server(("127.0.0.1", 0))
     port = heard.getsockname()[1]
     log = tmp_path / "log.txt"
     handlers: dict[str, Callable[[], logging.Handler]] = {
-        "file": lambda: logging.FileHandler(log),
         "late": lambda: logging.FileHandler(log, delay=True),
         "rotating": lambda: logging.handlers.RotatingFileHandler(log, maxBytes=1, backupCount=2),
         "datagram": lambda: logging.handlers.DatagramHandler("127.0.0.1", port),

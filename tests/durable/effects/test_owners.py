@@ -92,7 +92,7 @@ def pay_here(folder: Path, max_wait: float = 30.0) -> tuple[object, list[str]]:
             return error, asked
 
 
-@pytest.mark.parametrize("how", ["is stopped", "holds the GIL", "loses its store"])
+@pytest.mark.parametrize("how", ["is stopped", "loses its store"])
 def test_an_owner_of_this_machine_is_not_gone_while_its_process_lives(start, tmp_path, how):
     sender = start(how)
     outcome, asked = pay_here(tmp_path, max_wait=LAPSED)
@@ -134,20 +134,6 @@ def test_elsewhere_nothing_is_asked_before_the_quiet_time_is_over(start, tmp_pat
     sender.signal(signal.SIGCONT)
     assert "settled elsewhere while this process was suspended" in sender.ended()
     assert sender.sent == [str(os.getpid())]
-
-
-def test_an_owner_elsewhere_that_comes_back_in_time_goes_on(start, tmp_path, shared):
-    sender = start("is stopped elsewhere, asks for its key")
-    until(lambda: open_store(shared).load(owner.PREFIX + owner_of(shared)) is None)
-    sender.signal(signal.SIGCONT)
-    assert sender.ended() == str(sender.process.pid)
-    assert pay_here(tmp_path) == (sender.process.pid, [])
-
-
-def owner_of(url: str) -> str:
-    found = open_store(url).load(place_of("b", "pay:7"))
-    assert found is not None
-    return found.value["owner"]
 
 
 def test_a_person_ends_an_owner_that_hangs(start, tmp_path, shared):

@@ -209,16 +209,6 @@ def test_each_task_run_belongs_to_the_pass_in_which_it_was_made(named, at, count
         assert not 1 <= count <= len(found) or of.number == count
 
 
-@settings(deadline=None)
-@given(ANY)
-def test_the_numbers_that_task_runs_carry_are_known_where_the_api_counted_the_same(named):
-    found = passes_of(states(*named))
-    again = passes_of(states(*named), run_count=len(found))
-    assert {one.count for one in found} <= {None}
-    assert [one.count for one in again] == [one.number for one in again]
-    assert {one.count for one in passes_of(states(*named), run_count=len(found) + 1)} <= {None}
-
-
 # -- which task runs a killed process left behind
 
 

@@ -153,27 +153,6 @@ def test_down_to_the_end_of_another_batch(shared):
     assert parts.states("earlier") == {"order:2": "done"}
 
 
-def test_a_batch_that_goes_on_has_no_end(shared):
-    slow = Slow()
-
-    @flow
-    def run() -> Any:
-        with batch("going-on"):
-            future = slow.begin()
-        try:
-            rollback("long", "going-on")
-        finally:
-            slow.go_on.set()
-            future.wait()
-
-    in_batch("long", parts.send, 1)
-    with pytest.raises(
-        ConfigurationError, match="'going-on' is still in progress: it has no end to roll back to"
-    ):
-        run()
-    assert parts.states("long") == {"order:1": "done"}
-
-
 # -- what compensations are, and what they get
 
 

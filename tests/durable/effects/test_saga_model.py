@@ -20,10 +20,7 @@ from prefect_resilience.durable.effects.model import (
 )
 from prefect_resilience.durable.sagas import undo
 from prefect_resilience.durable.sagas.compensations import (
-    Compensation,
-    NotUndone,
     RollbackReport,
-    in_words,
     not_undone,
 )
 from prefect_resilience.durable.sagas.undo import plan_rollback
@@ -76,22 +73,6 @@ def test_what_a_person_says_of_one_that_could_not_be_undone():
 # -- which, and in which order
 
 
-def test_what_a_rollback_left_behind_is_finished_wherever_it_stands():
-    found = [effect("begun", "compensating", 1.0), effect("done", at=3.0), effect("gone", "compensated", 4.0)]
-    todo = undo.to_undo(found, 2.0)
-    assert (keys(todo.effects), keys(todo.already)) == (["done", "begun"], ["gone"])
-
-
-def test_open_questions_count_from_when_they_arose():
-    found = [
-        effect("a", "intended", 3.0, settled_at=None),
-        effect("b", "unknown", 3.0),
-        effect("c", "failed", 3.0),
-    ]
-    assert keys(undo.to_undo(found, 2.0).unsettled) == ["a", "b"]
-    assert undo.to_undo(found, 3.0).unsettled == ()
-
-
 def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
     effects = [
         effect("a", at=1.0),
@@ -114,46 +95,7 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
     assert plan_rollback("b", "to", undo.to_undo(effects, 6.0)) == RollbackReport("b", "to")
 
 
-def test_what_a_report_says() -> None:
-    def one(key: str, why: str = "") -> Compensation:
-        return Compensation(key, None, None, None, 1, why)
-
-    report = RollbackReport(
-        "b",
-        None,
-        (one("now"),),
-        (one("before"),),
-        (one("f", "it raised"),),
-        (one("d", "?"),),
-        (one("s", "none"),),
-    )
-    assert not_undone(report) == (
-        NotUndone("f", "failed", "it raised"),
-        NotUndone("d", "in_doubt", "?"),
-        NotUndone("s", "skipped", "none"),
-    )
-    assert in_words(report) == (
-        "compensated: 'before', 'now'; not compensated: 'f' (it raised), 'd' (?), 's' (none)"
-    )
-    assert not report.complete
-    assert RollbackReport("b", None, skipped=(one("s"),)).complete
-
-
 # -- one effect
-
-
-def test_a_compensation_that_did_nothing_and_one_that_nobody_knows_of():
-    fenced = undo.fenced(effect("k"), "r1", "me")
-    back = undo.ended(fenced, 3.0, "done", ERROR)
-    assert undo.can_be_undone(back)
-    assert back["state"] == "done"
-    assert back["compensation"]["error"] == ERROR
-    assert undo.fenced(back, "r2", "me")["compensation"]["error"] is None
-    stuck = undo.ended(fenced, 3.0, "compensating", ERROR)
-    assert stuck["state"] == "compensating"
-    assert stuck["compensation"]["owner"] is None
-    assert undo.fenced(stuck, "r2", "me")["compensation"]["error"] == ERROR
-    assert "HTTP: 503" in decide(stuck, LookUp(False), 4.0)[1].why
 
 
 # -- savepoints, and who rolls back
@@ -176,15 +118,6 @@ def test_one_rollback_at_a_time():
     assert (taken["rollback"]["claim"], since(taken)) == ("r2", None)
     assert undo.end(taken, "r1", {}) is taken  # it was taken over: not its to end
     assert undo.end(None, "r1", {}) is None
-
-
-def test_an_unknown_savepoint_is_refused():
-    saga = undo.mark(None, "b", "one", False, 1.0)
-    assert undo.mark(saga, "b", "one", False, 2.0) is saga
-    with pytest.raises(ConfigurationError, match="no savepoint 'won'; did you mean 'one'"):
-        undo.begin(saga, "b", "r", "me", False, "won", 2.0)
-    with pytest.raises(ConfigurationError, match="no savepoint 'won'; it has no savepoints"):
-        undo.begin(None, "b", "r", "me", False, "won", 2.0)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,7 +19,6 @@ from prefect_resilience import (
     Done,
     Effect,
     EffectKeyReused,
-    Fallback,
     InDoubt,
     NotDone,
     NotSent,
@@ -67,9 +63,6 @@ class Account:
         self.id = "a"
 
 
-class Tagged(list): ...
-
-
 class Colours(Enum):
     ALL = ["red"]  # noqa: RUF012
 
@@ -77,17 +70,13 @@ class Colours(Enum):
 CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dict": (lambda: {"id": 1}, lambda it: it.update(status="charged")),
     "list": (lambda: [1, 2, 3, 4, 5, 6], list.pop),
-    "nested": (lambda: {"order": [{"id": 1}]}, lambda it: it["order"][0].update(id=2)),
     "set": (lambda: {1, 2, 3}, set.pop),
     "bytearray": (lambda: bytearray(b"ab"), lambda it: it.append(1)),
     "model": (Order, lambda it: it.lines.append(2)),
     "private": (Order, lambda it: setattr(it, "_seen", it._seen + 1)),
     "dataclass": (Parcel, lambda it: setattr(it, "weight", it.weight + 1)),
     "ordered": (lambda: OrderedDict(a=1, b=2, c=3), lambda it: it.move_to_end("a")),
-    "subclass": (lambda: Tagged([1]), lambda it: setattr(it, "owner", "bob")),
-    "tuple": (lambda: ([1], 2), lambda it: it[0].append(1)),
     "enum": (lambda: Colours.ALL, lambda it: it.value.append("blue")),
-    "enum inside": (lambda: (Colours.ALL,), lambda it: it[0].value.append("green")),
 }
 
 
@@ -240,27 +229,12 @@ def test_a_key_that_is_another_each_time_is_refused():
     assert SENT == []
 
 
-def changed_by_a_fallback() -> tuple[Any, list[Any]]:
-    def answer(it: Any) -> str:
-        it.id += "!"
-        return "instead"
-
-    return {"fallback": Fallback(answer, when=InDoubt)}, ["instead"] * 3
-
-
 def changed_by_verify() -> tuple[Any, list[Any]]:
     def verify(key: str, it: Any) -> Done:
         it.id += "!"
         return Done("verified")
 
     return {"effect": Effect(key="charge:{it.id}", verify=verify)}, ["verified"] * 3
-
-
-def changed_by_a_rule() -> tuple[Any, list[Any]]:
-    def rule(error: Any) -> None:
-        ACCOUNTS[-1].id += "!"
-
-    return {"classify": rule}, [InDoubt] * 3
 
 
 def changed_by_a_check() -> tuple[Any, list[Any]]:
@@ -274,9 +248,7 @@ def changed_by_a_check() -> tuple[Any, list[Any]]:
 ACCOUNTS: list[Account] = []
 
 
-@pytest.mark.parametrize(
-    "by", [changed_by_a_fallback, changed_by_verify, changed_by_a_rule, changed_by_a_check]
-)
+@pytest.mark.parametrize("by", [changed_by_verify, changed_by_a_check])
 def test_an_argument_that_other_code_of_the_call_changes(by):
     options, ends = by()
     ACCOUNTS.append(Account())
@@ -310,7 +282,6 @@ def mark(it: dict) -> None:
 
 
 CHARGE, SHIP = keyed("charge", mark), keyed("ship")
-KEYED = keyed("charge", mark, key="charge:{it[0][id]}")
 COUNTED = keyed("count", lambda number, seen: seen.append(number))
 
 
@@ -318,12 +289,8 @@ COUNTED = keyed("count", lambda number, seen: seen.append(number))
     ("program", "sent"),
     [
         (lambda order: [CHARGE(order), SHIP(order)], 2),
-        (lambda order: [KEYED(order), SHIP(order)], 2),
-        (lambda order: [CHARGE(order), SHIP([order])], 2),
         (lambda order: [CHARGE(order), SHIP({"of": (order,)})], 2),
-        (lambda order: [CHARGE(order), SHIP(order["lines"])], 2),
         (lambda order: [CHARGE(order), SHIP(dict(order))], 2),
-        (lambda order: [SHIP(order), CHARGE(order)], 2),
         (lambda order: [COUNTED(number, order["lines"]) for number in range(3)], 3),
     ],
 )
@@ -357,17 +324,6 @@ def test_the_alias_is_written_before_the_outcome(monkeypatch):
     assert states[0] == ["intended"]
 
 
-def test_another_process_knows_the_alias(store):
-    order = {"id": 1}
-    passes(charging(CHANGES["dict"][1]), order, number=1)
-    code = (
-        "from tests.durable.effects.test_taken_once import *\n"
-        f"print(passes(charging(CHANGES['dict'][1]), {order!r}), len(SENT))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[0] == "['charged', 'charged', 'charged'] 0"
-
-
 def test_pruning_removes_aliases():
     passes(charging(list.pop), [1, 2])
     assert len(aliases()) == 1
@@ -393,30 +349,6 @@ def test_a_call_that_outlives_its_attempt():
     assert passes(charge, order) == ["charged"] * 3
     assert len(SENT) == 1
     assert len(aliases()) == 2
-
-
-def test_a_coroutine_that_is_cancelled():
-    async def cancelled(order: dict) -> None:
-        begun = asyncio.Event()
-
-        @resilient(effect=Effect(scope="charge"), retry=None)
-        async def charge(it: dict) -> str:
-            it["status"] = "charged"
-            SENT.append(it)
-            begun.set()
-            await asyncio.sleep(60)
-            return "charged"
-
-        with batch("b"):
-            running = asyncio.create_task(charge(order))
-            await begun.wait()
-            running.cancel()
-            await asyncio.wait([running])
-        with batch("b"), pytest.raises(InDoubt):
-            await charge(order)
-
-    asyncio.run(cancelled({"id": 1}))
-    assert len(SENT) == 1
 
 
 def test_an_effect_of_another_version_is_in_doubt_where_its_key_differs():
