@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 import unicodedata
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime
 from decimal import Decimal
-from enum import Enum, IntEnum
-from fractions import Fraction
-from pathlib import Path, PurePosixPath
+from enum import Enum
+from pathlib import Path
 from types import ModuleType
 from typing import Any
-from uuid import UUID
 
-from pydantic import BaseModel, SecretBytes, SecretStr
+from pydantic import BaseModel, SecretStr
 
 from prefect_resilience import resilient_task
 from prefect_resilience.effects import Effect
@@ -38,10 +35,6 @@ class Shade(Enum):
     RED = "red"
 
 
-class Level(IntEnum):
-    LOW = 1
-
-
 class Guest(BaseModel):
     name: str
 
@@ -54,68 +47,29 @@ class Party(BaseModel):
     who: Any
 
 
-@dataclasses.dataclass
-class Point:
-    x: int
-
-
-@dataclasses.dataclass
-class Size:
-    x: int
-
-
 Pair = namedtuple("Pair", "x y")
 
-ID = UUID("00000000-0000-0000-0000-00000000002a")
 LONG = "x" * 5_000
 
 VALUES: dict[str, tuple[Any, Any]] = {
     "two secrets": (SecretStr("hunter2"), SecretStr("letmein")),
-    "two secret bytes": (SecretBytes(b"hunter2"), SecretBytes(b"letmein")),
     "a secret and its stars": (SecretStr("hunter2"), "**********"),
-    "two models with equal fields": (Guest(name="Ada"), Host(name="Ada")),
-    "a model and its dict": (Guest(name="Ada"), {"name": "Ada"}),
     "nested models": (Party(who=Guest(name="Ada")), Party(who=Host(name="Ada"))),
-    "a nested model and its dict": (Party(who=Guest(name="Ada")), Party(who={"name": "Ada"})),
-    "two dataclasses with equal fields": (Point(1), Size(1)),
-    "bytes and their hex": (b"\x00\xff", "00ff"),
     "bytes and their text": (b"abc", "abc"),
     "a list and a tuple": ([1, 2], (1, 2)),
     "a tuple and a named tuple": ((1, 2), Pair(1, 2)),
-    "a set and a list": ({1, 2}, [1, 2]),
     "None and its name": (None, "None"),
-    "None and null": (None, "null"),
     "True and 1": (True, 1),
     "1 and its text": (1, "1"),
-    "1 and 1.0": (1, 1.0),
-    "True and its name": (True, "True"),
-    "0.0 and -0.0": (0.0, -0.0),
-    "False and 0": (False, 0),
-    "False and an empty text": (False, ""),
-    "None and an empty list": (None, []),
     "2**53 and 2**53 + 1": (2.0**53, 2**53 + 1),
     "a dict with 1 and one with its text": ({1: "a"}, {"1": "a"}),
-    "a dict with None and one with null": ({None: "a"}, {"null": "a"}),
-    "a date and its text": (date(2026, 11, 1), "2026-11-01"),
     "a date and its midnight": (date(2026, 11, 1), datetime(2026, 11, 1)),
-    "a datetime with and without a zone": (datetime(2026, 11, 1), datetime(2026, 11, 1, tzinfo=UTC)),
-    "a time and its text": (time(12), "12:00:00"),
-    "a timedelta and its seconds": (timedelta(seconds=60), 60),
-    "a decimal and a float": (Decimal("1.5"), 1.5),
-    "a decimal and its text": (Decimal("1.5"), "1.5"),
     "two decimals of one value": (Decimal("1.5"), Decimal("1.50")),
-    "a fraction and its text": (Fraction(1, 2), "1/2"),
-    "an enum and its value": (Colour.RED, "red"),
     "two enums with equal values": (Colour.RED, Shade.RED),
-    "an IntEnum and its value": (Level.LOW, 1),
-    "a path and its text": (PurePosixPath("/a"), "/a"),
-    "a UUID and its text": (ID, str(ID)),
     "long texts that end differently": (LONG + "a", LONG + "b"),
     "two forms of one letter": (unicodedata.normalize("NFC", "é"), unicodedata.normalize("NFD", "é")),
     "a space and its escape": ("a b", "a%20b"),
-    "a text with and without a space": ("a", "a "),
     "a slash and its escape": ("a/b", "a%2Fb"),
-    "a letter and its escape": ("é", "%C3%A9"),
 }
 
 
@@ -152,16 +106,6 @@ def pay_rounded(amount: float) -> None:
 @resilient_task(effect=Effect(key="invite:{guest.name}"), retry=None)
 def invite(guest: Any) -> None:
     SENT.append(guest)
-
-
-@resilient_task(effect="external", retry=None)
-def send_all(*values: Any, **more: Any) -> None:
-    SENT.append((values, more))
-
-
-@resilient_task(effect="external", retry=None)
-def send_named(first: str = "", second: str = "") -> None:
-    SENT.append((first, second))
 
 
 # -- pairs of tasks. Each gives its calls; what is wrong with them may be told when they are decorated.
@@ -206,17 +150,6 @@ def closures_of_a_factory() -> list[Call]:
     return [(sender("welcome"), ("ada",)), (sender("goodbye"), ("ada",))]
 
 
-def defaults_of_a_factory() -> list[Call]:
-    def sender(template: str) -> Any:
-        @resilient_task(effect="external", retry=None)
-        def send_it(to: str, template: str = template) -> None:
-            SENT.append((template, to))
-
-        return send_it
-
-    return [(sender("welcome"), ("ada",)), (sender("goodbye"), ("ada",))]
-
-
 def functions_of_one_name() -> list[Call]:
     """Two functions that stand one after the other under the same name."""
 
@@ -231,12 +164,6 @@ def functions_of_one_name() -> list[Call]:
         SENT.append(("second", to))
 
     return [(first, ("ada",)), (send_it, ("ada",))]
-
-
-def lambdas() -> list[Call]:
-    decorate = resilient_task(effect="external", retry=None)
-    pair = decorate(lambda to: SENT.append(("a", to))), decorate(lambda to: SENT.append(("b", to)))
-    return [(task, ("ada",)) for task in pair]
 
 
 def copies_of_other_names() -> list[Call]:
@@ -301,24 +228,14 @@ def on_the_path(folder: Path) -> Iterator[None]:
 
 TASKS: dict[str, Callable[[], list[Call]]] = {
     "a template with the separator": lambda: [(send_separated, ("x:y", "z")), (send_separated, ("x", "y:z"))],
-    "a template with the escaped separator": lambda: [
-        (send_separated, ("x:y", "z")),
-        (send_separated, ("x%3Ay", "z")),
-    ],
     "a template with a tilde": lambda: [(send_with_tilde, ("x~y", "z")), (send_with_tilde, ("x", "y~z"))],
     "adjacent fields": lambda: [(send_adjacent, ("xy", "z")), (send_adjacent, ("x", "yz"))],
-    "an adjacent empty field": lambda: [(send_adjacent, ("", "x")), (send_adjacent, ("x", ""))],
     "a field that is rounded": lambda: [(pay_rounded, (1.4,)), (pay_rounded, (1.3,))],
     "a field of two objects": lambda: [(invite, (Guest(name="Ada"),)), (invite, (Host(name="Ada"),))],
-    "one argument and two": lambda: [(send_all, ("a", "b")), (send_all, (["a", "b"],))],
-    "first or second of two": lambda: [(send_named, ("x", "")), (send_named, ("", "x"))],
-    "two tasks with the same values": lambda: [(send, ("ada",)), (send_by_template, ("ada",))],
     "three tasks with one template": one_template_for_three,
     "a literal key and a template": a_literal_and_a_template,
     "closures of a factory": closures_of_a_factory,
-    "defaults of a factory": defaults_of_a_factory,
     "two functions of one name": functions_of_one_name,
-    "lambdas": lambdas,
 }
 
 IN_RUNS: dict[str, Callable[[], list[Call]]] = {
@@ -327,9 +244,3 @@ IN_RUNS: dict[str, Callable[[], list[Call]]] = {
     "methods of two objects with a key": methods_of_two_objects_with_a_key,
 }
 """Those that need a real run."""
-
-
-def append(value: Any) -> int:
-    """How many have been sent with this one."""
-    SENT.append(value)
-    return len(SENT)

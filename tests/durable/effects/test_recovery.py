@@ -17,13 +17,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Completed, Crashed, Failed, Running
 
 from prefect_resilience import Backoff, ConfigurationError, resilient_task
-from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects
+from prefect_resilience.durable.batches.audit import KEPT, Audit, archived_effects, archived_saga
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.batches.edge.known import unknown
-from prefect_resilience.durable.effects.ledger import Ledger, open_ledger, place_of
+from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Intend, Succeeded, decide
 from prefect_resilience.durable.effects.model import FailedCall as NotDone_
+from prefect_resilience.durable.sagas.undo import SAGAS, SagaLog
 from prefect_resilience.effects import (
     Effect,
     RecoveryPolicy,
@@ -497,13 +498,6 @@ def test_abandon_archives_before_it_clears():
     assert list_batches(archived=True) == []
 
 
-def test_a_batch_without_effects_that_was_abandoned_is_in_the_archive(deployed):
-    run_id = deployed(Crashed())
-    assert abandon(run_id).action == "abandoned"
-    [listed] = list_batches(archived=True)
-    assert (listed.batch_id, listed.total, listed.open) == (run_id, 0, False)
-
-
 @pytest.mark.requirement("004.24")
 def test_prune_archives_what_is_old():
     store = Clocked(f"memory://{uuid4().hex}")
@@ -526,6 +520,61 @@ def test_prune_archives_what_is_old():
     assert prune(timedelta(days=1), store=store) == []
     with pytest.raises(ConfigurationError, match="before now"):
         prune(timedelta(days=-1), store=store)
+
+
+LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+def sagas(store):
+    return [key for key, _ in scan_all(store, SAGAS)]
+
+
+def test_a_rollback_with_one_that_is_given_up_and_the_archive():
+    undone.clear()
+    store = open_ledger().store
+    with batch("trip"):
+        book("flight")
+        savepoint("booked")
+        book("hotel")
+        book("car")
+    settle("trip", "hotel", "kept", by="ada")
+    report = rollback("trip", to="booked")
+    assert [one.key for one in report.compensated] == ["car"]
+    assert rollback("trip").complete
+    assert undone == ["car", "flight"]
+    states = {one.key: one.state for one in batch_status("trip").effects if one.compensates is None}
+    assert states == {"flight": "compensated", "hotel": "done", "car": "compensated"}
+    # Pruned, nothing of it is left but the archive and the audit log.
+    assert prune(timedelta(days=1)) == []
+    assert [one.batch_id for one in prune(LATER, dry_run=True)] == ["trip"]
+    assert sagas(store)
+    assert [one.batch_id for one in prune(LATER, by="ada")] == ["trip"]
+    assert list_batches() == []
+    assert [*scan_all(store, PREFIX), *sagas(store)] == []
+    assert len(archived_effects(open_ledger(), "trip")) == 5
+    kept = archived_saga(open_ledger(), "trip")
+    assert kept is not None
+    assert (kept["by"], kept["saga"]["last"]["skipped"]) == ("ada", 1)
+    assert [one.outcome for one in batch_status("trip").audit] == ["settled", "pruned"]
+
+
+@pytest.mark.requirement("004.24")
+def test_what_prune_leaves_alone():
+    store = open_ledger().store
+    with batch("cut-off"):
+        book("flight")
+    log = SagaLog(open_ledger(), "cut-off")
+    log.begin("claim-of-the-dead", None)
+    log.give_up("claim-of-the-dead")
+    # A rollback that is to be finished holds its batch.
+    assert prune(LATER) == []
+    assert sagas(store) == [f"{SAGAS}cut-off"]
+    kept = store.load(f"{SAGAS}cut-off")
+    assert kept is not None
+    assert kept.expires_at is not None
+    assert rollback("cut-off").complete
+    assert [one.batch_id for one in prune(LATER)] == ["cut-off"]
+    assert sagas(store) == []
 
 
 # -- as flows
