@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from prefect import task
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Crashed, Paused, Pending, Running
 
 from prefect_resilience.durable.batches.edge import closing
@@ -21,39 +16,6 @@ from prefect_resilience.effects import recover
 from prefect_resilience.operations import close_task_runs
 
 pytestmark = pytest.mark.api
-
-PROGRAM = """
-import os, signal, time
-from prefect import flow, task
-from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
-
-
-@task(task_run_name="ask {n}")
-def ask(n):
-    time.sleep(0 if n == 0 else 600)
-
-
-@flow
-def asking():
-    mine = FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.get_id()]))
-    ask(0)
-    calls = ask.map([1, 2])
-    waiting = ask.map([3, 4], wait_for=calls)
-    until = time.monotonic() + 40
-    with get_client(sync_client=True) as client:
-        while time.monotonic() < until:
-            names = sorted(run.state_name for run in client.read_task_runs(flow_run_filter=mine) if run.state)
-            if names == ["Completed", "Pending", "Pending", "Running", "Running"]:
-                break
-            time.sleep(0.2)
-    print("FLOWRUN", flow_run.get_id(), flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-asking()
-"""
 
 
 @pytest.fixture
@@ -81,16 +43,10 @@ def state_of(client, task_run_id):
     return client.read_task_run(task_run_id).state
 
 
-def test_a_process_that_was_killed_and_its_task_runs(client, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    env = os.environ | {"PREFECT_API_URL": str(PREFECT_API_URL.value())}
-    done = subprocess.run(
-        [sys.executable, str(program)], env=env, capture_output=True, text=True, check=False
-    )
-    assert "FLOWRUN" in done.stdout, done.stderr
-    flow_run_id = UUID(done.stdout.split("FLOWRUN ")[1].split()[0])
-
+def test_the_task_runs_of_a_process_that_was_killed(client, deployed, made):
+    flow_run_id = deployed(Running())
+    left = [made(flow_run_id, state) for state in (Running(), Pending())]
+    ended = made(flow_run_id, Completed())
     assert close_left_behind(client, client.read_flow_run(flow_run_id), settles=0) == Closed(), (
         "it is Running"
     )
@@ -99,25 +55,15 @@ def test_a_process_that_was_killed_and_its_task_runs(client, tmp_path):
     assert close_left_behind(client, run, settles=3_600) == Closed(), (
         "it may have told more, which is on its way"
     )
-    assert close_left_behind(client, run, settles=0, dry_run=True) == Closed(0, 4)
-    assert close_left_behind(client, run, settles=0, within=0) == Closed(0, 4), "there was no time"
-    assert close_left_behind(client, run, settles=0) == Closed(4, 0)
-    after = client.read_task_runs(flow_run_filter=of(flow_run_id))
-    assert sorted(run.state_name for run in after) == ["Completed", *["Crashed"] * 4]
-    said = [run.state.message for run in after if run.state.is_crashed()]
-    assert all(
-        one.startswith("Unfinished after pass 1 of its flow run, which ended Crashed at") for one in said
-    )
-    assert sorted(one.split(" It was ")[1].split()[0] for one in said) == [
-        "Pending",
-        "Pending",
-        "Running",
-        "Running",
-    ]
-
-
-def of(flow_run_id):
-    return FlowRunFilter(id=FlowRunFilterId(any_=[flow_run_id]))
+    assert close_left_behind(client, run, settles=0, dry_run=True) == Closed(0, 2)
+    assert close_left_behind(client, run, settles=0, within=0) == Closed(0, 2), "there was no time"
+    assert close_left_behind(client, run, settles=0) == Closed(2, 0)
+    assert state_of(client, ended).is_completed()
+    for task_run_id, was in zip(left, ("Running", "Pending"), strict=True):
+        state = state_of(client, task_run_id)
+        assert state.is_crashed()
+        assert state.message.startswith("Unfinished after pass 1 of its flow run, which ended Crashed at")
+        assert f"It was {was}" in state.message
 
 
 def test_a_recovery_closes_what_the_crash_left(client, deployed, made, monkeypatch, crashes_settle):
