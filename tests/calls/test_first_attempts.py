@@ -15,7 +15,6 @@ from prefect_resilience.calls.edge.call_options import make_guard
 from prefect_resilience.calls.edge.local import LocalRun, call_guarded, current_call
 from prefect_resilience.calls.edge.resilient import resilient
 from prefect_resilience.calls.first import FirstAttempt
-from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
 from prefect_resilience.testing import inject
@@ -80,14 +79,6 @@ def test_each_outcome_is_counted(call: Callable[..., Any], breaker: CircuitBreak
     assert "gave up after 2 attempts" in raised.value.__notes__[0]
     assert outcomes(breaker) == (9, 3)
     assert current_call.get() is None
-
-
-def test_an_open_circuit_rejects(call: Callable[..., Any], breaker: CircuitBreaker) -> None:
-    guarded = call(lambda: 1, retry=TWICE, circuit=breaker)
-    assert guarded() == 1
-    breaker.force_open("maintenance")
-    with pytest.raises(CircuitOpenError, match="maintenance"):
-        guarded()
 
 
 def test_faults_are_injected(call: Callable[..., Any], breaker: CircuitBreaker) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 
 import pytest
 
 from prefect_resilience import (
-    Bulkhead,
-    BulkheadFullError,
     CircuitBreaker,
     CircuitOpenError,
     Fallback,
@@ -83,24 +80,3 @@ def test_a_call_that_was_not_made_is_not_given_up_after_an_attempt(
     context = error_context(caught.value)
     assert context is not None
     assert (context.attempts_made, context.rejected_calls) == (0, context.attempt)
-
-
-def test_a_full_bulkhead_is_no_attempt_either(caplog: pytest.LogCaptureFixture) -> None:
-    entered, done = threading.Event(), threading.Event()
-    limit = Bulkhead(1, max_wait=0)
-
-    @resilient(retry=None, limits=[limit])
-    def hold() -> None:
-        entered.set()
-        done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    entered.wait()
-    try:
-        with caplog.at_level(logging.INFO, logger="prefect_resilience"), pytest.raises(BulkheadFullError):
-            hold()
-    finally:
-        done.set()
-        thread.join()
-    assert "Not called: a bulkhead without a name is full" in caplog.text

@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
-import httpx
 import pytest
 
 from prefect_resilience import Bulkhead, CircuitBreaker, Retry, resilient
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.http import ResilientTransport
 from prefect_resilience.testing.stores import wait_until
 
 PATIENCE = 30.0
@@ -161,7 +159,7 @@ def test_it_goes_as_the_probe_went(
 
 
 def test_a_prober_that_died_gives_its_place_to_one_of_them(outages: Any, isasync: bool) -> None:
-    outage = outages(probe_lease=1.0)
+    outage = outages(probe_lease=0.3)
     assert Callers(outage, isasync).end() == ["made"] * CALLERS
 
 
@@ -183,14 +181,6 @@ def test_it_does_not_wait_for_longer_than_it_may(
     assert outage.breaker.snapshot().probes_in_flight == 1
 
 
-def test_an_open_circuit_rejects_at_once(isasync: bool) -> None:
-    outage = Outage(open_for=3600, open_max=3600)
-    began = time.monotonic()
-    assert Callers(outage, isasync).end() == ["rejected"] * CALLERS
-    assert time.monotonic() - began < PATIENCE
-    assert outage.calls == 0
-
-
 def test_a_command_ends_the_waiting(outages: Any, isasync: bool) -> None:
     for command, expected in (("force_open", "rejected"), ("force_closed", "made"), ("disable", "made")):
         outage = outages()
@@ -198,13 +188,6 @@ def test_a_command_ends_the_waiting(outages: Any, isasync: bool) -> None:
         wait_until(lambda outage=outage: outage.waiting == CALLERS, PATIENCE)
         getattr(outage.breaker, command)("maintenance")
         assert callers.end() == [expected] * CALLERS
-
-
-def test_a_call_of_the_breaker_itself_has_no_attempts(outages: Any) -> None:
-    with pytest.raises(CircuitOpenError) as caught:
-        outages().breaker.call(int)
-    assert caught.value.retry_in is not None
-    assert caught.value.retry_in <= 1
 
 
 def test_nothing_is_held_meanwhile(outages: Any, isasync: bool) -> None:
@@ -270,16 +253,3 @@ def test_a_generator_and_a_block_wait_too(outages: Any) -> None:
     for thread in threads:
         thread.join(PATIENCE)
     assert sorted(made) == [1, 2]
-
-
-def test_a_request_waits_too(outages: Any) -> None:
-    outage = outages()
-    inner = httpx.MockTransport(lambda _: httpx.Response(200, text=str(outage.called())))
-    client = httpx.Client(transport=ResilientTransport(circuit=outage.breaker, transport=inner))
-    answers: list[int] = []
-    thread = threading.Thread(target=lambda: answers.append(client.get("http://service.test").status_code))
-    thread.start()
-    wait_until(lambda: outage.waiting == 1, PATIENCE)
-    outage.end()
-    thread.join(PATIENCE)
-    assert answers == [200]

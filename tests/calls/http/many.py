@@ -7,9 +7,8 @@ import gc
 import multiprocessing
 import os
 import random
-import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,8 +25,6 @@ from tests.calls.http.server import Act, Seen, Server
 
 PLACES = 64
 LARGE = b"x" * 150_000
-TURNS = 5
-"""How often the places are counted, if a busy machine cannot make so many requests in an attempt's time."""
 FAULTS: list[tuple[float, Act]] = [
     (0.04, Act(503, body=b"busy")),
     (0.02, Act(503, body=LARGE)),
@@ -50,35 +47,17 @@ class Numbers:
     outcomes: Counter[str] = field(default_factory=Counter)
     latest: list[float] = field(default_factory=list)
     """Seconds from each cancellation to the end of its request."""
-    requests: int = 0
-    """As the server counted them."""
     connections_left: int = 0
     files_before: int = 0
     files_after: int = 0
-    places: int = 0
-    """Requests that were in flight together afterwards."""
     calm: bool = False
-
-    def told(self) -> str:
-        latest = [f"{seconds * 1000:.0f} ms" for seconds in sorted(self.latest)]
-        middle, last = (latest[len(latest) // 2], latest[-1]) if latest else ("-", "-")
-        return (
-            f"{self.requests:,} requests, {dict(self.outcomes)}; "
-            f"cancelled {len(latest):,}, gone after {middle} (median), {last} (most); "
-            f"files {self.files_before} -> {self.files_after}; places {self.places}"
-        )
 
 
 def serve(end: Connection) -> None:
     chance = random.Random(7)
-    server, held, waiting = Server(), defaultdict[str, threading.Event](threading.Event), Counter[str]()
+    server = Server()
 
-    def answer(seen: Seen) -> Act:
-        if seen.path.startswith("/held/"):  # answered when PLACES of them are here
-            waiting[seen.path] += 1
-            if waiting[seen.path] == PLACES:
-                held[seen.path].set()
-            return Act(hold=held[seen.path])
+    def answer(_: Seen) -> Act:
         drawn = chance.random()
         for share, act in FAULTS:
             drawn -= share
@@ -89,13 +68,13 @@ def serve(end: Connection) -> None:
     server.says(answer)
     end.send(server.url)
     while end.recv() != "end":
-        end.send((len(server.seen), server.open_connections))
+        end.send(server.open_connections)
     server.close()
 
 
 @contextmanager
 def bad_day() -> Iterator[tuple[str, Connection]]:
-    """The URL of the server, and a connection that tells its numbers when it is asked."""
+    """The URL of the server, and a connection that tells how many it has when it is asked."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=serve, args=(there,), daemon=True)
     process.start()
@@ -149,9 +128,6 @@ async def run(isasync: bool, seconds: float, many: int) -> Numbers:
         end = time.monotonic() + seconds
         await asyncio.gather(*(_call_on(isasync, client, url, end, seed, numbers) for seed in range(many)))
         numbers.calm = await _until(lambda: at_rest(client))
-        await _count_places(isasync, client, url, numbers)
-        server.send("numbers")
-        numbers.requests, _ = server.recv()
         await client.aclose() if isasync else client.close()
         await _until(lambda: files() <= numbers.files_before)
         numbers.files_after = files()
@@ -159,7 +135,7 @@ async def run(isasync: bool, seconds: float, many: int) -> Numbers:
         def none_left() -> bool:
             """Once the server has noticed the end of the connections."""
             server.send("numbers")
-            _, numbers.connections_left = server.recv()
+            numbers.connections_left = server.recv()
             return numbers.connections_left == 0
 
         await _until(none_left)
@@ -206,15 +182,3 @@ async def _aask(client: httpx.AsyncClient, url: str, chance: random.Random) -> s
                 return "left"
         await answer.aread()
         return str(answer.status_code)
-
-
-async def _count_places(isasync: bool, client: Any, url: str, numbers: Numbers) -> None:
-    for turn in range(TURNS):
-        held = f"{url}/held/{turn}"
-        posts = (
-            client.post(held) if isasync else asyncio.to_thread(client.post, held) for _ in range(PLACES)
-        )
-        answers = await asyncio.gather(*posts, return_exceptions=True)
-        numbers.places = sum(isinstance(one, httpx.Response) for one in answers)
-        if numbers.places == PLACES:
-            return

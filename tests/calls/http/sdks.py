@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anthropic
-import httpx
 import openai
 
 from flows.llm_dialects import ERROR_EVENTS, EVENTS, MESSAGES, refusal
@@ -132,8 +131,3 @@ def piece_of(event: Any) -> str:
     if hasattr(event, "choices"):
         return "".join(choice.delta.content or "" for choice in event.choices)
     return event.delta.text if event.type == "content_block_delta" else ""
-
-
-def legacy() -> Any:
-    """The library of clients that the OpenAI SDK still takes beside those of httpx2."""
-    return httpx

@@ -12,9 +12,9 @@ import cloudpickle
 import pytest
 import requests
 
-from prefect_resilience import Bulkhead, CircuitBreaker, Fallback
+from prefect_resilience import Bulkhead, CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.http import BaseURL, ResilientAdapter
+from prefect_resilience.http import ResilientAdapter
 from tests.calls.http.server import Act
 from tests.calls.http.webs import AT_ONCE
 
@@ -44,13 +44,6 @@ def test_a_file_is_sent_again_from_where_it_began(session, server, tmp_path, beg
             assert session().put(server.url, data=body).status_code == 200
         assert {one.body for one in server.seen[-3:]} == {(b"0123456789" * 10_000)[begins:]}
         assert len(server.seen[-3:]) == 3
-
-
-def test_a_file_goes_to_another_server_whole(session, server):
-    server.says(429, 429, 429, 200)
-    there = session(fallback=BaseURL(server.url))
-    assert there.put(server.url, data=io.BytesIO(b"abc")).status_code == 200
-    assert [one.body for one in server.seen] == [b"abc"] * len(server.seen)
 
 
 class Pipe(io.RawIOBase):
@@ -135,14 +128,3 @@ def test_an_error_body_that_cannot_be_unpacked_is_still_a_failure(session, serve
     with pytest.raises(requests.exceptions.ChunkedEncodingError):
         answer.content  # noqa: B018
     answer.close()
-
-
-def test_a_function_of_the_request_answers(session, server):
-    def cached(request: requests.PreparedRequest) -> requests.Response:
-        answer = requests.Response()
-        answer.status_code, answer._content = 200, (request.url or "").encode()
-        answer.request = request
-        return answer
-
-    server.says(503)
-    assert session(fallback=Fallback(cached)).get(f"{server.url}/a").content == f"{server.url}/a".encode()

@@ -41,16 +41,6 @@ def test_multipart_is_sent_again_whole(make_web, server):
     assert first.headers["content-length"] == str(len(first.body))
 
 
-@pytest.mark.parametrize("way", ["sync"])  # an async client takes no file
-def test_a_file_of_known_length_is_sent_again_whole(make_web, server, tmp_path):
-    (tmp_path / "a").write_bytes(LARGE)
-    web = make_web()
-    server.says(503, 503, 200)
-    with (tmp_path / "a").open("rb") as file:
-        assert web.post(server.url, content=file, headers=KEY).status_code == 200
-    assert [one.body for one in server.seen] == [LARGE] * 3
-
-
 def test_a_body_that_is_too_large_to_keep_is_sent_once(make_web, server, monkeypatch):
     monkeypatch.setattr("prefect_resilience.calls.edge.transports.MOST_REPLAYED", 1_000)
     web = make_web()
@@ -122,27 +112,6 @@ def test_an_error_body_of_any_size_is_whole(make_web, server, size, packed):
     assert web.calm()
 
 
-@pytest.mark.parametrize("pieces", [3, 40])
-def test_an_error_body_that_comes_in_chunks_is_whole(make_web, server, pieces):
-    web = make_web()
-    chunks = tuple(f"{number:05}".encode() * 1000 for number in range(pieces))
-    server.says(Act(500, chunks=chunks))
-    streamed = web.open("GET", server.url)
-    got: list[bytes] = []
-    web.chunks(streamed, got)
-    assert b"".join(got) == b"".join(chunks)
-    web.shut(streamed)
-    assert web.calm()
-
-
-def test_an_error_that_nobody_reads_frees_its_connection(make_web, server):
-    web = make_web()
-    server.says(Act(503, body=LARGE * 4))
-    streamed = web.open("GET", server.url)
-    web.shut(streamed)
-    assert web.calm()
-
-
 def test_the_size_that_is_read_is_bounded(make_web, server):
     """Of an endless error, the beginning is read, and the rest is the caller's."""
     web = make_web(retry=None)
@@ -192,20 +161,6 @@ def test_between_chunks_idle_counts(make_web, server):
     assert got == [b"one"]
     assert caught.value.request.url == server.url
     assert web.calm()
-
-
-def test_idle_bounds_no_answer_without_chunks(make_web, server):
-    web = make_web(timeout=Timeout(idle=0.1))
-    server.says(Act(delay=0.3, body=b"late"))
-    assert web.get(server.url).content == b"late", "the wait for headers is not a wait between chunks"
-
-
-def test_a_body_that_is_in_memory_has_no_idle(make_web):
-    web = make_web(
-        timeout=Timeout(idle=0.1),
-        transport=httpx.MockTransport(lambda request: httpx.Response(200, content=b"all")),
-    )
-    assert web.get("http://service.example/").content == b"all"
 
 
 def test_a_stream_that_is_left_half_read_frees_its_connection(make_web, server, way):

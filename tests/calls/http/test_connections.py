@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import httpx
-import pytest
 
-from prefect_resilience.calls.edge import bodies
 from prefect_resilience.http import AsyncResilientTransport
 
 
@@ -16,36 +14,6 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
     await writer.drain()
     writer.close()
-
-
-async def third_answer() -> int:
-    """The status of a request through a pool of one connection, after another request was cancelled in the
-    moment in which the pool had given it the place."""
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1))
-    ours = AsyncResilientTransport(retry=None, circuit=None, transport=inner)
-    async with server, httpx.AsyncClient(transport=ours, timeout=httpx.Timeout(5.0, pool=0.2)) as client:
-        first = await client.send(client.build_request("GET", url), stream=True)
-        second = asyncio.create_task(client.get(url))
-        await asyncio.sleep(0.05)  # it waits for the place
-        await first.aread()
-        await first.aclose()
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        return (await client.get(url)).status_code
-
-
-async def test_the_place_of_a_cancelled_request_is_given_back():
-    assert await third_answer() == 200
-
-
-async def test_httpcore_still_loses_it_without_us(monkeypatch):
-    """When this fails, httpcore has mended it: `bodies.free_places` can go."""
-    monkeypatch.setattr(bodies, "_take_leftovers", lambda pool, ended: [])
-    with pytest.raises(httpx.PoolTimeout):
-        await third_answer()
 
 
 async def lost_places(*, guarded: bool) -> int:

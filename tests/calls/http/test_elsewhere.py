@@ -38,21 +38,6 @@ def test_the_next_server_answers(make_web, server, other):
     assert web.calm()
 
 
-def test_the_next_server_has_retries_and_a_circuit_of_its_own(make_web, server, other):
-    web = make_web(fallback=[other.url])
-    server.says(503)
-    other.says(503, 200)
-    assert web.get(server.url).status_code == 200
-    assert (len(server.seen), len(other.seen)) == (3, 2)
-
-
-def test_one_after_the_other(make_web, server, other):
-    web = make_web(fallback=["http://127.0.0.1:1/", other.url], retry=None)
-    server.shut()
-    assert web.post(server.url, json={"a": 1}).status_code == 200
-    assert [one.body for one in other.seen] == [b'{"a":1}']
-
-
 def test_if_none_answers_the_first_answer_is_returned(make_web, server, other):
     web = make_web(fallback=other.url, retry=None)
     server.says(Act(503, body=b"first"))
@@ -60,13 +45,6 @@ def test_if_none_answers_the_first_answer_is_returned(make_web, server, other):
     answer = web.get(server.url)
     assert (answer.status_code, answer.content) == (503, b"first")
     assert web.calm()
-
-
-def test_a_permanent_error_of_the_next_server_is_its_answer(make_web, server, other):
-    web = make_web(fallback=other.url, retry=None)
-    server.says(503)
-    other.says(404)
-    assert web.get(server.url).status_code == 404
 
 
 @each_client
@@ -146,14 +124,6 @@ def test_what_was_refused_is_sent_elsewhere(make_web, server, other, status):
     assert (len(server.seen), len(other.seen)) == (3, 1)
 
 
-def test_a_generator_that_was_read_is_not_sent_elsewhere(make_web, server, other):
-    web = make_web(fallback=other.url)
-    server.says(503)
-    body = web.pieces([b"one ", b"two"])
-    assert web.ask("PUT", server.url, content=body).status_code == 503
-    assert other.seen == []
-
-
 def test_an_open_circuit_leads_there_at_once(make_web, server, other):
     circuit = CircuitBreaker("http:{host}", failure_threshold=2, open_for=60)
     web = make_web(fallback=other.url, circuit=circuit, retry=None)
@@ -209,20 +179,6 @@ def test_a_chain_of_providers_answers(make_web, server, other, way):
     other.says(Act(body=b"near"))
     assert web.get(f"{server.url}/a").content == b"near"
     assert other.paths == ["/a"]
-
-
-def test_a_chain_gets_nothing_that_may_have_been_taken(make_web, server):
-    asked: list[str] = []
-
-    def provider(request: httpx.Request) -> httpx.Response:
-        asked.append(request.method)
-        return httpx.Response(200)
-
-    web = make_web(fallback=ProviderChain("one", {"only": provider}))
-    server.says(Act(cut="after"))
-    with pytest.raises(httpx.HTTPError):
-        web.post(server.url, json={})
-    assert asked == []
 
 
 @pytest.mark.parametrize(

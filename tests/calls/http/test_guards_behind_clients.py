@@ -39,27 +39,6 @@ def test_each_host_has_its_circuit(make_web, server, other):
     assert web.get(other.url).status_code == 200
 
 
-@each_client
-def test_a_circuit_may_be_of_a_method_and_a_part_of_the_path(make_web, server):
-    web = make_web(circuit=breaker("{method} {host}{prefix}"), retry=None)
-    server.says(lambda seen: Act(503 if seen.path.startswith("/v1") and seen.method == "GET" else 200))
-    for _ in range(2):
-        web.get(f"{server.url}/v1/users")
-    with pytest.raises(CircuitOpenError, match="/v1"):
-        web.get(f"{server.url}/v1/orders")
-    assert web.post(f"{server.url}/v1/users").status_code == 200
-    assert web.get(f"{server.url}/v2/users").status_code == 200
-
-
-def test_retries_end_when_the_circuit_opens(make_web, server):
-    web = make_web(circuit=breaker("http:{host}"), retry=Retry(attempts=5, backoff=Backoff.none()))
-    server.says(503)
-    with pytest.raises(CircuitOpenError):
-        web.get(server.url)
-    assert len(server.seen) == 2
-    assert web.calm()
-
-
 # -- limits
 
 
@@ -153,32 +132,6 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
     assert web.get(server.url).status_code == 200
 
 
-@pytest.mark.parametrize("way", ["sync"])  # an async attempt ends at its deadline
-@pytest.mark.parametrize("status", [200, 503])
-def test_late_answers_among_attempts(make_web, server, status):
-    """The first attempt's answer comes while the second one is on its way."""
-    first, second = threading.Event(), threading.Event()
-    web = make_web(timeout=0.2, retry=Retry(attempts=2, backoff=Backoff.none()))
-
-    def late(_: object) -> Act:
-        return Act(status, hold=first, body=b"late" * 50_000)
-
-    def good(_: object) -> Act:
-        first.set()
-        second.set()
-        return Act(delay=0.05, body=b"good")
-
-    server.says(late, good)
-    answers: list[httpx.Response] = []
-    asking = threading.Thread(target=lambda: answers.append(web.get(server.url)))
-    asking.start()
-    asking.join()
-    assert second.is_set()
-    assert answers[0].content == b"good"
-    assert until(lambda: overdue_calls() == 0)
-    assert web.calm()
-
-
 @pytest.mark.parametrize("way", ["sync"])  # an async read is cancelled
 def test_a_stream_that_was_given_up_leaves_no_thread(make_web, server):
     web = make_web(timeout=Timeout(idle=0.15), client={"timeout": None})
@@ -234,48 +187,3 @@ def test_a_request_that_is_cancelled_while_it_waits_leaves_no_answer_open(make_w
     for by_scope in (False, True):
         web.run(cancelled(by_scope))
         assert web.calm()
-
-
-@pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
-def test_a_request_that_is_cancelled_before_it_connects_frees_its_place(make_web, server):
-    """It has just got the place of another request, which has ended."""
-    inner = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_connections=1, max_keepalive_connections=0))
-    web = make_web(transport=inner)
-
-    async def cancelled() -> None:
-        first = await web.client.send(web.client.build_request("GET", server.url), stream=True)
-        second = asyncio.create_task(web.client.get(server.url))
-        await asyncio.to_thread(until, lambda: len(inner._pool._requests) == 2)
-        await first.aclose()
-        assert inner._pool.connections, "the second one has the place"
-        second.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await second
-        assert (await web.client.get(server.url)).status_code == 200
-
-    web.run(cancelled())
-    assert web.calm()
-
-
-@pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled
-def test_a_cancelled_probe_frees_its_place(make_web, server):
-    held = threading.Event()
-    circuit = breaker("http:{host}", open_for=0.2, success_threshold=1)
-    web = make_web(circuit=circuit, retry=None)
-    server.says(503, 503, Act(hold=held))
-
-    async def probe() -> None:
-        for _ in range(2):
-            await web.client.get(server.url)
-        await asyncio.sleep(0.25)
-        asking = asyncio.create_task(web.client.get(server.url))
-        await asyncio.to_thread(until, lambda: len(server.seen) == 3)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
-
-    web.run(probe())
-    held.set()
-    server.says(200)
-    assert web.get(server.url).status_code == 200, "the next call is the probe"
-    assert web.calm()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import httpx
 import pytest
 
 from prefect_resilience import Effect, InDoubt, batch, resilient
-from prefect_resilience.http import AsyncResilientTransport, ResilientTransport
+from prefect_resilience.http import ResilientTransport
 from tests.calls.plain.ways import FAST
 
 
@@ -82,17 +81,6 @@ def test_each_request_of_a_connection_is_retried_by_itself(http2):
         with client.stream("GET", f"{http2.url}/well") as stream:
             assert b"".join(stream.iter_bytes()) == b"/well 200"
     assert http2.seen == {"/busy": 3, "/well": 1}
-    assert http2.connections == 1
-
-
-async def test_many_at_once_on_one_connection(http2):
-    http2.script = {f"/{number}": [503, 200] for number in range(0, 50, 5)}
-    inner = httpx.AsyncHTTPTransport(http1=False, http2=True)
-    ours = AsyncResilientTransport(retry=FAST, circuit=None, transport=inner)
-    async with httpx.AsyncClient(transport=ours) as client:
-        answers = await asyncio.gather(*(client.get(f"{http2.url}/{number}") for number in range(50)))
-    assert {answer.status_code for answer in answers} == {200}
-    assert sum(http2.seen.values()) == 60
     assert http2.connections == 1
 
 

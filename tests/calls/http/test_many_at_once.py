@@ -6,15 +6,13 @@ import asyncio
 
 import pytest
 
-from tests.calls.http.many import PLACES, Numbers, run
+from tests.calls.http.many import Numbers, run
 
 LONG = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def check(numbers: Numbers) -> None:
-    print(numbers.told())
     assert numbers.calm, "each connection is idle, no request is queued, and no call is overdue"
-    assert numbers.places == PLACES
     assert numbers.files_after <= numbers.files_before
     assert numbers.connections_left == 0
     assert numbers.outcomes["200"] > 100
@@ -22,7 +20,7 @@ def check(numbers: Numbers) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "many"),
-    [pytest.param(2.0, 100, marks=pytest.mark.slow), pytest.param(60.0, 200, marks=LONG)],
+    [pytest.param(1.0, 50, marks=pytest.mark.slow), pytest.param(60.0, 200, marks=LONG)],
 )
 def test_threads(seconds, many):
     check(asyncio.run(run(False, seconds, many)))
@@ -30,11 +28,11 @@ def test_threads(seconds, many):
 
 @pytest.mark.parametrize(
     ("seconds", "many"),
-    [pytest.param(1.0, 500, marks=pytest.mark.slow), pytest.param(60.0, 2_000, marks=LONG)],
+    [pytest.param(1.0, 200, marks=pytest.mark.slow), pytest.param(60.0, 2_000, marks=LONG)],
 )
 def test_coroutines(seconds, many):
     numbers = asyncio.run(run(True, seconds, many))
     check(numbers)
-    assert len(numbers.latest) > 100
+    assert len(numbers.latest) > 50
     latest = sorted(numbers.latest)
     assert latest[len(latest) // 2] < 0.5, "a cancelled request is gone at once, as far as the loop is free"

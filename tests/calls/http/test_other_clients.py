@@ -12,8 +12,6 @@ from elastic_transport import HttpxAsyncHttpNode, NodeConfig, RequestsHttpNode
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from prefect_resilience import ErrorCategory as C
-from prefect_resilience import classify
 from prefect_resilience.http import AsyncResilientTransport, ResilientAdapter, ResilientTransport
 from tests.calls.http.server import Act, Seen, as_json
 from tests.calls.http.webs import AT_ONCE
@@ -29,12 +27,6 @@ class Node(RequestsHttpNode):
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
         self.session.mount(self.base_url, ResilientAdapter(**OURS))
-
-
-class NodeWithCircuit(RequestsHttpNode):
-    def __init__(self, config: NodeConfig) -> None:
-        super().__init__(config)
-        self.session.mount(self.base_url, ResilientAdapter(retry=AT_ONCE))
 
 
 class AsyncNode(HttpxAsyncHttpNode):
@@ -60,31 +52,6 @@ def test_elasticsearch(server, way, fault) -> None:
         with elasticsearch.Elasticsearch(server.url, node_class=Node, max_retries=0) as client:
             assert client.get(index="papers", id="1")["found"]
     assert len(server.seen) == 3
-
-
-def test_a_search_is_a_post(server) -> None:
-    """So it is repeated only with `allowed_methods=`; what stores a document without an id is one, too."""
-    server.says(503, FOUND)
-    with (
-        elasticsearch.Elasticsearch(server.url, node_class=Node, max_retries=0) as client,
-        pytest.raises(elasticsearch.ApiError) as caught,
-    ):
-        client.search(index="papers", query={"match_all": {}})
-    assert caught.value.status_code == 503
-    assert [one.method for one in server.seen] == ["POST"]
-
-
-def test_elasticsearch_that_is_down_is_not_asked_any_more(server) -> None:
-    server.says(503)
-    with elasticsearch.Elasticsearch(server.url, node_class=NodeWithCircuit, max_retries=0) as client:
-        with pytest.raises(elasticsearch.ApiError):
-            client.get(index="papers", id="1")
-        for _ in range(3):
-            with pytest.raises(elasticsearch.ConnectionError) as caught:
-                client.get(index="papers", id="1")
-    assert len(server.seen) == 5
-    # Its sync nodes raise `from None`: the caller cannot tell that a circuit was open
-    assert classify(caught.value).category is C.NETWORK
 
 
 # -- Prefect's own client

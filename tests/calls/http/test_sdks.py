@@ -115,14 +115,6 @@ def test_the_last_answer_is_the_sdks_own_error(ask, server, provider, word, cate
     assert len(server.seen) == 3
 
 
-def test_a_connection_that_is_cut_each_time_is_the_sdks_own_error(ask, server, provider) -> None:
-    server.says(Act(cut="before"))
-    error = ask.raises()
-    assert isinstance(error, SDKS[provider].APIConnectionError)
-    assert classify(error).category is C.NETWORK
-    assert len(server.seen) == 3
-
-
 def test_a_provider_that_is_down_is_not_asked_any_more(ask, server, provider) -> None:
     server.says(refused(provider, "503"))
     ask.options = {"circuit": "http:{host}"}
@@ -178,14 +170,6 @@ def test_an_error_within_a_stream_is_the_sdks_own(ask, server, provider) -> None
     error = ask.raises(streamed=True)
     assert isinstance(error, SDKS[provider].APIError)
     assert classify(error).retryable
-    assert len(server.seen) == 1
-
-
-def test_an_answer_that_was_cut_after_its_headers_is_not_repeated(ask, server, provider) -> None:
-    """The transport returns with the headers: it does not know whether the caller reads a stream."""
-    server.says(answer(provider, cut="body"), answer(provider))
-    error = ask.raises()
-    assert classify(error).category is C.NETWORK
     assert len(server.seen) == 1
 
 

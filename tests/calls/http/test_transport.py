@@ -74,16 +74,6 @@ def test_others_are_repeated_with_a_key_only(make_web, server, method):
 
 
 @each_client
-def test_a_post_that_was_cut_is_not_sent_again(make_web, server):
-    web = make_web()
-    server.says(Act(cut="after"), 200)
-    with pytest.raises(web.error):
-        web.post(server.url, json={})
-    assert server.executed == 1
-    assert web.calm()
-
-
-@each_client
 @pytest.mark.parametrize("status", [425, 429])
 def test_a_post_that_the_server_refused_is_sent_again(make_web, server, status):
     web = make_web()
@@ -215,9 +205,3 @@ def test_a_client_with_hooks_sees_one_request_and_one_answer(make_web, server, w
     server.says(503, 503, 200)
     web.get(server.url)
     assert seen == ["Request", "Response"]
-
-
-def test_a_mock_transport_is_guarded_too(make_web):
-    answers = iter([httpx.Response(503), httpx.Response(200, json={"done": True})])
-    web = make_web(transport=httpx.MockTransport(lambda request: next(answers)))
-    assert web.get("http://service.example/").json() == {"done": True}

@@ -7,7 +7,6 @@ asked. The server never executes it twice.
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -16,7 +15,6 @@ import httpx
 import pytest
 
 from prefect_resilience import (
-    Bulkhead,
     CircuitBreaker,
     Done,
     Effect,
@@ -27,7 +25,6 @@ from prefect_resilience import (
     resilient,
 )
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, InDoubt
-from prefect_resilience.guards.limits.guarding import LimitRefused
 from prefect_resilience.guards.retries.backoff import Backoff
 from prefect_resilience.guards.timeouts.threads import overdue_calls
 from tests.calls.http.faults import PASSING, UNKNOWN, World
@@ -123,7 +120,7 @@ def test_what_left_nothing_is_tried_again_by_itself(order, world, fault):
 # -- it was refused for good: an error, and no doubt
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 410, 413, 415, 422])
+@pytest.mark.parametrize("status", [400, 404, 413, 422])
 def test_a_refusal_is_an_error_and_no_doubt(order, world, status):
     world.server.says(status)
     one = order()
@@ -144,25 +141,6 @@ def test_an_open_circuit_is_no_doubt(order, world):
         one()
     assert world.server.seen == []
     circuit.bind({"host": world.server.host}).reset()
-    assert one() == {}
-    assert world.executed == 1
-
-
-@pytest.mark.parametrize("way", ["sync"])  # one thread takes the place here
-def test_a_full_bulkhead_is_no_doubt(order, world):
-    place = Bulkhead(1, max_wait=0, name="orders")
-    world.transport = {"limits": place}
-    one = order()
-    held = threading.Event()
-    world.server.says(Act(status=404, hold=held))
-    filling = threading.Thread(target=one.web.get, args=(f"{world.server.url}/slow",))
-    filling.start()
-    assert until(lambda: len(world.server.seen) == 1)
-    with pytest.raises(LimitRefused):
-        one()
-    held.set()
-    filling.join()
-    world.server.says(200)
     assert one() == {}
     assert world.executed == 1
 
@@ -200,17 +178,6 @@ def test_what_left_is_asked_for(order, world, fault):
     assert world.executed == 1
 
 
-def test_a_connection_that_is_reset_at_once(order, world):
-    """The reset may come before the connection is made, or after the request is written."""
-    world.server.says(Act(cut="accept"), 200)
-    try:
-        assert order()() == {}
-    except InDoubt:
-        assert world.executed == 0
-    else:
-        assert world.executed == 1
-
-
 @pytest.mark.parametrize("way", ["sync"])  # an async attempt ends at its deadline
 def test_an_attempt_that_is_over_sends_nothing_any_more(make_web, world, tmp_path):
     """It waits for a connection when its time is up. When the connection comes, another attempt may have been
@@ -238,23 +205,6 @@ def test_an_attempt_that_is_over_sends_nothing_any_more(make_web, world, tmp_pat
 
 
 # -- more than one request
-
-
-def test_two_requests_of_which_one_was_taken(order, world):
-    class Two(Order):
-        def _post(self) -> Any:
-            self.web.client.post(self.world.url).raise_for_status()
-            return self.web.client.post(self.world.url).raise_for_status().json()
-
-        async def _apost(self) -> Any:
-            (await self.web.client.post(self.world.url)).raise_for_status()
-            return (await self.web.client.post(self.world.url)).raise_for_status().json()
-
-    world.server.says(200, 422)
-    one = Two(order().web, world)
-    with pytest.raises(InDoubt):
-        one()
-    assert world.executed == 1
 
 
 def test_reading_before_it_is_retried(order, world):
@@ -288,14 +238,6 @@ def test_another_server_is_not_asked(make_web, world):
     assert world.executed == 1
 
 
-def test_another_server_is_asked_if_the_first_refused(make_web, world):
-    web = make_web(fallback=world.other.url, retry=None)
-    world.server.shut()
-    assert Order(web, world)() == {}
-    assert [seen.headers["idempotency-key"] for seen in world.other.seen] == ["order"]
-    assert world.executed == 1
-
-
 def test_an_idempotent_effect_is_sent_again_with_its_key(make_web, world):
     """Its receiver knows the key: also a POST is repeated by the transport."""
     web = make_web()
@@ -321,20 +263,3 @@ def test_an_idempotent_effect_is_sent_again_with_its_key(make_web, world):
         with batch(f"orders-{uuid4().hex}"):
             assert call() == {}
     assert [seen.headers["idempotency-key"] for seen in world.server.seen] == ["order"] * 3
-
-
-def test_a_server_that_takes_no_connection(order, world):
-    """Its queue of connections is full: the request waits for a connection that never comes."""
-    with socket.socket() as full:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
-        world.urls.insert(0, f"http://127.0.0.1:{full.getsockname()[1]}/orders")
-        world.client = {"timeout": httpx.Timeout(5.0, connect=0.2)}
-        assert order()() == {}
-        for one in waiting:
-            one.close()
-    assert world.executed == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from prefect_resilience import (
@@ -44,20 +42,6 @@ def test_what_is_done_is_replayed_in_the_next_pass_of_the_batch():
     assert keys == ["mail:ada"]
     (effect,) = batch_status("letters").effects
     assert (effect.key, effect.state, effect.result) == ("mail:ada", "done", "sent")
-
-
-async def test_a_coroutine_has_effects_too():
-    script = Script("sent")
-
-    @resilient(effect=Effect(kind="external", key="mail:{to}"), retry=FAST)
-    async def send(to: str):
-        await asyncio.sleep(0)
-        return script()
-
-    for _ in range(2):
-        with batch("letters"):
-            assert await send("ada") == "sent"
-    assert script.calls == 1
 
 
 def test_an_unknown_outcome_is_not_retried():

@@ -8,10 +8,8 @@ from prefect.client.orchestration import get_client
 
 from prefect_resilience import (
     CircuitBreaker,
-    CircuitOpenError,
     Effect,
     Fallback,
-    Retry,
     resilient,
     resilient_flow,
     resilient_task,
@@ -123,14 +121,3 @@ def test_in_a_plain_task_the_lines_go_to_the_log_of_the_run(run_log):
     assert run() == 1
     said = [record for record in run_log if "page: Retrying (2/3)" in record.getMessage()]
     assert [record.name for record in said] == ["prefect.task_runs"]
-
-
-def test_an_open_circuit_is_not_tried_by_the_task(mode):
-    circuit = CircuitBreaker("inside", failure_threshold=1)
-    script = Script(CUT)
-    call = function(script, retry=None, circuit=circuit)
-    with pytest.raises(ConnectionError):
-        call()
-    state = mode.state(mode.task(lambda: call(), retry=Retry(attempts=3)))
-    assert isinstance(state.data, CircuitOpenError) or state.is_failed()
-    assert script.calls == 1
