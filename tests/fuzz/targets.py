@@ -29,7 +29,7 @@ from prefect_resilience.errors.secrets.redact import redact, redact_data, regist
 from prefect_resilience.graphs.conditions.paths import check_path, look_up, parsed, shown_path
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.reading.mistakes import PlanError
-from prefect_resilience.graphs.plans.reading.reading import from_text, read_plan
+from prefect_resilience.graphs.plans.reading.reading import plan_of_text, read_plan
 from prefect_resilience.stores.connected import check_key, decode, encode, prefix_end
 from tests.graphs.conditions.strategies import condition_mistakes, conditions, results
 
@@ -196,7 +196,7 @@ def plan_forms(form: Any) -> None:
 )
 def plan_texts(text: str) -> None:
     """JSON and YAML, however broken."""
-    _plan(lambda: from_text(text))
+    _plan(lambda: plan_of_text(text))
 
 
 def _plan(read: Callable[[], Plan]) -> None:

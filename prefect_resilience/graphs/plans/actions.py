@@ -19,7 +19,7 @@ from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.graphs.plans.builtin import run_subplan
 from prefect_resilience.graphs.plans.model import SUBPLAN, Node
-from prefect_resilience.graphs.plans.parameters import Parameter, documentation_of, parameters_of
+from prefect_resilience.graphs.plans.parameters import Parameter, parameters_of
 from prefect_resilience.graphs.plans.reading.mistakes import Wrong
 from prefect_resilience.graphs.plans.templates import has_template
 
@@ -37,11 +37,10 @@ class ParameterSpec(BaseModel, frozen=True):
     type: str = ""
     required: bool
     default: Any = None
-    description: str = ""
 
 
 class ActionSpec(BaseModel, frozen=True):
-    """The description of an action, from its docstring and its annotations."""
+    """The description of an action: its docstring, and the annotations of its parameters."""
 
     name: str
     description: str = ""
@@ -93,20 +92,20 @@ class Action:
         }
 
     def spec(self) -> ActionSpec:
-        """The description of the action. Reads the docstring."""
-        description, described = documentation_of(self.function)
+        """The description of the action."""
         parameters = [
             ParameterSpec(
                 name=name,
                 type=parameter.type_text,
                 required=parameter.required,
                 default=parameter.shown_default,
-                description=described.get(name, ""),
             )
             for name, parameter in self.parameters.items()
             if name != ERROR
         ]
-        return ActionSpec(name=self.name, description=description, parameters=parameters)
+        return ActionSpec(
+            name=self.name, description=inspect.getdoc(self.function) or "", parameters=parameters
+        )
 
 
 class Actions:

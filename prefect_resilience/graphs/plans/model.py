@@ -48,7 +48,9 @@ NodeType = Annotated[Text, AfterValidator(fields.not_blank)]
 Names = Annotated[
     tuple[Text, ...], BeforeValidator(fields.names), WithJsonSchema(fields.NAMES_SCHEMA, mode="validation")
 ]
-RetryPolicy = Annotated[Retry, BeforeValidator(fields.retry_policy), fields.RetrySchema()]
+RetryPolicy = Annotated[
+    Retry, BeforeValidator(fields.retry_policy), WithJsonSchema(fields.RETRY_SCHEMA, mode="validation")
+]
 
 
 class CheckedActions(Protocol):
@@ -317,9 +319,9 @@ class Plan(PlanHead):
     @classmethod
     def from_file(cls, path: str | Path) -> Plan:
         """The plan in a `.json`, `.yaml` or `.yml` file. Raises `PlanError` with every mistake."""
-        from prefect_resilience.graphs.plans.reading.reading import from_file
+        from prefect_resilience.graphs.plans.reading.reading import read_plan
 
-        return from_file(path)
+        return read_plan(Path(path))
 
     @classmethod
     def from_text(cls, text: str) -> Plan:
@@ -329,9 +331,9 @@ class Plan(PlanHead):
             >>> Plan.from_text("tasks: [{id: hello, type: shout}]").tasks[0].id
             'hello'
         """
-        from prefect_resilience.graphs.plans.reading.reading import from_text
+        from prefect_resilience.graphs.plans.reading.reading import plan_of_text
 
-        return from_text(text)
+        return plan_of_text(text)
 
     def check(
         self, actions: CheckedActions | None = None, inputs: Mapping[str, Any] | None = None

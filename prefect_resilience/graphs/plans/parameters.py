@@ -1,10 +1,9 @@
-"""The parameters of an action: types, defaults, checks of written values, descriptions."""
+"""The parameters of an action: types, defaults, checks of written values."""
 
 from __future__ import annotations
 
 import inspect
 import json
-import logging
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,25 +123,3 @@ def _is_json(annotation: Any) -> bool:
     if origin in (Union, types.UnionType, list, dict, Mapping, Sequence):
         return all(_is_json(argument) for argument in get_args(annotation))
     return isinstance(annotation, str) or any(annotation is kind for kind in JSON_TYPES)
-
-
-def documentation_of(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The text of a docstring in Google's, numpy's or Sphinx's style, and the descriptions of parameters."""
-    text = inspect.getdoc(function)
-    if not text:
-        return "", {}
-    # Imported here because griffe is slow to load.
-    import griffe
-
-    logging.getLogger("griffe").setLevel(logging.CRITICAL)  # it warns when types are only in the signature
-    sections = griffe.parse_auto(griffe.Docstring(text))
-    described = ""
-    parameters: dict[str, str] = {}
-    for section in sections:
-        if isinstance(section, griffe.DocstringSectionText):
-            described = described or section.value.strip()
-        elif isinstance(section, griffe.DocstringSectionParameters):
-            parameters |= {
-                parameter.name: " ".join(parameter.description.split()) for parameter in section.value
-            }
-    return described, parameters

@@ -1,8 +1,8 @@
 """A plan as one SVG document without references, readable on any background.
 
-Layers by the longest path, from top to bottom, with straight arrows. The conditions of the routes to a node
-are at the top of its box. Colours are Okabe and Ito's, for colour-blind readers. Signs, words and line styles
-repeat the meaning.
+Layers by the longest path, from top to bottom, with straight arrows behind the boxes. The conditions of the
+routes to a node are at the top of its box. Colours are Okabe and Ito's, for colour-blind readers. Signs,
+words and line styles repeat the meaning.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Pair = tuple[str, str]
 
 
 class Place(NamedTuple):
-    """The place of a box, or of an arrow that passes a row."""
+    """The place of a box."""
 
     middle: float
     top: float
@@ -49,64 +49,36 @@ class Place(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The places of the boxes, and the points of each arrow, in a drawing centred at x = 0 from y = 0."""
+    """The places of the boxes, in a drawing centred at x = 0 from y = 0."""
 
     width: float
     height: float
     boxes: dict[str, Place]
-    ways: dict[Pair, list[tuple[float, float]]]
 
 
 def lay_out(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> Layout:
-    """Lay out boxes of these sizes and these arrows, which must have no cycle."""
-    rows = _rows(sizes, arrows)
-    row_of = {name: at for at, row in enumerate(rows) for name in row}
-    before: dict[str, list[str]] = {}
-    courses: dict[Pair, list[str]] = {}
+    """Lay out boxes of these sizes, by the longest path to each. The arrows must have no cycle."""
+    before: dict[str, list[str]] = {name: [] for name in sizes}
     for source, target in arrows:
-        course = courses[source, target] = [source]
-        for at in range(row_of[source] + 1, row_of[target]):
-            course.append(f"{source}\0{target}\0{at}")
-            rows[at].append(course[-1])
-            before[course[-1]] = [course[-2]]
-        before.setdefault(target, []).append(course[-1])
-    places: dict[str, Place] = {}
-    bottom = widest = 0.0
-    for row in rows:
-        row.sort(key=lambda name: mean([places[source].middle for source in before.get(name, ())] or [0.0]))
-        boxes = [sizes.get(name, (_ROW, 0.0)) for name in row]
-        x = -(sum(width for width, _ in boxes) + GAP * (len(row) - 1)) / 2
-        widest = max(widest, -2 * x)
-        top = bottom + (ROW_GAP if places else 0.0)
-        bottom = top + max(height for _, height in boxes)
-        for name, (width, height) in zip(row, boxes, strict=True):
-            places[name] = Place(x + width / 2, top, top + height if name in sizes else bottom)
-            x += width + GAP
-    ways = {
-        pair: _points([*map(places.__getitem__, course), places[pair[1]]]) for pair, course in courses.items()
-    }
-    return Layout(widest, bottom, {name: places[name] for name in sizes}, ways)
-
-
-def _points(course: Sequence[Place]) -> list[tuple[float, float]]:
-    """The points of an arrow: straight from row to row."""
-    source, *stops, target = course
-    passed = [(stop.middle, y) for stop in stops for y in (stop.top, stop.bottom)]
-    return [(source.middle, source.bottom), *passed, (target.middle, target.top)]
-
-
-def _rows(sizes: Mapping[str, Size], arrows: Sequence[Pair]) -> list[list[str]]:
-    """The boxes by the longest path to each."""
-    above: dict[str, list[str]] = {name: [] for name in sizes}
-    for source, target in arrows:
-        above[target].append(source)
+        before[target].append(source)
     layers: dict[str, int] = {}
-    for name in TopologicalSorter(above).static_order():
-        layers[name] = max((layers[source] + 1 for source in above[name]), default=0)
-    rows: list[list[str]] = [[] for _ in range(max(layers.values(), default=-1) + 1)]
-    for name in sizes:
-        rows[layers[name]].append(name)
-    return [row[first : first + WIDEST_ROW] for row in rows for first in range(0, len(row), WIDEST_ROW)]
+    for name in TopologicalSorter(before).static_order():
+        layers[name] = max((layers[source] + 1 for source in before[name]), default=0)
+    places: dict[str, Place] = {}
+    widest = bottom = 0.0
+    for layer in range(max(layers.values(), default=-1) + 1):
+        row = [name for name in sizes if layers[name] == layer]
+        row.sort(key=lambda name: mean([places[source].middle for source in before[name]] or [0.0]))
+        for first in range(0, len(row), WIDEST_ROW):
+            names = row[first : first + WIDEST_ROW]
+            width = sum(sizes[name][0] for name in names) + GAP * (len(names) - 1)
+            x, top = -width / 2, bottom + (ROW_GAP if places else 0.0)
+            for name in names:
+                places[name] = Place(x + sizes[name][0] / 2, top, top + sizes[name][1])
+                x += sizes[name][0] + GAP
+            bottom = max(places[name].bottom for name in names)
+            widest = max(widest, width)
+    return Layout(widest, bottom, places)
 
 
 # -- the drawing
@@ -130,7 +102,7 @@ def plan_to_svg(plan: Plan, result: PlanResult | None = None) -> str:
         parts.append(words(text, _MARGIN, _MARGIN + 24 * row + 12, _HEAD, INK, bold=not row))
     parts.append(f'<g transform="translate({number(width / 2)} {number(top)})">')
     for arrow in sorted(picture.arrows, key=lambda arrow: bool(arrow.taken)):
-        parts += _arrow(arrow, layout.ways[arrow.source, arrow.target])
+        parts += _arrow(arrow, layout.boxes[arrow.source], layout.boxes[arrow.target])
     for box in picture.boxes:
         parts += _box(box, labels[box.id], layout.boxes[box.id], sizes[box.id])
     size = f'{number(width)}" height="{number(height)}" viewBox="0 0 {number(width)} {number(height)}"'
@@ -162,13 +134,13 @@ def _box_size(box: Box, labels: Sequence[Label]) -> Size:
     return max(90.0, max(widths) + 22), 36.0 + _ROW * len(small)
 
 
-def _arrow(arrow: Arrow, points: Sequence[tuple[float, float]]) -> Iterable[str]:
+def _arrow(arrow: Arrow, source: Place, target: Place) -> Iterable[str]:
     dashes = "3 3" if arrow.taken is False else "7 4" if arrow.route and arrow.taken is None else None
     colour = FAINT if arrow.taken is False else ROUTE if arrow.route else SMALL
     width = 1.4 if not arrow.taken else 3.2 if arrow.route else 2.2
-    path = "M" + "L".join(f"{number(x)} {number(y)}" for x, y in points)
+    x, y = target.middle, target.top
+    path = f"M{number(source.middle)} {number(source.bottom)}L{number(x)} {number(y)}"
     yield element("path", d=path, stroke=colour, stroke_width=width, stroke_dasharray=dashes, fill="none")
-    x, y = points[-1]
     yield element("path", d=f"M{number(x - 5)} {number(y - 10)}h10l-5 9z", fill=SMALL)
 
 

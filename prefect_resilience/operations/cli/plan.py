@@ -23,7 +23,7 @@ from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.picture import counts_of, plan_to_mermaid
 from prefect_resilience.graphs.plans.picture_svg import plan_to_svg
 from prefect_resilience.graphs.plans.reading.mistakes import Mistake, PlanError
-from prefect_resilience.graphs.plans.reading.reading import from_file, from_text
+from prefect_resilience.graphs.plans.reading.reading import plan_of_text, read_plan
 from prefect_resilience.graphs.plans.result import NodeResult, PlanFailed, PlanResult
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
@@ -193,9 +193,9 @@ def list_actions(*, actions: Modules = None, json: Json = False) -> int:
 def _read_plan(file: str, actions: Actions | None = None, inputs: Mapping[str, Any] | None = None) -> Plan:
     """Read a plan from a file or stdin. Raises PlanError with every mistake; an unreadable file is one."""
     if file != STDIN:
-        return from_file(file, actions, inputs)
+        return read_plan(Path(file), actions=actions, inputs=inputs)
     try:
-        return from_text(sys.stdin.buffer.read().decode("utf-8-sig"), actions, inputs, "stdin")
+        return plan_of_text(sys.stdin.buffer.read().decode("utf-8-sig"), actions, inputs, "stdin")
     except UnicodeDecodeError as error:
         raise PlanError([Mistake("", _why(error))], "stdin") from None
 
@@ -316,7 +316,11 @@ NODES: look.Columns = {
     "why": lambda row: why(row[1]),
 }
 """The nodes of a result with their names, in the plan's order."""
-ACTIONS: look.Columns = {"action": "name", "inputs": lambda spec: _parameters(spec), "about": "description"}
+ACTIONS: look.Columns = {
+    "action": "name",
+    "inputs": lambda spec: _parameters(spec),
+    "about": lambda spec: spec.description.partition("\n\n")[0],
+}
 
 
 def _parameters(spec: ActionSpec) -> str:

@@ -300,62 +300,22 @@ def test_a_value_that_is_no_json_is_checked_in_python() -> None:
     assert parameters["y"].refuses(b"x") == ""
 
 
-# -- descriptions
-
-STYLES = {
-    "google": """
-        Look it up.
-
-        More about it.
-
-        Args:
-            query: What to look for,
-                in words.
-            depth: How far.
-
-        Returns:
-            What was found.
-        """,
-    "numpy": """
-        Look it up.
-
-        More about it.
-
-        Parameters
-        ----------
-        query : str
-            What to look for,
-            in words.
-        depth : int
-            How far.
-        """,
-    "sphinx": """
-        Look it up.
-
-        More about it.
-
-        :param query: What to look for,
-            in words.
-        :param depth: How far.
-        :returns: What was found.
-        """,
-}
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_descriptions_are_read_in_every_style(style: str) -> None:
+def test_an_action_is_described_by_its_docstring_and_its_annotations() -> None:
     def look(
         query: str, depth: Literal["a", "b"] = "a", *, deep: Depth = Depth.DEEP, error: Any = None
-    ) -> None: ...
+    ) -> None:
+        """Look it up.
 
-    look.__doc__ = textwrap.dedent(STYLES[style])
+        Args:
+            query: What to look for.
+        """
+
     spec = Actions.of({"look": look}).get("look").spec()
-    assert spec.description == "Look it up.\n\nMore about it."
+    assert spec.description == "Look it up.\n\nArgs:\n    query: What to look for."
     query, depth, deep = spec.parameters
     assert (query.name, query.type, query.required) == ("query", "str", True)
-    assert query.description == "What to look for, in words."
-    assert (depth.type, depth.default, depth.description) == ("Literal['a', 'b']", "a", "How far.")
-    assert (deep.required, deep.default, deep.description) == (False, "<Depth.DEEP: 'deep'>", "")
+    assert (depth.type, depth.default) == ("Literal['a', 'b']", "a")
+    assert (deep.required, deep.default) == (False, "<Depth.DEEP: 'deep'>")
 
 
 def test_an_action_without_a_docstring_has_no_description() -> None:

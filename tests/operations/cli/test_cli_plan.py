@@ -243,22 +243,13 @@ def test_actions_with_their_parameters(cli: Any) -> None:
     )
     assert spec == {
         "name": "look_up",
-        "description": "Ask the knowledge base.",
+        "description": (
+            "Ask the knowledge base.\n\nArgs:\n"
+            "    drug: Its generic name.\n    limit: How many facts at most."
+        ),
         "parameters": [
-            {
-                "name": "drug",
-                "type": "str",
-                "required": True,
-                "default": None,
-                "description": "Its generic name.",
-            },
-            {
-                "name": "limit",
-                "type": "int",
-                "required": False,
-                "default": 3,
-                "description": "How many facts at most.",
-            },
+            {"name": "drug", "type": "str", "required": True, "default": None},
+            {"name": "limit", "type": "int", "required": False, "default": 3},
         ],
     }
 

@@ -1,8 +1,6 @@
 """The data of a plan: read from a file or a text of JSON or YAML, valid as JSON, bounded in depth and size.
 
-YAML is read with the data model of JSON. Words that older YAML reads as another type (`yes`, `no`, `on`,
-`off`, `012`, `1:30`) are rejected, except in quotes. Dates stay strings. An alias counts as many values as
-its anchor. Tags are rejected.
+YAML is read with the data model of JSON, as YAML 1.2 does: `yes`, `off`, `012` and dates are strings.
 """
 
 from __future__ import annotations
@@ -150,80 +148,67 @@ def load_yaml(text: str, source: str) -> Any:
     if len(text) > LONGEST_YAML:
         says = f"{len(text):,} characters of YAML are more than the allowed {LONGEST_YAML:,}: use JSON"
         refuse(source, says)
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _YamlReader(cast("Any", yaml).parse(text, Loader=loader)).document()
+        return _YamlReader(text).document()
     except yaml.MarkedYAMLError as error:
         says = shorten(str(error.problem or error.context or "cannot be read"), 200)
-        if not isinstance(error, _WrongYaml):
-            says = f"is not valid YAML: {says}"
         mark = error.problem_mark or error.context_mark
         if mark and "\t" in "".join(text.splitlines()[mark.line : mark.line + 1]):
             says = f"{says}; indent with spaces, not tabs"
-        refuse(f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source, says, source)
+        place = f"{source}, line {mark.line + 1}, column {mark.column + 1}" if mark else source
+        refuse(place, f"is not valid YAML: {says}", source)
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         refuse(source, f"is not valid YAML: {shorten(str(error).splitlines()[0], 200)}")
-
-
-class _WrongYaml(yaml.MarkedYAMLError):
-    """YAML that is valid, and no plan."""
-
-    def __init__(self, mark: Any, says: str) -> None:
-        super().__init__(problem=says, problem_mark=mark)
 
 
 _WORDS: dict[str, Any] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
-    **{".inf": math.inf, "-.inf": -math.inf, ".nan": math.nan},
 }
 _WHOLE = re.compile(r"[-+]?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"[-+]?(?:\.[0-9]+|(?:0|[1-9][0-9]*)(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
-_OLD = re.compile(
-    r"(?i:yes|no|on|off)|[-+]?(?:0[0-9_]+|0[box][0-9a-fA-F_]+|[0-9_]+(?::[0-9]+)+|[0-9]+(?:_[0-9]+)+)"
-)
 
 
 class _YamlReader:
     """Builds the data of one YAML document from the parser's events: Loaders crash on deep nesting."""
 
-    def __init__(self, events: Iterator[Any]) -> None:
-        self._events = events
+    def __init__(self, text: str) -> None:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self._events: Iterator[Any] = cast("Any", yaml).parse(text, Loader=loader)
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._count = 0
 
     def document(self) -> Any:
-        values: list[Any] = []
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent) and values:
-                says = "a second document begins here: write one plan per file"
-                raise _WrongYaml(event.start_mark, says)
-            if isinstance(event, yaml.NodeEvent):
-                values.append(self._value(event, 0))
-        return values[0] if values else None
+        documents = [self._value(event, 0) for event in self._events if isinstance(event, yaml.NodeEvent)]
+        if len(documents) > 1:
+            raise yaml.YAMLError("it has several documents: write one plan per file")
+        return documents[0] if documents else None
 
     def _value(self, event: Any, level: int) -> Any:
-        """The value that begins with an event."""
-        mark = event.start_mark
+        """The value that begins with an event. An alias counts as many values as its anchor."""
+        before, says = self._count, ""
+        self._count += 1
+        value: Any = None
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise _WrongYaml(mark, f"the alias *{shorten(event.anchor)} has no anchor that ends above it")
-            value, size = self._anchors[event.anchor]
-            self._add(size, mark)
-            return value
-        if event.tag is not None:
-            raise _WrongYaml(mark, f"the tag {shortly(event.tag)} is not supported: write plain data")
-        before = self._count
-        self._add(1, mark)
-        if isinstance(event, yaml.ScalarEvent):
-            value = _scalar(event.value, mark) if event.implicit[0] else event.value
+                says = f"the alias *{shorten(event.anchor)} has no anchor that ends above it"
+            value, size = self._anchors.get(event.anchor, (None, 0))
+            self._count += size
+        elif event.tag is not None:
+            says = f"the tag {shortly(event.tag)} is not supported: write plain data"
+        elif isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event.value) if event.implicit[0] else event.value
         elif level >= DEEPEST:
-            raise _WrongYaml(mark, TOO_DEEP)
+            says = TOO_DEEP
         elif isinstance(event, yaml.SequenceStartEvent):
             value = [self._value(part, level + 1) for part in self._parts()]
         else:
-            value = self._mapping(level + 1)
+            value = _object([self._pair(key, level + 1) for key in self._parts()])
+        if self._count > MOST_YAML_VALUES:
+            says = f"it has more than {MOST_YAML_VALUES:,} values, including those of its aliases"
+        if says:
+            raise yaml.MarkedYAMLError(problem=says, problem_mark=event.start_mark)
         if event.anchor:
             self._anchors[event.anchor] = value, self._count - before
         return value
@@ -234,29 +219,18 @@ class _YamlReader:
                 return
             yield event
 
-    def _mapping(self, level: int) -> dict[str, Any]:
-        pairs: list[tuple[str, Any]] = []
-        for event in self._parts():
-            key = self._value(event, level)
-            if not isinstance(key, str):
-                says = f"{shortly(key)} is not a key: write a string, in quotes if necessary"
-                raise _WrongYaml(event.start_mark, says)
-            pairs.append((key, self._value(next(self._events), level)))
-        return _object(pairs)
-
-    def _add(self, size: int, mark: Any) -> None:
-        self._count += size
-        if self._count > MOST_YAML_VALUES:
-            says = f"has more than {MOST_YAML_VALUES:,} values, including those of its aliases"
-            raise _WrongYaml(mark, says)
+    def _pair(self, event: Any, level: int) -> tuple[str, Any]:
+        key = self._value(event, level)
+        if not isinstance(key, str):
+            says = f"{shortly(key)} is not a key: write a string, in quotes if necessary"
+            raise yaml.MarkedYAMLError(problem=says, problem_mark=event.start_mark)
+        return key, self._value(next(self._events), level)
 
 
-def _scalar(text: str, mark: Any) -> Any:
+def _scalar(text: str) -> Any:
+    """The value of a scalar without quotes."""
     if text in _WORDS:
         return _WORDS[text]
-    if _OLD.fullmatch(text):
-        says = "has different meanings in different versions of YAML: write it in quotes, or true or false"
-        raise _WrongYaml(mark, f"{shorten(text)} {says}")
     if _WHOLE.fullmatch(text):
         return _whole(text)
     return float(text) if _NUMBER.fullmatch(text) else text

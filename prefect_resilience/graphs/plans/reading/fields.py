@@ -7,15 +7,13 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pydantic import BaseModel, BeforeValidator, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BaseModel, BeforeValidator
 
 from prefect_resilience.base.plain import shortly
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.graphs.plans.reading.mistakes import Wrong, refusal
 from prefect_resilience.graphs.plans.templates import RESERVED, WORDS, read_template
-from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, Retry
+from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS, Retry
 
 LONGEST_ID = 100
 ID = re.compile(r"\w[\w-]*")
@@ -27,29 +25,18 @@ EFFECTS = ("conditional", "external", "idempotent")
 NAMES_SCHEMA: dict[str, Any] = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "string"}]}
 
 
-class RetrySchema:
-    """The JSON Schema of a retry policy, with every accepted spelling of its fields."""
-
-    def __get_pydantic_json_schema__(
-        self, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        retry = handler(core_schema)
-        fields = handler.resolve_ref_schema(retry)["properties"]
-        attempts = {"type": "integer", "minimum": 1}
-        fields |= {
-            "max_retries": {"type": "integer", "minimum": 0, "title": "Max Retries"},
-            "max_attempts": attempts | {"title": "Max Attempts"},
-            "retryable_errors": {"type": "array", "items": {"type": "string"}, "title": "Retryable Errors"},
-        }
-        for name in BACKOFF_SPELLINGS:
-            fields[name] = {"type": "number", "minimum": 0, "title": name.replace("_", " ").title()}
-        for place, key, other in (
-            (fields, "backoff", {"type": "string"}),
-            (fields["by_category"], "additionalProperties", attempts),
-        ):
-            if "anyOf" not in place[key]:
-                place[key] = {"anyOf": [place[key], other]}
-        return {"anyOf": [retry, attempts]}
+_RETRY_FIELDS = (*Retry.model_fields, "max_retries", *SPELLINGS, *BACKOFF_SPELLINGS)
+RETRY_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {name: {"description": "An option of Retry."} for name in _RETRY_FIELDS},
+            "additionalProperties": False,
+        },
+        {"type": "integer", "minimum": 1},
+    ]
+}
+"""The JSON Schema of a retry policy: the names of its fields, in every spelling."""
 
 
 def node_id(value: str) -> str:

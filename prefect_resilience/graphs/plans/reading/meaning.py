@@ -11,7 +11,7 @@ from prefect_resilience.base.plain import shortly
 from prefect_resilience.graphs.conditions.model import Condition
 from prefect_resilience.graphs.plans.model import Bounds, Cache, Execution, Node
 from prefect_resilience.graphs.plans.reading.fields import RESERVED_IDS
-from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, Wrong, place_text
+from prefect_resilience.graphs.plans.reading.mistakes import Names, Place, Wrong, place_text, shorten
 from prefect_resilience.graphs.plans.templates import is_node, path_mistake, read_template, texts
 
 UNREAD = "\0"
@@ -20,7 +20,7 @@ UNREAD = "\0"
 MOST_CYCLES = 25
 MOST_ASKED = 2_048
 """Pairs that are checked at a time, to bound memory."""
-LONGEST_CYCLE = 12
+LONGEST_CYCLE = 300
 MOST_COMPUTED = 400_000
 """The most characters of templates that are more than paths. Parsing takes about 5 microseconds for each."""
 
@@ -197,8 +197,7 @@ class Meaning:
 
     def _circle(self, cycle: Sequence[int]) -> str:
         ids = [self.entries[n].id for n in cycle]
-        shown = ids if len(ids) <= LONGEST_CYCLE else [*ids[:6], f"... {len(ids) - 9} more ...", *ids[-3:]]
-        way = " -> ".join(shown)
+        way = shorten(" -> ".join(ids), LONGEST_CYCLE)
         mend = "remove one of these edges, or write a retry_policy"
         return f"{shortly(ids[0])} would wait for itself: {way}; {mend}"
 

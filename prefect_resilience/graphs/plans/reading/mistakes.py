@@ -19,7 +19,7 @@ from prefect_resilience.graphs.conditions.model import validation_error
 from prefect_resilience.guards.retries import Backoff, Retry, RetryBudget
 from prefect_resilience.guards.retries.policy import BACKOFF_SPELLINGS, CAMEL_CASE, SPELLINGS
 
-MOST_MISTAKES = 10_000
+MOST_MISTAKES = 1_000
 """Reading stops at this many mistakes."""
 
 SHOWN = 50
@@ -72,8 +72,6 @@ def shorten(text: str, length: int = 80) -> str:
 LONGEST = 100
 MOST_COMPARED = 500
 MOST_LISTED = 12
-COMPARISONS = 8_000
-"""Names that one `Names` compares in total; afterwards it suggests none."""
 
 
 class Names:
@@ -82,12 +80,10 @@ class Names:
     def __init__(self, right: Iterable[str]) -> None:
         names = islice(right, MOST_COMPARED)
         self._right = {name.casefold(): name for name in names if len(name) <= LONGEST}
-        self._left = COMPARISONS
 
     def suggestion(self, wrong: Any) -> str:
         """`; did you mean 'x'?`, or the right names if they are few, as the end of a sentence."""
-        if isinstance(wrong, str) and 0 < len(wrong) <= LONGEST and self._left >= len(self._right):
-            self._left -= len(self._right)
+        if isinstance(wrong, str) and 0 < len(wrong) <= LONGEST:
             near = closest(wrong.casefold(), [*self._right])
             if near is not None:
                 return f"; did you mean {shortly(self._right[near])}?"

@@ -26,7 +26,6 @@ from prefect_resilience.graphs.plans.model import (
 )
 from prefect_resilience.graphs.plans.reading.data import (
     WrittenTwice,
-    data_of,
     data_of_file,
     data_of_text,
     is_text,
@@ -65,38 +64,25 @@ def read_plan(
         if wrong := source.check(actions, inputs):
             raise PlanError(wrong)
         return source
-    name = (
-        source_name(source)
-        if isinstance(source, Path) or (isinstance(source, str) and not is_text(source))
-        else "the plan"
-    )
+    if isinstance(source, str) and is_text(source):
+        return plan_of_text(source, actions, inputs)
     if isinstance(source, str | Path):
-        source = data_of(source)
-    elif not isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-        says = f"write a plan, its data, a file's path, or a string of JSON or YAML, not {shortly(source)}"
-        raise PlanError([Mistake(name, says)])
-    return _plan_of(source, actions, inputs, name)
+        name = source_name(source)
+        return Plan.model_construct(**read_fields(data_of_file(source), actions, inputs, name))
+    if isinstance(source, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return Plan.model_construct(**read_fields(source, actions, inputs))
+    says = f"write a plan, its data, a file's path, or a string of JSON or YAML, not {shortly(source)}"
+    raise PlanError([Mistake("the plan", says)])
 
 
-def from_file(
-    path: str | Path, actions: CheckedActions | None = None, inputs: Mapping[str, Any] | None = None
-) -> Plan:
-    return _plan_of(data_of_file(path), actions, inputs, source_name(path))
-
-
-def from_text(
+def plan_of_text(
     text: str,
     actions: CheckedActions | None = None,
     inputs: Mapping[str, Any] | None = None,
     source: str = "the plan",
 ) -> Plan:
-    return _plan_of(data_of_text(text, source), actions, inputs, source)
-
-
-def _plan_of(
-    data: Any, actions: CheckedActions | None, inputs: Mapping[str, Any] | None, source: str
-) -> Plan:
-    return Plan.model_construct(**read_fields(data, actions, inputs, source))
+    """The plan in a string of JSON or YAML."""
+    return Plan.model_construct(**read_fields(data_of_text(text, source), actions, inputs, source))
 
 
 def read_fields(
