@@ -53,7 +53,7 @@ def _circuit_changed(change: Transition) -> None:
 
     announce_transition(change)
     if run_contexts() != (None, None):
-        from prefect_resilience.tasks.edge.circuits_table import keeper
+        from prefect_resilience.tasks.edge.artifacts import keeper
 
         keeper.mark_changed()
 

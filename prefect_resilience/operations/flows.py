@@ -37,7 +37,7 @@ from prefect_resilience.operations.reports.rendering import headline, markdown_o
 from prefect_resilience.operations.tuning.report import headline_of, page_of
 from prefect_resilience.operations.tuning.tuning import keep_latest
 from prefect_resilience.operations.tuning.tuning import tune as make_advice
-from prefect_resilience.tasks.edge.circuits_table import write_circuits_table
+from prefect_resilience.tasks.edge.artifacts import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 
 ActionsOption = Annotated[

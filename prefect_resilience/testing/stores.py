@@ -77,8 +77,7 @@ class StoreContract:
 
     def test_it_is_a_store_and_has_a_url(self, store: Store) -> None:
         assert isinstance(store, Store)
-        assert isinstance(store.url, str)
-        assert store.url
+        assert store.url > ""
 
     def test_its_clock_tells_seconds_since_the_epoch_and_goes_on(self, store: Store) -> None:
         first = store.now()
@@ -87,10 +86,12 @@ class StoreContract:
 
     # -- compare and swap
 
-    def test_what_was_swapped_in_is_loaded(self, store: Store, key: str) -> None:
-        version = store.swap(key, 0, {"a": [1, None, True, 0.5, "x"]})
+    @pytest.mark.parametrize("value", [{"a": [1, None, True, 0.5, "x"]}, None])
+    def test_what_was_swapped_in_is_loaded(self, store: Store, key: str, value: Any) -> None:
+        version = store.swap(key, 0, value)
         assert version > 0
-        assert store.load(key) == Document({"a": [1, None, True, 0.5, "x"]}, version, None)
+        assert store.load(key) == Document(value, version, None)
+        assert store.swap(key, 0, 1) == 0
 
     @pytest.mark.parametrize("wrong", [-1, 0, 1, 2**63, 10**30])
     def test_a_swap_of_another_version_writes_nothing(self, store: Store, key: str, wrong: int) -> None:
@@ -103,21 +104,12 @@ class StoreContract:
         assert store.load(key) == Document(2, second)
 
     def test_a_missing_document_has_no_version(self, store: Store, key: str) -> None:
-        assert store.load(key) is None
-        assert store.swap(key, 7, "x") == 0
-        assert store.load(key) is None
-
-    def test_null_is_a_value(self, store: Store, key: str) -> None:
-        version = store.swap(key, 0, None)
-        assert store.load(key) == Document(None, version)
-        assert store.swap(key, 0, 1) == 0
-
-    def test_delete_asks_for_the_version(self, store: Store, key: str) -> None:
-        version = store.swap(key, 0, 1)
-        assert store.delete(key, version + 1) is False
-        assert store.delete(key, version) is True
-        assert store.delete(key, version) is False
-        assert store.load(key) is None
+        for _ in range(2):
+            assert store.load(key) is None
+            assert store.swap(key, 7, "x") == 0
+            assert store.delete(key, 7) is False
+            version = store.swap(key, 0, 1)
+            assert store.delete(key, version) is True
 
     def test_versions_grow_over_a_deletion(self, store: Store, key: str) -> None:
         versions = [0]
@@ -228,10 +220,11 @@ class StoreContract:
     def test_scan_begins_beyond_a_key_that_is_gone(self, store: Store, key: str) -> None:
         for name in "ace":
             store.swap(f"{key}/{name}", 0, name)
-        assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/b")] == ["c", "e"]
-        assert store.scan(f"{key}/", after=f"{key}/e") == []
-        assert [d.value for _, d in store.scan(f"{key}/", after="")] == ["a", "c", "e"]
-        assert store.scan(f"{key}/", after=f"{key}~") == []
+        for after, names in (("/b", "ce"), ("/e", ""), ("~", ""), ("/a\0z", "ce"), ("/\0", "ace")):
+            page = store.scan(f"{key}/", after=key + after)
+            assert "".join(document.value for _, document in page) == names
+        assert len(store.scan(f"{key}/", after="")) == 3
+        assert store.scan(f"{key}/a\0") == []
 
     def test_what_is_open_is_listed_alone(self, store: Store, key: str) -> None:
         if not (isinstance(store, OpenStore) and lists_open(type(store))):
@@ -271,28 +264,17 @@ class StoreContract:
         expected = sorted(name for name in names if name.startswith(prefix))
         assert [document.value for _, document in store.scan(root + prefix)] == expected
 
-    @pytest.mark.parametrize("wrong", ["", "nul\0", "\ud800"])
+    @pytest.mark.parametrize("wrong", ["", "nul\0", "\ud800", "x" * 2001, "ä" * 1001])
     def test_keys_that_no_database_holds_are_refused(self, store: Store, wrong: str) -> None:
         with pytest.raises(ValueError, match="key"):
             store.swap(wrong, 0, 1)
         with pytest.raises(ValueError, match="key"):
             store.load(wrong)
 
-    def test_a_key_has_at_most_two_thousand_bytes(self, store: Store, key: str) -> None:
+    def test_a_key_may_have_two_thousand_bytes(self, store: Store, key: str) -> None:
         longest = key + "".join(random.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=2000 - len(key)))
         assert store.swap(longest, 0, 1)
         assert [name for name, _ in store.scan(key)] == [longest]
-        with pytest.raises(ValueError, match="key"):
-            store.swap(longest + "x", 0, 1)
-        with pytest.raises(ValueError, match="key"):
-            store.load("ä" * 1001)
-
-    def test_scan_takes_letters_that_no_key_has(self, store: Store, key: str) -> None:
-        for name in "ab":
-            store.swap(f"{key}/{name}", 0, name)
-        assert store.scan(f"{key}/a\0") == []
-        assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/a\0z")] == ["b"]
-        assert [d.value for _, d in store.scan(f"{key}/", after=f"{key}/\0")] == ["a", "b"]
 
     # -- many at once, and none
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from prefect_resilience.base.text import code_cell, lasting, plural
 from prefect_resilience.durable.batches.run_passes import Start
+from prefect_resilience.durable.batches.strategies import RESTARTS, RecoveryHint
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.tasks.summaries.story import (
@@ -29,6 +31,8 @@ MOST_ROWS = 50
 LONGEST_CELL = 400
 """With these bounds, and those of the picture, a summary has at most 300 kB."""
 REPLAY = "prefect-resilience dead-letters replay"
+COMMAND = "prefect-resilience batches"
+DOUBTS_SHOWN = 3
 URL = re.compile(r"(https?://[^\s`'\"<>;,)]+)")
 CHANGES = (MOVES, "store.")
 PASS_COLUMNS = ("pass", "began", "took", "task runs", "retries", "outcomes")
@@ -69,6 +73,32 @@ def hint_markdown(run: str, flow: str, state: str, advice: Advice) -> str:
     """Only the recovery hint: for a run, its flow, and the state in which it ended."""
     lines = [f"# {text(run)}", "", f"The run of {code(flow)} ended **{text(state)}**.", ""]
     return "\n".join([*lines, *_advice(advice)]).rstrip() + "\n"
+
+
+def commands(hint: RecoveryHint, batch_id: str, *, deployed: bool) -> tuple[tuple[str, str], ...]:
+    """How to continue a batch. Pairs: the purpose of a command, and the command."""
+    batch = shlex.quote(batch_id)
+    is_manual = not hint.waiting and hint.strategy not in RESTARTS
+    again = f"{COMMAND} recover {batch}{' --strategy restart' if is_manual else ''}"
+    how = ""
+    if not deployed:
+        how = ". It has no deployment, so start your program inside the batch; done effects are not repeated"
+        again = f"with batch({batch_id!r}):\n    ..."
+    if hint.waiting:
+        settle = "Check the receiver, then record the outcome of {key!r} (done, or not-done)"
+        outcomes = [
+            (settle.format(key=key), f"{COMMAND} settle {batch} {shlex.quote(key)} done")
+            for key in hint.waiting[:DOUBTS_SHOWN]
+        ]
+        return (*outcomes, (f"Then run it again{how}", again))
+    if hint.strategy in RESTARTS:
+        return ((f"Run the same flow run again{how}", again),)
+    if hint.strategy == "compensate":
+        return (("Compensate the effects that are done", f"{COMMAND} rollback {batch}"),)
+    if hint.strategy == "abandon":
+        return (("Abandon the batch", f"{COMMAND} abandon {batch}"),)
+    look = ("Show which effects are done", f"{COMMAND} show {batch}")
+    return (look, (f"When the cause is fixed, run it again{how}", again))
 
 
 def headline(story: Story) -> str:

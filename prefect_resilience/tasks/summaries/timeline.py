@@ -1,29 +1,26 @@
-"""A flow run as one picture: the attempts and waits of its calls over time, in all passes. One SVG. Pure.
+"""The last pass of a flow run as one picture: the attempts and waits of its calls over time. One SVG. Pure.
 
 The background is a white card, readable in dark and light themes, and the text is large enough for a phone.
-The time between two passes is left out. The colours are those of Okabe and Ito; signs repeat their meaning.
+The colours are those of Okabe and Ito; signs repeat their meaning.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from prefect_resilience.base.text import FONT, element, lasting, rect, words
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
-from prefect_resilience.tasks.summaries.story import OPENED, CallRow, PassSeen, Span, Story, clock
+from prefect_resilience.tasks.summaries.story import OPENED, CallRow, Span, Story, clock
 
 INK, SMALL, GRID = "#1a1a1a", "#4d4d4d", "#e3e3e3"
-WIDTH, MARGIN, GAP = 560.0, 14.0, 20.0
+WIDTH, MARGIN = 560.0, 14.0
 TOP, LANE, BAR = 62.0, 38.0, 15.0
 """Each lane has its name above its bars."""
-MOST_LANES, MOST_CIRCUITS, MOST_PASSES = 24, 6, 6
+MOST_LANES, MOST_CIRCUITS = 24, 6
 MOST_BARS = 500
 LABEL_LENGTH = 66
-NARROW = 150
-"""A segment below this width has no time of day."""
 
 LOOKS: dict[str, tuple[str, str, str]] = {
     "running": ("#1a1a1a", "…", "did not end"),
@@ -42,35 +39,32 @@ DARK_SIGNS = frozenset({"replaced"})
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A pass on the time axis: from `start` to `end`, drawn from `x` on with a width."""
+class Axis:
+    """The time that the picture shows, from the left margin to the right one."""
 
-    number: int
     start: float
     end: float
-    x: float
-    width: float
 
     def place(self, at: float) -> float:
         share = (at - self.start) / max(self.end - self.start, 1e-3)
-        return self.x + min(max(share, 0.0), 1.0) * self.width
+        return MARGIN + min(max(share, 0.0), 1.0) * (WIDTH - 2 * MARGIN)
 
 
 def draw(story: Story, calls: Sequence[CallRow]) -> str | None:
     """The SVG document; None if there is nothing to draw."""
-    parts, several = story.passes[-MOST_PASSES:], len(story.passes) > 1
-    shown = {part.run_pass.number for part in parts}
-    tried = [call for call in calls if call.spans and call.number in shown]
-    if not tried:
+    part = story.passes[-1]
+    lanes = [call for call in calls if call.spans and call.number == part.run_pass.number][:MOST_LANES]
+    if not lanes:
         return None
-    lanes = tried[:MOST_LANES]
-    segments = _segments(parts, lanes)
-    rows = _circuit_rows(story, segments)[:MOST_CIRCUITS]
-    rows += [(f"{call.name} (pass {call.number})" if several else call.name, call.spans) for call in lanes]
+    shown = [span for call in lanes for span in call.spans]
+    start = min(part.run_pass.began, *(span.start for span in shown))
+    axis = Axis(start, max(part.ended, *(span.end for span in shown)))
+    rows = _circuit_rows(story, axis)[:MOST_CIRCUITS]
+    rows += [(call.name, call.spans) for call in lanes]
     bottom = TOP + LANE * len(rows)
-    drawn = [shape for segment in segments for shape in _axis(segment, bottom, several=several)]
+    drawn = [*_background(axis, bottom)]
     for place, (label, spans) in enumerate(rows):
-        drawn += _lane(label, spans[-MOST_BARS // len(rows) :], TOP + LANE * place, segments)
+        drawn += _lane(label, spans[-MOST_BARS // len(rows) :], TOP + LANE * place, axis)
     legend, height = _legend({span.look for _, spans in rows for span in spans}, bottom + 14)
     title = f"{_line(story.name, 40)}: {_line(story.passes[-1].run_pass.end, 20)}"
     size = f'width="{WIDTH:g}" height="{height:g}" viewBox="0 0 {WIDTH:g} {height:g}"'
@@ -87,35 +81,20 @@ def draw(story: Story, calls: Sequence[CallRow]) -> str | None:
     )
 
 
-def _segments(parts: Sequence[PassSeen], lanes: Sequence[CallRow]) -> list[Segment]:
-    """The passes side by side, in equal parts of the width."""
-    width = (WIDTH - 2 * MARGIN - GAP * (len(parts) - 1)) / len(parts)
-    segments: list[Segment] = []
-    for place, part in enumerate(parts):
-        spans = [span for call in lanes if call.number == part.run_pass.number for span in call.spans]
-        start = min([part.run_pass.began, *(span.start for span in spans)])
-        end = max([part.ended, start, *(span.end for span in spans)])
-        segments.append(Segment(part.run_pass.number, start, end, MARGIN + place * (width + GAP), width))
-    return segments
+def _background(axis: Axis, bottom: float) -> Iterable[str]:
+    """The background, when the pass began, and how long it took."""
+    width = WIDTH - 2 * MARGIN
+    yield rect(MARGIN, TOP - 4, width, bottom - TOP + 6, fill="#fafafa", stroke=GRID)
+    yield words(f"{clock(axis.start)} UTC", MARGIN, TOP - 8, 12, SMALL)
+    yield words(lasting(axis.end - axis.start), WIDTH - MARGIN - 18, TOP - 8, 12, SMALL, middle=True)
 
 
-def _axis(segment: Segment, bottom: float, *, several: bool) -> Iterable[str]:
-    """The background of a pass, when it began, and how long it took."""
-    x, width = segment.x, segment.width
-    yield rect(x, TOP - 4, width, bottom - TOP + 6, fill="#fafafa", stroke=GRID)
-    yield words(lasting(segment.end - segment.start), x + width - 18, TOP - 8, 12, SMALL, middle=True)
-    heading = [f"Pass {segment.number}"] if several else []
-    heading += [f"{clock(segment.start)} UTC"] if width > NARROW else []
-    yield words(", ".join(heading), x, TOP - 22, 12, INK, bold=several)
-
-
-def _lane(label: str, spans: Sequence[Span], y: float, segments: Sequence[Segment]) -> Iterable[str]:
+def _lane(label: str, spans: Sequence[Span], y: float, axis: Axis) -> Iterable[str]:
     yield words(_line(label, LABEL_LENGTH), MARGIN + 2, y + 13, 13, INK, bold=label.startswith("circuit "))
     # A very short attempt is drawn on top of the wait after it.
     for span in sorted(spans, key=lambda span: span.look != "wait"):
-        near = min(segments, key=lambda it: max(it.start - span.start, span.start - it.end, 0.0))
-        x = near.place(span.start)
-        yield from _bar(span.look, x, y + 18, max(near.place(span.end) - x, 3.0))
+        x = axis.place(span.start)
+        yield from _bar(span.look, x, y + 18, max(axis.place(span.end) - x, 3.0))
 
 
 def _bar(look: str, x: float, y: float, width: float) -> Iterable[str]:
@@ -126,18 +105,17 @@ def _bar(look: str, x: float, y: float, width: float) -> Iterable[str]:
         yield words(sign, x + width / 2, y + 12, 12, ink, bold=True, middle=True)
 
 
-def _circuit_rows(story: Story, segments: Sequence[Segment]) -> list[tuple[str, Sequence[Span]]]:
-    """The times in which each circuit was open or half-open, within the passes."""
+def _circuit_rows(story: Story, axis: Axis) -> list[tuple[str, Sequence[Span]]]:
+    """The times in which each circuit was open or half-open."""
     spans: dict[str, list[Span]] = {}
     until: dict[str, float] = {}
     for move in reversed(story.moves):
-        state, end = str(move.payload.get("after")), until.get(move.subject, math.inf)
+        state, end = str(move.payload.get("after")), until.get(move.subject, axis.end)
         look = "open" if state in OPENED else state
         until[move.subject] = move.at
-        for segment in segments if look in LOOKS else ():
-            begin, stop = max(move.at, segment.start), min(end, segment.end)
-            if begin < stop:
-                spans.setdefault(f"circuit {move.subject}", []).append(Span(look, begin, stop))
+        begin, stop = max(move.at, axis.start), min(end, axis.end)
+        if look in LOOKS and begin < stop:
+            spans.setdefault(f"circuit {move.subject}", []).append(Span(look, begin, stop))
     return [*spans.items()]
 
 

@@ -13,8 +13,8 @@ from prefect.client.orchestration import get_client
 from prefect_resilience import CircuitBreaker, resilient_task
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.operations import show_circuits
-from prefect_resilience.tasks.edge import circuits_table
-from prefect_resilience.tasks.edge.circuits_table import CircuitsTableWriter, markdown_of
+from prefect_resilience.tasks.edge import artifacts
+from prefect_resilience.tasks.edge.artifacts import CircuitsTableWriter, markdown_of
 
 # They count what all of a server has.
 pytestmark = [pytest.mark.usefixtures("own_prefect_api"), pytest.mark.timeout(300)]
@@ -84,8 +84,8 @@ def test_the_flow_writes_it():
 
 
 def test_a_change_inside_a_run_writes_it(until, monkeypatch):
-    monkeypatch.setattr(circuits_table, "keeper", CircuitsTableWriter())
-    monkeypatch.setattr(circuits_table, "SOON", 0.0)
+    monkeypatch.setattr(artifacts, "keeper", CircuitsTableWriter())
+    monkeypatch.setattr(artifacts, "SOON", 0.0)
     name = f"moved-{uuid4().hex[:6]}"
     fails(CircuitBreaker(name, failure_threshold=1, open_for=60))
     artifact = until(lambda: (found := latest()) and name in found["data"] and found)
@@ -103,10 +103,10 @@ def test_it_says_how_old_it_is_and_uses_no_letter_that_a_font_may_lack():
 
 def test_a_burst_is_one_table(until, monkeypatch):
     keeper, written = CircuitsTableWriter(), []
-    monkeypatch.setattr(circuits_table, "keeper", keeper)
-    monkeypatch.setattr(circuits_table, "_create", lambda: written.append(1))
-    monkeypatch.setattr(circuits_table, "SOON", 0.0)
-    monkeypatch.setattr(circuits_table, "EVERY", 600.0)
+    monkeypatch.setattr(artifacts, "keeper", keeper)
+    monkeypatch.setattr(artifacts, "_create", lambda: written.append(1))
+    monkeypatch.setattr(artifacts, "SOON", 0.0)
+    monkeypatch.setattr(artifacts, "EVERY", 600.0)
     circuit = CircuitBreaker(f"burst-{uuid4().hex[:6]}", failure_threshold=1, open_for=60)
     for _ in range(3):
         fails(circuit)
@@ -125,9 +125,9 @@ def test_trouble_with_it_is_nobody_s(until, monkeypatch):
         asked.append(1)
         raise RuntimeError("the API is away")
 
-    monkeypatch.setattr(circuits_table, "keeper", keeper)
-    monkeypatch.setattr(circuits_table, "_create", broken)
-    monkeypatch.setattr(circuits_table, "SOON", 0.0)
+    monkeypatch.setattr(artifacts, "keeper", keeper)
+    monkeypatch.setattr(artifacts, "_create", broken)
+    monkeypatch.setattr(artifacts, "SOON", 0.0)
     monkeypatch.setattr(threading, "excepthook", escaped.append)
     fails(CircuitBreaker(f"alone-{uuid4().hex[:6]}", failure_threshold=1))
     until(lambda: asked)

@@ -26,7 +26,7 @@ from prefect_resilience import (
 )
 from prefect_resilience.operations.reports import report
 from prefect_resilience.operations.reports.rendering import html_of, markdown_of
-from prefect_resilience.tasks.edge.circuits_table import markdown_of as circuits_of
+from prefect_resilience.tasks.edge.artifacts import markdown_of as circuits_of
 from prefect_resilience.telemetry.payloads import LIMIT
 
 pytestmark = pytest.mark.api

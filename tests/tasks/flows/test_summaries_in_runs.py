@@ -29,10 +29,11 @@ from prefect_resilience import (
 )
 from prefect_resilience.durable.batches.edge.flow_runs import RECOVERY_LABEL, RECOVERY_TAG
 from prefect_resilience.durable.batches.strategies import RecoveryHint
+from prefect_resilience.tasks.edge import ending
 from prefect_resilience.tasks.edge import summary_reading as reading
-from prefect_resilience.tasks.edge import telling
-from prefect_resilience.tasks.edge.ending import commands, recovery_hint, run_summary
+from prefect_resilience.tasks.edge.ending import recovery_hint, run_summary
 from prefect_resilience.tasks.edge.run_hooks import dead_letter
+from prefect_resilience.tasks.summaries.markdown import commands
 from prefect_resilience.telemetry import notes
 from tests.prefect_runs import until
 
@@ -207,7 +208,7 @@ def test_what_ran_in_other_processes_is_in_it(left):
 
 
 def test_a_slow_api_is_not_asked_for_ever(left, monkeypatch):
-    monkeypatch.setattr(telling, "LOOKS", 0.0)
+    monkeypatch.setattr(ending, "LOOKS", 0.0)
 
     @resilient_flow(retries=1)
     def work():
@@ -238,7 +239,7 @@ def test_a_busy_api_is_asked_again_to_take_the_artifact(left, monkeypatch):
 def test_what_was_not_read_is_said(left, monkeypatch):
     monkeypatch.setattr(reading, "MOST_RUNS", 1)
     monkeypatch.setattr(reading, "has_heard_the_end", lambda *_, **__: False)
-    monkeypatch.setattr(telling, "AFTER_A_DEATH", 0.0)
+    monkeypatch.setattr(ending, "AFTER_A_DEATH", 0.0)
 
     @resilient_flow(retries=1, task_runner=ProcessPoolTaskRunner(max_workers=1))
     def work():

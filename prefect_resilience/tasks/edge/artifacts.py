@@ -1,19 +1,21 @@
-"""The artifact "circuits": a table of the fleet's circuits, rewritten when one of them changes.
+"""Artifacts: those of a run, and "circuits", a table of the fleet's circuits.
 
-The process that changed a circuit inside a run writes it in a thread: at most every EVERY seconds, and at the
-end of the process if a change is left. Errors are ignored. The flow `show_circuits` writes it too, on a
-schedule or by hand.
+The process that changed a circuit inside a run writes the table in a thread: at most every EVERY seconds, and
+at the end of the process if a change is left. Errors are ignored. The flow `show_circuits` writes it too, on
+a schedule or by hand.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable
 from contextvars import copy_context
 from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
@@ -22,6 +24,8 @@ from prefect.settings import PREFECT_API_URL
 
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.base.text import plural, utc_text
+from prefect_resilience.errors.secrets.redact import redact
+from prefect_resilience.errors.taxonomy import bounded
 from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.guards.circuits.model import CircuitSnapshot
 from prefect_resilience.tasks.summaries.markdown import code
@@ -29,6 +33,7 @@ from prefect_resilience.telemetry.payloads import fit_text
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
 
 
 def own_client() -> SyncPrefectClient:
@@ -48,10 +53,41 @@ def create_artifact(client: SyncPrefectClient, artifact: ArtifactCreate) -> None
     ).raise_for_status()
 
 
+def write_artifact(
+    client: SyncPrefectClient, run: FlowRun, flow_name: str, kind: str, text: str, description: str
+) -> None:
+    """Write a markdown artifact of a run. A later one of the same kind becomes its next version."""
+    create_artifact(
+        client,
+        ArtifactCreate(
+            key=artifact_key(kind, flow_name, run.name, run.id),
+            type="markdown",
+            description=redact(bounded(re.sub(r"[*`\\]", "", description), 500)),
+            data=text,
+            flow_run_id=run.id,
+        ),
+    )
+
+
+def artifact_key(kind: str, flow_name: str, run_name: str, run_id: UUID) -> str:
+    """A key that a person reads: the kind, the flow, its run, and the end of the run's id.
+
+    Example:
+        >>> artifact_key("run-summary", "ETL night", "tidy-newt", UUID(int=0x3F2A))
+        'run-summary-etl-night-tidy-newt-3f2a'
+    """
+    names = [re.sub(r"[^a-z0-9]+", "-", redact(name).lower()).strip("-") for name in (flow_name, run_name)]
+    shown = [name[:NAME_LENGTH].strip("-") for name in names if name]
+    return "-".join([kind, *shown, str(run_id)[-4:]])
+
+
+# -- the table of circuits
+
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 KEY = "circuits"
 DESCRIPTION = "The circuits of the fleet"
+NAME_LENGTH = 60
 EVERY = 10.0
 SOON = 0.5
 """Seconds in which several changes are collected into one table."""
