@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from prefect_resilience.base import places
 from prefect_resilience.base.edge.current_settings import circuit_store_url, run_contexts, store_url
@@ -21,6 +20,8 @@ from prefect_resilience.guards.circuits.listeners import (
 )
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from prefect.client.orchestration import SyncPrefectClient
 
     from prefect_resilience.guards.budgets.model import BudgetStatus

@@ -6,7 +6,6 @@ flows). The same generator then runs in a plain function and in a coroutine.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -68,6 +67,8 @@ def drive(sequence: Steps[T]) -> T:
 
 async def adrive(sequence: Steps[T]) -> T:
     """Run a sequence to its end on the event loop without blocking the loop, and return its result."""
+    import asyncio
+
     outcome: Any = None
     failed: list[BaseException] = []
     try:
@@ -186,6 +187,8 @@ class Signal:
                 return
 
     async def _start(self, seconds: float) -> None:
+        import asyncio
+
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(woken.set)
         if not self._event.is_set():
@@ -194,13 +197,15 @@ class Signal:
 
 
 def sleep_for(seconds: float) -> Steps[None]:
-    yield from perform_wait(Wait(lambda: _sleep(seconds), lambda: asyncio.sleep(seconds)))
+    yield from sleep_unless(seconds, lambda: False)
 
 
 def sleep_unless(seconds: float, over: Callable[[], bool]) -> Steps[bool]:
     """Whether the whole time has passed. A thread stops waiting as soon as `over()` is true."""
 
     async def sleep() -> bool:
+        import asyncio
+
         await asyncio.sleep(seconds)
         return True
 
@@ -211,10 +216,10 @@ def _same(wait: Wait[T]) -> Wait[T]:
     return wait
 
 
-def _sleep(seconds: float, over: Callable[[], bool] | None = None) -> bool:
+def _sleep(seconds: float, over: Callable[[], bool]) -> bool:
     until = time.monotonic() + seconds
     while (remaining := until - time.monotonic()) > 0:
-        if over is not None and over():
+        if over():
             return False
         time.sleep(min(remaining, SLICE_SECONDS))
     return True

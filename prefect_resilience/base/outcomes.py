@@ -6,12 +6,10 @@ failure. Prefect is not imported here: where it is not loaded, there are no stat
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -27,9 +25,9 @@ from prefect_resilience.errors.secrets.redact import redact
 PLAIN: frozenset[type[Any]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
 """Types of results that need no further look: most calls return one of them."""
 _LAZY = (GeneratorType, map, filter, starmap)
-_UNRUN = (Awaitable, AsyncGeneratorType, Future, *_LAZY)
+_UNRUN = (Awaitable, AsyncGeneratorType, *_LAZY)
 _DEFERRED = (
-    *("contextlib._GeneratorContextManagerBase", "dask.delayed.Delayed"),
+    *("concurrent.futures._base.Future", "contextlib._GeneratorContextManagerBase", "dask.delayed.Delayed"),
     *("multiprocessing.pool.ApplyResult", "multiprocessing.pool.IMapIterator"),
     *("prefect.futures.PrefectFuture", "prefect.futures.PrefectFutureList"),
 )
@@ -111,8 +109,15 @@ def _needs_a_look(value: object) -> bool:
 
 
 def has_loop() -> bool:
-    """Whether an event loop runs in this thread."""
-    return asyncio._get_running_loop() is not None
+    """Whether an event loop runs in this thread. Only a process that has imported asyncio has one."""
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return running is not None and running() is not None
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether an event loop cancelled the task: `asyncio.CancelledError`."""
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", None)
+    return cancelled is not None and isinstance(error, cancelled)
 
 
 class UnawaitedResult(ConfigurationError):
@@ -141,6 +146,8 @@ class UnawaitedResult(ConfigurationError):
     @property
     def has_begun(self) -> bool:
         """Whether the returned work may have begun."""
+        import asyncio
+
         value: Any = getattr(self._value, "gen", self._value)  # of a context manager
         if isinstance(value, asyncio.Task):
             value = cast("asyncio.Task[Any]", value).get_coro()
@@ -157,10 +164,10 @@ class UnawaitedResult(ConfigurationError):
     def close(self) -> ConfigurationError:
         """End the returned work if it has not begun: nothing will use its result."""
         value, self._value, self.fn = self._value, None, None
-        if isinstance(value, asyncio.Future | Future):
-            cast("Future[Any]", value).cancel()
-        elif isinstance(value, CoroutineType | GeneratorType):
+        if isinstance(value, CoroutineType | GeneratorType):
             cast("GeneratorType[Any, Any, Any]", value).close()
+        elif hasattr(value, "cancel"):  # a future of asyncio or of an executor
+            cast("Any", value).cancel()
         return self
 
     def __del__(self) -> None:

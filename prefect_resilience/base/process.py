@@ -8,9 +8,7 @@ fork, so every lock, thread and buffer of a module is declared with one of these
 from __future__ import annotations
 
 import atexit
-import getpass
 import os
-import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -37,6 +35,9 @@ def in_forked_child(action: Action) -> Action:
 
 def user_of_host() -> str:
     """The user of this process and the host, as in "ana@worker-1"."""
+    import getpass
+    import socket
+
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     except (KeyError, OSError):  # a container's user may have no name

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
-from html import escape
 from typing import Any
 
 
@@ -120,6 +119,8 @@ def element(name: str, text: str | None = None, **attributes: str | float | None
         for key, value in attributes.items()
         if value is not None
     )
+    from html import escape
+
     return f"<{name}{written}/>" if text is None else f"<{name}{written}>{escape(text, quote=False)}</{name}>"
 
 

@@ -8,7 +8,6 @@ events and result storage come from the `RunContext`.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from prefect_resilience.base.drive import Blocking, Invoke, Steps
 from prefect_resilience.base.outcomes import (
     UnawaitedResult,
+    is_cancellation,
     is_state,
     mask_state,
     result_data,
@@ -178,7 +178,9 @@ def leave(guard: Guard, held: Held, error: BaseException | None, took: float | N
         guarding, ticket = held[-1]
         try:
             yield from guarding.finish(ticket, error, info=info, took=took)
-        except (Exception, asyncio.CancelledError, GeneratorExit) as failure:
+        except BaseException as failure:
+            if not isinstance(failure, Exception | GeneratorExit) and not is_cancellation(failure):
+                raise
             held.pop()
             # After a cancellation nothing may be awaited, so the other guards get the cancellation.
             yield from leave(guard, held, error if isinstance(failure, Exception) else failure, took)

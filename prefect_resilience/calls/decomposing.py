@@ -28,8 +28,7 @@ from prefect_resilience.guards.decomposition.model import (
 )
 from prefect_resilience.guards.decomposition.splitters import Split
 from prefect_resilience.guards.partials import partial_output, partial_results
-from prefect_resilience.telemetry.model import CallEvent, CallReport
-from prefect_resilience.telemetry.payloads import error_payload
+from prefect_resilience.telemetry.payloads import CallEvent, CallReport, error_payload
 
 NOT_RUN: Any = object()
 """The outcome of a call that was not started."""

@@ -5,7 +5,6 @@ It is written once for sync and once for async callers, and shared by `@resilien
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from sys import modules
@@ -102,6 +101,8 @@ class FirstAttempt:
         else:
             for circuit, ticket in held:
                 if circuit.leave_at_once(ticket):
+                    import asyncio
+
                     await asyncio.to_thread(circuit.flush)
             if (record := run.record_so_far()) is not None and record.history:
                 report_recovery(run, record)

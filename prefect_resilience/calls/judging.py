@@ -33,8 +33,7 @@ from prefect_resilience.errors.taxonomy import MESSAGE_LIMIT
 from prefect_resilience.guards.fallbacks import Answer, Chain
 from prefect_resilience.guards.partials import value_left_by
 from prefect_resilience.guards.retries.policy import PrefectRetries, Retry, Verdict, bucket_of
-from prefect_resilience.telemetry.model import CallEvent, CallReport
-from prefect_resilience.telemetry.payloads import error_payload
+from prefect_resilience.telemetry.payloads import CallEvent, CallReport, error_payload
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.claim import EffectClaim

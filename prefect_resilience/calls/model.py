@@ -18,7 +18,7 @@ from prefect_resilience.errors.context import AttemptRecord, ErrorContext
 from prefect_resilience.guards.fallbacks import Answer, Fallback, Memory
 from prefect_resilience.guards.limits.guarding import Limit
 from prefect_resilience.guards.partials import Notes
-from prefect_resilience.guards.retries.policy import Retry, Verdict
+from prefect_resilience.guards.retries.policy import NO_RETRY, Retry, Verdict
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from prefect_resilience.guards.limits.hedge import Hedge
     from prefect_resilience.guards.outputs.promise import Expect
     from prefect_resilience.guards.timeouts.process_mode import Carriage
-
-NO_RETRY = Retry(attempts=1)
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ from prefect_resilience.base.drive import Steps, adrive, drive
 from prefect_resilience.base.outcomes import require_result
 from prefect_resilience.calls.attempt import Held, enter, handle_failure, handle_result, leave, record_success
 from prefect_resilience.calls.judging import annotate, fallback_message, report_failure, report_fallback
-from prefect_resilience.calls.model import NO_RETRY, Guard, RunContext, Substitute
+from prefect_resilience.calls.model import Guard, RunContext, Substitute
 from prefect_resilience.errors.context import PartialOutput, attach_context, attached_context
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import Chain, Fallback
 from prefect_resilience.guards.partials import partial_output
-from prefect_resilience.guards.retries.policy import Verdict
+from prefect_resilience.guards.retries.policy import NO_RETRY, Verdict
 from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
 
 MOST_CHARACTERS = 100_000

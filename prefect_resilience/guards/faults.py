@@ -6,7 +6,6 @@ list. The kinds of faults are those of Polly's chaos strategies: latency, fault,
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import random
 import threading
@@ -181,6 +180,8 @@ def _behaving(fn: Callable[..., Any], isasync: bool, injected: Injected) -> Call
     if isasync:
 
         async def call_with_faults(*args: Any, **kwargs: Any) -> Any:
+            import asyncio
+
             return await adrive(_call(injected, asyncio.sleep, fn, args, kwargs))
 
         return functools.wraps(fn)(call_with_faults)

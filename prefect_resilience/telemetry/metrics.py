@@ -33,7 +33,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -306,6 +305,8 @@ def meter_provider() -> MeterProvider:
     from opentelemetry.sdk.resources import Resource
 
     name = os.environ.get("OTEL_METRICS_EXPORTER", "otlp_proto_http")
+    from importlib.metadata import entry_points
+
     (exporter,) = entry_points(group="opentelemetry_metrics_exporter", name=name)
     # Each process counts from 0. Without an id for each process, the counts would overwrite each other.
     resource = Resource.create({"service.instance.id": str(uuid4())})

@@ -6,12 +6,12 @@ Times are seconds since the epoch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from prefect_resilience.errors.context import ErrorContext
+    pass
 
 RETRIES = frozenset({"AwaitingRetry", "Retrying"})
 REPLACED = frozenset({"Fallback", "Degraded"})
@@ -62,34 +62,6 @@ def strip_random_part(name: str, dynamic_key: str) -> str:
         if len(ending) > 1 and name.endswith(ending) and len(name) > len(ending):
             return name[: -len(ending)]
     return name
-
-
-class CallEvent(NamedTuple):
-    """An event: what happened, to what. `payload` may be the part that the metrics read: then `whole` returns
-    all of it, for the readers of the event."""
-
-    happening: str
-    kind: str
-    name: str
-    payload: dict[str, Any]
-    whole: Callable[[], dict[str, Any]] | None = None
-
-
-@dataclass(eq=False, slots=True)  # not frozen: frozen ones are slower to make
-class CallReport:
-    """One thing that happened to a call: its log line, its events, and the totals in which it counts.
-
-    kind: what the line has in common with others. error: the failure that the line is about. failure: the
-        context of a failed attempt.
-    """
-
-    level: int
-    kind: tuple[object, ...]
-    line: str
-    error: BaseException | None = None
-    failure: ErrorContext | None = None
-    events: Sequence[CallEvent] = ()
-    totals: Sequence[str] = ()
 
 
 def outcome_of(kind: str, name: str) -> Outcome:

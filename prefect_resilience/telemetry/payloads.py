@@ -1,4 +1,4 @@
-"""The content of events and artifacts: JSON without secrets and of bounded size.
+"""The reports of calls, and the content of events and artifacts: JSON without secrets, of bounded size.
 
 Prefect rejects events over 1.5 MB, and error messages of services can have any length. Content that was cut
 is marked.
@@ -11,12 +11,12 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -45,6 +45,34 @@ _UNSOUND = re.compile(r"\\u(?:0000|d[89a-f])|\d{19}")
 MARK = "truncated"
 _LOOK_AHEAD = 2_000
 """Characters read beyond the cut, so that a secret which crosses the cut is masked first."""
+
+
+class CallEvent(NamedTuple):
+    """An event: what happened, to what. `payload` may be the part that the metrics read: then `whole` returns
+    all of it, for the readers of the event."""
+
+    happening: str
+    kind: str
+    name: str
+    payload: dict[str, Any]
+    whole: Callable[[], dict[str, Any]] | None = None
+
+
+@dataclass(eq=False, slots=True)  # not frozen: frozen ones are slower to make
+class CallReport:
+    """One thing that happened to a call: its log line, its events, and the totals in which it counts.
+
+    kind: what the line has in common with others. error: the failure that the line is about. failure: the
+        context of a failed attempt.
+    """
+
+    level: int
+    kind: tuple[object, ...]
+    line: str
+    error: BaseException | None = None
+    failure: ErrorContext | None = None
+    events: Sequence[CallEvent] = ()
+    totals: Sequence[str] = ()
 
 
 def fit(payload: Mapping[str, Any], limit: int = LIMIT) -> dict[str, Any]:

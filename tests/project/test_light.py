@@ -120,6 +120,16 @@ def test_the_modules_of_a_first_call(tmp_path: Path):
     assert run(first + SEEN, tmp_path) == FIRST_CALL
 
 
+def test_a_sync_call_imports_no_event_loop_and_builds_no_model(tmp_path: Path):
+    """pydantic imports `importlib.metadata` when it builds a process's first model. In the second process,
+    the circuit has a document."""
+    first = "from prefect_resilience import resilient\nassert resilient(circuit='api')(len)('four') == 4\n"
+    slow = ("asyncio", "concurrent.futures", "email", "html", "importlib.metadata", "ssl", "subprocess")
+    imported = f"import json, sys\nprint(json.dumps([name for name in {slow} if name in sys.modules]))"
+    for _ in range(2):
+        assert run(first + imported, tmp_path) == []
+
+
 CORE = ("pydantic", "lazy_loader")
 MORE = {
     "a circuit": (CALLS["circuit"], ()),

@@ -28,7 +28,7 @@ from prefect_resilience.calls.edge.exchange import (
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ResilientAdapter(HTTPAdapter):
     def __init__(
         self,
         *,
-        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
+        retry: RetryOption = DEFAULT_RETRY,
         circuit: CircuitBreaker | str | None = "http:{host}",
         limits: LimitsOption = None,
         timeout: TimeoutOption = None,

@@ -13,14 +13,14 @@ from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.naming import UNSET
 from prefect_resilience.base.outcomes import generates
 from prefect_resilience.base.policy import nearest
-from prefect_resilience.calls.model import NO_RETRY, Guard
+from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.recipes import source_of
 from prefect_resilience.errors.classify.table import blocks
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.patterns import forms
 from prefect_resilience.guards.fallbacks import Fallback, as_fallbacks
 from prefect_resilience.guards.limits.guarding import Limit, NamedLimit
-from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import NO_RETRY, Retry
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
 if TYPE_CHECKING:

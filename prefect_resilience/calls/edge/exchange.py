@@ -22,7 +22,7 @@ from prefect_resilience.errors.context import ATTRIBUTE
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError, ConfigurationError
 from prefect_resilience.guards.limits.guarding import LimitRefused
 from prefect_resilience.guards.timeouts.timeout import Timeout
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """The methods that may be repeated (RFC 9110, section 9.2.2); others need an `Idempotency-Key`."""

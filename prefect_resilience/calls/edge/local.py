@@ -32,7 +32,7 @@ from prefect_resilience.guards.partials import Carried, Notes, add_notes_source,
 from prefect_resilience.guards.retries.backoff import pause
 from prefect_resilience.guards.timeouts.threads import is_abandoned
 from prefect_resilience.telemetry.metrics import attempt_succeeded, count
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 
 if TYPE_CHECKING:
     from prefect.context import TaskRunContext

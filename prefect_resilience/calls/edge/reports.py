@@ -20,7 +20,7 @@ from prefect_resilience.calls.spans import SDK, add_event
 from prefect_resilience.durable.effects.current import CallStart
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.guards.partials import Carried, Notes
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.ledger import Ledger

@@ -39,7 +39,7 @@ from prefect_resilience.calls.model import Guard
 from prefect_resilience.calls.spans import call_span
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.fallbacks import Memories
-from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import DEFAULT_RETRY, Retry
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,7 +127,7 @@ def _block() -> None:
 
 
 def _retry_of(options: Mapping[str, Any]) -> Retry:
-    return as_policy(options["retry"]) if "retry" in options else Retry()
+    return as_policy(options["retry"]) if "retry" in options else DEFAULT_RETRY
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -50,7 +50,7 @@ from prefect_resilience.calls.first import FirstAttempt
 from prefect_resilience.calls.model import Guard
 from prefect_resilience.durable.effects.current import HEADER, in_progress
 from prefect_resilience.durable.effects.witness import attend
-from prefect_resilience.guards.retries.policy import Retry
+from prefect_resilience.guards.retries.policy import DEFAULT_RETRY
 from prefect_resilience.guards.timeouts.timeout import Timeout
 
 Inner = TypeVar("Inner")
@@ -102,7 +102,7 @@ class _HttpxGuards(Generic[Inner]):
     def __init__(
         self,
         *,
-        retry: RetryOption = Retry(),  # noqa: B008 - a policy cannot be changed
+        retry: RetryOption = DEFAULT_RETRY,
         circuit: CircuitBreaker | str | None = "http:{host}",
         limits: LimitsOption = None,
         timeout: TimeoutOption = None,

@@ -60,7 +60,7 @@ from prefect_resilience.errors.exceptions import (
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import ErrorInfo, bounded
 from prefect_resilience.guards.limits.guarding import LimitRefused
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 Classify = Callable[[BaseException], ErrorInfo | None]

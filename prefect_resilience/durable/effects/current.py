@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import gc
 import threading
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from prefect_resilience.base.outcomes import is_cancellation
 from prefect_resilience.durable.effects.witness import Witness, attend
 from prefect_resilience.errors.exceptions import ConfigurationError, NotSent
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from prefect_resilience.durable.effects.ledger import Ledger
     from prefect_resilience.durable.effects.model import Pass
     from prefect_resilience.durable.effects.opening import BatchMarks
-    from prefect_resilience.telemetry.model import CallReport
+    from prefect_resilience.telemetry.payloads import CallReport
 
 # The interface of a claim to the run of its task.
 
@@ -248,7 +248,7 @@ class RunningCall:
                 try:
                     value = await fn(*args, **kwargs)
                 except BaseException as error:
-                    if isinstance(error, asyncio.CancelledError):
+                    if is_cancellation(error):
                         # Its frames hold timers, and the timers hold the contexts of the call.
                         error.__traceback__ = None
                         self.interrupted = True
@@ -343,6 +343,8 @@ def drop_cancelled_timers() -> None:
 
     A loop drops them in its next turn if most of its timers are cancelled, so this adds 1,000 cancelled ones.
     """
+    import asyncio
+
     loop = asyncio.get_running_loop()
     for _ in range(TIMERS):
         loop.call_later(3600.0, int).cancel()
@@ -350,5 +352,7 @@ def drop_cancelled_timers() -> None:
 
 async def next_turn() -> None:
     """Wait for the next turn of the event loop."""
+    import asyncio
+
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from importlib.util import find_spec
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -121,6 +120,8 @@ def _file_of(module: str) -> str | None:
             and module_name(candidate.__name__, file) == module
         ):
             return file
+    from importlib.util import find_spec
+
     top, *rest = module.split(".")
     try:
         spec = find_spec(top)

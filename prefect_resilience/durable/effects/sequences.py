@@ -55,7 +55,7 @@ from prefect_resilience.errors.exceptions import (
     StoreUnavailable,
 )
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.telemetry.model import CallEvent, CallReport
+from prefect_resilience.telemetry.payloads import CallEvent, CallReport
 
 _INTENDING = "the intent could not be recorded"
 

@@ -13,7 +13,6 @@ import logging
 import os
 import stat
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -137,6 +136,8 @@ class Witness:
 
     def _files_changed(self) -> Iterator[str]:
         """The changes that count: not those of a temporary file that the call removed itself."""
+        import tempfile
+
         passing = os.path.join(tempfile.gettempdir(), "")
         for path, (first, latest) in [*self._files.items()]:
             is_gone = first in _CREATES and latest in _REMOVES and not os.path.lexists(path)

@@ -6,7 +6,6 @@ cause. `Retry`, `Fallback`, `on_error` and circuits all match with `names_of`.
 
 from __future__ import annotations
 
-import difflib
 import re
 from abc import ABCMeta
 from collections.abc import Iterable, Iterator
@@ -133,6 +132,8 @@ def error_name(value: Any) -> str:
         )
     words = [word.value for word in WORDS]
     if value not in words and re.fullmatch(r"[a-z_]+", value):
+        import difflib
+
         for close in difflib.get_close_matches(value, words, n=1, cutoff=0.8):
             raise ValueError(f"unknown error category {value!r}; did you mean {close!r}?")
     return value

@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 from prefect_resilience.base.text import Regex
@@ -196,6 +195,8 @@ def _date(value: str | None) -> float | None:
     """Seconds since the epoch of an HTTP date or an RFC 3339 time, else None."""
     if not value or len(value) > 64 or not value.isascii():
         return None
+    from email.utils import parsedate_to_datetime
+
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
             return _timestamp(parse(value.strip().upper()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import cache
+from inspect import signature
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
@@ -20,7 +22,13 @@ from prefect_resilience.guards import faults
 from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit, PendingAdmission
 from prefect_resilience.guards.circuits.link import PREFIX
-from prefect_resilience.guards.circuits.model import CircuitPolicy, CircuitSnapshot, CircuitState, moment_of
+from prefect_resilience.guards.circuits.model import (
+    DEFAULT_POLICY,
+    CircuitPolicy,
+    CircuitSnapshot,
+    CircuitState,
+    moment_of,
+)
 from prefect_resilience.guards.circuits.view import Permit, snapshot_of
 from prefect_resilience.stores import Store
 from prefect_resilience.stores.base import scan_all
@@ -80,7 +88,8 @@ class CircuitBreaker(Guarding):
             )
         if not isinstance(cast("Any", name), str):
             raise ConfigurationError(f"CircuitBreaker({name!r}): write the circuit's name first, as in 'llm'")
-        options = {key: value for key, value in locals().items() if key in CircuitPolicy.model_fields}
+        given = locals()
+        options = {key: given[key] for key, default in _defaults().items() if given[key] is not default}
         self._prepare(name, circuit_policy(name, options), store, literal=False)
 
     @classmethod
@@ -338,10 +347,16 @@ def remake(
 _remake = remake  # the name in older pickles
 
 
+@cache
+def _defaults() -> dict[str, Any]:
+    parameters = signature(CircuitBreaker.__init__).parameters
+    return {name: parameters[name].default for name in CircuitPolicy.model_fields}
+
+
 def circuit_policy(name: object, options: dict[str, Any]) -> CircuitPolicy:
     """The policy with these options. Raises ConfigurationError, in one sentence, for an invalid option."""
     try:
-        return CircuitPolicy(**options)
+        return CircuitPolicy(**options) if options else DEFAULT_POLICY
     except ConfigurationError as error:
         message = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
         raise ConfigurationError(message.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
@@ -356,7 +371,7 @@ def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBrea
     `name` is taken literally, as in a snapshot: it is not a template.
     """
     circuit = registry.circuit_in_use(name, store)
-    policy = circuit.policy if circuit is not None else CircuitPolicy()
+    policy = circuit.policy if circuit is not None else DEFAULT_POLICY
     return remake(name, policy, store)
 
 

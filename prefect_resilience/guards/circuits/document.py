@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, cast
+from copy import copy
+from functools import cache
+from typing import Any, cast, get_args
 
-from annotated_types import Predicate
-from pydantic import Field, ValidationError
+from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import core_schema as types
 
 from prefect_resilience.guards.circuits import window as windows
 from prefect_resilience.guards.circuits.model import CircuitState
 from prefect_resilience.guards.circuits.window import (
-    Count,
+    COUNT,
+    WINDOW,
     Run,
-    StoredFields,
-    StoredWindow,
     WindowDocument,
+    fields,
     size_of,
 )
 
@@ -140,53 +142,61 @@ HISTORY_KEPT = 24
 """A document holds this many of the latest generations, about 50 bytes each."""
 
 
-class _StoredBaseline(StoredFields):
-    calls: float = Field(le=MOST_CALLS)
-    failures: float = Field(ge=0)
-    at: float
+def _has_calls(baseline: Baseline) -> Baseline:
+    if baseline["failures"] > baseline["calls"]:
+        raise ValueError("it has more failures than calls")
+    return baseline
 
 
-class _StoredDemand(StoredFields):
-    sum: float = Field(ge=0)
-    at: float
+_STATE = types.literal_schema(list(get_args(CircuitState)))
+_TIME = types.float_schema()
+_AMOUNT = types.float_schema(ge=0)
+_MAYBE_TIME = types.nullable_schema(_TIME)
+_MAYBE_TEXT = types.nullable_schema(types.str_schema())
+_BASELINE = types.no_info_after_validator_function(
+    _has_calls, fields({"calls": types.float_schema(le=MOST_CALLS), "failures": _AMOUNT, "at": _TIME})
+)
+_ENTRY = types.tuple_schema([COUNT, _TIME, _STATE, _MAYBE_TIME], strict=False)
+_LEASE = types.list_schema(_TIME, min_length=2, max_length=2)
+
+_FIELDS: dict[str, tuple[types.CoreSchema, Any]] = {
+    "state": (_STATE, "closed"),
+    "generation": (COUNT, 1),
+    "failures_in_row": (COUNT, 0),
+    "successes": (COUNT, 0),
+    "slow_successes": (COUNT, 0),
+    "probe_failures": (COUNT, 0),
+    "unanswered": (COUNT, 0),
+    "window": (types.nullable_schema(WINDOW), None),
+    "baseline": (types.nullable_schema(_BASELINE), None),
+    "opened_at": (_MAYBE_TIME, None),
+    "retry_at": (_MAYBE_TIME, None),
+    "hold_until": (_MAYBE_TIME, None),
+    "openings": (COUNT, 0),
+    "leases": (types.dict_schema(types.str_schema(), _LEASE), {}),
+    "reason": (_MAYBE_TEXT, None),
+    "last_error": (_MAYBE_TEXT, None),
+    "history": (types.list_schema(_ENTRY), []),
+    "demand": (types.nullable_schema(fields({"sum": _AMOUNT, "at": _TIME})), None),
+    "share": (types.float_schema(gt=0, le=1), 1.0),
+    "published_at": (_TIME, 0.0),
+    "updated_at": (_TIME, 0.0),
+}
+"""The fields of a `CircuitDocument`, each with its value in a circuit that has had no calls.
+
+It has the field `windows` too if there are windows of other policies, each with its generation and the last
+time when its policy counted."""
 
 
-Lease = Annotated[list[float], Field(min_length=2, max_length=2)]
-Entry = Annotated[tuple[Count, float, CircuitState, float | None], Field(strict=False)]
-
-
-class StoredCircuit(StoredFields):
-    """The fields of a `CircuitDocument`, with the values of a circuit that has had no calls."""
-
-    state: CircuitState = "closed"
-    generation: Count = 1
-    failures_in_row: Count = 0
-    successes: Count = 0
-    slow_successes: Count = 0
-    probe_failures: Count = 0
-    unanswered: Count = 0
-    window: StoredWindow | None = None
-    windows: list[StoredWindow] = Field(default_factory=list[Any])
-    """The windows of other policies, each with its generation and the last time when its policy counted. A
-    document has this field only if there are any."""
-    baseline: Annotated[_StoredBaseline, Predicate(lambda b: b.failures <= b.calls)] | None = None
-    opened_at: float | None = None
-    retry_at: float | None = None
-    hold_until: float | None = None
-    openings: Count = 0
-    leases: dict[str, Lease] = Field(default_factory=dict)
-    reason: str | None = None
-    last_error: str | None = None
-    history: list[Entry] = Field(default_factory=list[Any])
-    demand: _StoredDemand | None = None
-    share: float = Field(default=1.0, gt=0, le=1)
-    published_at: float = 0.0
-    updated_at: float = 0.0
+@cache
+def _stored_circuit() -> SchemaValidator:
+    written = {name: schema for name, (schema, _) in _FIELDS.items()}
+    return SchemaValidator(fields(written, {"windows": types.list_schema(WINDOW)}))
 
 
 def new() -> CircuitDocument:
     """The document of a circuit that has had no calls."""
-    return StoredCircuit().model_dump(exclude={"windows"})
+    return {name: copy(value) for name, (_, value) in _FIELDS.items()}
 
 
 MOST_WINDOWS = 6
@@ -262,7 +272,7 @@ def read(value: object) -> CircuitDocument:
     written = cast("CircuitDocument", value) if isinstance(value, dict) else {}
     document = {**new(), **written}
     try:
-        StoredCircuit.model_validate(document)
+        _stored_circuit().validate_python(document)
     except ValidationError as error:
         wrong = {str(problem["loc"][0]) for problem in error.errors()}
         if wrong <= {"history", "windows"}:

@@ -6,8 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from prefect_resilience.guards.budgets.model import BudgetStatus
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("prefect_resilience.circuits")
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """The circuit `name` changed its state. Only the process that caused the change reports it.
 
     `at` and `retry_at` are seconds since the epoch by the store's clock.
@@ -33,8 +31,7 @@ class Transition:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreNotice:
+class StoreNotice(NamedTuple):
     """The store under `url` (redacted) stopped answering, or answers again. Reported once each time."""
 
     url: str

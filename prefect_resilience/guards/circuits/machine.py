@@ -19,8 +19,7 @@ the place of a crashed prober becomes free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from prefect_resilience.guards.circuits import document, window
 from prefect_resilience.guards.circuits.document import CircuitDocument, remember
@@ -38,8 +37,7 @@ SECOND_LOOK = 0.5
 PASSING: tuple[CircuitState, ...] = ("closed", "disabled")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """Calls that have ended, in their order, and the generation under which they began.
 
     `owner` is the owner of a probe's lease, which this record gives back. `retry_after` is the longest
@@ -53,22 +51,19 @@ class Record:
     owner: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Acquire:
+class Acquire(NamedTuple):
     """`owner` wants to call. In half_open it needs a lease, and gets one when there is a free place."""
 
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(NamedTuple):
     """`owner` gives its lease back without an outcome: its call was cancelled or does not count."""
 
     owner: str
 
 
-@dataclass(frozen=True, slots=True)
-class Force:
+class Force(NamedTuple):
     """An operator's command. A forced opening ends with a probe at `until` (seconds, the store's clock);
     None: it does not end by itself.
 
@@ -81,15 +76,13 @@ class Force:
     until: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(NamedTuple):
     """Close the circuit and forget its windows, counters, re-openings and baseline."""
 
     reason: str = "reset"
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """Nothing but time passed."""
 
 

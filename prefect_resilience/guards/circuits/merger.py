@@ -326,7 +326,7 @@ class Merger:
         if isinstance(event, Record):
             if event.owner is not None:
                 yield Release(event.owner)
-            yield replace(event, generation=self._generation_seen, owner=None)
+            yield event._replace(generation=self._generation_seen, owner=None)
         elif isinstance(event, Release):
             yield event
 
@@ -380,11 +380,11 @@ class Merger:
         return View(document, fleet, until, refused=True, retry=retry)
 
     def _tell(self, merged: Merged) -> None:
-        self.news.extend(replace(change, name=self.name) for change in merged.changes)
+        self.news.extend(change._replace(name=self.name) for change in merged.changes)
 
 
 def _with_generation(event: Event, document: CircuitDocument) -> Event:
     """`event`; if it was counted before the first read and the circuit is closed, with its generation."""
     if isinstance(event, Record) and event.generation == UNSEEN and document["state"] == "closed":
-        return replace(event, generation=document["generation"])
+        return event._replace(generation=document["generation"])
     return event

@@ -170,6 +170,9 @@ class CircuitPolicy(Policy):
         return parse_window(self.window)
 
 
+DEFAULT_POLICY = CircuitPolicy.model_construct()
+"""Not validated, since pydantic takes 20 ms for the validators of a process's first model."""
+
 CountsAs = Literal["success", "failure", "neither"]
 
 ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
@@ -203,7 +206,7 @@ class CircuitEntered(BaseModel):
     """A state that a circuit entered, with its time and generation. `retry_at` is the end of the rejection of
     calls; None if only an operator ends it, or if the state rejects no calls."""
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     generation: int
     at: float
@@ -221,7 +224,7 @@ class CircuitSnapshot(BaseModel):
     the share of the calls that is counted: a large fleet counts a sample, and the window has its numbers.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, defer_build=True)
 
     name: str
     state: CircuitState = "closed"

@@ -229,7 +229,7 @@ def ask_at(document: CircuitDocument, now: float, policy: CircuitPolicy) -> floa
 
 
 SAME_FIELDS = ("state", "generation", "opened_at", "retry_at", "reason", "last_error")
-_ANY_POLICY = CircuitPolicy(open_max=LONGEST, probe_lease=LONGEST)
+_ANY_POLICY = CircuitPolicy.model_construct(open_max=LONGEST, probe_lease=LONGEST)
 """Accepts any length of openings and leases in a document: the circuit's own policy is unknown here."""
 
 
@@ -238,7 +238,8 @@ def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> Cir
     # Under every policy, elapsed time changes a valid document in the same way.
     current, _ = machine.step(document, machine.Tick(), now, _ANY_POLICY)
     counted = window.totals(current["window"], now)
-    return CircuitSnapshot(
+    # From a checked document: not validated again, which a process's first circuit would pay for.
+    return CircuitSnapshot.model_construct(
         name=name,
         consecutive_failures=current["failures_in_row"],
         window_calls=counted.calls,
@@ -250,7 +251,7 @@ def snapshot_of(name: str, document: machine.CircuitDocument, now: float) -> Cir
         usual_failure_rate=rate(current["baseline"]),
         # From the stored document: no call has met a state that only elapsed time brought about.
         history=tuple(
-            CircuitEntered(**dict(zip(CircuitEntered.model_fields, entry, strict=True)))
+            CircuitEntered.model_construct(**dict(zip(CircuitEntered.model_fields, entry, strict=True)))
             for entry in document["history"]
         ),
         share_counted=document["share"],

@@ -19,10 +19,9 @@ from collections.abc import Iterable
 from datetime import timedelta
 from functools import lru_cache
 from operator import add
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from annotated_types import Predicate
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import core_schema as types
 
 from prefect_resilience.base.durations import seconds_of
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -128,40 +127,37 @@ def size_of(document: WindowDocument) -> int | float:
     return document["last"] if "last" in document else document["seconds"]
 
 
-class StoredFields(BaseModel):
-    """The fields that a store's JSON must have, with the right types."""
+# What a store's JSON must have, as schemas of pydantic-core: a model would cost a process 20 ms to make.
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(strict=True, allow_inf_nan=False, defer_build=True)
-
-
-Count = Annotated[int, Field(ge=0)]
+Schemas = dict[str, types.CoreSchema]
 
 
-class _StoredSums(StoredFields):
-    generation: Count = 0
-    """Of the windows beside the first one: when another circuit's generation has begun, they are over."""
-    used: float = 0.0
-    """Of those windows: the last time when a process with this window counted."""
-    calls: Count
-    failures: Count
-    slow: Count
+def fields(required: Schemas, optional: Schemas | None = None) -> types.CoreSchema:
+    """The schema of an object with these fields; more fields are ignored."""
+    rows = {name: types.typed_dict_field(schema) for name, schema in required.items()}
+    more = {name: types.typed_dict_field(schema, required=False) for name, schema in (optional or {}).items()}
+    return types.typed_dict_schema({**rows, **more}, config={"strict": True, "allow_inf_nan": False})
 
 
-class StoredCalls(_StoredSums):
-    """A window over a number of calls."""
-
-    last: Count
-    recent: str
-
-
-class StoredSpan(_StoredSums):
-    """A window over a span of time."""
-
-    seconds: float = Field(gt=0)
-    buckets: list[Annotated[list[int], Field(min_length=4, max_length=4)]]
+def _has_each_call(window: WindowDocument) -> WindowDocument:
+    if len(window["recent"]) != window["calls"]:
+        raise ValueError("it has more or fewer outcomes than calls")
+    return window
 
 
-StoredWindow = Annotated[StoredCalls, Predicate(lambda w: len(w.recent) == w.calls)] | StoredSpan
+COUNT = types.int_schema(ge=0)
+_SUMS: Schemas = {"calls": COUNT, "failures": COUNT, "slow": COUNT}
+_OF_SEVERAL: Schemas = {"generation": COUNT, "used": types.float_schema()}
+"""Of the windows beside the first one: the circuit's generation in which they count, and the last time when a
+process with this window counted."""
+_CALLS = fields({**_SUMS, "last": COUNT, "recent": types.str_schema()}, _OF_SEVERAL)
+_BUCKETS = types.list_schema(types.list_schema(types.int_schema(), min_length=4, max_length=4))
+WINDOW = types.union_schema(
+    [
+        types.no_info_after_validator_function(_has_each_call, _CALLS),
+        fields({**_SUMS, "seconds": types.float_schema(gt=0), "buckets": _BUCKETS}, _OF_SEVERAL),
+    ]
+)
 
 
 def _span(seconds: float, buckets: list[list[int]], now: float) -> WindowDocument:

@@ -171,7 +171,7 @@ class Retry(Policy):
     by_position: ClassVar[tuple[str, ...]] = ("attempts",)
 
     attempts: int = Field(default=3, ge=1, le=10_000)
-    backoff: BackoffLike = Field(default_factory=Backoff.exponential)
+    backoff: BackoffLike = Field(default_factory=Backoff.model_construct)
     retry_on: ErrorNames | None = None
     give_up_on: ErrorNames | None = None
     by_category: ByCategory = Field(default_factory=dict[Any, Any])
@@ -288,6 +288,11 @@ class Retry(Policy):
             is_named = not names.isdisjoint(_names(self.retry_on))
             return None if is_named else f"retry_on does not name {error.code}"
         return None if error.retryable else f"{error.code} is not retryable ({error.category.value})"
+
+
+# Not validated, since pydantic takes 20 ms for the validators of a process's first model.
+DEFAULT_RETRY = Retry.model_construct()
+NO_RETRY = Retry.model_construct(attempts=1)
 
 
 class PrefectRetries(Retry):

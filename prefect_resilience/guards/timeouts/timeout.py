@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,8 @@ from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationEr
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of
 
 if TYPE_CHECKING:
+    import asyncio
+
     import anyio
 
 # A call with a deadline on the main thread itself, ended by the system's interval timer.
@@ -137,6 +138,8 @@ _of_thread = threading.local()
 
 
 def _timer() -> _Timer:
+    import asyncio
+
     loop = asyncio.get_running_loop()
     timer: _Timer | None = getattr(_of_thread, "timer", None)
     if timer is None or timer.loop is not loop:

@@ -19,7 +19,7 @@ from prefect_resilience.calls.edge.call_options import OPTIONS, ResilienceOption
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.retries.backoff import Backoff
-from prefect_resilience.guards.retries.policy import PrefectRetries, Retry
+from prefect_resilience.guards.retries.policy import DEFAULT_RETRY, PrefectRetries, Retry
 from prefect_resilience.telemetry.edge.events import send_event
 from prefect_resilience.telemetry.payloads import NAME, fit, fit_text
 
@@ -112,7 +112,7 @@ def policy_of(task: Task[Any, Any], ours: Mapping[str, Any], theirs: Mapping[str
         written["retry_delay_seconds"] = task.retry_delay_seconds
     if task.retry_jitter_factor:
         written["retry_jitter_factor"] = task.retry_jitter_factor
-    return retry_with(Retry(), task, written)
+    return retry_with(DEFAULT_RETRY, task, written)
 
 
 def restarting(task: Task[Any, Any], ours: Mapping[str, Any], *, asked: bool) -> Mapping[str, Any]:

@@ -47,7 +47,7 @@ from prefect_resilience.tasks.edge.task_options import options_sent, tell_option
 from prefect_resilience.telemetry.edge.call_totals import all_totals, send_totals
 from prefect_resilience.telemetry.edge.events import emit
 from prefect_resilience.telemetry.metrics import attempt_succeeded
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 
 if TYPE_CHECKING:
     import logging

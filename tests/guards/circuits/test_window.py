@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic_core import SchemaValidator, ValidationError
 
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.guards.circuits.window import (
     BUCKETS,
-    StoredWindow,
+    WINDOW,
     WindowTotals,
     canonical_window,
     parse_window,
@@ -23,7 +23,7 @@ from prefect_resilience.guards.circuits.window import (
     totals,
 )
 
-stored = TypeAdapter[Any](StoredWindow)
+stored = SchemaValidator(WINDOW)
 outcomes = st.sampled_from(["s", "f", "S", "F"])
 runs = st.lists(st.tuples(outcomes, st.integers(0, 30)), max_size=4)
 

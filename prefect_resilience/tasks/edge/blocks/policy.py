@@ -15,14 +15,15 @@ from pydantic.config import JsonDict
 
 from prefect_resilience.base.policy import nearest, snake_case
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits.model import DEFAULT_POLICY as CIRCUIT
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.retries.backoff import Backoff
+from prefect_resilience.guards.retries.policy import DEFAULT_RETRY as RETRY
 from prefect_resilience.guards.retries.policy import Retry
 from prefect_resilience.tasks.edge.task_options import MOST_RETRIES_BY_POLICY
 
 SLUG = "resilience-policy"
 MOST_ATTEMPTS = MOST_RETRIES_BY_POLICY + 1
-RETRY, CIRCUIT = Retry(), CircuitPolicy()
 BACKOFF = cast(Backoff, RETRY.backoff)
 EMPTY = "An empty field keeps the value in the task's code."
 
@@ -86,7 +87,10 @@ class RetryFields(Fields):
     model_config: ClassVar[ConfigDict] = ConfigDict(title="Retry")
 
     attempts: int | None = optional(
-        "The maximum number of attempts, including the first one.", RETRY.attempts, ge=1, le=MOST_ATTEMPTS
+        "The maximum number of attempts, including the first one.",
+        RETRY.attempts,
+        ge=1,
+        le=MOST_ATTEMPTS,
     )
     backoff: BackoffFields = Field(
         default_factory=BackoffFields, description=f"The delays between attempts. {EMPTY}"
@@ -127,10 +131,15 @@ class CircuitFields(Fields):
         "Opens after this many failures in a row.", CIRCUIT.failure_threshold, ge=1
     )
     volume_threshold: int | None = optional(
-        "Failures in a row count once this many calls are in the window.", CIRCUIT.volume_threshold, ge=1
+        "Failures in a row count once this many calls are in the window.",
+        CIRCUIT.volume_threshold,
+        ge=1,
     )
     failure_rate: float | None = optional(
-        "Opens when this share of the calls in the window failed.", f"{CIRCUIT.failure_rate:g}", gt=0, le=1
+        "Opens when this share of the calls in the window failed.",
+        f"{CIRCUIT.failure_rate:g}",
+        gt=0,
+        le=1,
     )
     minimum_calls: int | None = optional(
         "The share counts once this many calls are in the window.", CIRCUIT.minimum_calls, ge=1

@@ -15,7 +15,7 @@ from prefect_resilience.calls.model import Guard, RunRecord
 from prefect_resilience.durable.effects.current import CallStart, Replayed
 from prefect_resilience.durable.effects.ledger import Ledger, open_ledger
 from prefect_resilience.durable.effects.model import Pass
-from prefect_resilience.telemetry.model import CallReport
+from prefect_resilience.telemetry.payloads import CallReport
 
 
 @dataclass(eq=False)
