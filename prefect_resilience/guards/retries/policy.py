@@ -171,7 +171,7 @@ class Retry(Policy):
     by_position: ClassVar[tuple[str, ...]] = ("attempts",)
 
     attempts: int = Field(default=3, ge=1, le=10_000)
-    backoff: BackoffLike = Field(default_factory=Backoff.model_construct)
+    backoff: BackoffLike = Field(default_factory=Backoff.exponential)
     retry_on: ErrorNames | None = None
     give_up_on: ErrorNames | None = None
     by_category: ByCategory = Field(default_factory=dict[Any, Any])
@@ -291,8 +291,8 @@ class Retry(Policy):
 
 
 # Not validated, since pydantic takes 20 ms for the validators of a process's first model.
-DEFAULT_RETRY = Retry.model_construct()
-NO_RETRY = Retry.model_construct(attempts=1)
+DEFAULT_RETRY = Retry.model_construct(backoff=Backoff.model_construct())
+NO_RETRY = Retry.model_construct(attempts=1, backoff=DEFAULT_RETRY.backoff)
 
 
 class PrefectRetries(Retry):

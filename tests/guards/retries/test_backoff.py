@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.guards.circuits.model import DEFAULT_POLICY, CircuitPolicy
 from prefect_resilience.guards.retries.backoff import LONGEST, Backoff
+from prefect_resilience.guards.retries.policy import DEFAULT_RETRY, NO_RETRY, Retry
 
 fractions = st.floats(0, 1, exclude_max=True)
 seconds = st.floats(0, 1000)
@@ -59,6 +61,11 @@ def test_proportional_jitter_stays_within_its_fraction(n, random, jitter):
 
 
 @pytest.mark.requirement("003.03")
+def test_the_ready_made_policies_are_what_validation_makes():
+    assert (DEFAULT_RETRY, NO_RETRY) == (Retry(), Retry(attempts=1))
+    assert DEFAULT_POLICY == CircuitPolicy()
+
+
 def test_the_defaults_are_one_second_doubling_to_thirty():
     """By default a delay is in the middle of what it may be; at the cap that is 24 to 30 s."""
     assert [Backoff.exponential().delay(n) for n in range(7)] == pytest.approx([1, 2, 4, 8, 16, 27, 27])
