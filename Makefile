@@ -35,7 +35,7 @@ FOR_MKDOCS = env -u PREFECT_API_URL DISABLE_MKDOCS_2_WARNING=true NO_MKDOCS_2_WA
 .DEFAULT_GOAL := help
 # Two targets at once would install into one environment at once
 .NOTPARALLEL:
-.PHONY: help demo docs docs-version docs-pictures test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth store-scale house matrix runners dist test-all
+.PHONY: help demo docs docs-version test kills check bench bad-day wheel clean browser newcomer fleet long mutants fuzz soak growth store-scale house matrix runners dist test-all
 
 help: ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 20
@@ -138,9 +138,6 @@ docs: .venv/.installed-docs ## the documentation as pages in site/, strictly: a 
 docs-version: .venv/.installed-docs ## the pages of this version, beside those of earlier ones: a commit on the branch gh-pages
 	@$(FOR_MKDOCS) $(BIN)/mike deploy --alias-type copy --update-aliases $(VERSION) latest
 	@$(FOR_MKDOCS) $(BIN)/mike set-default latest
-
-docs-pictures: .venv/.installed-dev .venv/.installed-docs ## the site in Debian's Chromium: wide and narrow, light and dark
-	@$(IN_A_HOME_OF_ITS_OWN) SITE_PICTURES=$$(mktemp -d) $(BIN)/python -m pytest -m long tests/docs/test_site_in_browser.py
 
 wheel: .venv/bin/python ## dist/prefect_resilience-*.whl, to be installed elsewhere
 	@rm -rf dist

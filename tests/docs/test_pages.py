@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from cyclopts import CycloptsError
 
 from prefect_resilience import CircuitBreaker
@@ -226,10 +225,3 @@ def test_the_architecture_names_what_registers_itself_at_import() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     paragraph = text.partition("register themselves")[2].partition("`add_notes_source`")[0]
     assert registering == set(re.findall(r"`([\w/]+\.py)`", paragraph))
-
-
-def test_the_forms_for_issues_are_forms() -> None:
-    for form in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
-        read = yaml.safe_load(form.read_text())
-        if form.name != "config.yml":
-            assert {"name", "description", "body"} <= read.keys(), form.name

@@ -11,7 +11,6 @@ import pytest
 
 import prefect_resilience
 from docs.making import options, pictures, tables
-from docs.making.house_style import as_markdown, options_of
 from tests.docs.pages import DOCS, PACKAGE, pages, public_names, used_in
 
 pytestmark = pytest.mark.docs
@@ -109,36 +108,5 @@ def test_the_tables_of_options_are_those_of_the_code() -> None:
     assert options.stale() == []
 
 
-def test_a_table_of_options_has_the_names_defaults_and_descriptions() -> None:
-    page = options.written("<!-- options: Timeout -->\n<!-- /options -->")
-    assert page.startswith("<!-- options: Timeout -->\n\n| option | default | description |")
-    assert "| `idle` | none | The longest wait for the next chunk of a generator. |" in page
-    assert "| `dead_letter` | `False` | " in options.options_of("resilient_task")
-    with pytest.raises(SystemExit, match="describes nothing"):
-        options.options_of("idempotency_key")
-
-
 def test_the_pictures_are_those_of_the_code() -> None:
     assert pictures.stale() == []
-
-
-def test_docstrings_become_lists_and_code() -> None:
-    text = "What it is.\n\nsize: how many,\n    at most.\nname, other: what.\n\nExample:\n    >>> 1\n    1"
-    assert as_markdown(text) == (
-        "What it is.\n\n- `size`: how many, at most.\n- `name`, `other`: what.\n\n```pycon\n>>> 1\n1\n```"
-    )
-
-
-@pytest.mark.parametrize(
-    ("made", "option", "last"),
-    [
-        (prefect_resilience.resilient_task, "timeout: TimeoutOption = None", "prefect"),
-        (prefect_resilience.resilient_flow, "summary: bool = True", "prefect"),
-        (prefect_resilience.resilient, "circuit: CircuitBreaker | str | None = None", "decompose"),
-    ],
-)
-def test_the_reference_shows_options_with_types_and_defaults(made: Any, option: str, last: str) -> None:
-    shown = [*options_of(inspect.signature(made))]
-    assert f"{option}" in [f"{one.name}: {one.annotation} = {one.default}" for one in shown]
-    assert shown[-1].name == last
-    assert not {"tags", "log_prints"} & {one.name for one in shown}

@@ -82,7 +82,6 @@ COMMANDS = {
     **dict.fromkeys(TARGETS.split(), ""),
     "docs": "mkdocs build --strict",
     "docs-version": f"mike deploy --alias-type copy --update-aliases {MINOR} latest",
-    "docs-pictures": "pytest -m long tests/docs/test_site_in_browser.py",
 }
 
 
@@ -140,11 +139,6 @@ def test_no_registry_is_named() -> None:
 
 def test_no_file_knows_where_this_clone_lies() -> None:
     assert [id_of(path) for path in tracked_files() if f"{ROOT}/" in path.read_text(errors="ignore")] == []
-
-
-def test_no_lock_file() -> None:
-    locks = {"uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "pylock.toml"}
-    assert [path for path in tracked_files() if path.name in locks] == []
 
 
 @pytest.mark.parametrize("path", PURE_FILES, ids=id_of)

@@ -89,24 +89,3 @@ def test_every_name_of_a_lazy_room_is_there(room: Path):
     assert found.__all__
     for name in found.__all__:
         assert getattr(found, name) is not None
-
-
-BENCHMARKS = """
-import importlib, os, pkgutil
-
-before = dict(os.environ)
-import benchmarks
-for found in pkgutil.iter_modules(benchmarks.__path__):
-    importlib.import_module(f"benchmarks.{found.name}")
-    changed = {name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
-    assert not changed, f"importing benchmarks.{found.name} changes {changed}"
-"""
-
-
-@pytest.mark.slow
-def test_a_benchmark_that_a_test_imports_leaves_the_environment_alone():
-    root = PACKAGE.parent
-    ended = subprocess.run(
-        [sys.executable, "-c", BENCHMARKS], cwd=root, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr

@@ -107,12 +107,8 @@ def test_transports_import_their_client_and_no_prefect(tmp_path: Path):
     assert {"prefect", "pydantic_settings", "jsonschema"}.isdisjoint(seen)
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_a_call_imports_no_prefect(call: str, tmp_path: Path):
-    seen = run(
-        "from prefect_resilience import *\n".replace("*", ", ".join(NAMES)) + CALLS[call] + SEEN, tmp_path
-    )
-    assert HEAVY.isdisjoint(seen)
+def test_calls_import_no_prefect(tmp_path: Path):
+    assert HEAVY.isdisjoint(run(IMPORTS + "".join(CALLS.values()) + SEEN, tmp_path))
 
 
 def test_the_modules_of_a_first_call(tmp_path: Path):
@@ -132,10 +128,7 @@ def test_a_sync_call_imports_no_event_loop_and_builds_no_model(tmp_path: Path):
 
 CORE = ("pydantic", "lazy_loader")
 MORE = {
-    "a circuit": (CALLS["circuit"], ()),
-    "retries": (CALLS["retry"], ()),
-    "limits": (CALLS["limits"], ()),
-    "effects": (CALLS["effect"], ()),
+    "calls": ("".join(CALLS.values()), ()),
     "a coroutine's timeout": (
         """
 import asyncio
@@ -220,8 +213,6 @@ active = "{active}"
 PREFECT_HOME = "{there}/of-work"
 [profiles.other]
 PREFECT_HOME = "{there}/of-other"
-[profiles.plain]
-PREFECT_API_URL = "http://127.0.0.1:1/api"
 """
 
 
@@ -235,13 +226,10 @@ def profiles(active: str, where: str = HOME) -> dict[str, str]:
 PLACES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "nothing": ({}, {}),
     "environment": ({"PREFECT_HOME": "{there}/a"}, {}),
-    "environment, with ~": ({"PREFECT_HOME": "~/a"}, {}),
     "environment, relative": ({"PREFECT_HOME": "a"}, {}),
-    "environment, empty": ({"PREFECT_HOME": ""}, {}),
     "environment, in lower case": ({"prefect_home": "{there}/low"}, {}),
     "dotenv": ({}, {".env": "PREFECT_HOME={there}/dot"}),
     "dotenv, quoted": ({}, {".env": "export PREFECT_HOME='{there}/d o t'  # a note"}),
-    "dotenv, in lower case": ({}, {".env": "prefect_home={there}/dot"}),
     "dotenv, with a variable": ({"BASE": "{there}/base"}, {".env": "PREFECT_HOME=${BASE}/dot"}),
     "dotenv below the environment": ({"PREFECT_HOME": "{there}/a"}, {".env": "PREFECT_HOME={there}/dot"}),
     "prefect.toml": ({}, {"prefect.toml": 'home = "{there}/toml"'}),
@@ -249,26 +237,14 @@ PLACES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {},
         {"prefect.toml": 'home = "{there}/toml"', ".env": "PREFECT_HOME={there}/dot"},
     ),
-    "prefect.toml, of other things": ({}, {"prefect.toml": '[api]\nurl = "http://127.0.0.1:1/api"'}),
     "pyproject.toml": ({}, {"pyproject.toml": '[tool.prefect]\nhome = "~/project"'}),
     "pyproject.toml below prefect.toml": (
         {},
         {"pyproject.toml": '[tool.prefect]\nhome = "{there}/p"', "prefect.toml": 'home = "{there}/toml"'},
     ),
-    "pyproject.toml, dotted": ({}, {"pyproject.toml": '[tool]\nprefect.home = "{there}/dotted"'}),
     "pyproject.toml, quoted": ({}, {"pyproject.toml": '[tool."prefect"]\nhome = "{there}/quoted"'}),
-    "pyproject.toml, a table in a line": (
-        {},
-        {"pyproject.toml": 'tool = { ruff.line-length = 9, prefect = { home = "{there}/line" } }'},
-    ),
-    "pyproject.toml that needs Prefect": (
-        {},
-        {"pyproject.toml": '[project]\nname = "a"\ndependencies = ["prefect==3.9.1", "prefect"]'},
-    ),
-    "pyproject.toml of another tool": ({}, {"pyproject.toml": "[tool.ruff]\nline-length = 100"}),
     "profile": ({}, profiles("work")),
     "profile by its name": ({"PREFECT_PROFILE": "other"}, profiles("work")),
-    "profile without a home": ({}, profiles("plain")),
     "profile that does not exist": ({"PREFECT_PROFILE": "none"}, profiles("work")),
     "profile below pyproject.toml": (
         {},
@@ -278,18 +254,9 @@ PLACES: dict[str, tuple[dict[str, str], dict[str, str]]] = {
         {"PREFECT_PROFILES_PATH": "{there}/mine.toml"},
         profiles("other", "mine.toml"),
     ),
-    "profiles elsewhere, by dotenv": (
-        {},
-        {".env": "PREFECT_PROFILES_PATH={there}/mine.toml"} | profiles("other", "mine.toml"),
-    ),
     "profiles elsewhere, by prefect.toml": (
         {},
         {"prefect.toml": 'profiles_path = "{there}/mine.toml"'} | profiles("other", "mine.toml"),
-    ),
-    "profiles elsewhere, by pyproject.toml": (
-        {},
-        {"pyproject.toml": '[tool.prefect]\nprofiles_path = "{there}/mine.toml"'}
-        | profiles("other", "mine.toml"),
     ),
     "profiles in the home": ({"PREFECT_HOME": "here"}, profiles("other", "here/profiles.toml")),
     "profiles in test mode": ({"PREFECT_TEST_MODE": "1"}, profiles("work")),
@@ -373,8 +340,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGED)
-def test_a_damaged_file_is_named(damage: str, tmp_path: Path):
+def test_a_damaged_file_is_named(tmp_path: Path):
     code = WITHOUT.replace("RESULT", "prefect_home()").replace("str(look())", "str(refusal())")
     code = code.replace(
         "def look():",
@@ -387,9 +353,11 @@ def refusal():
         return error
 def look():""",
     )
-    found, _ = looked_up(code, {"place": ({}, DAMAGED[damage])}, tmp_path / "there")
-    assert "Prefect's settings cannot be read" in found["place"]
-    assert ".toml" in found["place"] or "home = 5" in found["place"]
+    places = {damage: ({}, files) for damage, files in DAMAGED.items()}
+    found, _ = looked_up(code, places, tmp_path / "there")
+    for said in found.values():
+        assert "Prefect's settings cannot be read" in said
+        assert ".toml" in said or "home = 5" in said
 
 
 def test_what_is_set_twice_is_asked_of_prefect(tmp_path: Path):
@@ -420,10 +388,6 @@ def idempotent(x):
 ORDERS = {
     "Prefect first": "import prefect\n" + IMPORTS + IN_A_RUN + "outside = fetch(1)\n",
     "Prefect last": IMPORTS + IN_A_RUN + "outside = fetch(1)\nimport prefect\n",
-    "Prefect last, tasks first": IMPORTS
-    + "from prefect_resilience import resilient_task\n"
-    + IN_A_RUN
-    + "outside = fetch(1)\nimport prefect\n",
 }
 
 AFTERWARDS = """
@@ -461,7 +425,7 @@ def test_the_order_of_the_imports_changes_nothing(prefect_api: None, tmp_path: P
         home = tmp_path / order
         home.mkdir()
         seen[order] = run(code + AFTERWARDS, home, PREFECT_API_URL=str(PREFECT_API_URL.value()))
-    first, *others = seen.values()
-    assert all(other == first for other in others), seen
+    first, last = seen.values()
+    assert first == last
     assert first[1][2] == 2
     assert any("Retrying" in line for _, line in first[2])

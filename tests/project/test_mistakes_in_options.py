@@ -49,18 +49,12 @@ def task(**options: Any) -> Any:
 MISTAKES: list[tuple[Any, str]] = [
     # retries
     (lambda: Retry(3, 5), "Retry(3, 5): write the options by their names, as in Retry(attempts=3)"),
-    (lambda: Retry(3, attempts=4), "Retry(3): write the options by their names, as in Retry(attempts=3)"),
     (lambda: Retry(attempts="3x"), "Retry(attempts='3x'): write a whole number, as in 3"),
-    (lambda: Retry(attempts=2.5), "Retry(attempts=2.5): write a whole number, as in 3"),
     (lambda: Retry(attempts=0), "Retry(attempts=0): write at least 1"),
     (lambda: Retry(attemps=3), "Retry has no option 'attemps'; did you mean 'attempts'?"),
     (
         lambda: Retry(backoff=5),
         "Retry(backoff): write Backoff.constant(5) for the same delay each time, or Backoff.exponential(5)",
-    ),
-    (
-        lambda: Retry(backoff=[1, 5]),
-        "Retry(backoff): write Backoff.schedule([1, 5]) for exactly these delays",
     ),
     (
         lambda: Retry(backoff="exponentiel"),
@@ -71,35 +65,16 @@ MISTAKES: list[tuple[Any, str]] = [
         "Retry(retry_on): unknown error category 'rate_limits'; did you mean 'rate_limit'?",
     ),
     (
-        lambda: Retry(by_category={"rate_limits": 3}),
-        "Retry(by_category): unknown error category 'rate_limits'; did you mean 'rate_limit'?",
-    ),
-    (
         lambda: Retry(max_elapsed="5 minutes"),
         "Retry(max_elapsed): '5 minutes' is not a duration: "
         'write 30 (seconds), "500ms", "30s", "1m", "1h30m" or a timedelta',
     ),
-    (lambda: Retry(max_elapsed=-1), "Retry(max_elapsed=-1): write at least 0"),
-    (
-        lambda: Retry(budget=0.2),
-        "Retry(budget=0.2): write RetryBudget(...) or a mapping of its options",
-    ),
-    (lambda: RetryBudget(20), "RetryBudget(ratio=20): write at most 1"),
     # delays
     (
         lambda: Backoff(5),
         "Backoff(5): write Backoff.constant(5) for the same delay each time, or Backoff.exponential(5)",
     ),
-    (
-        lambda: Backoff("exponential"),
-        "Backoff('exponential'): write Backoff.constant(1) for the same delay each time, "
-        "or Backoff.exponential(1)",
-    ),
     (lambda: Backoff.exponential(jitter=20), "Backoff(jitter=20): write at most 1"),
-    (
-        lambda: Backoff.exponential(jitter="full"),
-        "Backoff(jitter='full'): write a number, as in 0.5",
-    ),
     (lambda: Backoff.exponential(base=2), "Backoff has no option 'base'; write one of delays, initial, "),
     # circuits
     (
@@ -112,11 +87,6 @@ MISTAKES: list[tuple[Any, str]] = [
         "CircuitBreaker.from_policy('m-2', policy)",
     ),
     (lambda: CircuitBreaker(failure_threshold=3), "CircuitBreaker: missing a required argument: 'name'; "),
-    (lambda: CircuitBreaker(5), "CircuitBreaker(5): write the circuit's name first, as in 'llm'"),
-    (
-        lambda: CircuitBreaker("m-3", open_for="soon"),
-        "CircuitBreaker('m-3', open_for): 'soon' is not a duration: write 30 (seconds), ",
-    ),
     (
         lambda: CircuitBreaker("m-4", counts=["timeouts"]),
         "CircuitBreaker('m-4', counts): counts has 'timeouts', which is not an error category; did "
@@ -127,12 +97,7 @@ MISTAKES: list[tuple[Any, str]] = [
         "CircuitBreaker('m-5'): probe_calls=3 is less than success_threshold=4, so the circuit "
         "could never close: write probe_calls=4 or more",
     ),
-    (
-        lambda: CircuitBreaker("m-6", failure_rate=50),
-        "CircuitBreaker('m-6', failure_rate=50): write at most 1",
-    ),
     (lambda: task(circuit=3), "CircuitBreaker"),
-    (lambda: task(circuit=CircuitBreaker("llm:{qestion}")), "did you mean 'question'"),
     (
         lambda: task(circuit=CircuitPolicy()),
         "circuit= is a CircuitPolicy, which has no name: write CircuitBreaker.from_policy('name', policy)",
@@ -155,16 +120,10 @@ MISTAKES: list[tuple[Any, str]] = [
         "Timeout(total): -1 is not a duration above 0: write 30 (seconds), ",
     ),
     (lambda: task(limits=3), "limits=3 is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"),
-    (lambda: task(limits=0), "limits=0 is not a limit: write Bulkhead(5) or RateLimit(10, per=1)"),
     (
         lambda: Bulkhead(),
         "Bulkhead needs max_concurrent: write Bulkhead(max_concurrent=...)",
     ),
-    (
-        lambda: RateLimit("10/s"),
-        "RateLimit(calls='10/s'): write a whole number, as in 3",
-    ),
-    (lambda: Hedge(after="fast"), "Hedge(after): 'fast' is not a duration: write 30 (seconds), "),
     (lambda: task(hedge=0.8), "hedge=0.8 is not a hedge: write Hedge(after=0.8)"),
     # fallbacks, effects, budgets, options
     (
@@ -179,25 +138,14 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: Fallback.last_known_good(max_age="yesterday"),
         "Fallback.last_known_good(max_age='yesterday'): write seconds above 0, \"1h\", or None",
     ),
-    (
-        lambda: ErrorBudget(99),
-        "ErrorBudget(objective=99): write less than 1",
-    ),
     (lambda: task(retry="often"), "Retry"),
     (lambda: task(retry=True), "retry=True is not a retry policy: write Retry(attempts=3), "),
-    (lambda: CircuitPolicy(sync_interval=0), "CircuitPolicy(sync_interval=0.0): write more than 0"),
-    (lambda: CircuitPolicy(sync_interval="0s"), "(sync_interval=0.0): write more than 0"),
-    (lambda: CircuitBreaker("a", sync_interval=timedelta(0)), "'a', sync_interval=0.0): write more than 0"),
-    (lambda: CircuitBreaker("a", probe_lease=0), "CircuitBreaker('a', probe_lease=0.0): write more than 0"),
-    (lambda: CircuitBreaker("a", open_for=1e300), "CircuitBreaker('a', open_for=1e+300): write at most 3"),
     (lambda: CircuitBreaker("a", probes=0), "CircuitBreaker('a', probes=0): write at least 1"),
     (lambda: CircuitBreaker("a", window="0s"), "window='0s' is not between 10 ms and 7 days: write "),
     *(
         (lambda long=long: task(timeout=long), f"Timeout(total): {long!r} is not a duration ")
         for long in (1e300, timedelta.max, "99999999w", float("nan"))
     ),
-    (lambda: Timeout(idle=1e10), "is not a duration of at most ten years: write 30 (seconds)"),
-    (lambda: Timeout.of({"timeout_ms": 1e300}), "Timeout(total): 1e+297 is not a duration of"),
     (lambda: ResilientTransport(deadline=1e300), "deadline=1e+300 must be a number of seconds above 0, at "),
     (lambda: task(retry=3, retries=3), "has both retry= and retries=3: write it in Retry(...), or leave "),
     (lambda: task(dead_letters=True), "a resilient task has no option 'dead_letters'; did you mean "),
@@ -213,17 +161,12 @@ MISTAKES: list[tuple[Any, str]] = [
         lambda: ResilientTask.wrap(prefect_task(resilient_task(work))),
         "task 'work' is already resilient: write work.with_options(...)",
     ),
-    (
-        lambda: task(timeout=5).with_options(timeout=1, timeout_seconds=1),
-        "a resilient task has both timeout=1 and timeout_seconds=1: write only timeout=",
-    ),
     # conditions
     (
         lambda: path("a") > 1 & path("b") > 2,
         "path('b') is combined by & or | without a comparison: these bind tighter than >, == and <, so put "
         "each comparison in parentheses, as in (path('a') > 1) & (path('b') > 2)",
     ),
-    (lambda: path("a") | path("b"), "path('a') is combined by & or | without a comparison: "),
     (lambda: ~path("a"), "~path('a') has no comparison: write ~(path('a') > 1), or write "),
     (
         lambda: (path("a") > 1) & True,
