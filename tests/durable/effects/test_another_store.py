@@ -15,7 +15,6 @@ from prefect_resilience import NotRecorded, dead_letters, resilient_task
 from prefect_resilience.durable.batches.edge.marks import flow_run_of_name
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.effects import Effect, abandon, batch, batch_status, recover, reopen, rollback, settle
-from prefect_resilience.operations import abandon_batch, recover_batch, settle_effect
 from prefect_resilience.operations.dashboard.desk import Desk
 from prefect_resilience.stores.base import scan_all
 from tests.durable.letters import shop
@@ -89,18 +88,6 @@ def test_nothing_is_changed_on_another_store(lost: str, laptop: str) -> None:
     assert hint is not None
     assert (hint.strategy, hint.automatic, MEND in hint.why) == ("manual_only", False, True)
     assert [place for place, _ in scan_all(open_ledger(laptop).store, "effects")] == []
-
-
-def test_the_operations_say_the_same(failed: Any, monkeypatch: pytest.MonkeyPatch, laptop: str) -> None:
-    lost = failed(None)
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", laptop)
-    for tried in (
-        lambda: recover_batch(lost),
-        lambda: abandon_batch(lost),
-        lambda: settle_effect(lost, "message:1", "done"),
-    ):
-        with pytest.raises(NotRecorded, match=MEND):
-            tried()
 
 
 def test_the_right_store_and_a_run_without_effects_are_recovered(

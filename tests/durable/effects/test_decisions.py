@@ -270,12 +270,6 @@ REST = "; a person must act on the rest"
             "compensated",
             f"compensated: nothing; not compensated: 'booked' (nothing can tell){REST}",
         ),
-        (
-            {"compensated": entries("a b c d e"), "skipped": entries("mailed", STAYS) * 4},
-            "compensated",
-            "compensated",
-            f"compensated: 'a', 'b', 'c' and 2 more; not compensated: {', '.join([KEPT] * 3)} and 1 more",
-        ),
     ],
 )
 @pytest.mark.parametrize("planned", [False, True])
@@ -321,10 +315,8 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
     # a restart goes as the effects lie
     ("behind the last", seen(run("Crashed"), DONE), RESTART, rescheduled(REQUESTED, LAST)),
     ("mixed", seen(run("Failed"), FAILED, DONE), RESTART, rescheduled(REQUESTED, "selective")),
-    ("none", seen(run("Failed")), RESTART, rescheduled(REQUESTED)),
     # or by name, whatever the effects
     ("selective", seen(run("Failed")), RecoveryRequest("selective"), rescheduled(REQUESTED, "selective")),
-    ("from the last", seen(run("Cancelled")), RecoveryRequest(LAST), rescheduled(REQUESTED, LAST)),
     (
         "completed",
         seen(run("Completed"), DONE),
@@ -338,19 +330,7 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
         Decided("restart_batch", "refused", COMPLETED),
     ),
     ("not deployed", seen(LOCAL), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}")),
-    (
-        "not deployed, under a name",
-        seen(LOCAL, named_after_run=False),
-        RESTART,
-        advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}"),
-    ),
     ("no run", seen(), RESTART, advice("restart_batch", f"{REQUESTED}; {NOT_KNOWN}")),
-    (
-        "no run, under a name",
-        seen(named_after_run=False),
-        RecoveryRequest("selective"),
-        advice("selective", f"{REQUESTED}; {NOT_KNOWN}"),
-    ),
     # it waits for no pause
     ("after two recoveries", AFTER_TWO, RecoveryRequest("restart", policy=EVEN), rescheduled(REQUESTED)),
     ("though it is off", AFTER_TWO, RecoveryRequest("restart", policy=OFF), rescheduled(REQUESTED)),
@@ -367,12 +347,6 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
         seen(run("Completed"), DONE),
         RecoveryRequest("selective", force=True),
         rescheduled(REQUESTED, "selective"),
-    ),
-    (
-        "completed and not deployed, by force",
-        seen(run("Completed", deployed=False)),
-        RecoveryRequest("restart", force=True),
-        advice("restart_batch", f"{REQUESTED}; {NOT_DEPLOYED}"),
     ),
     # an abandoned batch is left alone, unless a strategy is named
     *(
@@ -393,7 +367,6 @@ ASKED_FOR: list[tuple[str, BatchSnapshot, RecoveryRequest, Decided]] = [
     # what is archived is not done again unasked
     ("archived", archived(1), RecoveryRequest(), Decided("restart_batch", "refused", f"{ONE}: {DO_AGAIN}")),
     ("two archived", archived(2), RESTART, Decided("restart_batch", "refused", f"{TWO}: {DO_AGAIN}")),
-    ("archived, by force", archived(2), RecoveryRequest("restart", force=True), rescheduled(REQUESTED)),
     (
         "archived, rolled back",
         archived(2),

@@ -11,7 +11,6 @@ import httpx
 import pytest
 
 from prefect_resilience import AttemptTimeout, Backoff, Effect, InDoubt, Retry, Timeout, batch
-from prefect_resilience.durable.effects.current import in_progress
 from prefect_resilience.effects import send_idempotency_key
 from prefect_resilience.guards.timeouts.process_mode import UnpicklableError
 from tests.durable.effects.receiver import Receiver
@@ -74,12 +73,3 @@ def test_a_call_that_never_began_leaves_none(mode, receiver: Receiver):
     with pytest.raises(AttemptTimeout, match="the start of the child process"):
         sent(mode, sender(receiver.url, witnessed=True), 1, timeout=Timeout(1e-6, mode="process"))
     assert receiver.calls == []
-
-
-def test_a_later_call_of_the_child_is_outside_of_the_effect(mode, receiver: Receiver):
-    assert sent(mode, sender(receiver.url, witnessed=True), 1)
-    assert mode.value(mode.task(lambda: in_progress_here(), timeout=IN_CHILD, retry=None)) is None
-
-
-def in_progress_here() -> object:
-    return in_progress.get()

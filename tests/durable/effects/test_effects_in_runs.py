@@ -23,7 +23,7 @@ from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Intend, decide
 from prefect_resilience.durable.effects.opening import change_batch, new_batch
 from prefect_resilience.effects import Done, Effect, Unknown, batch, batch_status, idempotency_key
-from prefect_resilience.errors.exceptions import EffectBusy, InDoubt
+from prefect_resilience.errors.exceptions import InDoubt
 
 pytestmark = pytest.mark.api
 
@@ -183,14 +183,6 @@ def test_verify_that_is_no_help(mode, sender, receiver, answer, raises, says):
         assert states("b") == {"invoice:1": "unknown"}
 
 
-def test_verify_that_cannot_reach_the_receiver_is_asked_again(mode, sender, receiver):
-    receiver.says("cut")
-    verify = Asked(httpx.ConnectError("refused"), Done("m-1"))
-    with batch("b"):
-        assert mode.value(sender(INVOICE.model_copy(update={"verify": verify})), 1) == "m-1"
-    assert receiver.taken == {"invoice:1": 1}
-
-
 def test_an_intention_whose_owner_died(mode, sender, receiver):
     abandoned("b", "invoice:1")
     abandoned("b", "invoice:2")
@@ -246,39 +238,6 @@ def test_a_replay_asks_no_circuit_and_a_refusal_leaves_no_doubt(mode, sender, re
         with pytest.raises(CircuitOpenError):
             mode.value(send, 2)
     assert states("b") == {"invoice:1": "done"}
-
-
-def test_somebody_who_is_busy_for_too_long(receiver, post):
-    inside, leave = threading.Event(), threading.Event()
-
-    def slow(key):
-        inside.set()
-        leave.wait(30)
-        return 200
-
-    receiver.says(slow)
-
-    @resilient_task(
-        effect=Effect(key="invoice:{order}", max_wait=0.1, repeat="replay"),
-        retry=None,
-        fallback=lambda: "pigeon",
-    )
-    def send(order):
-        return post()
-
-    @flow
-    def scenario():
-        owner = send.submit(1)
-        inside.wait(30)
-        second = send(1, return_state=True)
-        leave.set()
-        return owner.result(), second
-
-    sent, second = scenario()
-    assert sent == "m-invoice:1"
-    with pytest.raises(EffectBusy, match=r"still doing the effect 'invoice:1' of batch .* after \d+\.\d s"):
-        second.result()
-    assert receiver.taken == {"invoice:1": 1}
 
 
 def test_an_effect_that_calls_itself(receiver):

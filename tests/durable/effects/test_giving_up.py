@@ -131,10 +131,3 @@ def test_one_that_does_not_fit_can_be_given_once_more(shared: str) -> None:
     assert run().result() == saga_parts.Receipt(order=7, total=b"b")
     with pytest.raises(ConfigurationError, match="nothing to settle"):
         settle("b", "k", "not_done")
-
-
-def test_a_compensation_gets_it_as_its_own_annotation_says(shared: str) -> None:
-    doubtful(saga_parts.Receipt, compensate=saga_parts.undo_receipt)
-    settle("b", "k", "done", {"order": 7, "total": "b"})
-    assert rollback("b").complete
-    assert saga_parts.calls == [("undo", saga_parts.Receipt(order=7, total=b"b"))]

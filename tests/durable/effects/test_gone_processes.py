@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -20,7 +18,6 @@ from prefect.events.worker import EventsWorker
 from prefect.states import AwaitingRetry, Cancelling, Completed, Crashed, Failed, Pending, Running
 from prefect.types._datetime import now
 
-from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.batches.edge import closing, recovery
 from prefect_resilience.durable.batches.edge.closing import crash_silent, silent_runs
 from prefect_resilience.durable.batches.edge.flow_runs import (
@@ -30,7 +27,6 @@ from prefect_resilience.durable.batches.edge.flow_runs import (
     runs_that_ended_badly,
 )
 from prefect_resilience.durable.batches.edge.known import find_batches
-from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.effects import batch_status, recover
 from prefect_resilience.operations import crash_silent_runs
 from prefect_resilience.operations.diagnosis import server as checks
@@ -93,10 +89,8 @@ def tell(client: SyncPrefectClient, pool: str, run_id: UUID, name: str, follows:
     ("late", "retry_type", "worker", "stranded"),
     [
         (HOUR, "in_process", "none", True),
-        (NOW, "in_process", "none", False),
         (-HOUR, "in_process", "none", False),
         (HOUR, "reschedule", "none", False),
-        (HOUR, None, "none", False),
         (HOUR, "in_process", "holds it", False),
         (HOUR, "in_process", "is gone", True),
         (-HOUR, "in_process", "released it", True),
@@ -157,18 +151,6 @@ def test_the_operation_crashes_stranded_runs(client: SyncPrefectClient, run_in: 
     assert "for a retry in its process, which is gone" in str(state.message)
 
 
-def test_doctor_names_runs_that_stay_pending(
-    client: SyncPrefectClient, run_in: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "RUNS_SHOWN", 200)
-    run_id = run_in(Pending())
-    assert not [one for one in checks.waiting_runs(client) if one.where == str(run_id)]
-    monkeypatch.setattr(checks, "PENDING", timedelta(hours=-2))
-    found = [one for one in checks.waiting_runs(client) if one.where == str(run_id)]
-    assert found
-    assert "--force" in found[0].mend
-
-
 # -- the worker's slot
 
 
@@ -215,16 +197,6 @@ def test_a_recovery_waits_until_the_worker_has_released_the_run(
 # -- who did it, and what is known of a process
 
 
-def test_a_dry_run_sees_another_recovery(run_in: Any) -> None:
-    run_id = str(run_in(Failed()))
-    audit = Audit(open_ledger(), run_id)
-    entry = audit.claim("ada", "auto", None)
-    assert entry is not None
-    planned, done = (recover(run_id, dry_run=dry) for dry in (True, False))
-    assert planned.action == done.action == "refused"
-    assert planned.why == done.why == "another recovery of it is in progress"
-
-
 @pytest.mark.parametrize("state", [Running(), Pending()])
 def test_a_doubt_in_a_run_that_seems_to_run_has_a_hint(run_in: Any, state: Any) -> None:
     """The process that began the effect is dead, and nothing has told the run's state."""
@@ -235,16 +207,6 @@ def test_a_doubt_in_a_run_that_seems_to_run_has_a_hint(run_in: Any, state: Any) 
     assert (hint.strategy, hint.automatic, hint.waiting) == ("manual_only", False, ("b", "c"))
     assert "prefect-resilience batches settle" in hint.why
     assert recover(run_id).action == "refused", "the run may still go on"
-
-
-def test_an_effect_in_progress_says_where(run_in: Any) -> None:
-    run_id = str(run_in(Running()))
-    ledger = open_ledger()
-    ledger.intend(place_of(run_id, "a"), "c-where", "external", {"key": "a", "batch": run_id})
-    why = recover(run_id, dry_run=True).why
-    assert f"its effect 'a' is in progress in process {os.getpid()} on {socket.gethostname()}" in why
-    assert "sent its last heartbeat" in why
-    ledger.owner.drop("c-where")
 
 
 # -- runs whose heartbeats stopped are called crashed, and no others

@@ -54,23 +54,6 @@ def test_what_is_filled_in_is_escaped():
     tried()
 
 
-def test_the_default_is_the_task_the_arguments_and_the_batch():
-    plain = key(Effect(), {"a": 1, "b": [2.0]})
-    assert plain.startswith("shop.send:")
-    assert plain == key(Effect(), {"b": [2.0], "a": 1})
-    others = [
-        key(Effect(), {"a": 2, "b": [2.0]}),
-        key(Effect(), {"a": "1", "b": [2.0]}),
-        key(Effect(), {"a": 1, "b": [2]}),
-        key(Effect(), {"a": 1, "b": (2.0,)}),
-        key(Effect(), {"a": 1, "c": [2.0]}),
-        key(Effect(), {"a": 1, "b": [2.0]}, "other"),
-        key(Effect(scope="node"), {"a": 1, "b": [2.0]}),
-        key(Effect(), {"a": 1, "b": [2.0]}, task="shop.post"),
-    ]
-    assert len({plain, *others}) == 9
-
-
 def test_a_default_that_is_no_different_does_not_count():
     def written(order):
         return order

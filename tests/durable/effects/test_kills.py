@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Crashed
 
 from prefect_resilience.durable.batches.edge import recovery
-from prefect_resilience.effects import batch_status, recover, settle
+from prefect_resilience.effects import batch_status, recover
 from tests.durable.effects import worker_kills_flow
 from tests.durable.effects.victim import LATE_PHASES, PHASES, Book
 from tests.durable.effects.worker_kills import POLICY, create_run
@@ -92,34 +92,6 @@ def test_a_crash_that_is_told_late_ends_nothing(fleet, api, shared):
     keys = [f"{run.id}.{order}" for order in range(4)]
     assert [fleet.till.arrived[key] for key in keys] == [1, 1, 1, 1]
     assert [one.state for one in batch_status(str(run.id)).effects] == ["done"] * 4
-
-
-@pytest.mark.timeout(200)
-def test_processes_that_end_beside_their_calls(fleet, api, shared):
-    """Their flows fail as the call still runs, its receiver has the message, and nobody hears the answer."""
-    variables = {"env": {"PREFECT_RESILIENCE_STORE_URL": shared}}
-    runs: dict[str, str] = {}
-    with get_client(sync_client=True) as client:
-        for mode in worker_kills_flow.IMPATIENT:
-            plot = str(fleet.folder / mode)
-            given = {"url": fleet.till.url, "mode": mode, "count": 4, "plot": plot}
-            runs[mode] = str(create_run(client, fleet.deployments["forked"], given, variables).id)
-            fleet.till.held[f"{runs[mode]}.3"] = threading.Event()
-        for mode, run_id in runs.items():
-            wait_until(lambda of=run_id: client.read_flow_run(of).state.is_failed())
-            assert "its call still runs" in client.read_flow_run(run_id).state.message
-            report = recover(run_id, policy=POLICY, store=shared)
-            fleet.till.held[key := f"{run_id}.3"].set()  # nobody hears it any more
-            if mode.endswith("blind"):
-                assert (report.action, batch_status(run_id).hint.waiting) == ("told", (key,)), report
-                settle(run_id, key, "done", f"m-{key}", by="ada")
-                report = recover(run_id, policy=POLICY, store=shared)
-            assert report.action == "rescheduled", report
-        for mode, run_id in runs.items():
-            wait_until(lambda of=run_id: client.read_flow_run(of).state.is_completed())
-            assert [fleet.till.arrived[f"{run_id}.{order}"] for order in range(4)] == [1, 1, 1, 1]
-            sent = Book(str(fleet.folder / mode)).lines("sent")
-            assert [one["ids"][3] for one in sent] == [f"m-{run_id}.3"]
 
 
 def _recover(api: str, batch_id: str, store: str, reports: list[Any]) -> None:

@@ -25,14 +25,6 @@ pytestmark = pytest.mark.api
 ORDERS = (1, 2, 3)
 
 
-@pytest.fixture(params=["sqlite", "redis", "postgres"])
-def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    urls = {"sqlite": lambda: f"sqlite:///{tmp_path}/ledger.db"}
-    url = urls.get(request.param, lambda: request.getfixturevalue(f"{request.param}_url"))()
-    monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", url)
-    return url
-
-
 class Passes:
     """A flow that sends three messages, and fails after so many in its first pass; then it is run again."""
 
@@ -63,7 +55,7 @@ class Passes:
 
 
 @pytest.fixture
-def passes(store: str, post: Any) -> Passes:
+def passes(shared: str, post: Any) -> Passes:
     return Passes(post)
 
 
@@ -82,11 +74,11 @@ def delete(url: str, prefix: str) -> int:
     ],
     ids=["emptied", "without the batch", "without its effects", "without one of them"],
 )
-def test_nothing_is_sent_by_a_ledger_that_forgot(passes, receiver, store, gone, says):
+def test_nothing_is_sent_by_a_ledger_that_forgot(passes, receiver, shared, gone, says):
     batch = f"effects-batch/{passes.id}"
-    until(lambda: sum(open_store(store).load(batch).value["created"].values()) == 2)
+    until(lambda: sum(open_store(shared).load(batch).value["created"].values()) == 2)
     for prefix in gone:
-        assert delete(store, prefix.replace("{id}", str(passes.id))) > 0
+        assert delete(shared, prefix.replace("{id}", str(passes.id))) > 0
     with pytest.raises(NotRecorded, match=rf"nothing was sent: .*{says}.*batches reopen {passes.id}"):
         passes.again()
     assert sum(receiver.taken.values()) == 2

@@ -144,17 +144,6 @@ def test_a_person_ends_an_owner_that_hangs(start, tmp_path, shared):
     assert pay_here(tmp_path) == (5, [])
 
 
-@pytest.mark.parametrize("answer", ["done", "not_done"])
-def test_force_changes_nothing_about_settled_effects(shared, tmp_path, answer):
-    outcome, _ = pay_here(tmp_path)
-    assert outcome == os.getpid()
-    if answer == "done":
-        assert settle("b", "pay:7", "done", force=True).state == "done"
-    else:
-        with pytest.raises(Exception, match="not in doubt"):
-            settle("b", "pay:7", "not_done", force=True)
-
-
 def test_two_stores_of_one_process_see_each_others_claims(shared, tmp_path):
     one, other = Ledger(open_store(shared)), Ledger(open_store(shared))
     other.owner = owner.Owner(other.store)

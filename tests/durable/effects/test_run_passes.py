@@ -269,13 +269,6 @@ def test_a_run_that_gave_a_sign_of_life_after_its_end_is_left():
     assert closed(unfinished(count=1), passes(*AGAIN), 400, heartbeats=[AT + 28]) == []
 
 
-def test_passes_that_ended_in_order_are_left_where_that_is_asked_for():
-    ended = passes(("Running", 0), ("Failed", 20))
-    assert closed(unfinished("Pending", 5), ended, 100, only_crashed=True) == []
-    assert closed(unfinished("Pending", 5), ended, 100)
-    assert closed(unfinished(count=1), passes(*KILLED), 100, only_crashed=True)
-
-
 def test_a_pass_whose_end_was_not_reported():
     found = passes(("Running", 0), ("Pending", 30), ("Running", 35))
     (said,) = closed(unfinished(count=1), found, 100)

@@ -19,15 +19,6 @@ def test_killed_at_any_line_nothing_is_undone_twice_and_nothing_is_forgotten(rec
     assert toll.undone > 0
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("home", ["redis", "postgres"])
-def test_the_same_in_other_stores(receiver, api, home, request):
-    toll = kill_often(
-        receiver, request.getfixturevalue(f"{home}_url"), api, kills=3, count=3, asked=0, seed=7
-    )
-    assert toll.mistakes == []
-
-
 @pytest.mark.timeout(120)
 def test_two_rollbacks_at_once(receiver, shared, api):
     saga = Saga(receiver.url, shared, api, "both", 6)

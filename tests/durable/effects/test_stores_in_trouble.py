@@ -103,16 +103,6 @@ def full_memory(server: Any) -> Iterator[None]:
 
 
 @contextmanager
-def replica(server: Any) -> Iterator[None]:
-    """A Redis that has become somebody's replica, as after a failover."""
-    server.client().replicaof("127.0.0.1", 1)
-    try:
-        yield
-    finally:
-        server.client().replicaof("no", "one")
-
-
-@contextmanager
 def read_only_database(server: Any) -> Iterator[None]:
     import psycopg
 
@@ -136,9 +126,7 @@ TROUBLES: dict[str, tuple[Callable[[Any], Any], str, bool]] = {
     "sqlite-read-only": (read_only_file, "it is read-only: give this program write access", True),
     "sqlite-gone": (gone, "give this program write access, or set another store", False),
     "postgres-read-only": (read_only_database, "it is read-only", True),
-    "postgres-gone": (stopped, "start it, or correct its address in PREFECT_RESILIENCE_STORE_URL", False),
     "redis-full": (full_memory, "give Redis more memory", True),
-    "redis-read-only": (replica, "it is read-only", True),
     "redis-gone": (stopped, "start it, or correct its address", False),
 }
 
@@ -162,12 +150,6 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     store.close()
 
 
-def troubles(*names: str) -> Any:
-    """These troubles; the others in the long form, since servers take their time to stop and start."""
-    cases = [pytest.param(name, marks=() if name in names else pytest.mark.long) for name in TROUBLES]
-    return pytest.mark.parametrize("home", cases, indirect=True)
-
-
 @pytest.fixture
 def send(post: Any) -> Any:
     # Connections that were opened while there was trouble may bear marks of it.
@@ -178,7 +160,7 @@ def send(post: Any) -> Any:
     return send
 
 
-@troubles("sqlite-full", "sqlite-read-only", "sqlite-gone", "postgres-read-only", "redis-full", "redis-gone")
+@pytest.mark.parametrize("home", TROUBLES, indirect=True)
 def test_nothing_is_sent_and_nothing_else_is_held_up(home: Home, send: Any, receiver: Receiver) -> None:
     again = send.with_options(effect=Effect(kind="idempotent", key="{order}"))
     plain = send.with_options(effect=None)
@@ -209,7 +191,7 @@ def test_nothing_is_sent_and_nothing_else_is_held_up(home: Home, send: Any, rece
     assert (receiver.taken["1"], receiver.taken["2"]) == (1, 1)
 
 
-@troubles("sqlite-full", "postgres-gone", "redis-full")
+@pytest.mark.parametrize("home", ["sqlite-full", "redis-full"], indirect=True)
 def test_between_the_intention_and_the_record(home: Home, send: Any, receiver: Receiver, until: Any) -> None:
     """What cannot be recorded is not handed on; as soon as it can be, it is replayed."""
     trouble = home.trouble()

@@ -45,7 +45,7 @@ def run(url: str, store: str, api: str, answers: Connection) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("home", ["shared", "postgres_url", "redis_url"])
+@pytest.mark.parametrize("home", ["shared", "redis_url"])
 def test_each_is_sent_once_and_both_get_what_came_of_it(
     home: str, request: pytest.FixtureRequest, receiver: Receiver, api: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

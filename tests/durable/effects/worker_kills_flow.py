@@ -161,18 +161,6 @@ async def send_beside_and_blindly(order: int, url: str) -> str:
     return await asyncio.to_thread(post_late, url)
 
 
-@resilient_task(
-    effect=Effect(key=KEY, verify=verify, max_wait=1), timeout=SOON, retry=ONCE_MORE, persist_result=False
-)
-def send_impatiently_to_one_that_can_be_asked(order: int, url: str) -> str:
-    return post_late(url)
-
-
-@resilient_task(effect=Effect(key=KEY, max_wait=1), timeout=SOON, retry=ONCE_MORE, persist_result=False)
-def send_impatiently_and_blindly(order: int, url: str) -> str:
-    return post_late(url)
-
-
 MODES: dict[str, Any] = {
     "keys": send_to_one_that_honours_keys,
     "asked": send_to_one_that_can_be_asked,
@@ -186,13 +174,6 @@ MODES: dict[str, Any] = {
 }
 
 
-IMPATIENT: dict[str, Any] = {
-    "impatient asked": send_impatiently_to_one_that_can_be_asked,
-    "impatient blind": send_impatiently_and_blindly,
-}
-"""Those who do not wait for the end of a late call: where it is not answered, the process ends beside it."""
-
-
 def send(mode: str, order: int, url: str, rows: str = "") -> str:
     """One message, in the way of the mode, which in the modes of two words is for every fourth message."""
     if mode == "changed":
@@ -201,7 +182,7 @@ def send(mode: str, order: int, url: str, rows: str = "") -> str:
         return write_a_row(order, url, rows)
     if not is_late(mode, order):
         return MODES[mode.rpartition(" ")[2]](order, url)
-    sent = {**MODES, **IMPATIENT}[mode](order, url)
+    sent = MODES[mode](order, url)
     return asyncio.run(sent) if mode.startswith("async") else sent
 
 
