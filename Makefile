@@ -70,10 +70,8 @@ growth: .venv/.installed-dev ## cost as the work grows, as curves: writes docs/g
 store-scale: .venv/.installed-dev ## what a million effects and letters cost, on all stores: writes docs/store_scale.md
 	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m benchmarks.store_scale --write
 
-kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at any instruction, and recovered; goes on where it was stopped
-	@mkdir -p .pytest_cache
-	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.durable.effects.long kills $(KILLS) --seed $(SEED) \
-		--journal .pytest_cache/kills-$(SEED).jsonl
+kills: .venv/.installed-dev ## KILLS=1000 processes of deployed flows killed at any instruction, and recovered
+	@$(IN_A_HOME_OF_ITS_OWN) $(BIN)/python -m tests.durable.effects.long kills $(KILLS) --seed $(SEED)
 
 matrix: .venv/.installed-dev ## `make demo` and `make test` with every Python of this machine and each Prefect, in an hour; writes docs/versions.md
 	@$(BIN)/python -m tests.project.matrix --write

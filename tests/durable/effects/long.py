@@ -1,12 +1,12 @@
 """The long forms of the crash tests, with their numbers.
 
-    python -m tests.durable.effects.long kills 1000 [--seed N] [--minutes N] [--journal FILE]
+    python -m tests.durable.effects.long kills 1000 [--seed N] [--minutes N]
     python -m tests.durable.effects.long rollbacks 1000 [--seed N] [--store URL]
 
 `kills`: flows of 20 external effects, deployed and run by a real worker, are killed at any instruction and
 recovered until they end, over SQLite, PostgreSQL and Redis; some of their calls outlive their attempts. Some
 processes are stopped for longer than their lease, while another one begins with the run, and then go on or
-are killed. With a journal it goes on where it was stopped.
+are killed.
 `rollbacks`: processes that roll batches back are killed at any line and started again; the store that is
 named must be empty. Both exit with 1 when anything was done twice, guessed, lost or out of order.
 """
@@ -31,7 +31,7 @@ from prefect_resilience.durable.batches.edge import recovery
 from prefect_resilience.durable.effects import owner
 from tests.durable.effects import saga_victim
 from tests.durable.effects.receiver import Receiver
-from tests.durable.effects.worker_kills_campaign import Campaign, Journal, Toll
+from tests.durable.effects.worker_kills_campaign import Campaign, Toll
 from tests.durable.effects.worker_kills_fleet import Fleet, server
 from tests.durable.effects.worker_kills_flow import SHORT
 from tests.stores_servers import PostgresServer, RedisServer
@@ -85,14 +85,13 @@ def kills(options: argparse.Namespace) -> list[str]:
         api = stack.enter_context(server(folder))
         urls = stack.enter_context(stores(folder))
         campaign = Campaign(
-            stack.enter_context(Fleet(folder, api, events=False)),
+            stack.enter_context(Fleet(folder, api)),
             api,
             urls,
             kills={route: round(options.number * share) for route, share in SHARES.items()},
             lanes=LANES,
             seed=options.seed,
             most_kills={"forked": 12, "engine": 8, "started": 8},
-            journal=Journal(options.journal),
             until=time.monotonic() + 60 * options.minutes,
             told=partial(told, began),
             patience=10,
@@ -102,7 +101,7 @@ def kills(options: argparse.Namespace) -> list[str]:
     print(toll.table(), f"{minutes:.1f} minutes, {len(campaign.failures)} runs lost", sep="\n", flush=True)
     print(*map(repr, campaign.failures), sep="\n")
     if toll.kills < options.number:
-        print(f"the time is over after {toll.kills} of {options.number} kills; the journal lets it go on")
+        print(f"the time is over after {toll.kills} of {options.number} kills")
     return toll.mistakes
 
 
@@ -129,7 +128,6 @@ def main() -> int:
     parser.add_argument("number", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=100.0)
-    parser.add_argument("--journal", type=Path)
     parser.add_argument("--store")
     options = parser.parse_args()
     # What was started is ended with this.

@@ -33,7 +33,7 @@ def api(prefect_api: None) -> str:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, api: str) -> Iterator[Fleet]:
-    with Fleet(tmp_path_factory.mktemp("fleet"), api, events=False) as made:
+    with Fleet(tmp_path_factory.mktemp("fleet"), api) as made:
         yield made
 
 

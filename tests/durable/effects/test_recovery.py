@@ -227,17 +227,6 @@ def test_the_nearest_batch_is_named(known, says):
     assert unknown("invoices_2", known) == f"No batch or flow run 'invoices_2'. {says}"
 
 
-def test_a_named_batch_of_a_deployed_run(deployed):
-    run_id = deployed(Crashed())
-    put("named", a="done", b="failed")
-    ledger = open_ledger()
-    found = ledger.store.load(place_of("named", "b"))
-    ledger.store.swap(place_of("named", "b"), found.version, {**found.value, "flow_run_id": run_id})
-    report = recover("named")
-    assert (report.action, report.flow_run_id) == ("rescheduled", run_id)
-    assert run_of(run_id).state.name == "AwaitingRetry"
-
-
 @pytest.mark.requirement("004.18")
 def test_a_person_may_insist(deployed):
     run_id = deployed(Failed(message="Flow run encountered an exception: PermissionError: no"))

@@ -131,15 +131,6 @@ def test_a_pause_is_part_of_its_pass_and_a_suspension_is_not():
     ]
 
 
-def test_an_end_that_nobody_reported_is_unknown():
-    found = passes_of(states("Running", "Pending", "Running", "Cancelling", "Cancelled"))
-    assert [(one.ended, one.end, one.over, one.seconds) for one in found] == [
-        (None, "", True, None),
-        (AT + 4, "Cancelled", True, 2.0),
-    ]
-    assert borders(found) == [AT + 2]
-
-
 def test_the_audit_log_says_more_than_the_state():
     def entry(**changes) -> AuditEntry:
         known = {
@@ -238,20 +229,6 @@ def test_what_a_crashed_pass_left_running_or_pending():
     assert closed(unfinished("Pending", 6), passes(*AGAIN), 40) == [
         f"{said}Pending since 2027-01-15 08:00:06 UTC."
     ]
-
-
-@pytest.mark.parametrize(
-    ("run", "why"),
-    [
-        (unfinished("Running", 36, count=2), "its pass goes on"),
-        (unfinished("Pending", 36), "it was made in the pass that goes on"),
-        (unfinished("Paused"), "somebody resumes it"),
-        (unfinished("Pending", elsewhere=True), "a task worker takes it"),
-        (unfinished("Pending", 29), "it was made after the end of the pass"),
-    ],
-)
-def test_what_may_still_go_on_is_left(run, why):
-    assert closed(run, passes(*AGAIN), 100) == [], why
 
 
 def test_what_has_not_settled_is_left():

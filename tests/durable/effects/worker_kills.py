@@ -23,9 +23,8 @@ from uuid import uuid4
 import httpx
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, State
-from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.states import Crashed, Scheduled
+from prefect.states import Scheduled
 
 from prefect_resilience import Backoff
 from prefect_resilience.effects import RecoveryPolicy, RecoveryReport, batch_status, recover, settle
@@ -48,9 +47,6 @@ PAUSES, PAUSED_TO_DEATH = 0.3, 0.3
 
 SHORTEST_STOP, LONGEST_STOP = 2.5, 5.0
 """Seconds: longer than a lease, and shorter than the quiet time after it."""
-
-LATE = 0.1
-"""How often a crash is told a second time by us; process workers do so by themselves too."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +97,6 @@ class Tale:
     doubts: int = 0
     """Times that an effect waited for a person."""
     recoveries: int = 0
-    late: int = 0
-    """Crashes that were reported a second time, over what the recovery had begun."""
     seconds: float = 0.0
     mistakes: list[str] = field(default_factory=list)
 
@@ -134,7 +128,6 @@ class Plot:
         self.met = 0
         self.settled: set[str] = set()
         """The effects that a person has settled since the traces were looked at last."""
-        self.late_at: float | None = None
         self.run_id: Any = None
         self.said = "nothing yet"
         self.state: State[Any] | None = None
@@ -168,7 +161,6 @@ class Plot:
             if len(self.tale.mistakes) > MOST_MISTAKES or self.tale.recoveries > MOST_RECOVERIES:
                 self._wrong(f"it is given up after {self.tale.recoveries} recoveries")
                 break
-            self._report_late()
             time.sleep(POLL_SECONDS)
         self._look()
         self._judge()
@@ -203,8 +195,6 @@ class Plot:
             self._wrong(f"nobody was asked about {unknown}")
         if report.action == "rescheduled":
             self.tale.recoveries += 1
-            if self.chance.random() < LATE:
-                self.late_at = time.monotonic() + self.chance.uniform(0.0, 3.0)
         elif report.action not in ("refused", "nothing"):
             self._wrong(f"recovery said {report.action}: {report.why}")
         self.said = f"{report.action}: {report.why}"
@@ -218,14 +208,6 @@ class Plot:
                 self._go_on_with_stopped()
                 time.sleep(POLL_SECONDS)
             return recovery.result()
-
-    def _report_late(self) -> None:
-        """Report a crash once more, as process workers do, whatever the run has come to meanwhile."""
-        if self.late_at is None or time.monotonic() < self.late_at:
-            return
-        self.late_at = None
-        answer = self.client.set_flow_run_state(self.run_id, Crashed(message="the same crash, told late"))
-        self.tale.late += answer.status is SetStateStatus.ACCEPT
 
     def _go_on_with_stopped(self) -> None:
         """Begin with the run again while a process of it is stopped, as a person may by the Retry button; let

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -10,13 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_RETRY_EXTRA_CODES, temporary_settings
 
-from tests.durable.effects.victim import ASKING, LATE_PHASES, PHASES
 from tests.durable.effects.worker_kills import POLL_SECONDS, Case, Plot, Tale
 from tests.durable.effects.worker_kills_fleet import ROUTES, Fleet
 from tests.durable.effects.worker_kills_flow import MODES
@@ -57,45 +54,13 @@ class Toll:
         return found
 
     def table(self) -> str:
-        """Kills by phase and store, and what became of the effects."""
-        stores = sorted({tale.store for tale in self.tales})
-        lines = [f"{'killed':<16}" + "".join(f"{store:>12}" for store in stores) + f"{'all':>8}"]
-        for phase in (*PHASES, *LATE_PHASES, ASKING):
-            counts = [sum(one.kills[phase] for one in self.tales if one.store == store) for store in stores]
-            lines.append(f"{phase:<16}" + "".join(f"{count:>12}" for count in counts) + f"{sum(counts):>8}")
-        counts = [self.by("store")[(store,)] for store in stores]
-        lines.append(f"{'all':<16}" + "".join(f"{count:>12}" for count in counts) + f"{sum(counts):>8}")
-        for mode in MODES:
-            those = [tale for tale in self.tales if tale.mode == mode]
-            lines.append(
-                f"{mode}: {sum(tale.kills.total() for tale in those)} kills, {len(those)} runs, "
-                f"{sum(tale.sent for tale in those)} effects taken exactly once, "
-                f"{sum(tale.doubts for tale in those)} waited for a person"
-            )
-        routes = ", ".join(f"{route}: {self.by('route')[(route,)]} kills" for route in ROUTES)
-        late = sum(tale.late for tale in self.tales)
+        """Kills by phase, and by what the runs were like."""
+        kills = sum((tale.kills for tale in self.tales), Counter[str]())
+        by = {name: self.by(name) for name in ("store", "mode", "route")}
+        doubts = sum(tale.doubts for tale in self.tales)
         recoveries = sum(tale.recoveries for tale in self.tales)
-        lines.append(f"{routes}; {recoveries} recoveries, {late} crashes reported late; ")
-        return "\n".join(lines) + self.verdict
-
-
-class Journal:
-    """The finished runs of a campaign as lines of a file, from which it goes on when it is begun again."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
-
-    def read(self) -> list[Tale]:
-        if self.path is None or not self.path.exists():
-            return []
-        found = [json.loads(line) for line in self.path.read_text().splitlines()]
-        counters = ("kills", "pauses")
-        return [Tale(**{**one, **{name: Counter(one.get(name, {})) for name in counters}}) for one in found]
-
-    def write(self, tale: Tale) -> None:
-        if self.path is not None:
-            with self.path.open("a") as file:
-                file.write(json.dumps(vars(tale)) + "\n")
+        rest = f"{recoveries} recoveries, {doubts} times a person was asked"
+        return "\n".join([f"{dict(kills)}", f"{by}", rest, self.verdict])
 
 
 @dataclass
@@ -110,7 +75,6 @@ class Campaign:
     seed: int = 0
     count: int = 20
     most_kills: Mapping[str, int] = field(default_factory=dict)
-    journal: Journal = field(default_factory=lambda: Journal(None))
     until: float = float("inf")
     """When, by `time.monotonic`, no new process is doomed any more."""
     told: Callable[[Toll], None] = lambda toll: None
@@ -120,10 +84,10 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.fleet.till.written_in(self.stores["postgres"])
-        self.toll = Toll(self.journal.read())
+        self.toll = Toll()
         self.running: list[Plot] = []
         self.learned: dict[str, dict[str, int]] = {name: {} for name in self.stores}
-        self.next = 1 + max((tale.number for tale in self.toll.tales), default=-1)
+        self.next = 0
         self.lock = threading.Lock()
         self.failures: list[Exception] = []
 
@@ -196,5 +160,4 @@ class Campaign:
         with self.lock:
             self.running.remove(plot)
             self.toll.tales.append(tale)
-            self.journal.write(tale)
             self.told(self.toll)

@@ -179,13 +179,10 @@ def _answers(url: str) -> bool:
 
 
 class Fleet:
-    """One real process worker, and a deployment for each route.
+    """One real process worker, and a deployment for each route."""
 
-    `events`: whether forked processes tell the API of their task runs, which costs more than all the rest.
-    """
-
-    def __init__(self, folder: Path, api: str, *, events: bool = True) -> None:
-        self.folder, self.api, self.events = folder, api, events
+    def __init__(self, folder: Path, api: str) -> None:
+        self.folder, self.api = folder, api
         self.till = Till()
         self.programs = Programs(folder)
         self.pool = f"kills-{os.getpid()}-{time.monotonic_ns()}"
@@ -197,11 +194,7 @@ class Fleet:
         self.environment = {**home, **quiet, **patient}
 
     def __enter__(self) -> Fleet:
-        forks = (
-            "tests.durable.effects.worker_kills_forks",
-            self.socket,
-            *(() if self.events else ("--no-events",)),
-        )
+        forks = ("tests.durable.effects.worker_kills_forks", self.socket)
         worker = ("prefect", "worker", "start", "--type", "process", "--pool", self.pool)
         self.programs.start("forks", *forks, **self.environment)
         with temporary_settings({PREFECT_API_URL: self.api}):
