@@ -104,10 +104,6 @@ def test_signatures_show_every_option_with_its_default(name: str) -> None:
         assert option in pydoc.render_doc(subject, renderer=pydoc.plaintext)
 
 
-def test_an_option_that_was_not_written_shows_as_unset() -> None:
-    assert " = unset, " in str(inspect.signature(resilient_task(work).with_options))
-
-
 def test_the_lists_of_options_are_those_of_prefect() -> None:
     """A new option of Prefect's is to be added to the types that are checked."""
     ours = task_options.ResilientTaskOptions.__annotations__

@@ -333,10 +333,11 @@ def test_our_own_variables_are_read_from_the_same_places(tmp_path: Path):
 
 
 DAMAGED = {
+    # the first: Prefect, which is imported for it, names no file in its place
+    "a number": {"prefect.toml": "home = 5"},
     "profiles": {HOME: "active = "},
     "prefect.toml": {"prefect.toml": "home = "},
     "pyproject.toml": {"pyproject.toml": "[tool.prefect]\nhome = "},
-    "a number": {"prefect.toml": "home = 5"},
 }
 
 
