@@ -333,7 +333,6 @@ def test_our_own_variables_are_read_from_the_same_places(tmp_path: Path):
 
 
 DAMAGED = {
-    # the first: Prefect, which is imported for it, names no file in its place
     "a number": {"prefect.toml": "home = 5"},
     "profiles": {HOME: "active = "},
     "prefect.toml": {"prefect.toml": "home = "},
@@ -341,7 +340,8 @@ DAMAGED = {
 }
 
 
-def test_a_damaged_file_is_named(tmp_path: Path):
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_damaged_file_is_named(damage: str, tmp_path: Path):
     code = WITHOUT.replace("RESULT", "prefect_home()").replace("str(look())", "str(refusal())")
     code = code.replace(
         "def look():",
@@ -354,11 +354,9 @@ def refusal():
         return error
 def look():""",
     )
-    places = {damage: ({}, files) for damage, files in DAMAGED.items()}
-    found, _ = looked_up(code, places, tmp_path / "there")
-    for said in found.values():
-        assert "Prefect's settings cannot be read" in said
-        assert ".toml" in said or "home = 5" in said
+    found, _ = looked_up(code, {"place": ({}, DAMAGED[damage])}, tmp_path / "there")
+    assert "Prefect's settings cannot be read" in found["place"]
+    assert ".toml" in found["place"] or "home = 5" in found["place"]
 
 
 def test_what_is_set_twice_is_asked_of_prefect(tmp_path: Path):
