@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from statistics import fmean, median, pstdev
 
-from prefect_resilience.guards.limits.vegas import Vegas
+from prefect_resilience.guards.limits.adaptive import Vegas
 
 INITIAL, LEAST, MOST = 20, 1, 200
 

@@ -111,7 +111,7 @@ def traces() -> Counter[str]:
             continue
         if parent in ours or args == " ".join(SLEEP):
             ours.add(pid)
-            what = args.rpartition(" ")[0] if "start_child" in args else args  # without a file's number
+            what = args.rpartition(" ")[0] if "timeouts.child" in args else args  # without a file's number
             found[f"zombie {what}" if stat.startswith("Z") else what] += 1
     found["open files"] = len(list(Path("/proc/self/fd").iterdir()))
     maps = [Path(f"/proc/{pid}/maps") for pid in ours]

@@ -108,11 +108,11 @@ from .guards.circuits.breaker import get_circuits as get_circuits
 from .guards.circuits.breaker import reset_all_circuits as reset_all_circuits
 from .guards.circuits.model import CircuitPolicy as CircuitPolicy
 from .guards.circuits.model import CircuitSnapshot as CircuitSnapshot
-from .guards.decomposition.model import Decompose as Decompose
-from .guards.decomposition.splitters import concat as concat
-from .guards.decomposition.splitters import join as join
-from .guards.decomposition.splitters import split_list as split_list
-from .guards.decomposition.splitters import split_text as split_text
+from .guards.decomposition import Decompose as Decompose
+from .guards.decomposition import concat as concat
+from .guards.decomposition import join as join
+from .guards.decomposition import split_list as split_list
+from .guards.decomposition import split_text as split_text
 from .guards.fallbacks import Fallback as Fallback
 from .guards.limits.adaptive import AdaptiveLimit as AdaptiveLimit
 from .guards.limits.bulkhead import Bulkhead as Bulkhead

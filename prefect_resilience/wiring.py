@@ -38,13 +38,13 @@ def wire() -> None:
 
 
 def _prefect_client() -> AbstractContextManager[SyncPrefectClient]:
-    from prefect_resilience.guards.limits.edge.limits_api import prefect_client
+    from prefect_resilience.tasks.edge.limits_api import prefect_client
 
     return prefect_client()
 
 
 def _lease_holder(run: tuple[str, UUID] | None) -> Any:
-    from prefect_resilience.guards.limits.edge.limits_api import lease_holder
+    from prefect_resilience.tasks.edge.limits_api import lease_holder
 
     return lease_holder(run)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-    from prefect_resilience.guards.decomposition.model import Decompose
+    from prefect_resilience.guards.decomposition import Decompose
     from prefect_resilience.guards.limits.hedge import Hedge
     from prefect_resilience.guards.outputs.promise import Expect
     from prefect_resilience.guards.timeouts.process_mode import Carriage

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from prefect_resilience.errors.classify.classify import Rule
     from prefect_resilience.guards.budgets.policy import ErrorBudget
     from prefect_resilience.guards.circuits.breaker import CircuitBreaker
-    from prefect_resilience.guards.decomposition.model import Decompose
-    from prefect_resilience.guards.decomposition.splitters import Split
+    from prefect_resilience.guards.decomposition import Decompose, Split
     from prefect_resilience.guards.limits.hedge import Hedge
     from prefect_resilience.guards.outputs.promise import Expect
 
@@ -244,7 +243,7 @@ def _expect(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | 
 def _decompose(value: Any, fn: Callable[..., Any], isasync: bool, effect: Effect | None) -> Decompose | None:
     if value is None:
         return None
-    from prefect_resilience.guards.decomposition.model import Decompose
+    from prefect_resilience.guards.decomposition import Decompose
 
     decompose = Decompose.of(value)
     if effect is not None and (effect.kind != "idempotent" or effect.key is not None):

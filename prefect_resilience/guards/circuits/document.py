@@ -10,16 +10,8 @@ from typing import Any, cast, get_args
 from pydantic_core import SchemaValidator, ValidationError
 from pydantic_core import core_schema as types
 
-from prefect_resilience.guards.circuits import window as windows
 from prefect_resilience.guards.circuits.model import CircuitState
-from prefect_resilience.guards.circuits.window import (
-    COUNT,
-    WINDOW,
-    Run,
-    WindowDocument,
-    fields,
-    size_of,
-)
+from prefect_resilience.guards.circuits.window import COUNT, WINDOW, fields
 
 # The usual failure rate of a service, learnt from its calls, and the test for a significant rise over it.
 #
@@ -182,67 +174,17 @@ _FIELDS: dict[str, tuple[types.CoreSchema, Any]] = {
     "published_at": (_TIME, 0.0),
     "updated_at": (_TIME, 0.0),
 }
-"""The fields of a `CircuitDocument`, each with its value in a circuit that has had no calls.
-
-It has the field `windows` too if there are windows of other policies, each with its generation and the last
-time when its policy counted."""
+"""The fields of a `CircuitDocument`, each with its value in a circuit that has had no calls."""
 
 
 @cache
 def _stored_circuit() -> SchemaValidator:
-    written = {name: schema for name, (schema, _) in _FIELDS.items()}
-    return SchemaValidator(fields(written, {"windows": types.list_schema(WINDOW)}))
+    return SchemaValidator(fields({name: schema for name, (schema, _) in _FIELDS.items()}))
 
 
 def new() -> CircuitDocument:
     """The document of a circuit that has had no calls."""
     return {name: copy(value) for name, (_, value) in _FIELDS.items()}
-
-
-MOST_WINDOWS = 6
-"""A document has the windows of this many policies; the others that counted longest ago are dropped."""
-
-IN_USE = 600.0
-"""Seconds for which a window counts as in use after its policy last counted."""
-
-
-def windows_of(document: CircuitDocument) -> list[WindowDocument]:
-    """The windows of all policies, `window` first.
-
-    Version 0.2.0 knows only `window`. It keeps the others when the circuit closes: they have a generation.
-    """
-    more = [ring for ring in document.get("windows", ()) if ring.get("generation") == document["generation"]]
-    return [document["window"], *more] if document["window"] else more
-
-
-def window_of(document: CircuitDocument, size: int | float) -> WindowDocument | None:
-    """The window of this size, if there is one."""
-    return next((window for window in windows_of(document) if windows.fits(window, size)), None)
-
-
-def count(document: CircuitDocument, size: int | float, run: Run, now: float) -> None:
-    """Add a run to every window, also to the one of this size, which is made if there is none."""
-    own, first = window_of(document, size), document["window"]
-    mine = windows.record(own, size, (run,), now)
-    more = [window for window in windows_of(document) if window is not own]
-    rest = [{**window, **windows.record(window, size_of(window), (run,), now)} for window in more]
-    if own is not first and first is not None:
-        second = {**mine, "generation": document["generation"], "used": now}
-        mine, *rest = [rest[0], second, *rest[1:]][:MOST_WINDOWS]
-    document["window"] = mine
-    if rest:
-        document["windows"] = rest
-    else:
-        document.pop("windows", None)
-
-
-def other_sizes(document: CircuitDocument, size: int | float, now: float) -> list[int | float]:
-    """The sizes of other windows that are in use."""
-    return [
-        size_of(window)
-        for window in windows_of(document)
-        if not windows.fits(window, size) and now - window.get("used", now) < IN_USE
-    ]
 
 
 def remember(document: CircuitDocument, now: float) -> None:
@@ -275,7 +217,7 @@ def read(value: object) -> CircuitDocument:
         _stored_circuit().validate_python(document)
     except ValidationError as error:
         wrong = {str(problem["loc"][0]) for problem in error.errors()}
-        if wrong <= {"history", "windows"}:
-            return read({name: part for name, part in document.items() if name not in wrong})
+        if wrong == {"history"}:
+            return read({name: part for name, part in document.items() if name != "history"})
         return new()
     return new() if document["state"] == "open" and document["retry_at"] is None else document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
@@ -83,16 +83,6 @@ def tell(news: deque[Transition | StoreNotice]) -> None:
             item = news.popleft()
             logger.log(*_line_of(item))
             (transition_listeners if isinstance(item, Transition) else store_listeners).tell(item)
-
-
-def warn_of_windows(name: str, sizes: Iterable[int | float]) -> None:
-    """Log that policies with other windows, after the one of this process, use the circuit, too."""
-    own, *elsewhere = (f"{size} calls" if isinstance(size, int) else f"{size:g} s" for size in sizes)
-    line = (
-        "circuit %r has a window of %s here and of %s in other policies: each policy judges the calls of all "
-        "processes by its own window, so the strictest one opens the circuit"
-    )
-    logger.warning(line, name, own, ", ".join(elsewhere))
 
 
 def _line_of(item: Transition | StoreNotice) -> tuple[Any, ...]:

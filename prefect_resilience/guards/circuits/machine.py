@@ -203,7 +203,7 @@ class _Step:
         if self.policy.adaptive and usual is None:
             # Otherwise a service that usually fails more often than the fixed thresholds allow would never
             # get a baseline.
-            self._learn(*window.sums(self._window)[:2])
+            self._learn(*window.sums(self.doc["window"])[:2])
         self._open(why)
 
     def _usual(self) -> float | None:
@@ -212,12 +212,12 @@ class _Step:
 
     def _why_open(self, usual: float | None) -> str | None:
         doc, policy = self.doc, self.policy
-        totals = window.totals(self._window, self.now)
+        totals, size = window.totals(doc["window"], self.now), window.size_of(doc["window"])
         in_row = doc["failures_in_row"] >= document.row_needed(policy.failure_threshold, usual)
         # There was at least one call, even if a clock that was set back emptied the window.
-        if in_row and max(totals.calls, 1) >= window.least(policy.volume_threshold, policy.window_size):
+        if in_row and max(totals.calls, 1) >= window.least(policy.volume_threshold, size):
             return f"{doc['failures_in_row']} failures in a row"
-        if totals.calls < window.least(policy.minimum_calls, policy.window_size):
+        if totals.calls < window.least(policy.minimum_calls, size):
             return None
         if usual is None:
             too_many = totals.failures >= policy.failure_rate * totals.calls
@@ -229,17 +229,15 @@ class _Step:
             return f"{totals.slow} of {totals.calls} calls were slow"
         return None
 
-    @property
-    def _window(self) -> window.WindowDocument | None:
-        return document.window_of(self.doc, self.policy.window_size)
-
     def _count(self, run: window.Run) -> None:
-        """Add a run to the windows. An adaptive circuit learns from the calls that leave its window."""
-        before = window.sums(self._window)
-        document.count(self.doc, self.policy.window_size, run, self.now)
+        """Add a run to the window. An adaptive circuit learns from the calls that leave it."""
+        before = window.sums(self.doc["window"])
+        self.doc["window"] = window.record_shared(
+            self.doc["window"], self.policy.window_size, (run,), self.now
+        )
         if self.policy.adaptive:
             outcome, number = run
-            after = window.sums(self._window)
+            after = window.sums(self.doc["window"])
             failures = number if outcome in "fF" else 0
             self._learn(before[0] + number - after[0], before[1] + failures - after[1])
 
@@ -310,7 +308,6 @@ class _Step:
     def _close(self, reason: str) -> None:
         self.doc.update(failures_in_row=0, successes=0, slow_successes=0, probe_failures=0, unanswered=0)
         self.doc.update(window=None, retry_at=None, hold_until=None)
-        self.doc.pop("windows", None)
         self._move("closed", reason)
 
     def _force(self, event: Force) -> None:

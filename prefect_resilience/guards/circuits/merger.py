@@ -13,14 +13,9 @@ from itertools import chain
 from time import monotonic
 
 from prefect_resilience.errors.exceptions import StoreUnavailable
-from prefect_resilience.guards.circuits import machine, sharing
-from prefect_resilience.guards.circuits.document import other_sizes
+from prefect_resilience.guards.circuits import machine, sharing, window
 from prefect_resilience.guards.circuits.link import PREFIX, StoreLink
-from prefect_resilience.guards.circuits.listeners import (
-    StoreNotice,
-    Transition,
-    warn_of_windows,
-)
+from prefect_resilience.guards.circuits.listeners import StoreNotice, Transition, logger
 from prefect_resilience.guards.circuits.machine import CircuitDocument, Event, Record, Release
 from prefect_resilience.guards.circuits.model import CircuitPolicy
 from prefect_resilience.guards.circuits.sharing import (
@@ -50,6 +45,11 @@ LONGEST_PAUSE = 0.1
 UNSYNCED_KEPT = 50
 KEPT_FOR = 7 * 86_400.0
 """Seconds without calls after which a store may forget a circuit."""
+
+OTHER_WINDOW = (
+    "circuit %r has a window of %g (calls or seconds) by another policy, and %s here: each policy judges the "
+    "calls in that window, until none of its size has counted for a minute"
+)
 
 FOLLOW_AFTER = 1.0
 """Seconds of use after which a circuit follows its document: a short script needs no connection more."""
@@ -338,9 +338,10 @@ class Merger:
             is_new = is_new or self._has_diverged
             self._version, self._generation_seen = merged.version, document["generation"]
         self._is_local = merged.version is None
-        if not self._warned and (other_windows := other_sizes(document, self._policy.window_size, now)):
+        stored = document["window"]
+        if stored and not self._warned and not window.fits(stored, self._policy.window_size):
             self._warned = True
-            warn_of_windows(self.name, (self._policy.window_size, *other_windows))
+            logger.warning(OTHER_WINDOW, self.name, window.size_of(stored), self._policy.window)
         if is_new:
             self.pending.begin(document["generation"])
         fleet, interval, turn = sharing.fleet_of(document, now), self._policy.sync_interval, self._turn

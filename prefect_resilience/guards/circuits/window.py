@@ -28,6 +28,9 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 
 BUCKETS = 12
 LARGEST_COUNT = 10_000
+IN_USE = 60.0
+"""Seconds for which the size of a window is kept after a policy with that size last counted."""
+
 LARGEST_SPAN = 86_400.0 * 7
 FORMS = 'write "60s" (also "500ms", "1h30m") for a span of time or 100 for the last 100 calls'
 
@@ -96,6 +99,21 @@ def record(
     return _span(size, [*old.get("buckets", ()), *added], now)
 
 
+def record_shared(
+    document: WindowDocument | None, size: int | float, runs: Iterable[Run], now: float
+) -> WindowDocument:
+    """`record` where several policies count. The window has the size of the first one that still counts.
+
+    `used` is the time when a policy with the window's own size last counted.
+    """
+    used = document.get("used", 0.0) if document and not fits(document, size) else now
+    if document and now - used < IN_USE:
+        size = size_of(document)
+    else:
+        used = now
+    return {**record(document, size, runs, now), "used": used}
+
+
 def totals(document: WindowDocument | None, now: float) -> WindowTotals:
     """The totals of the window at `now`."""
     if document is not None and "seconds" in document:
@@ -147,15 +165,13 @@ def _has_each_call(window: WindowDocument) -> WindowDocument:
 
 COUNT = types.int_schema(ge=0)
 _SUMS: Schemas = {"calls": COUNT, "failures": COUNT, "slow": COUNT}
-_OF_SEVERAL: Schemas = {"generation": COUNT, "used": types.float_schema()}
-"""Of the windows beside the first one: the circuit's generation in which they count, and the last time when a
-process with this window counted."""
-_CALLS = fields({**_SUMS, "last": COUNT, "recent": types.str_schema()}, _OF_SEVERAL)
+_USED: Schemas = {"used": types.float_schema()}
+_CALLS = fields({**_SUMS, "last": COUNT, "recent": types.str_schema()}, _USED)
 _BUCKETS = types.list_schema(types.list_schema(types.int_schema(), min_length=4, max_length=4))
 WINDOW = types.union_schema(
     [
         types.no_info_after_validator_function(_has_each_call, _CALLS),
-        fields({**_SUMS, "seconds": types.float_schema(gt=0), "buckets": _BUCKETS}, _OF_SEVERAL),
+        fields({**_SUMS, "seconds": types.float_schema(gt=0), "buckets": _BUCKETS}, _USED),
     ]
 )
 

@@ -95,8 +95,8 @@ class Bulkhead(NamedLimit):
         overdue = overdue_places(self._line(name))
         return BulkheadFullError(name, self.max_concurrent, monotonic() - began, overdue)
 
-    def _take_lease(self, name: str, came: float) -> Steps[Lease]:
-        """A lease in the fleet; it has no slot if the API does not answer for too long."""
+    def _take_lease(self, name: str, came: float) -> Steps[Lease | None]:
+        """A lease in the fleet; None if the API does not answer for too long."""
         shared = SharedLimit(prefect_name("bulkhead", name), self.max_concurrent, 0.0, limits.prefect_client)
         lease, pause = Lease(shared, limits.lease_holder(run_going_on())), FIRST_PAUSE
         while True:
@@ -104,8 +104,7 @@ class Bulkhead(NamedLimit):
                 if (yield from ask_api(shared.name, lease.take, came, self.max_wait)):
                     return lease
             except ApiAway:
-                lease.keep()
-                return lease
+                return None
             except BaseException:
                 start_call(lease.release)  # the API may still grant it a slot
                 raise

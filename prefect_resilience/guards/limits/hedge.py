@@ -3,94 +3,66 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from prefect_resilience.base.drive import SLICE_SECONDS, Invoke, Steps, adrive, drive
-from prefect_resilience.base.durations import LONGEST, Duration, as_seconds
+from prefect_resilience.base.durations import LONGEST, Duration, Seconds
 from prefect_resilience.base.outcomes import UnawaitedResult
 from prefect_resilience.base.policy import Policy
-from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import add_note
 from prefect_resilience.guards.fallbacks import is_async
 from prefect_resilience.guards.limits.guarding import Limit, LimitRefused
 from prefect_resilience.guards.timeouts.overdue import belongs_to_none
-from prefect_resilience.guards.timeouts.threads import Call, abandon, is_abandoned, start_call
+from prefect_resilience.guards.timeouts.threads import (
+    Call,
+    abandon,
+    is_abandoned,
+    overdue_calls,
+    start_call,
+)
 
 T = TypeVar("T")
 
-PERCENTILE = re.compile(r"p(\d\d?(?:\.\d+)?)")
-
-SHARE = 2.0
-"""With a percentile, at most this many times the share of slow calls get another call: 10 % with "p95"."""
-
-WARM_UP, MOST_OVERDUE = 100, 20
-"""With a percentile: calls before the first hedge. For sync calls: the most abandoned ones at a time."""
-
-LATEST = 1_000
-"""A percentile is that of so many latest calls of a function."""
-
-MOST_MEASURED = 1024
-"""Beyond this many functions in a process, the one that was not called for longest is measured anew."""
-
-
-def _delay(after: Any) -> float | str:
-    """For pydantic: a percentile, or a duration as a number of seconds."""
-    if isinstance(after, str) and after.startswith("p"):
-        if not _share_of(after):
-            raise ValueError(f'Hedge(after={after!r}): write a percentile from "p1" to "p99.9", or seconds')
-        return after
-    seconds = as_seconds(after)
-    if not 0 <= seconds <= LONGEST:
-        raise ValueError(f"Hedge(after={after!r}): write at least 0, and at most ten years")
-    return seconds
-
-
-def _share_of(after: float | str) -> float:
-    """The share of calls below a percentile such as "p95"; 0 for anything else."""
-    match = PERCENTILE.fullmatch(after) if isinstance(after, str) else None
-    return 0.0 if match is None else float(match[1]) / 100
+MOST_OVERDUE = 20
+"""While so many abandoned calls still run in this process, no further call is made."""
 
 
 class Hedge(Policy):
     """For idempotent reads: starts another call after `after` seconds without an answer, up to `max`.
 
-        answer = Hedge(after="p95").call(search, query)
+        answer = Hedge(after=0.8).call(search, query)
 
     The first success wins. If a call fails, the next one starts at once. Within `limits=` each call takes a
     place of its own, and a further call is made only if a place is free at once.
 
-    With `after="p95"`, a call is repeated if it takes longer than 95 % of the calls before it: the load grows
-    by about 5 %, and never by more than 10 % (Dean and Barroso, "The Tail at Scale", 2013). Nothing is
-    repeated during the first 100 calls of a function in a process.
+    With the 95th percentile of the latency as `after`, the load grows by about 5 % (Dean and Barroso, "The
+    Tail at Scale", 2013).
 
     The other calls are cancelled when they are async, and `Hedge` waits for their end. A sync call runs in a
     thread, which cannot be cancelled: it is abandoned, keeps its places in limits until it ends, and counts
-    as overdue. While 20 of them run, no further call is made.
+    as overdue. While 20 abandoned calls run in the process, no further call is made.
 
     Raises `ConfigurationError` for invalid options.
     """
 
     by_position: ClassVar[tuple[str, ...]] = ("after", "max")
 
-    after: Annotated[float | str, BeforeValidator(_delay)] = Field(
-        description='The time without an answer after which another call starts, or a percentile ("p95").'
+    after: Seconds = Field(
+        le=LONGEST, description="The time without an answer after which another call starts."
     )
     max: int = Field(default=1, strict=True, ge=1, description="The maximum number of additional calls.")
 
     if TYPE_CHECKING:
 
-        def __init__(self, after: Duration | str, max: int = 1) -> None: ...
+        def __init__(self, after: Duration, max: int = 1) -> None: ...
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """The value of the first successful call of the sync function `fn(*args, **kwargs)`.
@@ -129,26 +101,24 @@ class Hedge(Policy):
         parameters: the parameters for the limits' names.
         """
         aside = is_async(fn)
-        more, names = fn, list[str]()
+        more = fn
         for limit in reversed(limits):
             bound = limit.bind(parameters).model_copy(update={"max_wait": 0.0})
             more = partial(bound.acall if aside else bound.call, more)
-            names += [name] if (name := bound.final_name()) else []
-        measured = _all_measured.of("|".join((_name_of(fn), *names)))
 
         async def arace(*args: Any, **kwargs: Any) -> Any:
             runners = TaskRunners(partial(fn, *args, **kwargs), partial(more, *args, **kwargs))
             try:
-                return await adrive(_Race(self, measured, runners).won())
+                return await adrive(_Race(self, runners).won())
             finally:
                 await runners.end()
 
         def race(*args: Any, **kwargs: Any) -> Any:
             runners = ThreadRunners(partial(fn, *args, **kwargs), partial(more, *args, **kwargs))
             try:
-                return drive(_Race(self, measured, runners).won())
+                return drive(_Race(self, runners).won())
             finally:
-                measured.abandoned += runners.end()
+                runners.end()
 
         return arace if aside else race
 
@@ -158,54 +128,6 @@ def _name_of(fn: Any) -> str:
     while isinstance(inner, partial):
         inner = inner.func  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
     return getattr(inner, "__qualname__", None) or repr(inner)
-
-
-class Measured:
-    """What a process knows of the calls of a function: their latency, how many got another call, and the
-    abandoned ones."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.latencies: deque[float] = deque(maxlen=LATEST)
-        self.calls: int = 0
-        self.more: int = 0
-        self.abandoned: list[Call] = []
-        self._lock = threading.RLock()
-
-    def begins(self, hedge: Hedge) -> float | None:
-        """The seconds until another call of a call that begins now; None if it gets none."""
-        share = _share_of(hedge.after)
-        if not share:
-            return cast("float", hedge.after)
-        with self._lock:
-            self.calls += 1
-            seen = len(self.latencies)
-            return sorted(self.latencies)[int(share * seen)] if seen >= WARM_UP else None
-
-    def count_latency(self, seconds: float) -> None:
-        """Count the latency of a first call. If another one won, it is the time until then: enough to know
-        that the call was among the slow ones."""
-        with self._lock:
-            self.latencies.append(seconds)
-
-    def allows(self, hedge: Hedge) -> bool:
-        """Whether another call may be made."""
-        share = _share_of(hedge.after)
-        with self._lock:
-            self.abandoned = [call for call in self.abandoned if not call.finished]
-            if len(self.abandoned) >= MOST_OVERDUE or is_abandoned():
-                return False
-            return not share or self.more < SHARE * (1 - share) * self.calls
-
-
-class _AllMeasured:
-    """What this process has measured, by functions and the names of their limits."""
-
-    def __init__(self) -> None:
-        self.of = lru_cache(MOST_MEASURED)(Measured)
-
-
-_all_measured = per_process(_AllMeasured)
 
 
 # -- several calls of one function beside each other: async ones in tasks, sync ones in threads
@@ -308,9 +230,10 @@ class ThreadRunners:
                 self._ended += 1
                 return [outcome]
 
-    def end(self) -> list[Call]:
-        """Abandon what is still running. Returns it: it is overdue until it ends."""
-        return [call for call in self._calls if abandon(call)]
+    def end(self) -> None:
+        """Abandon what is still running: it is overdue until it ends."""
+        for call in self._calls:
+            abandon(call)
 
 
 Runners = TaskRunners | ThreadRunners
@@ -326,38 +249,34 @@ class _Race:
     """Several calls; the first success wins."""
 
     _hedge: Hedge
-    _measured: Measured
     _runners: Runners
     _errors: list[RunnerOutcome] = field(default_factory=list[RunnerOutcome])
 
     def won(self) -> Steps[Any]:
-        hedge, measured, runners = self._hedge, self._measured, self._runners
-        after, began, first = measured.begins(hedge), monotonic(), True
-        most = 1 if after is None else hedge.max + 1
+        runners = self._runners
         runners.start()
         try:
             while True:
-                may = runners.started < most and measured.allows(hedge)
-                outcomes = yield from runners.wait_for_ends(after if may else None)
+                outcomes = yield from runners.wait_for_ends(self._hedge.after if self._may_start() else None)
                 while outcomes:
                     outcome = outcomes.pop(0)
                     if outcome.error is None:
                         return outcome.value
                     if isinstance(outcome.error, UnawaitedResult):
                         raise outcome.error
-                    first = first and outcome.number != 1
                     if outcome.number == 1 or not isinstance(outcome.error, LimitRefused):
                         self._errors.append(outcome)  # a rejected call was not made
                     del outcome  # see `calls.attempt.make_attempt`
-                if runners.started < most and measured.allows(hedge):
-                    measured.more += 1
+                if self._may_start():
                     runners.start()
                 elif not runners.running:
                     raise self._error()
         finally:
             self._errors.clear()
-            if first:
-                measured.count_latency(monotonic() - began)
+
+    def _may_start(self) -> bool:
+        is_over = self._runners.started > self._hedge.max or is_abandoned()
+        return not is_over and overdue_calls() < MOST_OVERDUE
 
     def _error(self) -> BaseException:
         first, *rest = self._errors

@@ -1,8 +1,7 @@
 """Leases of slots from Prefect's API: renewed while held, released once, and expired if the holder dies.
 
-A holder may be without a slot for a while: it was admitted while the API did not answer, or its lease expired
-before it could be renewed. Its call goes on. As soon as a slot is free it is taken for this holder, so that
-the fleet's count is right again.
+A call goes on without a slot if it was admitted while the API did not answer, or if its lease expired before
+it could be renewed.
 """
 
 from __future__ import annotations
@@ -11,11 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextvars import copy_context
-from random import random
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from prefect_resilience.base.drive import Blocking, Steps, sleep_for
+from prefect_resilience.base.drive import Blocking, Steps
 from prefect_resilience.base.process import at_exit, per_process, start_thread
 from prefect_resilience.guards.limits.shared import (
     FIRST_PAUSE,
@@ -40,9 +38,6 @@ LEASE_SECONDS = 60.0
 RENEW_SECONDS = 20.0
 TICK_SECONDS = 2.0
 
-RELEASE_SECONDS = 1.0
-"""How long a caller tries to release its slot; then the thread that renews leases continues."""
-
 EXIT_SECONDS = 3.0
 """How long an exiting process tries to release its slots; slots that are left expire."""
 
@@ -58,7 +53,7 @@ class Lease:
     def __init__(self, shared: SharedLimit, holder: Any) -> None:
         self.id: UUID | None = None
         self.due: float = 0.0
-        """When the next request is due: to renew the lease, to take a slot, or to release it."""
+        """When the next request is due: to renew the lease, or to release it."""
         self._shared = shared
         self._holder = holder
         # The context has the settings of the right API.
@@ -72,21 +67,20 @@ class Lease:
 
         Raises ApiBusy and ApiAway.
         """
+        name, holder = self._shared.name, self._holder
         with self._asking:
-            if not self._take():
+            lease_id = self._ask(lambda client: take_place(client, name, holder, LEASE_SECONDS))
+            if lease_id is None:
                 return False
-        self.keep()
-        if self._over:
-            self.release()
-        return True
-
-    def keep(self) -> None:
-        """Let the thread renew this lease, or take a slot for it as soon as one is free."""
+            self._holds(lease_id)
         with _leases.lock:
             _leases.held.add(self)
             if not _leases.renewing:
                 _leases.renewing = True
                 start_thread("leases", _renew_all)
+        if self._over:
+            self.release()
+        return True
 
     def release(self) -> bool:
         """Release the slot; a second call does nothing. Never raises.
@@ -108,30 +102,19 @@ class Lease:
             return True
 
     def _tend(self) -> None:
-        if self._over:
-            if (lease_id := self.id) is not None:
-                self._ask(lambda client: give_up(client, lease_id))
-                self.id = None
-            _drop(self)
-            return
-        if (held := self.id) is not None:
+        held = self.id
+        if held is not None and self._over:
+            self._ask(lambda client: give_up(client, held))
+        elif held is not None:
             if self._ask(lambda client: renew(client, held, LEASE_SECONDS)):
                 self._holds(held)
                 return
-            self.id = None
             logger.warning(
-                "Lost a place of the limit %r, because it was not renewed in time; its call continues and "
-                "takes the next free place",
+                "Lost a place of the limit %r, because it was not renewed in time; its call continues",
                 self._shared.name,
             )
-        self._take()
-
-    def _take(self) -> bool:
-        name, holder = self._shared.name, self._holder
-        lease_id = self._ask(lambda client: take_place(client, name, holder, LEASE_SECONDS))
-        if lease_id is not None:
-            self._holds(lease_id)
-        return lease_id is not None
+        self.id = None
+        _drop(self)
 
     def _holds(self, lease_id: UUID) -> None:
         now = time.monotonic()
@@ -143,15 +126,15 @@ class Lease:
 
 
 def give_back(lease: Lease, error: BaseException | None) -> Steps[None]:
-    """Release the lease and wait for that; after a cancellation, release it on another thread."""
+    """Release the lease and wait for that; after a cancellation, release it on another thread.
+
+    If the API does not answer, the thread that renews leases continues.
+    """
     if error is not None and not isinstance(error, Exception):
         start_call(lease.release)
         return
     try:
-        pause, until = FIRST_PAUSE, time.monotonic() + RELEASE_SECONDS
-        while not (yield Blocking(lease.release)) and time.monotonic() < until:
-            yield from sleep_for(pause * (0.5 + random()))
-            pause *= 2
+        yield Blocking(lease.release)
     except BaseException:
         start_call(lease.release)
         raise

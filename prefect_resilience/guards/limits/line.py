@@ -116,7 +116,7 @@ def for_place(max_wait: float | None, waited: float, stuck: float | None) -> flo
 def for_server(max_wait: float | None, waited: float, silent: float) -> float:
     """Seconds to continue waiting for the server before the limit holds in this process alone.
 
-    waited: since the caller came. silent: since the server stopped answering; infinite if waiting is useless.
+    waited: since the caller came. silent: since its first request.
 
     Example:
         >>> for_server(5, 1, 1), for_server(0, 0, 0.5), for_server(None, 500, 10)
@@ -124,8 +124,7 @@ def for_server(max_wait: float | None, waited: float, silent: float) -> float:
     """
     if max_wait is None:
         return SERVER_SECONDS - silent
-    least = LEAST_SERVER_SECONDS - silent
-    return max(least, min(max_wait - silent, max_wait - waited))
+    return max(LEAST_SERVER_SECONDS - silent, max_wait - waited)
 
 
 LOOK_SECONDS = 5.0

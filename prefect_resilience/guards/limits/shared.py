@@ -22,7 +22,7 @@ from uuid import UUID
 from prefect_resilience.base.drive import Blocking, Steps, sleep_for
 from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.guards.limits.line import FOR_EVER, for_server
+from prefect_resilience.guards.limits.line import for_server
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -35,9 +35,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 ASK_AGAIN_SECONDS = 5.0
 """During an outage, one caller makes a request in each period of this length."""
 
-STALE_SECONDS = 300.0
-"""An outage is forgotten after this time without a request."""
-
 
 class ApiAway(Exception):
     """The API is unavailable; the limit holds in this process alone."""
@@ -49,12 +46,10 @@ class ApiBusy(Exception):
 
 @dataclass(slots=True)
 class Outage:
-    """An outage for one limit: `since` is the first request without an answer, `last` the latest one."""
+    """A limit that holds in this process alone: since when, and when the next request may be made."""
 
     since: float
-    last: float
-    alone_since: float | None = None
-    ask_at: float = 0.0
+    ask_at: float
 
 
 class _Outages:
@@ -69,35 +64,15 @@ class _Outages:
 _outages = per_process(_Outages)
 
 
-def silent(name: str) -> float:
-    """Seconds since the API stopped answering."""
-    outage = _outages.by_name.get(name)
-    return 0.0 if outage is None else monotonic() - outage.since
-
-
-def began(name: str, *, for_good: bool = False) -> None:
-    """A request was not answered. `for_good`: waiting for an answer does not help."""
-    now = monotonic()
-    with _outages.lock:
-        outage = _outages.by_name.get(name)
-        if outage is None or now - outage.last > STALE_SECONDS:
-            if len(_outages.by_name) >= MOST_NAMES:
-                _outages.by_name.clear()
-            outage = _outages.by_name[name] = Outage(now, now)
-        outage.last = now
-        if for_good:
-            outage.since = -FOR_EVER
-
-
 def note_answer(name: str) -> None:
     """A request was answered."""
     outage = _outages.by_name.pop(name, None) if _outages.by_name else None
-    if outage is not None and outage.alone_since is not None:
+    if outage is not None:
         logger.info(
             "Prefect's API is available again: the limit %r is shared again, after %.0f s in this process "
             "only",
             name,
-            monotonic() - outage.alone_since,
+            monotonic() - outage.since,
         )
 
 
@@ -105,20 +80,17 @@ def go_alone(name: str, why: str) -> None:
     """From now on the limit holds in this process alone. Logs that once per outage."""
     now = monotonic()
     with _outages.lock:
-        outage = _outages.by_name.setdefault(name, Outage(now, now))
-        outage.ask_at = now + ASK_AGAIN_SECONDS
-        if outage.alone_since is not None:
-            return
-        outage.alone_since = now
-    silence = now - outage.since
-    logger.warning(
-        "Prefect's API is unavailable for the limit %r%s. Until it answers, the limit applies in this "
-        "process only, and the request is retried every %g s: %s",
-        name,
-        "" if silence == FOR_EVER else f" (no answer for {silence:.0f} s)",
-        ASK_AGAIN_SECONDS,
-        why,
-    )
+        outage = _outages.by_name.get(name)
+        since = now if outage is None else outage.since
+        _outages.by_name[name] = Outage(since, now + ASK_AGAIN_SECONDS)
+    if outage is None:
+        logger.warning(
+            "Prefect's API is unavailable for the limit %r. Until it answers, the limit applies in this "
+            "process only, and the request is retried every %g s: %s",
+            name,
+            ASK_AGAIN_SECONDS,
+            why,
+        )
 
 
 def ask_api(name: str, question: Callable[[], T], came: float, max_wait: float | None) -> Steps[T]:
@@ -126,34 +98,30 @@ def ask_api(name: str, question: Callable[[], T], came: float, max_wait: float |
 
     Raises ApiAway when the caller has waited long enough, and should go on without the API.
     """
-    pause = FIRST_PAUSE
-    while True:
-        if _leave_alone(name, came, max_wait):
-            raise ApiAway(name)
+    asked, pause = monotonic(), FIRST_PAUSE
+    while not _is_left_alone(name):
         try:
             return (yield Blocking(question))
         except ApiBusy as error:
-            remaining = for_server(max_wait, monotonic() - came, silent(name))
-            if remaining <= 0:
+            now = monotonic()
+            remaining = for_server(max_wait, now - came, now - asked)
+            if remaining <= 0 or name in _outages.by_name:
                 go_alone(name, str(error))
                 raise ApiAway(str(error)) from error
         yield from sleep_for(min(remaining, pause * (0.5 + random())))
         pause = min(pause * 1.5, LONGEST_PAUSE)
+    raise ApiAway(name)
 
 
-def _leave_alone(name: str, came: float, max_wait: float | None) -> bool:
+def _is_left_alone(name: str) -> bool:
     """Whether to skip the API: there is an outage, and another caller made a request recently."""
-    if not _outages.by_name:
+    if name not in _outages.by_name:
         return False
     now = monotonic()
     with _outages.lock:
         outage = _outages.by_name.get(name)
-        if outage is None or outage.alone_since is None:
-            return False
-        if for_server(max_wait, now - came, now - outage.since) > 0:
-            return False
-        if now < outage.ask_at:
-            return True
+        if outage is None or now < outage.ask_at:
+            return outage is not None
         outage.ask_at = now + ASK_AGAIN_SECONDS
         return False
 
@@ -184,10 +152,8 @@ class SharedLimit:
             with self.connect() as client:
                 answer = self._answer(client, question)
         except Exception as error:  # any failure of the API; the caller's work must go on
-            passes = may_pass(error)
-            began(self.name, for_good=not passes)
             message = str(error) if isinstance(error, ApiBusy) else redact(repr(error))
-            if passes:
+            if may_pass(error):
                 raise ApiBusy(message) from error
             go_alone(self.name, message)
             raise ApiAway(message) from error

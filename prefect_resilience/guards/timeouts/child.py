@@ -1,9 +1,9 @@
 """The child's side of `mode="process"`: a process that imports Prefect once and then serves many calls.
 
-`children.py` starts it with the script `start_child.py` and exchanges pickled messages with it over two
-pipes. The parent sends the module search path with the modules to import, and then for each call: the call,
-and whether to go on after the child has unpickled it and reported `begun`. The child sends `ready`, `begun`,
-any number of `told`, and `result`, `error` or `unpicklable`.
+`children.py` starts it with `main()` and exchanges messages with it over one channel. The parent sends the
+module search path with the modules to import, and then for each call: the call, and whether to go on after
+the child has unpickled it and reported `begun`. The child sends `ready`, `begun`, any number of `told`, and
+`result`, `error` or `unpicklable`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
@@ -31,7 +33,6 @@ from prefect_resilience.base.outcomes import UnawaitedResult, is_awaitable, last
 from prefect_resilience.errors.classify.classify import CLASSIFIED, ErrorInfo, classify
 from prefect_resilience.errors.classify.reach import NAMES, members_of, names_of
 from prefect_resilience.errors.classify.shapes import put, read
-from prefect_resilience.guards.timeouts.start_child import kill_at_hangup
 
 # Values and exceptions on their way between a process and its child.
 #
@@ -143,9 +144,6 @@ def _rebuild(body: bytes, members: list[Any]) -> BaseException:
 
 READY, BEGUN, TOLD, RESULT, ERROR, UNPICKLABLE = "ready", "begun", "told", "result", "error", "unpicklable"
 
-MOST_CALLS = 1_000
-"""A child that has served this many calls is replaced, which bounds its leaks."""
-
 EXIT_SECONDS = 3.0
 """How long a child may take to exit after the parent closed the pipe; it may have events to send."""
 
@@ -195,8 +193,7 @@ class ProcessState:
 class Server:
     """A child process, from its first message to its last."""
 
-    def __init__(self, calls: BinaryIO, channel: BinaryIO) -> None:
-        self.calls = calls
+    def __init__(self, channel: Connection) -> None:
         self.channel = channel
         self.sending: threading.Lock = threading.Lock()
         self.inbox: SimpleQueue[Any] = SimpleQueue()
@@ -208,12 +205,9 @@ class Server:
         self.modules: set[str] = set(sys.modules)
         self.send(READY)
         threading.Thread(target=self.listen, daemon=True).start()
-        served = 0
         while (message := self.inbox.get()) is not None:
-            served += 1
-            before = set(threading.enumerate())
             kind, body = self.answer(*message)
-            self.send(kind, body, served >= MOST_CALLS or _has_leftovers(before))
+            self.send(kind, body)
             del kind, body, message  # an idle child keeps no data of its last call
         watchdog = threading.Timer(EXIT_SECONDS, os._exit, (1,))
         watchdog.daemon = True
@@ -223,19 +217,15 @@ class Server:
         """Read the parent's messages. When the parent dies, kill a running call with all it started."""
         with suppress(EOFError, OSError, pickle.UnpicklingError):
             while True:
-                self.inbox.put(pickle.load(self.calls))
+                self.inbox.put(self.channel.recv())
         self.hung_up = True
         if self.busy:
             _kill_this_group()
         self.inbox.put(None)
 
     def send(self, *message: Any) -> None:
-        try:
-            with self.sending:
-                pickle.dump(message, self.channel, protocol=pickle.HIGHEST_PROTOCOL)
-                self.channel.flush()
-        except OSError:  # the parent is gone
-            _kill_this_group()
+        with suppress(OSError), self.sending:  # if the parent is gone, `listen` ends a running call
+            self.channel.send(message)
 
     def answer(self, number: int, what: str, place: ProcessState, payload: bytes) -> tuple[str, Any]:
         """Make one call, and return the message about its outcome."""
@@ -270,32 +260,13 @@ class Server:
         if self.hung_up:
             _kill_this_group()
         try:
-            with kill_at_hangup(self.calls):
-                return call()
+            return call()
         finally:
             self.busy = False
 
 
 def _kill_this_group() -> None:
-    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def _has_leftovers(before: set[threading.Thread]) -> bool:
-    """Whether a call left threads that the interpreter would wait for, or child processes.
-
-    Daemon threads do not count: libraries, Prefect among them, start theirs once and keep them.
-    """
-    if any(not thread.daemon for thread in threading.enumerate() if thread not in before):
-        return True
-    if not hasattr(os, "waitid"):
-        return False
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return False
-    return True
+    os.killpg(0, signal.SIGKILL)
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -332,3 +303,19 @@ def _trace(error: BaseException) -> str:
     while trace and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+
+
+def main() -> None:
+    """The child's program; its argument is the file descriptor of the channel."""
+    channel = Connection(int(sys.argv[1]))
+    # If a grandchild held the channel, the parent would not notice the death of this process.
+    os.set_inheritable(channel.fileno(), False)
+    os.register_at_fork(after_in_child=channel.close)
+    with suppress(AttributeError):  # a daemon has no output
+        sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore # lines must survive a kill
+    sys.path[:], modules = channel.recv()
+    for name in modules:
+        with suppress(BaseException):  # the call that needs the module will report the error
+            import_module(name)
+    prepare()
+    Server(channel).serve()

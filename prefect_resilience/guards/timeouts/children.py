@@ -1,8 +1,8 @@
 """The parent's side of `mode="process"`: child processes that are started ahead, reused, and ended.
 
-This uses plain pipes and `subprocess` because the pools of the standard library, loky, pebble and anyio do
-not fit: none of them kills the processes that a call started, a hanging pebble worker outlives a killed
-parent, and workers of the standard library and anyio run the user's `__main__` again.
+The pools of the standard library, loky, pebble and anyio do not fit: none of them kills the processes that a
+call started, a hanging pebble worker outlives a killed parent, and workers of the standard library and anyio
+run the user's `__main__` again.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
-from pathlib import Path
-from typing import IO, Any, cast
+from multiprocessing import Pipe
+from typing import Any
 
 from prefect_resilience.base.drive import SLICE_SECONDS
 from prefect_resilience.base.process import at_exit, in_forked_child
 from prefect_resilience.errors.exceptions import AttemptTimeout, ResilienceError
-from prefect_resilience.guards.timeouts import start_child
 from prefect_resilience.guards.timeouts.child import BEGUN, EXIT_SECONDS, TOLD, ProcessState
 from prefect_resilience.guards.timeouts.threads import start_call
 
@@ -36,6 +35,9 @@ START_SECONDS = 120.0
 IDLE_SECONDS = 300.0
 """How long children wait for the next call before they exit."""
 
+MOST_CALLS = 1_000
+"""A child that has made this many calls is replaced, which bounds its leaks."""
+
 DEATH_SECONDS = 10.0
 """How long to wait for the end of a killed child. Only a system call can delay it, as to a dead disk."""
 
@@ -46,6 +48,8 @@ MOST_STARTING = os.cpu_count() or 1
 MOST_IDLE = max(4, 2 * MOST_STARTING)
 
 HUNG_UP = (EOFError, OSError, pickle.UnpicklingError)
+
+PROGRAM = "from prefect_resilience.guards.timeouts.child import main; main()"
 
 
 class ProcessDied(ResilienceError):
@@ -68,24 +72,30 @@ class Child:
     """A child process, which makes one call at a time. See `child.py` for the messages."""
 
     def __init__(self, modules: list[str]) -> None:
-        self.process: subprocess.Popen[bytes] = _start()
-        self.calls: IO[bytes] = cast("IO[bytes]", self.process.stdin)
-        self.answers: IO[bytes] = cast("IO[bytes]", self.process.stdout)
-        self.spent: bool = False
-        """Whether to replace it: its last call left threads or processes, or it has served `MOST_CALLS`."""
-        self._number = 0
+        places = [place for place in sys.path if type(place) is str]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+        self.channel, theirs = Pipe()
+        with theirs:
+            self.process: subprocess.Popen[bytes] = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                start_new_session=True,
+            )
+        self.calls: int = 0
         self._buried = False
-        with suppress(OSError):  # it died; `wait_until_ready` will notice
-            self._send(([place for place in sys.path if type(place) is str], modules))
+        with suppress(OSError):  # it died; `receive` will notice
+            self.channel.send((places, modules))
 
-    def wait_until_ready(self) -> None:
-        """Raises EOFError or OSError if the child dies first."""
-        ready = threading.Event()
-        start_call(self.kill_unless, ready)
-        try:
-            pickle.load(self.answers)
-        finally:
-            ready.set()
+    def receive(self) -> Any:
+        """The first message of the child after its start, or about a call, before which it may import much.
+
+        Raises EOFError or OSError if the child dies first. If it takes too long, it is killed.
+        """
+        if not self.channel.poll(START_SECONDS):
+            self.kill()
+        return self.channel.recv()
 
     def ask(
         self,
@@ -99,45 +109,30 @@ class Child:
         When the child has unpickled the call, `begin` gets the modules imported since the last call, and
         returns whether to go on. Raises EOFError, OSError or UnpicklingError if the child dies.
         """
-        self._number += 1
-        self._send((self._number, what, ProcessState.here(), payload))
+        self.calls += 1
+        self.channel.send((self.calls, what, ProcessState.here(), payload))
+        kind, *rest = self.receive()
         while True:
-            kind, *rest = pickle.load(self.answers)
             if kind == BEGUN:
-                self._send(begin(rest[0]))
+                self.channel.send(begin(rest[0]))
             elif kind != TOLD:
-                body, self.spent = rest
-                return kind, body
-            elif heard is not None and rest[0] == self._number:
+                return kind, rest[0]
+            elif heard is not None and rest[0] == self.calls:
                 heard(rest[1])
-
-    def _send(self, message: Any) -> None:
-        pickle.dump(message, self.calls, protocol=pickle.HIGHEST_PROTOCOL)
-        self.calls.flush()
+            kind, *rest = self.channel.recv()
 
     def kill(self) -> None:
         """Kill the child and all processes in its process group."""
         if self._buried:  # its id may belong to another process by now
             return
-        if sys.platform != "win32":
-            with suppress(OSError):
-                os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(OSError):
-            self.process.kill()
-
-    def kill_unless(self, done: threading.Event) -> None:
-        if not done.wait(START_SECONDS):
-            self.kill()
-
-    def hang_up(self) -> None:
-        """Let an idle child exit cleanly."""
-        with suppress(OSError):
-            self.calls.close()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
 
     def end(self, seconds: float = EXIT_SECONDS) -> int | None:
         """Let an idle or exiting child exit, then kill the child and the processes it started if any are
         left. Returns its exit code."""
-        self.hang_up()
+        self.channel.close()
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
         self.kill()
@@ -146,30 +141,7 @@ class Child:
             self.process.wait(DEATH_SECONDS)
         except subprocess.TimeoutExpired:
             logger.warning("the child process %d was killed but has not ended", self.process.pid)
-        self.answers.close()
         return self.process.returncode
-
-
-def _start() -> subprocess.Popen[bytes]:
-    """A Python that runs `start_child.py`, in a process group of its own."""
-    windows = sys.platform == "win32"
-    stdout = -1
-    if not windows:
-        with suppress(OSError):
-            stdout = os.dup(1)
-    script = str(Path(start_child.__file__).resolve())
-    try:
-        return subprocess.Popen(
-            [sys.executable, script, str(stdout)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(stdout,) if stdout >= 0 else (),
-            start_new_session=not windows,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # Ctrl-C must not reach it
-        )
-    finally:
-        if stdout >= 0:
-            os.close(stdout)
 
 
 class Pool:
@@ -228,9 +200,9 @@ class Pool:
             return child
 
     def give_back(self, child: Child) -> None:
-        """Return a child that has answered, and left no threads or processes, to the pool."""
+        """Return a child that has answered to the pool."""
         with self._changed:
-            if len(self._idle) < MOST_IDLE:
+            if len(self._idle) < MOST_IDLE and child.calls < MOST_CALLS:
                 self._have(child)
                 return
         self.end(child)
@@ -250,7 +222,7 @@ class Pool:
             self._idle, self._closed = [], True
             living = list(self.living)
         for child in living:
-            child.hang_up() if child in idle else child.kill()
+            child.channel.close() if child in idle else child.kill()
         deadline = time.monotonic() + EXIT_SECONDS
         for child in living:
             child.end(max(0.0, deadline - time.monotonic()))
@@ -277,7 +249,7 @@ class Pool:
             self.living.add(child)
             if self._closed:
                 child.kill()
-            child.wait_until_ready()
+            child.receive()
         except HUNG_UP as error:
             failure = error if child is None and isinstance(error, OSError) else None
             if child is not None:
@@ -316,13 +288,9 @@ at_exit(POOL.close)
 
 @in_forked_child
 def _forget() -> None:  # pyright: ignore[reportUnusedFunction]
-    """In a fork, close the copies of the pipes, so that the children notice the end of their own parent."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """In a fork, close the copies of the channels, so that the children notice the end of their parent."""
     for child in POOL.living:
-        for pipe in (child.calls, child.answers):
-            with suppress(OSError, ValueError):
-                os.dup2(nothing, pipe.fileno(), False)
-    os.close(nothing)
+        child.channel.close()
     POOL.forget()
 
 

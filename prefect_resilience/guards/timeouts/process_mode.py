@@ -50,8 +50,8 @@ class ChildCall:
 
     Children are kept and reused, and one spare child is ready; the first call of a process waits for a child
     to start. An async function is run with `asyncio.run`. The child has this process's current `sys.path`,
-    `sys.argv`, working directory and environment, its standard output and standard error (on Windows the
-    child's output goes to standard error), and an empty standard input. Functions and classes of `__main__`
+    `sys.argv`, working directory and environment, its standard output and standard error, and an empty
+    standard input. Functions and classes of `__main__`
     are pickled by value. An exception keeps its type, its notes, its causes and the attributes that can be
     pickled; its traceback is in a note. `begun` is called right before the function.
 
@@ -92,7 +92,7 @@ class ChildCall:
         """The value of the function, if it returns in time.
 
         At the deadline, and if this thread is interrupted, the child is killed with all the processes it
-        started (on Windows, only the child), except those in a session of their own. A child that has not
+        started, except those in a session of their own. A child that has not
         called the function by then goes on with its imports for the next call. When this process dies, the
         child is killed, too.
 
@@ -111,8 +111,6 @@ class ChildCall:
             raise
         if self.reply is None:
             raise ProcessDied(self.what, self.exit_code)
-        if child.spent:
-            POOL.end(child)
         return _outcome(*self.reply, self.what)
 
     def stop(self) -> bool:
@@ -126,8 +124,6 @@ class ChildCall:
             self.over = True
         if self.child is not None and self.running:
             self.child.kill()
-        elif self.child is not None:
-            start_call(self.child.kill_unless, self.done)
         return True
 
     def _overdue(self) -> str:
@@ -156,11 +152,10 @@ class ChildCall:
             self.exit_code = POOL.end(child)
         with self.lock:
             stopped, self.over = self.over, True
-        killed = stopped and self.running  # and answered just then
-        if self.reply is not None and not killed and not child.spent:
-            POOL.give_back(child)
-        elif stopped:
+        if self.reply is not None and stopped and self.running:  # it was killed just after its answer
             POOL.end(child)
+        elif self.reply is not None:
+            POOL.give_back(child)
         self.done.set()
 
 

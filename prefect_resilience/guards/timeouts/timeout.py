@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -20,11 +19,6 @@ from prefect_resilience.base.process import per_process
 from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError
 from prefect_resilience.guards.timeouts.threads import call_with_deadline, name_of
 
-if TYPE_CHECKING:
-    import asyncio
-
-    import anyio
-
 # A call with a deadline on the main thread itself, ended by the system's interval timer.
 #
 # Another thread for a call costs most of a millisecond while Prefect's event thread is busy, since each
@@ -33,10 +27,6 @@ if TYPE_CHECKING:
 
 AGAIN_SECONDS = 0.2
 """The timer fires again after this time, for code that swallowed the first exception."""
-
-
-PRECISION = 0.002
-"""Seconds between two looks at the deadlines of an event loop."""
 
 
 class DeadlinePassed(BaseException):
@@ -98,53 +88,6 @@ def _on_alarm(number: int, _frame: FrameType | None) -> None:
     # Not our timer: other code sent the signal, and expects its default action.
     signal.signal(number, signal.SIG_DFL)
     signal.raise_signal(number)
-
-
-class _Timer:
-    """The deadlines of one event loop. They share a timer: one for each would cost more than all the rest."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        import anyio
-
-        self.deadlines: dict[anyio.CancelScope, float] = {}
-        # `anyio.CancelScope()` asks each time which kind of loop is running.
-        self.new_scope: Callable[[], anyio.CancelScope] = type(anyio.CancelScope())
-        self._next = inf
-
-    def start(self, scope: anyio.CancelScope, seconds: float) -> None:
-        """Cancel the scope after `seconds`, unless it is taken out of `deadlines` before."""
-        self.deadlines[scope] = deadline = self.loop.time() + seconds
-        if deadline < self._next:
-            self._wake_at(deadline)
-
-    def _wake_at(self, deadline: float) -> None:
-        self._next = deadline
-        self.loop.call_at(deadline, self._cancel_overdue, deadline)
-
-    def _cancel_overdue(self, planned: float) -> None:
-        if planned != self._next:
-            return  # an earlier deadline came in, and its timer did the work of this one
-        for scope in [scope for scope, deadline in self.deadlines.items() if deadline <= planned]:
-            del self.deadlines[scope]
-            scope.cancel()
-        self._next = inf
-        if self.deadlines:
-            # With thousands of calls, a deadline may be late by as much.
-            self._wake_at(max(min(self.deadlines.values()), planned + PRECISION))
-
-
-_of_thread = threading.local()
-
-
-def _timer() -> _Timer:
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    timer: _Timer | None = getattr(_of_thread, "timer", None)
-    if timer is None or timer.loop is not loop:
-        timer = _of_thread.timer = _Timer(loop)
-    return timer
 
 
 T = TypeVar("T")
@@ -276,16 +219,11 @@ async def acall_within(
 
     Raises `AttemptTimeout`, and any exception of the awaitable.
     """
-    timer = _timer()
-    with timer.new_scope() as scope:
-        timer.start(scope, seconds)
-        try:
-            value = await fn(*args, **kwargs)
-            return value if type(value) in PLAIN else await last(value)
-        finally:
-            timer.deadlines.pop(scope, None)
-    # The scope swallows only its own cancellation, so the deadline has passed.
-    assert scope.cancelled_caught
+    import anyio
+
+    with anyio.move_on_after(seconds):
+        value = await fn(*args, **kwargs)
+        return value if type(value) in PLAIN else await last(value)
     raise AttemptTimeout(seconds, what)
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from prefect_resilience import ConfigurationError, concat, join, split_list, split_text
-from prefect_resilience.guards.decomposition.splitters import Split, units_of
+from prefect_resilience.guards.decomposition import Split, units_of
 
 TEXTS = st.text(alphabet="ab .!?\n\r\t。é", max_size=200)
 UNITS = st.sampled_from(["paragraph", "sentence", "word", "character"])

@@ -31,7 +31,7 @@ def gone(pid):
         return True
 
 
-def children():
+def child_pids():
     """The pids of this process's children as text, zombies too."""
     found = subprocess.run(
         ["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())], capture_output=True, text=True

@@ -4,7 +4,6 @@ import asyncio
 import gc
 import threading
 import time
-from functools import partial
 
 import pytest
 
@@ -66,7 +65,6 @@ class Script:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    hedges._all_measured.of.cache_clear()
     yield
     wait_until(lambda: overdue_calls() == 0 and not line._lines.by_key)
 
@@ -268,55 +266,5 @@ def test_abandoned_calls_are_bounded(monkeypatch):
     finish.set()
 
 
-# -- delays that are percentiles
-
-
-def test_a_percentile_waits_for_its_warm_up_and_follows_what_is_measured(ask, monkeypatch):
-    monkeypatch.setattr(hedges, "WARM_UP", 20)
-    hedge, script = Hedge("p90"), Script(*[(0.002, "x")] * 20, (LONG, "slow"), (0, "quick"))
-    assert [ask(hedge, script) for _ in range(20)] == ["x"] * 20
-    assert script.calls == 20
-    assert ask(hedge, script) == "quick"
-
-
-def test_a_percentile_bounds_the_load_that_it_adds(monkeypatch):
-    monkeypatch.setattr(hedges, "WARM_UP", 20)
-    hedge, made = Hedge("p90"), []
-
-    def read():
-        made.append(1)
-        time.sleep(0.001 if len(made) <= 20 else 0.01)  # everything became slow
-
-    for _ in range(60):
-        hedge.call(read)
-    assert len(made) - 60 <= 0.2 * 60
-
-
-def test_each_function_and_limit_is_measured_by_itself(monkeypatch):
-    monkeypatch.setattr(hedges, "MOST_MEASURED", 3)
-    measured = hedges._AllMeasured().of
-    monkeypatch.setattr(hedges._all_measured, "of", measured)
-
-    def calls(*names):
-        return [measured(name).calls for name in names]
-
-    hedge = Hedge("p50")
-    hedge.call(int)
-    hedge.call(partial(str, "x"))
-    hedge.within(int, [Bulkhead(1, name="llm:{kind}")], {"kind": "a"})()
-    assert calls("int", "str", "int|llm:a") == [1, 1, 1]
-    hedge.call(float)
-    assert calls("str", "int|llm:a", "float", "int") == [1, 1, 1, 0]
-
-
 def test_json_means_the_same():
     assert Hedge.model_validate({"after": "200ms", "max": 2}) == Hedge(after=0.2, max=2)
-    assert Hedge.model_validate_json('{"after": "p99", "max": 2}') == Hedge("p99", 2)
-    assert Hedge("p99.9").model_dump()["after"] == "p99.9"
-
-
-def test_a_percentile_is_that_of_the_latest_calls():
-    measured = hedges.Measured("read")
-    for seconds in (1.0,) * 3000 + tuple(number / 1000 for number in range(1000)):
-        measured.count_latency(seconds)
-    assert [measured.begins(Hedge(after)) for after in ("p1", "p50", "p99.9")] == [0.01, 0.5, 0.999]

@@ -49,9 +49,6 @@ MISTAKES = [
     (lambda: Hedge(after=-1), "Hedge(after=-1): write at least 0"),
     (lambda: Hedge(1, max=0), "Hedge(max=0): write at least 1"),
     (lambda: Hedge(1, maximum=2), "Hedge has no option 'maximum'; did you mean 'max'?"),
-    (lambda: Hedge("p0"), "Hedge(after='p0'): write a percentile from"),
-    (lambda: Hedge("pp"), "Hedge(after='pp'): write a percentile from"),
-    (lambda: Hedge("p100"), "Hedge(after='p100'): write a percentile from"),
     (lambda: Hedge("soon"), "'soon' is not a duration"),
     (lambda: Hedge(1).call(asyncio.sleep, 0), "sleep is async: write `await Hedge(...).acall(...)`"),
     (

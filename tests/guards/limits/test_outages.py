@@ -35,7 +35,6 @@ class Api:
     def ask(self):
         self.asked += 1
         if self.asked <= self.busy:
-            shared.began(self.name)
             raise ApiBusy("503 of POST /limits")
         shared.note_answer(self.name)
         return "a place"
@@ -76,8 +75,8 @@ def test_an_api_that_stays_away_is_gone_without_and_asked_again_later(caplog, mo
         call()
     assert api.asked == asked + 1
     assert levels(caplog) == ["WARNING"]  # once
-    api.busy = api.asked + 1
-    assert call(max_wait=30) == "a place"  # who may wait for longer than the others does
+    shared._outages.by_name["away"].ask_at, api.busy = 0.0, api.asked
+    assert call() == "a place"
     assert levels(caplog) == ["WARNING", "INFO"]
     assert "is shared again, after 0 s in this process only" in caplog.text
 
@@ -94,21 +93,6 @@ def test_what_is_not_worth_waiting_for_is_not_waited_for(caplog):
     assert time.monotonic() - came < 10
     assert levels(caplog) == ["WARNING"]
     assert "is unavailable for the limit 'forbidden'. Until it answers" in caplog.text
-
-
-def test_an_outage_that_nobody_has_seen_for_long_begins_anew(monkeypatch):
-    shared.began("old")
-    monkeypatch.setattr(shared, "STALE_SECONDS", -1.0)
-    first = shared._outages.by_name["old"]
-    shared.began("old")
-    assert shared._outages.by_name["old"] is not first
-
-
-def test_names_are_bounded(monkeypatch):
-    monkeypatch.setattr(shared, "MOST_NAMES", 3)
-    for number in range(10):
-        shared.began(str(number))
-    assert len(shared._outages.by_name) <= 3
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from prefect_resilience.guards.timeouts.process_mode import (
 from tests.guards.limits.processes import (
     acall_in_process,
     call_in_process,
-    children,
+    child_pids,
     family,
     gone,
     read_pids,
@@ -34,10 +34,7 @@ from tests.guards.limits.processes import (
     with_our_path,
 )
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="looks at processes the POSIX way"),
-    pytest.mark.slow,
-]
+pytestmark = pytest.mark.slow
 
 
 def test_it_returns_what_the_function_returns_from_another_process():
@@ -57,7 +54,7 @@ def test_the_child_and_the_grandchild_are_gone_after_the_timeout(tmp_path):
     with pytest.raises(ProcessLookupError):  # killed and waited for: no zombie
         os.kill(mother, 0)
     wait_until(lambda: gone(grandchild))
-    assert str(mother) not in children()
+    assert str(mother) not in child_pids()
 
 
 def test_an_interrupted_caller_kills_the_child(tmp_path):

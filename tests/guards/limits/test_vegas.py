@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience.guards.limits.vegas import Vegas
+from prefect_resilience.guards.limits.adaptive import Vegas
 
 BOUNDS = (20, 1, 200)
 START = 1_000_003.0

@@ -62,8 +62,8 @@ def test_proportional_jitter_stays_within_its_fraction(n, random, jitter):
 
 @pytest.mark.requirement("003.03")
 def test_the_ready_made_policies_are_what_validation_makes():
-    assert (DEFAULT_RETRY, NO_RETRY) == (Retry(), Retry(attempts=1))
-    assert DEFAULT_POLICY == CircuitPolicy()
+    assert (Retry(), Retry(attempts=1)) == (DEFAULT_RETRY, NO_RETRY)
+    assert CircuitPolicy() == DEFAULT_POLICY
 
 
 def test_the_defaults_are_one_second_doubling_to_thirty():

@@ -1,1 +1,0 @@
-"""Decomposition of work that is too big for one call: split it, run the parts, merge the results."""

@@ -1,1 +1,0 @@
-"""The access of limits to Prefect's API."""
