@@ -43,12 +43,12 @@ from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
 from prefect_resilience.durable.effects.opening import open_batch
 from prefect_resilience.durable.letters.queue import DeadLetterQueue
+from prefect_resilience.operations import reports as reading
 from prefect_resilience.operations.cli import batches as batches_commands
 from prefect_resilience.operations.cli import letters as letters_commands
 from prefect_resilience.operations.cli.options import Answering
 from prefect_resilience.operations.dashboard.desk import Desk
 from prefect_resilience.operations.diagnosis.environment import leases
-from prefect_resilience.operations.reports import reading
 from prefect_resilience.operations.reports.api import Period
 
 ROOT = Path(__file__).parents[1]

@@ -136,8 +136,7 @@ from .guards.timeouts.process_mode import UnpicklableError as UnpicklableError
 from .guards.timeouts.timeout import Timeout as Timeout
 from .operations import arun_plan as arun_plan
 from .operations import run_plan as run_plan
-from .operations.tuning.tuning import atune as atune
-from .operations.tuning.tuning import tune as tune
+from .operations.tuning import tune as tune
 from .stores import open_store as open_store
 from .tasks.edge.blocks import ResiliencePolicy as ResiliencePolicy
 from .tasks.edge.flow import ResilientFlow as ResilientFlow

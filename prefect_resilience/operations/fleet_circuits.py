@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -65,7 +64,7 @@ COLUMNS: look.Columns = {
 FEW: look.Columns = {"state": "state", "circuit": "name"}
 CHANGES: look.Columns = {
     "circuit": "name",
-    "before": lambda change: look.state(change.before.state if change.before else "new"),
+    "before": lambda change: look.state(change.before.state),
     "after": lambda change: look.state(change.after.state),
     "until": lambda change: look.cell("retry_at", change.after.retry_at),
     "why": lambda change: change.after.reason,
@@ -106,17 +105,17 @@ NAMES_SHOWN = 10
 
 
 class CircuitChange(BaseModel, frozen=True):
-    """The change of one circuit by one action; `before` is None if the action created the circuit.
+    """The change of one circuit by one action.
 
     Example:
         >>> from prefect_resilience.operations import CircuitChange, change_circuit
-        >>> after = change_circuit("labels", "open", "maintenance")
-        >>> CircuitChange(name="labels", before=None, after=after).after.state
+        >>> before, after = change_circuit("labels", "reset"), change_circuit("labels", "open", "maintenance")
+        >>> CircuitChange(name="labels", before=before, after=after).after.state
         'forced_open'
     """
 
     name: str
-    before: CircuitSnapshot | None
+    before: CircuitSnapshot
     after: CircuitSnapshot
 
 
@@ -138,24 +137,12 @@ def change_circuit(
     return circuit.snapshot()
 
 
-def find_circuit(
-    name: str, circuits: Iterable[CircuitSnapshot], action: Action, create: bool = False
-) -> CircuitSnapshot | None:
-    """The circuit of this name, or None if it does not exist and the action may create it.
-
-    Otherwise raises ConfigurationError, which names similar circuits.
-    """
+def find_circuit(name: str, circuits: Iterable[CircuitSnapshot]) -> CircuitSnapshot:
+    """The circuit of this name. Raises ConfigurationError, which names similar circuits, if there is none."""
     by_name = {circuit.name: circuit for circuit in circuits}
-    if name in by_name:
-        return by_name[name]
-    if not create or action not in ("open", "disable"):
+    if name not in by_name:
         raise ConfigurationError(unknown_circuit(name, by_name))
-    if fields := template_fields(name, "circuit"):
-        raise ConfigurationError(
-            f"the circuit {name!r} cannot be created: calls replace {{{fields[0]}}} with a value, so write "
-            "the name with the value"
-        )
-    return None
+    return by_name[name]
 
 
 def unknown_circuit(name: str, names: Iterable[str]) -> str:

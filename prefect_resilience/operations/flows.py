@@ -34,9 +34,8 @@ from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations.fleet_circuits import DONE, Action, change_circuit, find_circuit
 from prefect_resilience.operations.reports import report as make_report
 from prefect_resilience.operations.reports.rendering import headline, markdown_of
+from prefect_resilience.operations.tuning import tune as make_advice
 from prefect_resilience.operations.tuning.report import headline_of, page_of
-from prefect_resilience.operations.tuning.tuning import keep_latest
-from prefect_resilience.operations.tuning.tuning import tune as make_advice
 from prefect_resilience.tasks.edge.artifacts import write_circuits_table
 from prefect_resilience.tasks.edge.flow import resilient_flow
 
@@ -56,7 +55,6 @@ def set_circuit(
     action: Action,
     reason: str = "",
     until: datetime | None = None,
-    create: bool = False,
 ) -> dict[str, Any]:
     """Open, close, disable or reset one circuit for the whole fleet, at once.
 
@@ -67,12 +65,11 @@ def set_circuit(
         reason: The reason, for the next person who looks at the circuit.
         until: Only with open. After this time a probe decides; without it, the circuit stays open until a
             person closes it. A time without an offset is in UTC.
-        create: Whether open and disable may create a circuit that has never been called.
     """
     moment = _moment(action, until)
-    before = find_circuit(name, get_circuits(), action, create)
+    before = find_circuit(name, get_circuits())
     after = change_circuit(name, action, reason or f"{DONE[action]} by {who()}", moment)
-    get_run_logger().info("Circuit %r: %s -> %s", name, before.state if before else "new", after.state)
+    get_run_logger().info("Circuit %r: %s -> %s", name, before.state, after.state)
     return after.model_dump(mode="json")
 
 
@@ -128,7 +125,6 @@ def tune(days: Annotated[float, Field(gt=0, le=35)] = 7, task: str | None = None
     for change in advice.advice:
         logger.info("%s, %s: %s", change.task, change.option, redact(change.why))
     create_markdown_artifact(markdown=page_of(advice), key="policy-advice", description=headline_of(advice))
-    keep_latest(advice)
     return advice.model_dump(mode="json")
 
 

@@ -20,7 +20,7 @@ from prefect_resilience.durable.letters.claims import entry_key
 from prefect_resilience.durable.letters.edge.known import count_ended
 from prefect_resilience.durable.letters.model import DeadLetter, as_stored
 from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, new_id
-from prefect_resilience.operations.reports import reading
+from prefect_resilience.operations import reports as reading
 from prefect_resilience.operations.reports.api import Period
 from prefect_resilience.stores import MemoryStore, Store, open_store
 from prefect_resilience.stores.base import write

@@ -22,7 +22,7 @@ from prefect_resilience import (
     resilient_task,
     run_plan,
 )
-from prefect_resilience.operations.installation.installing import install
+from prefect_resilience.operations.installation import install
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 NOBODY = "http://127.0.0.1:9"

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, cast
 
-from pydantic import BaseModel
-
 from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
@@ -28,23 +26,6 @@ ERROR = "error"
 """The parameter for the ErrorContext of the failure that led to the node, or None."""
 
 RESERVED = ("return_state", "wait_for")
-
-
-class ParameterSpec(BaseModel, frozen=True):
-    """One input of an action. `type` is the annotation as text; `default` applies if it is not required."""
-
-    name: str
-    type: str = ""
-    required: bool
-    default: Any = None
-
-
-class ActionSpec(BaseModel, frozen=True):
-    """The description of an action: its docstring, and the annotations of its parameters."""
-
-    name: str
-    description: str = ""
-    parameters: list[ParameterSpec] = []
 
 
 @dataclass(frozen=True)
@@ -90,22 +71,6 @@ class Action:
             name: parameters[name].convert(value) if name in parameters else value
             for name, value in given.items()
         }
-
-    def spec(self) -> ActionSpec:
-        """The description of the action."""
-        parameters = [
-            ParameterSpec(
-                name=name,
-                type=parameter.type_text,
-                required=parameter.required,
-                default=parameter.shown_default,
-            )
-            for name, parameter in self.parameters.items()
-            if name != ERROR
-        ]
-        return ActionSpec(
-            name=self.name, description=inspect.getdoc(self.function) or "", parameters=parameters
-        )
 
 
 class Actions:
@@ -158,11 +123,6 @@ class Actions:
         """Every valid `type` of a node, sorted."""
         inherited = self._parent.names() if self._parent else list(BUILT_IN)
         return sorted({*self._known, *inherited})
-
-    def specs(self) -> list[ActionSpec]:
-        """The description of every action, sorted by name."""
-        actions = (self.get(name) for name in self.names())
-        return [action.spec() for action in actions if action is not None]
 
     def mistakes(self, node: Node, /) -> list[Wrong]:
         """The mistakes in a node's type and input, each with its place in the node."""

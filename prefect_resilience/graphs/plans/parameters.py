@@ -1,4 +1,4 @@
-"""The parameters of an action: types, defaults, checks of written values."""
+"""The parameters of an action: types, defaults, and checks of written values."""
 
 from __future__ import annotations
 
@@ -33,13 +33,6 @@ class Parameter:
     @property
     def required(self) -> bool:
         return self.default is inspect.Parameter.empty
-
-    @property
-    def shown_default(self) -> Any:
-        """The default as a value that JSON can write."""
-        if self.required or isinstance(self.default, str | int | float | bool | None):
-            return None if self.required else self.default
-        return repr(self.default)
 
     @property
     def type_text(self) -> str:

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from prefect_resilience.base.text import plural
-from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge import known
 from prefect_resilience.durable.batches.edge.listing import in_order
 from prefect_resilience.durable.batches.edge.status import BatchStatus, batch_status
@@ -84,9 +83,8 @@ def show(batch: Id, /, *, how: options.Answering = options.ANSWERING) -> int:
     """
     with how.at_store() as url:
         status = _read(batch, url)
-        document = _document(status)
-        hint = status.hint or ("" if status.archived else _why_nothing(batch, url))
-    facts = {**document, "hint": hint, "effects": None, "audit": None}
+    document = _document(status)
+    facts = {**document, "effects": None, "audit": None}
     tables = ((rows.EFFECTS, status.effects), (rows.AUDIT, status.audit))
     parts = (look.table(columns, lines) for columns, lines in tables if lines)
     return how.answer(document, look.card(facts), *parts)
@@ -229,17 +227,6 @@ def _read(batch: str, url: str) -> BatchStatus:
     live = batch_status(batch, store=url)
     archived = live if live.effects else batch_status(batch, archived=True, store=url)
     return live if archived.archived is None else archived
-
-
-def _why_nothing(batch: str, url: str) -> str:
-    """Why there is no hint, from the state of the run and its effects."""
-    from prefect_resilience.durable.batches.edge import recovery
-
-    try:
-        report = recovery.recover(batch, dry_run=True, store=url)
-    except ApiUnavailable as error:
-        return f"nothing to do: no effect is missing or in doubt; {error}"
-    return f"{'nothing to do' if report.action == 'nothing' else 'not now'}: {report.why}"
 
 
 def _carry_out(

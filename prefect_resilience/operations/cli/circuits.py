@@ -19,7 +19,6 @@ from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.options import ANSWERING, ASKING, Answering, Asking, Flag, Limit
 
 Name = Annotated[str, Parameter(help="The circuit's name, or a pattern in quotes, as in 'llm:*'.")]
-Create = Annotated[Flag, Parameter(help="Create the circuit if it does not exist yet.")]
 Reason = Annotated[
     str, Parameter(show_default=False, help="The reason, for the next person who looks at the circuit.")
 ]
@@ -64,14 +63,12 @@ def show(name: str, /, *, how: Answering = ANSWERING) -> int:
         name: The circuit's name, as `circuits list` prints it.
     """
     with how.at_store(circuits=True) as url:
-        circuit = fleet.find_circuit(name, fleet.read_circuits(url), "reset")
+        circuit = fleet.find_circuit(name, fleet.read_circuits(url))
     return how.answer(circuit, look.card(circuit))
 
 
 @app.command(name="open")
-def open_circuit(
-    name: Name, /, *, reason: Reason, until: str | None = None, create: Create = False, how: Asking = ASKING
-) -> int:
+def open_circuit(name: Name, /, *, reason: Reason, until: str | None = None, how: Asking = ASKING) -> int:
     """Force a circuit open: every call of the fleet is rejected.
 
     Example: prefect-resilience circuits open llm:primary --reason "provider outage" --until 10m
@@ -80,7 +77,7 @@ def open_circuit(
         until: 10m, 1h30m, or a time as in 2026-11-20T18:00; then a probe decides. By default the circuit
             stays open until it is closed.
     """
-    return _act("open", name, how, reason, until=until, create=create)
+    return _act("open", name, how, reason, until=until)
 
 
 @app.command
@@ -93,12 +90,12 @@ def close(name: Name, /, *, reason: Reason = "", how: Asking = ASKING) -> int:
 
 
 @app.command
-def disable(name: Name, /, *, reason: Reason, create: Create = False, how: Asking = ASKING) -> int:
+def disable(name: Name, /, *, reason: Reason, how: Asking = ASKING) -> int:
     """Let every call through and count nothing, until `close` or `reset`.
 
     Example: prefect-resilience circuits disable llm:primary --reason "it trips on test data"
     """
-    return _act("disable", name, how, reason, create=create)
+    return _act("disable", name, how, reason)
 
 
 @app.command
@@ -146,14 +143,7 @@ def watch(*, interval: float = 1.0, how: Answering = ANSWERING) -> int:
     return 0
 
 
-def _act(
-    action: fleet.Action,
-    name: str,
-    how: Asking,
-    reason: str,
-    until: str | None = None,
-    create: bool = False,
-) -> int:
+def _act(action: fleet.Action, name: str, how: Asking, reason: str, until: str | None = None) -> int:
     """Carry out the action on the circuits of this name or pattern, and show the changes."""
     if action in ("open", "disable") and not reason.strip():
         raise ConfigurationError('--reason is empty: write a reason, as in --reason "the provider is down"')
@@ -165,16 +155,14 @@ def _act(
             return how.answer([], f"There are no circuits in {redact(url)} yet: nothing to {action}.")
         chosen = [name] if name in circuits else [other for other in circuits if fnmatchcase(other, name)]
         if not chosen:
-            is_name = not any(mark in name for mark in "*?[")
-            fleet.find_circuit(name, circuits.values(), action, create and is_name)
-            chosen = [name]
+            raise ConfigurationError(fleet.unknown_circuit(name, circuits))
         if chosen != [name]:
             deed = f"{action} {plural(len(chosen), 'circuit')} for the whole fleet"
             how.confirm(deed, fleet.FEW, [circuits[other] for other in chosen], len(chosen))
         try:
             for other in chosen:
                 after = fleet.change_circuit(other, action, reason, moment, url)
-                changes.append(fleet.CircuitChange(name=other, before=circuits.get(other), after=after))
+                changes.append(fleet.CircuitChange(name=other, before=circuits[other], after=after))
         finally:
             # If the store fails in between, show the changes before that.
             if changes or how.json:

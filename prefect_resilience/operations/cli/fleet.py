@@ -151,7 +151,7 @@ def dashboard(
         read_only: Serve the page without buttons.
     """
     # Imported here: the other commands need no web server.
-    from prefect_resilience.operations.dashboard.page import address_of, gate_for, listen, make_app, serve
+    from prefect_resilience.operations.dashboard import address_of, gate_for, listen, make_app, serve
     from prefect_resilience.operations.users_code import import_from_here
 
     if not 0 <= port <= 65_535:

@@ -1,4 +1,4 @@
-"""`prefect-resilience plan ...`: run, validate and draw plans, and list the actions for them."""
+"""`prefect-resilience plan ...`: run, validate and draw plans."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from pydantic import ValidationError
 
-from prefect_resilience.base.policy import nearest, nearest_file
+from prefect_resilience.base.policy import nearest
 from prefect_resilience.base.text import lasting, one_line, plural
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
-from prefect_resilience.graphs.plans.actions import BUILT_IN, Actions, ActionSpec
+from prefect_resilience.graphs.plans.actions import Actions
 from prefect_resilience.graphs.plans.model import Plan
 from prefect_resilience.graphs.plans.picture import counts_of, plan_to_mermaid
 from prefect_resilience.graphs.plans.picture_svg import plan_to_svg
@@ -44,10 +43,6 @@ Modules = Annotated[
     ),
 ]
 OutputFile = Annotated[str | None, Parameter(name="--output", help="The file to write. Default: stdout.")]
-ResultFile = Annotated[
-    str | None,
-    Parameter(help="The output of `plan run --json`: the picture then shows the path of that run."),
-]
 
 INTERRUPTED = 130
 """The exit code of shells for Ctrl-C."""
@@ -131,10 +126,9 @@ def graph(
     *,
     format: Literal["mermaid", "svg"] | None = None,
     output_file: OutputFile = None,
-    result: ResultFile = None,
     json: Json = False,
 ) -> int:
-    """Draw a plan; with --result, also the path that a run took.
+    """Draw a plan.
 
     Example: prefect-resilience plan graph research.json --output research.svg
 
@@ -146,9 +140,7 @@ def graph(
         plan = _read_plan(file)
     except PlanError as error:
         return _refuse(file, error)
-    ran = None if result is None else _read_result(result, plan)
-    draw = plan_to_svg if kind == "svg" else plan_to_mermaid
-    picture = draw(plan, ran)
+    picture = plan_to_svg(plan) if kind == "svg" else plan_to_mermaid(plan)
     if output_file is not None:
         look.write_file(Path(output_file), picture)
     if json:
@@ -167,23 +159,6 @@ def schema(*, json: Json = False) -> int:
     """
     # The output is JSON with or without the option.
     print(dumps(Plan.model_json_schema(), indent=2))
-    return 0
-
-
-@app.command(name="actions")
-def list_actions(*, actions: Modules = None, json: Json = False) -> int:
-    """List the actions that the nodes of a plan can use, each with its inputs.
-
-    Example: prefect-resilience plan actions --actions my_team.actions
-    """
-    import_actions(actions)
-    specs = Actions.of().specs()
-    look.answer(specs, look.table(ACTIONS, specs), json=json)
-    if all(spec.name in BUILT_IN for spec in specs):
-        look.say(
-            'No actions are registered: write @action("name") above a function, and add its module '
-            "with --actions."
-        )
     return 0
 
 
@@ -235,23 +210,6 @@ def _refuse(file: str, error: PlanError) -> int:
 
 def _name(file: str) -> str:
     return "stdin" if file == STDIN else file
-
-
-def _read_result(file: str, plan: Plan) -> PlanResult:
-    try:
-        result = PlanResult.model_validate_json(Path(file).read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError) as error:
-        near = nearest_file(Path(file), (".json",)) if isinstance(error, FileNotFoundError) else ""
-        raise ConfigurationError(f"--result {file} cannot be read: {_why(error)}{near}") from None
-    except ValidationError:
-        raise ConfigurationError(
-            f"--result {file} is not the result of a plan: `plan run FILE --json` prints one"
-        ) from None
-    if not result.nodes.keys() & {node.id for node in plan.tasks}:
-        raise ConfigurationError(
-            f"--result {file} is the result of another plan: the two have no node in common"
-        )
-    return result
 
 
 def _why(error: Exception) -> str:
@@ -316,21 +274,6 @@ NODES: look.Columns = {
     "why": lambda row: why(row[1]),
 }
 """The nodes of a result with their names, in the plan's order."""
-ACTIONS: look.Columns = {
-    "action": "name",
-    "inputs": lambda spec: _parameters(spec),
-    "about": lambda spec: spec.description.partition("\n\n")[0],
-}
-
-
-def _parameters(spec: ActionSpec) -> str:
-    """The parameters of an action: "drug: str, limit: int = 3"."""
-    texts = (
-        f"{parameter.name}: {parameter.type or 'any'}"
-        + ("" if parameter.required else f" = {dumps(parameter.default, default=str)}")
-        for parameter in spec.parameters
-    )
-    return ", ".join(texts)
 
 
 def summary(result: PlanResult) -> str:

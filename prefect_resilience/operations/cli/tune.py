@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from pydantic import ValidationError
 from rich.console import RenderableType
 
 from prefect_resilience.base.text import plural
 from prefect_resilience.errors.exceptions import ConfigurationError
+from prefect_resilience.operations import tuning
 from prefect_resilience.operations.cli import look, options
 from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
-from prefect_resilience.operations.tuning import applying, tuning
+from prefect_resilience.operations.tuning import applying
 from prefect_resilience.operations.tuning import report as texts
 from prefect_resilience.operations.tuning.applying import NotApplied
 from prefect_resilience.operations.tuning.report import TuningReport, value_text
@@ -41,8 +40,6 @@ def tune_command(
     task: str | None = None,
     apply: Flag = False,
     restore_old: Annotated[Flag, Parameter(name="--undo")] = False,
-    advice: Path | None = None,
-    markdown: Path | None = None,
     yes: Yes = False,
     json: Json = False,
 ) -> int:
@@ -58,8 +55,6 @@ def tune_command(
         task: Only the advice for this task.
         apply: Write the advice to the ResiliencePolicy blocks of the tasks, after a question.
         restore_old: Give the blocks the values from before the latest --apply.
-        advice: A file with the advice, written by --json, instead of reading the runs: edit it, then --apply.
-        markdown: A file to write the advice to, as markdown.
     """
     if apply and restore_old:
         raise ConfigurationError("`--apply` and `--undo` exclude each other: write one of them")
@@ -67,9 +62,7 @@ def tune_command(
         raise ConfigurationError("--yes confirms --apply: add --apply, or leave --yes out")
     if restore_old:
         return _restore(json=json)
-    report = tuning.tune(options.since("--since", since), task) if advice is None else _read(advice)
-    if markdown is not None:
-        look.write_file(markdown, texts.page_of(report))
+    report = tuning.tune(options.since("--since", since), task)
     if not apply:
         return look.answer(report, *_advice(report), json=json)
     return _apply(report, yes=yes, json=json)
@@ -157,17 +150,3 @@ def what_if_command(
     replayed = f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
     parts = [look.table(columns, comparison.figures), replayed, look.card({"doubts": comparison.doubts})]
     return look.answer(comparison, *parts, json=json)
-
-
-def _read(path: Path) -> TuningReport:
-    """Advice that was saved."""
-    try:
-        return TuningReport.model_validate_json(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"the advice {path} cannot be read: {error.strerror}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the file"
-        raise ConfigurationError(
-            f"{path}: {place}: {first['msg']}: write what `prefect-resilience tune --json` prints"
-        ) from None

@@ -29,8 +29,6 @@ from prefect_resilience.guards.budgets.policy import get_budgets
 from prefect_resilience.guards.circuits.breaker import get_circuits
 from prefect_resilience.operations import batch_rows, fleet_circuits, letter_rows
 from prefect_resilience.operations.cli.options import store_url
-from prefect_resilience.operations.tuning.report import LatestAdvice, value_text
-from prefect_resilience.operations.tuning.tuning import latest_advice
 
 Parts = dict[str, dict[str, Any]]
 """The rows of the page by part and id."""
@@ -86,9 +84,6 @@ class Desk:
     def read_budgets(self) -> Parts:
         return budgets(get_budgets(self.circuits))
 
-    def read_advice(self) -> Parts:
-        return advice(latest_advice(self.store))
-
     # -- orders
 
     @validate_call
@@ -104,7 +99,7 @@ class Desk:
             raise ConfigurationError("Write a reason, for the next person who looks at the circuit")
         if minutes is not None and action != "open":
             raise ConfigurationError("The option minutes is only for opening a circuit")
-        fleet_circuits.find_circuit(name, get_circuits(self.circuits), action)
+        fleet_circuits.find_circuit(name, get_circuits(self.circuits))
         until = None if minutes is None else timedelta(minutes=minutes)
         after = fleet_circuits.change_circuit(name, action, reason, until, self.circuits)
         return {"said": f"{name}: {fleet_circuits.DONE[action]} for the whole fleet", "state": after.state}
@@ -184,7 +179,6 @@ class Hub:
             "letters": (desk.read_letters, 2.0),
             "batches": (desk.read_batches, 5.0),
             "error budgets": (desk.read_budgets, 5.0),
-            "advice": (desk.read_advice, 30.0),
         }
         # Later than those of an earlier start, so that its pages get every row.
         self.first: int = time.time_ns() // 1_000_000
@@ -252,20 +246,6 @@ def budgets(listed: Iterable[BudgetStatus]) -> Parts:
     }
     burning = sum(budget.burned for budget in ordered)
     return {"budgets": rows, "summary": {"budgets": {"total": len(ordered), "burning": burning}}}
-
-
-def advice(latest: LatestAdvice | None) -> Parts:
-    """What the weekly flow `tune` advised last."""
-    if latest is None:
-        return {"advice": {}, "summary": {"advice": {}}}
-    rows = {
-        f"{change.task}, {change.option}": {
-            **{"place": place, "why": redact(change.why)},
-            **{"now": redact(value_text(change.now)), "better": redact(value_text(change.better))},
-        }
-        for place, change in enumerate(latest.lines)
-    }
-    return {"advice": rows, "summary": {"advice": {"at": latest.at, "headline": latest.headline}}}
 
 
 NEEDS: tuple[tuple[str, str, str, str, Literal["open", "probing"]], ...] = (

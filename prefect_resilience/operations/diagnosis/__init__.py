@@ -7,19 +7,81 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Literal
 
+import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import get_current_settings
+from pydantic import BaseModel
 
 from prefect_resilience.base.policy import nearest_file
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.diagnosis import environment, project, server
-from prefect_resilience.operations.diagnosis.findings import Diagnosis, DiagnosisFinding, finding
+from prefect_resilience.errors.secrets.redact import redact, redact_data
 from prefect_resilience.operations.users_code import load_module, python_files
+
+Level = Literal["wrong", "note"]
+
+
+class DiagnosisFinding(BaseModel, frozen=True):
+    """One problem, and how to fix it.
+
+    `check`: the name of the check. `where`: the place of the problem. `says`: the problem, in one sentence.
+    `mend`: the fix, in one sentence. `level`: "wrong", or "note" if it may be intended.
+    """
+
+    check: str
+    where: str
+    says: str
+    mend: str
+    level: Level = "wrong"
+
+
+class Diagnosis(BaseModel, frozen=True):
+    """The findings of all checks. `checks`: the names of the checks that ran, in order."""
+
+    checks: tuple[str, ...]
+    findings: tuple[DiagnosisFinding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is wrong. Notes do not count."""
+        return all(finding.level != "wrong" for finding in self.findings)
+
+
+def finding(kind: str, where: str, level: Level | None = None, /, **words: object) -> DiagnosisFinding:
+    """The finding of this kind in findings.yaml. `words`: values for its placeholders."""
+    row = _table()[kind]
+    words = redact_data(words)
+    return DiagnosisFinding(
+        check=kind.partition(".")[0],
+        where=redact(where),
+        says=row["says"].format(**words),
+        mend=row["mend"].format(**words),
+        level=level or row.get("level", "wrong"),
+    )
+
+
+def skew(
+    where: str, whose: str, before: float, there: float, after: float, most: float
+) -> Iterator[DiagnosisFinding]:
+    """The finding about a clock that said `there` between two times of this machine, if they differ."""
+    seconds = there - after if there > after else min(0.0, there - before)
+    if abs(seconds) > most:
+        way = "ahead of" if seconds > 0 else "behind"
+        yield finding("clocks.skew", where, whose=whose, seconds=f"{abs(seconds):.1f}", way=way)
+
+
+@cache
+def _table() -> dict[str, dict[str, Any]]:
+    return yaml.safe_load(files(__name__).joinpath("findings.yaml").read_text("utf-8"))
+
+
+# -- the checks
 
 Check = tuple[str, Callable[[], Iterable[DiagnosisFinding]]]
 """A check with its name. Several may have one name."""
@@ -48,6 +110,8 @@ def _checks(
     files: list[Path], modules: list[ModuleType], client: SyncPrefectClient | DiagnosisFinding
 ) -> Iterator[Check]:
     """The checks that have something to check. `client`: a finding if there is no server."""
+    from prefect_resilience.operations.diagnosis import environment, project, server  # they make findings
+
     subjects = [subject for module in modules for subject in project.subjects_of(module)]
     sources = [project.read_file(file) for file in files]
     policies = [policy for _, named in sources for policy in named]

@@ -1,8 +1,7 @@
-"""Checks of this machine: package versions, stores, clocks, circuits and effects in doubt."""
+"""Checks of this machine: package versions, stores and clocks."""
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,16 +9,11 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
-from packaging.version import Version
 
 from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.base.text import one_line
-from prefect_resilience.dead_letters import list as list_letters
-from prefect_resilience.durable.batches.edge.listing import list_batches
-from prefect_resilience.durable.batches.edge.status import batch_status
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
-from prefect_resilience.guards.circuits.breaker import get_circuits
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
+from prefect_resilience.operations.diagnosis import DiagnosisFinding, finding, skew
 from prefect_resilience.stores import StoreUrl, open_store, parse_url
 
 if TYPE_CHECKING:
@@ -70,14 +64,6 @@ def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[D
 
 PACKAGE = "prefect-resilience"
 EXTRAS = {"postgresql": "postgres", "redis": "redis"}
-REASONS = {
-    "fastapi": "with it Prefect's list requests return 422, and from 0.155 on its server does not start"
-}
-"""Why a version is needed, where the bound alone does not say it."""
-CLASHES = {"jsonpath-python": "python-jsonpath"}
-"""Distributions that install a module of the same name as one of ours."""
-TRIED: dict[str, tuple[str, ...]] = {"Python": ("3.11", "3.12", "3.13"), "prefect": ("3.8", "3.9")}
-"""The versions with which the tests passed: the table of docs/versions.md."""
 MOST_SKEW = 2.0
 """Seconds by which clocks may differ: leases and circuits use the store's time."""
 
@@ -90,18 +76,8 @@ def versions() -> Iterator[DiagnosisFinding]:
         is_wanted = marker is None or any(marker.evaluate({"extra": extra}) for extra in extras)
         if is_wanted and (there is None or not needed.specifier.contains(there, prereleases=True)):
             has = "is not installed" if there is None else f"is {there}"
-            why = f": {REASONS[needed.name]}" if there and needed.name in REASONS else ""
             wanted = f"{needed.name}{needed.specifier}"
-            yield finding("versions.needed", needed.name, has=has, wanted=wanted, why=why)
-    for name, ours in CLASHES.items():
-        if _version(name) is not None:
-            yield finding("versions.clash", name, ours=ours)
-    for name, there in (("Python", platform.python_version()), ("prefect", _version("prefect"))):
-        tried = TRIED[name]
-        older = there is None or Version(there) < Version(tried[0])
-        if not older and ".".join(str(there).split(".")[:2]) not in tried:
-            where, versions = f"{name} {there}", ", ".join(tried)
-            yield finding("versions.untested", where, tried=versions, name=name, last=tried[-1])
+            yield finding("versions.needed", needed.name, has=has, wanted=wanted)
 
 
 def _extras() -> set[str]:
@@ -167,36 +143,4 @@ def _server(parsed: StoreUrl, shown: str, ledger: bool) -> Iterator[DiagnosisFin
         yield from of_postgres(postgres_facts(parsed), shown, ledger=ledger)
 
 
-def circuits() -> Iterator[DiagnosisFinding]:
-    """Circuits that an operator opened or disabled and did not reset."""
-    settings = current_settings()
-    try:
-        circuits = get_circuits(settings.circuit_store_url or settings.store_url)
-    except (ConfigurationError, StoreUnavailable):
-        return
-    for circuit in circuits:
-        if circuit.state == "disabled" or (circuit.state == "forced_open" and circuit.retry_at is None):
-            state, reason = circuit.state.replace("_", " "), circuit.reason or "?"
-            yield finding("circuits.set", circuit.name, state=state, reason=reason, name=circuit.name)
-
-
-SHOWN = 20
-
-
-def leases() -> Iterator[DiagnosisFinding]:
-    """Effects and dead letters that wait for a person."""
-    try:
-        letters = list_letters(status="in_doubt", limit=SHOWN)
-        unknown = [batch.batch_id for batch in list_batches(only_open=True) if batch.unknown]
-        statuses = {batch_id: batch_status(batch_id) for batch_id in unknown[:SHOWN]}
-    except (ConfigurationError, StoreUnavailable):
-        return
-    for letter in letters:
-        yield finding("leases.letter", f"dead letter {letter.id}", name=letter.name, id=letter.id)
-    for batch_id, status in statuses.items():
-        # A conditional or idempotent effect in doubt is repeated by the next run.
-        if any(effect.kind == "external" and effect.state == "unknown" for effect in status.effects):
-            yield finding("leases.batch", f"batch {batch_id}", id=batch_id)
-
-
-CHECKS = {"versions": versions, "store": store, "circuits": circuits, "leases": leases}
+CHECKS = {"versions": versions, "store": store}

@@ -15,7 +15,7 @@ from prefect.results import get_default_persist_setting, get_default_persist_set
 from prefect_resilience.base.text import one_line
 from prefect_resilience.errors.classify.classify import classify
 from prefect_resilience.errors.exceptions import CircuitOpenError, ConfigurationError
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding
+from prefect_resilience.operations.diagnosis import DiagnosisFinding, finding
 from prefect_resilience.operations.users_code import is_constant, origin_of, origins
 from prefect_resilience.tasks.edge.blocks.live import ask, with_policy
 from prefect_resilience.tasks.edge.task import ResilientTask

@@ -20,9 +20,9 @@ from prefect.settings import get_current_settings
 
 from prefect_resilience.base.text import one_line, plural, utc_text
 from prefect_resilience.durable.batches.edge.flow_runs import stranded_runs
-from prefect_resilience.operations.diagnosis.findings import DiagnosisFinding, finding, skew
+from prefect_resilience.operations.diagnosis import DiagnosisFinding, finding, skew
+from prefect_resilience.operations.installation import automations_by_name, plan_install
 from prefect_resilience.operations.installation.catalog import NAME, automation_files
-from prefect_resilience.operations.installation.installing import automations_by_name, plan_install
 
 EVENT_ARRIVES = 10.0
 """Seconds within which an event must arrive."""

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, NamedTuple, cast
 
+from prefect_resilience.operations.reports import When, period_of
 from prefect_resilience.operations.reports.api import PAGE, Api, Filter, Period, opened, ours
 from prefect_resilience.operations.reports.figures import FINAL, function_of, task_of
-from prefect_resilience.operations.reports.reading import When, period_of
 from prefect_resilience.operations.reports.runs import end_filter
 from prefect_resilience.operations.tuning.record import (
     RecordedAttempt,

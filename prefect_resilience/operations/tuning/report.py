@@ -81,14 +81,6 @@ class NotJudged(Reported):
     why: str
 
 
-class LatestAdvice(Reported):
-    """The advice that the dashboard shows, at most MOST_LISTED of it. at: seconds since the epoch."""
-
-    at: float
-    headline: str
-    lines: tuple[TuningAdvice, ...] = ()
-
-
 class TuningReport(Reported):
     """The advice of a period.
 
@@ -101,10 +93,6 @@ class TuningReport(Reported):
     advice: tuple[TuningAdvice, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     unknown: dict[str, str] = Field(default_factory=dict)
-
-    def latest(self) -> LatestAdvice:
-        """What the dashboard shows of it."""
-        return LatestAdvice(at=self.until, headline=headline_of(self), lines=self.advice[:MOST_LISTED])
 
     def apply(self) -> AppliedTuning | None:
         """Write the advice to the tasks' `ResiliencePolicy` blocks; None if no block would change.

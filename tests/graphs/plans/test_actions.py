@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Any, Optional
 
 import pytest
 from prefect import task
@@ -298,32 +298,3 @@ def test_a_value_that_is_no_json_is_checked_in_python() -> None:
     assert parameters["x"].refuses(Depth.DEEP) == ""
     assert "is no" in parameters["x"].refuses(object())
     assert parameters["y"].refuses(b"x") == ""
-
-
-def test_an_action_is_described_by_its_docstring_and_its_annotations() -> None:
-    def look(
-        query: str, depth: Literal["a", "b"] = "a", *, deep: Depth = Depth.DEEP, error: Any = None
-    ) -> None:
-        """Look it up.
-
-        Args:
-            query: What to look for.
-        """
-
-    spec = Actions.of({"look": look}).get("look").spec()
-    assert spec.description == "Look it up.\n\nArgs:\n    query: What to look for."
-    query, depth, deep = spec.parameters
-    assert (query.name, query.type, query.required) == ("query", "str", True)
-    assert (depth.type, depth.default) == ("Literal['a', 'b']", "a")
-    assert (deep.required, deep.default) == (False, "<Depth.DEEP: 'deep'>")
-
-
-def test_an_action_without_a_docstring_has_no_description() -> None:
-    def look(query) -> None: ...  # type: ignore[no-untyped-def]
-
-    actions = Actions.of({"look": look})
-    specs = {spec.name: spec for spec in actions.specs()}
-    spec, built_in = specs["look"], specs["plan"]
-    assert (spec.name, spec.description, spec.parameters[0].type) == ("look", "", "")
-    assert [parameter.name for parameter in built_in.parameters] == ["plan", "inputs"]
-    assert built_in.description.startswith("Run another plan")

@@ -12,7 +12,6 @@ import pytest
 
 from prefect_resilience import CircuitBreaker, CircuitSnapshot, get_circuits
 from prefect_resilience.errors.exceptions import CircuitOpenError
-from prefect_resilience.guards.circuits.breaker import get_circuit
 from tests.operations.cli.conftest import SECRET
 
 
@@ -160,13 +159,9 @@ def test_reset_all_is_meant_twice(circuits: str, cli: Any) -> None:
     assert {circuit.state for circuit in get_circuits(circuits)} == {"closed"}
 
 
-def test_a_circuit_is_created_only_on_demand(circuits: str, cli: Any) -> None:
+def test_a_circuit_is_not_created(circuits: str, cli: Any) -> None:
     said = cli("circuits", "open", "llm:tertiary", "--reason", "x").sentence
     assert said.startswith("There is no circuit 'llm:tertiary'; did you mean")
-    done = cli("circuits", "open", "llm:tertiary", "--reason", "x", "--create", "--json")
-    assert done.json[0]["before"] is None
-    with pytest.raises(CircuitOpenError):
-        get_circuit("llm:tertiary", circuits).call(str)
 
 
 # -- mistakes
@@ -178,7 +173,6 @@ def test_a_circuit_is_created_only_on_demand(circuits: str, cli: Any) -> None:
         ("circuits show llm:primry", "did you mean 'llm:primary'"),
         ("circuits close llm", "There is no circuit 'llm'"),
         ("circuits reset zz*", "write one of kg, llm:primary"),
-        ("circuits open llm:{x} --create --reason y", "calls replace {x} with a value"),
         ("circuits open kg --reason y --until soon", "write a span as in 10m"),
         ("circuits open kg", "--reason"),
         ("circuits reset", "either NAME or --all"),

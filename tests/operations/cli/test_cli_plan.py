@@ -1,4 +1,4 @@
-"""`plan validate, graph, schema, actions`: files, stdin, JSON, mistakes. Nothing here needs a Prefect API."""
+"""`plan validate, graph, schema`: files, stdin, JSON, mistakes. Nothing here needs a Prefect API."""
 
 from __future__ import annotations
 
@@ -40,33 +40,19 @@ WRONG = {
         {"id": "b", "type": "x", "depends_on": ["aa"]},
     ]
 }
-STEPS = '''
+STEPS = """
 from prefect_resilience.graphs.plans.actions import action
 
 
 @action("look_up")
 def look_up(drug: str, limit: int = 3) -> dict:
-    """Ask the knowledge base.
-
-    Args:
-        drug: Its generic name.
-        limit: How many facts at most.
-    """
     return {"drug": drug, "confidence": 0.95}
 
 
 @action("write")
 def write(text: str) -> str:
     return text
-'''
-RAN = {
-    "succeeded": True,
-    "nodes": {
-        "look": {"status": "succeeded", "attempts": 2, "routed_to": ["report"]},
-        "report": {"status": "succeeded", "attempts": 1},
-        "review": {"status": "skipped", "reason": "no node routed to it"},
-    },
-}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +65,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "good.json").write_text(json.dumps(GOOD))
     (tmp_path / "wrong.json").write_text(json.dumps(WRONG))
     (tmp_path / "plan_steps.py").write_text(STEPS)
-    (tmp_path / "ran.json").write_text(json.dumps(RAN))
     yield tmp_path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
@@ -212,15 +197,7 @@ def test_a_picture_goes_into_a_file_by_its_name(cli: Any, folder: Path) -> None:
     assert cli("plan", "graph", "good.json", "--json").json["picture"].strip() == drawn.strip()
 
 
-def test_a_picture_of_the_way_it_went(cli: Any, fed: Any) -> None:
-    before = cli("plan", "graph", "good.json").out
-    after = cli("plan", "graph", "good.json", "--result", "ran.json").out
-    assert before != after
-    assert "skipped" in after
-    assert fed(json.dumps(GOOD), "plan", "graph", "-", "--result", "ran.json").out == after
-
-
-# -- schema and actions
+# -- schema
 
 
 def test_the_schema_is_that_of_plans(cli: Any) -> None:
@@ -229,35 +206,6 @@ def test_the_schema_is_that_of_plans(cli: Any) -> None:
     schema = done.json
     assert schema["properties"].keys() >= {"tasks", "inputs", "bounds"}
     assert cli("plan", "schema", "--json").out == done.out
-
-
-def test_actions_with_their_parameters(cli: Any) -> None:
-    done = cli("plan", "actions", "--actions", "plan_steps.py")
-    assert (done.code, done.err) == (0, "")
-    rows = [" ".join(line.split()) for line in done.out.splitlines()]
-    assert "look_up drug: str, limit: int = 3 Ask the knowledge base." in rows
-    spec = next(
-        item
-        for item in cli("plan", "actions", "--actions", "plan_steps.py", "--json").json
-        if item["name"] == "look_up"
-    )
-    assert spec == {
-        "name": "look_up",
-        "description": (
-            "Ask the knowledge base.\n\nArgs:\n"
-            "    drug: Its generic name.\n    limit: How many facts at most."
-        ),
-        "parameters": [
-            {"name": "drug", "type": "str", "required": True, "default": None},
-            {"name": "limit", "type": "int", "required": False, "default": 3},
-        ],
-    }
-
-
-def test_that_there_are_no_actions_is_said(cli: Any) -> None:
-    done = cli("plan", "actions")
-    assert done.code == 0
-    assert done.err.startswith('No actions are registered: write @action("name") above a function')
 
 
 # -- mistakes
@@ -272,7 +220,6 @@ def test_that_there_are_no_actions_is_said(cli: Any) -> None:
         ("plan graph missing.json", "missing.json: there is no such file"),
         ("plan graph good.json --format png", "--format"),
         ("plan graph good.json --output no/such/folder.svg", "cannot be written: no such file or directory"),
-        ("plan graph good.json --result good.json", "is not the result of a plan"),
         ("plan run missing.json", "missing.json: there is no such file"),
         ("plan run good.json --input aspirin", "--input 'aspirin' must be name=value"),
         ("plan run good.json --actions plan_stpes", "no module 'plan_stpes'"),
@@ -283,12 +230,6 @@ def test_a_mistake_is_one_sentence(cli: Any, words: str, says: str) -> None:
     done = cli(*words.split())
     assert says in done.sentence
     assert done.out == ""
-
-
-def test_a_result_of_another_plan_is_refused(cli: Any, folder: Path) -> None:
-    (folder / "other.json").write_text(json.dumps({"succeeded": True, "nodes": {"x": {"status": "skipped"}}}))
-    done = cli("plan", "graph", "good.json", "--result", "other.json")
-    assert "--result other.json is the result of another plan" in done.sentence
 
 
 def test_a_plan_that_is_wrong_is_not_run(cli: Any) -> None:
@@ -333,7 +274,7 @@ def test_an_api_that_is_away(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_has_examples(cli: Any) -> None:
-    for command in ("run", "validate", "graph", "schema", "actions"):
+    for command in ("run", "validate", "graph", "schema"):
         done = cli("plan", command, "--help")
         assert done.code == 0
         assert "Example: prefect-resilience plan " in done.out

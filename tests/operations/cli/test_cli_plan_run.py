@@ -176,5 +176,4 @@ def test_the_documentation_does_as_it_says(cli: Any, folder: Path) -> None:
     for block in blocks(PAGE):
         if block.language == "json" and not block.file:
             assert Plan.from_text(block.text).tasks
-    assert PlanResult.model_validate_json((folder / "result.json").read_text()).succeeded
     assert "<svg" in (folder / "research.svg").read_text()

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from prefect_resilience.errors.context import ErrorContext
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.graphs.plans.actions import ActionSpec, ParameterSpec
 from prefect_resilience.graphs.plans.result import NodeResult, PlanResult
 from prefect_resilience.operations.cli import look
 from prefect_resilience.operations.cli import plan as commands
@@ -209,16 +208,3 @@ def test_the_last_line_counts() -> None:
     )
     one = PlanResult(succeeded=True, nodes={"a": NodeResult(status="succeeded")})
     assert commands.summary(one) == "The plan succeeded: 1 node, 1 succeeded."
-
-
-def test_actions_are_listed_with_what_they_take() -> None:
-    query = ParameterSpec(name="query", type="str", required=True, description="A question.")
-    limit = ParameterSpec(name="limit", type="int | None", required=False, default=3)
-    kind = ParameterSpec(name="kind", required=False, default="x")
-    actions = [
-        ActionSpec(name="ask", description="Ask.", parameters=[query, limit, kind]),
-        ActionSpec(name="wait"),
-    ]
-    text = printed(look.table(commands.ACTIONS, actions))
-    rows = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
-    assert rows[2:] == ['ask query: str, limit: int | None = 3, kind: any = "x" Ask.', "wait"]

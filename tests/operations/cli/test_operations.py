@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from prefect import Flow
@@ -77,7 +76,6 @@ def test_reset_circuits(circuits: str) -> None:
     ("arguments", "says"),
     [
         ({"name": "ordrs", "action": "open"}, "did you mean 'orders'"),
-        ({"name": "ordrs", "action": "reset", "create": True}, "did you mean 'orders'"),
         ({"name": "orders", "action": "close", "until": "2999-01-01T00:00:00Z"}, "is only for action='open'"),
         ({"name": "orders", "action": "open", "until": "2020-01-01T00:00:00"}, "is in the past"),
     ],
@@ -94,11 +92,6 @@ def test_a_mistake_fails_the_run_and_changes_nothing(
     assert [(c.name, c.state, c.reason) for c in get_circuits(circuits)] == [
         (c.name, c.state, c.reason) for c in before
     ]
-
-
-def test_a_circuit_that_was_never_called_can_be_created(circuits: str) -> None:
-    name = f"new-{uuid4().hex[:6]}"
-    assert set_circuit(name, "open", create=True)["state"] == "forced_open"
 
 
 def test_a_deployment_runs_it_as_a_module(circuits: str) -> None:

@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from prefect_resilience import CircuitBreaker
 from prefect_resilience.errors.exceptions import CircuitOpenError
 from prefect_resilience.guards.circuits.registry import flush_all, forget_circuits
-from prefect_resilience.operations.dashboard.page import Gate, make_app
+from prefect_resilience.operations.dashboard import Gate, make_app
 
 HOST = "127.0.0.1:4280"
 HEADERS = {"Origin": f"http://{HOST}", "X-Resilience-Token": "right"}

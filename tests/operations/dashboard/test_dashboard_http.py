@@ -14,8 +14,7 @@ from prefect_resilience import CircuitBreaker, get_circuits
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.effects import batch_status
-from prefect_resilience.operations.dashboard import desk
-from prefect_resilience.operations.dashboard.page import Gate, make_app
+from prefect_resilience.operations.dashboard import Gate, desk, make_app
 from tests.operations.dashboard.conftest import HOST, Page, browsing, call
 from tests.stores_servers import RedisServer
 

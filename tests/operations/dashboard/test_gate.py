@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prefect_resilience.operations.dashboard.page import LOOPBACK, Gate
+from prefect_resilience.operations.dashboard import LOOPBACK, Gate
 
 GATE = Gate("right", LOOPBACK | {"fleet.example"})
 GOOD = {

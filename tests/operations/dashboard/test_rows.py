@@ -13,7 +13,6 @@ from prefect_resilience.operations import batch_rows, letter_rows
 from prefect_resilience.operations.batch_rows import BatchRow
 from prefect_resilience.operations.dashboard import desk as rows
 from prefect_resilience.operations.letter_rows import CALLS_SHOWN, LONGEST_CALL, page_rows
-from prefect_resilience.operations.tuning.report import LatestAdvice, TuningAdvice
 
 NOW = datetime(2026, 11, 20, 12, 30, 15, tzinfo=UTC)
 SECRET = "sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789"
@@ -135,14 +134,3 @@ def test_budgets_that_burn_come_first():
     assert parts["summary"]["budgets"] == {"total": 3, "burning": 1}
     many = [BudgetStatus(name=f"{n}", **status) for n in range(300)]
     assert len(rows.budgets(many)["budgets"]) == rows.BUDGETS_SHOWN
-
-
-def test_advice_is_a_short_list():
-    one = TuningAdvice(task="label", option="timeout", now=30.0, better=3, why=f"p99.9 is 1.2 s {SECRET}")
-    latest = LatestAdvice(at=5.0, headline="1 change advised", lines=(one,))
-    parts = rows.advice(latest)
-    row = parts["advice"]["label, timeout"]
-    assert (row["now"], row["better"]) == ("30", "3")
-    assert SECRET not in row["why"]
-    assert parts["summary"]["advice"] == {"at": 5.0, "headline": "1 change advised"}
-    assert rows.advice(None) == {"advice": {}, "summary": {"advice": {}}}

@@ -17,9 +17,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.operations.installation import InstallationChange, install, installing, uninstall
+from prefect_resilience.operations import installation as installing
+from prefect_resilience.operations.installation import (
+    InstallationChange,
+    install,
+    uninstall,
+    with_mark,
+)
 from prefect_resilience.operations.installation.catalog import ALERTS, automation_files, operational_flows
-from prefect_resilience.operations.installation.installing import with_mark
 from prefect_resilience.tasks.edge.blocks import ResiliencePolicy
 
 pytestmark = pytest.mark.slow

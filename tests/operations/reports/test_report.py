@@ -18,10 +18,10 @@ from prefect_resilience import ConfigurationError, ErrorBudget, resilient_task
 from prefect_resilience.guards.budgets import policy
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations import report as report_flow
+from prefect_resilience.operations import reports as reading
 from prefect_resilience.operations.cli.app import app
-from prefect_resilience.operations.reports import api, reading, report, runs
+from prefect_resilience.operations.reports import api, period_of, report, runs
 from prefect_resilience.operations.reports.figures import FleetReport, RunFigures
-from prefect_resilience.operations.reports.reading import period_of
 from prefect_resilience.operations.reports.rendering import html_of, markdown_of
 from tests.operations.reports.scripted_day import SECRET, Day, play
 from tests.prefect_runs import until

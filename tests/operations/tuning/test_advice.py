@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prefect_resilience import ConfigurationError
-from prefect_resilience.operations.tuning import tuning
+from prefect_resilience.operations import tuning
 from prefect_resilience.operations.tuning.advice import EVERYTHING_ELSE, advise, what_if
 from prefect_resilience.operations.tuning.record import (
     RecordedPeriod,

@@ -3,7 +3,6 @@ import { $, List, atLeast, away, clock, count, el, number, order, rough, text, w
 import {
   PARTS,
   UI,
-  fillAdvice,
   fillBatch,
   fillBudget,
   fillCircuit,
@@ -49,7 +48,6 @@ const lists = {
   batches: new List(parts.batches, $("batches"), $("row"), byPlace, fillBatch),
   letters: new List(parts.letters, $("letters"), $("row"), byPlace, fillLetters),
   budgets: new List(parts.budgets, $("budgets"), $("row"), byPlace, fillBudget),
-  advice: new List(parts.advice, $("advice"), $("row"), byPlace, fillAdvice),
 };
 
 // -- the headline, the tiles and the line above each list: drawn when the summary or the trouble changed
@@ -57,7 +55,7 @@ const lists = {
 let summaryIsStale = false;
 
 function drawSummary() {
-  const { headline, circuits, letters, batches, budgets, advice } = Object.fromEntries(parts.summary);
+  const { headline, circuits, letters, batches, budgets } = Object.fromEntries(parts.summary);
   const trouble = [...parts.trouble].map(([name, row]) =>
     el(
       "li",
@@ -85,8 +83,6 @@ function drawSummary() {
     tile("burning", number(budgets.burning), budgets.burning && "open");
     text($("budgets-says"), budgets.total ? count(budgets.total, "budget") : "none");
   }
-  $("advice-section").hidden = !advice?.headline;
-  if (advice?.headline) $("advice-says").replaceChildren(`${advice.headline}; of `, when(advice.at));
 }
 
 function tile(id, value, level) {

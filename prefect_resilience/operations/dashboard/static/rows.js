@@ -6,7 +6,7 @@ const meta = (name) => document.querySelector(`meta[name=${name}]`).content;
 export const UI = meta("prefect-ui");
 export const READ_ONLY = meta("read-only") !== "";
 
-export const PARTS = ["circuits", "letters", "batches", "budgets", "advice", "summary", "trouble"];
+export const PARTS = ["circuits", "letters", "batches", "budgets", "summary", "trouble"];
 export const parts = Object.fromEntries(PARTS.map((name) => [name, new Map()]));
 const STATES = {
   open: "open",
@@ -225,13 +225,6 @@ function callOf({ name }, { id, status, at, attempts, run, call }) {
   const figures = el("span", { className: "figures" }, when(at), `, ${attempts ? count(attempts, "attempt") : "not called"}${state} `, runLink("run", run, ""));
   const replay = READ_ONLY ? [] : [replayButton("Replay", `${name}(${call})`, () => "1 letter", { letter: id })];
   return el("li", {}, el("code", {}, call || "no arguments"), figures, ...replay);
-}
-
-export function fillAdvice(node, id, row) {
-  node.dataset.level = "probing";
-  text(part(node, "name"), id);
-  text(part(node, "figures"), `now ${row.now}; better ${row.better}`);
-  text(part(node, "why"), row.why);
 }
 
 export function fillBudget(node, id, row) {
