@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +16,6 @@ from prefect_resilience.durable.batches.edge.listing import BatchCounts, glance,
 from prefect_resilience.durable.effects.ledger import Ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted, Succeeded
 from prefect_resilience.durable.letters.claims import entry_key
-from prefect_resilience.durable.letters.edge.known import count_ended
 from prefect_resilience.durable.letters.model import DeadLetter, as_stored
 from prefect_resilience.durable.letters.queue import OPEN, DeadLetterQueue, new_id
 from prefect_resilience.operations import reports as reading
@@ -114,37 +112,22 @@ def test_what_is_open_is_found_among_many(store: Store, monkeypatch: pytest.Monk
     assert counting.read == 3
 
 
-def test_a_purge_reads_what_is_old_and_keeps_pages(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_purge_reads_what_is_old(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 10)
-    monkeypatch.setattr("prefect_resilience.durable.letters.queue.PAGE", 10)
     kept = bury(store, 200, timedelta())
     old = bury(store, 35, timedelta(days=40))
     waiting = bury(store, 5, timedelta(days=50), "waiting")
     queue, counting = DeadLetterQueue(store), Counting(store, monkeypatch)
-    month, archive = timedelta(days=30), tmp_path / "letters.jsonl"
+    month = timedelta(days=30)
     assert [one.id for one in queue.purge(month, dry_run=True)] == old
     assert counting.read <= 40
-    going = queue.purge(month, archive=archive)
+    going = queue.purge(month)
     assert next(going).id == old[0]
-    # One page is in the archive, and one letter is gone.
-    assert len(archive.read_text().splitlines()) == 10
     assert store.load(entry_key(old[0])) is None
     assert store.load(entry_key(old[1])) is not None
     assert [one.id for one in going] == old[1:]
-    assert [json.loads(line)["id"] for line in archive.read_text().splitlines()] == old
     assert [one.id for one in queue.letters()] == kept + waiting
     assert [one.id for one in queue.purge(month, include_waiting=True)] == waiting
-
-
-def test_ended_letters_are_counted_up_to_a_bound(store: Store) -> None:
-    bury(store, 20, timedelta())
-    bury(store, 10, timedelta(days=2), "waiting")
-    queue = DeadLetterQueue(store)
-    assert count_ended(queue, 100) == (20, False)
-    assert count_ended(queue, 25) == (20, True)
-    assert count_ended(queue, 15) == (15, True)
 
 
 def test_the_report_reads_the_letters_of_its_period(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

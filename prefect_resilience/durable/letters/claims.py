@@ -2,7 +2,7 @@
 
     waiting ── claimed ──> replaying ── succeeded ──> replayed
        ^                    │    │
-       └── failed, let go ──┘    └── cut off: in_doubt ── resolved, or claimed by force
+       └── failed, let go ──┘    └── cut off: in_doubt ── claimed again
 
 Later passes of the flow run have an effect, too: a waiting letter is settled when its call succeeds
 there, and a replayed or settled letter waits again when its call fails there.
@@ -13,17 +13,19 @@ the claim of a process that is known to be dead. The functions expect a letter i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
+
+from pydantic import TypeAdapter
 
 from prefect_resilience.durable.effects.owner import is_gone
 from prefect_resilience.durable.letters.model import (
     MESSAGE,
     PASSES_KEPT,
     REPLAYS_KEPT,
+    STATUSES,
     Claim,
     DeadLetter,
     Outcome,
@@ -37,6 +39,9 @@ from prefect_resilience.stores.base import change, scan_all
 
 if TYPE_CHECKING:
     from prefect_resilience.durable.batches.decisions import BatchRun
+
+Place = tuple[str | None, Starts]
+"""The run of a call, and the flow runs around it."""
 
 SETTLED = "its call succeeded when its flow run was run again"
 
@@ -90,13 +95,6 @@ def holds(letter: DeadLetter, token: str) -> bool:
     return letter.claim is not None and letter.claim.token == token
 
 
-def renew(letter: DeadLetter, now: datetime, lease: float) -> DeadLetter:
-    """The letter with its claim extended by `lease` seconds from now."""
-    assert letter.claim is not None
-    claim = letter.claim.model_copy(update={"until": now + timedelta(seconds=lease)})
-    return letter.model_copy(update={"status": "replaying", "claim": claim})
-
-
 def release(letter: DeadLetter) -> DeadLetter:
     """The letter without its claim: nothing was called."""
     return letter.model_copy(update={"status": _after(letter), "claim": None})
@@ -108,20 +106,15 @@ def _after(letter: DeadLetter) -> Status:
     return "settled" if has_succeeded else "waiting"
 
 
-def end_replay(
-    letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "", run_id: str | None = None
-) -> DeadLetter:
-    """The letter with its current or cut-off replay recorded with this outcome.
-
-    `run_id` is the run of the replay if the claim does not name it.
-    """
+def end_replay(letter: DeadLetter, outcome: Outcome, now: datetime, message: str = "") -> DeadLetter:
+    """The letter with its current or cut-off replay recorded with this outcome."""
     claim = letter.claim
     replay = Replay(
         started_at=claim.since if claim else now,
         finished_at=now,
         outcome=outcome,
         owner=claim.owner if claim else "",
-        run_id=run_id or (claim.run_id if claim else None),
+        run_id=claim.run_id if claim else None,
         message=message[:MESSAGE],
     )
     status = _after(letter) if outcome == "failed" else outcome
@@ -165,6 +158,11 @@ def is_another_pass(one: Starts, other: Starts) -> bool:
     return False
 
 
+def place_of(letter: DeadLetter) -> Place:
+    """The place of the call in its latest pass."""
+    return letter.task_run_id, latest_starts(letter)
+
+
 def run_again(starts: Starts) -> bool:
     """Whether a flow run around the call was started before. If not, there is no earlier failure."""
     return any(count > 1 for _, count in starts)
@@ -175,17 +173,20 @@ def is_elsewhere(starts: Starts, batch_id: str | None) -> bool:
     return bool(starts) and starts[0][0] != batch_id
 
 
-def may_be_same(known: Iterable[Starts], starts: Starts, *, in_replay: bool = False) -> bool:
+def may_be_same(known: Iterable[Place], place: Place, *, elsewhere: bool = False) -> bool:
     """Whether a letter that is known from these places may belong to an equal call in this place.
 
-    Equal calls in one pass are different calls, so a letter belongs to one call per pass. `in_replay`: a
-    letter that is known only from other runs fits, too: a replay, or another pass of a batch with a name, has
-    a run of its own.
+    Equal calls in one pass are different calls, so a letter belongs to one call per pass. Dask runs a run
+    again if its worker died: that is the same call. `elsewhere`: a letter that is known only from other runs
+    fits, too: a replay, or another pass of a batch with a name, has a run of its own.
     """
-    near = [place for place in known if place and starts and place[0][0] == starts[0][0]]
+    run, starts = place
+    if run is not None and any(known_run == run for known_run, _ in known):
+        return True
+    near = [other for _, other in known if other and starts and other[0][0] == starts[0][0]]
     if not near:
-        return in_replay
-    return all(is_another_pass(place, starts) for place in near)
+        return elsewhere
+    return all(is_another_pass(other, starts) for other in near)
 
 
 def add_failure(letter: DeadLetter, anew: DeadLetter, now: datetime) -> DeadLetter:
@@ -247,12 +248,10 @@ def unclear(run: BatchRun) -> str:
 
 ENTRY = "dead-letter:"
 CONTENTS = "dead-letter-contents:"
-SAME_WORK = "dead-letter-same:"
-BEGUN = "dead-letter-begun:"
-OF_RUN = "dead-letter-of-run:"
-BEGIN_SECONDS = 60.0
+CALLS = "dead-letter-call:"
 
 _ALL = (1 << 128) - 1
+_PLACES = TypeAdapter(dict[str, list[Place]])
 
 
 def entry_key(letter_id: str) -> str:
@@ -265,97 +264,60 @@ def contents_key(letter_id: str) -> str:
     return f"{CONTENTS}{letter_id}"
 
 
-def same_work_prefix(identity: str) -> str:
-    """The prefix of the keys of all letters of one call."""
-    return f"{SAME_WORK}{identity}:"
-
-
-# An index from calls to letters: a small document beside each letter, under the call's identity.
+# An index from calls to letters: one document for each call, with the places where each letter's call failed.
 #
-# It holds the passes of flow runs in which the call failed. A pass takes a letter by adding itself with a
-# swap, so two equal calls that fail at the same moment get a letter each.
+# A pass takes a letter by adding its place with a swap, so two equal calls that fail at the same moment get a
+# letter each.
 
 
-def note(store: Store, letter: DeadLetter) -> None:
-    """Add a new letter to the index."""
-    store.swap(_key(letter.identity, letter.id), 0, _value(run_pass.starts for run_pass in letter.passes))
+def take(
+    store: Store,
+    identity: str,
+    place: Place,
+    status_of: Callable[[str], Status],
+    *,
+    among: Iterable[Status] = STATUSES,
+    elsewhere: bool = False,
+    new_id: str | None = None,
+) -> str | None:
+    """The letter of a call in this place: its id, or `new_id` if none fits.
 
+    `among`: the statuses that fit, in the order of preference. Of several equal calls, those whose letters
+    wait have not succeeded yet.
+    """
+    taken: str | None = None
 
-def forget(store: Store, letter: DeadLetter) -> None:
-    """Remove the documents beside the entry of a letter that is gone."""
-    runs = {letter.task_run_id, *(run_pass.task_run_id for run_pass in letter.passes), run_of(letter)}
-    of_runs = (OF_RUN + run for run in runs if run)
-    for key in (contents_key(letter.id), _key(letter.identity, letter.id), *of_runs):
-        if (document := store.load(key)) is not None:
-            store.delete(key, document.version)
+    def add_place(letters: dict[str, Any] | None) -> dict[str, Any] | None:
+        nonlocal taken
+        letters_places = _PLACES.validate_python(letters or {})
+        same = [
+            key for key, places in letters_places.items() if may_be_same(places, place, elsewhere=elsewhere)
+        ]
+        statuses = {letter_id: status_of(letter_id) for letter_id in same}
+        taken = next((key for status in among for key in same if statuses[key] == status), new_id)
+        if taken is None:
+            return None
+        places = [*letters_places.get(taken, ()), place][-PASSES_KEPT:]
+        return _PLACES.dump_python({**letters_places, taken: places}, mode="json")
 
-
-def of_run(store: Store, run: str | None) -> str | None:
-    """The id of the letter that a run left before: Dask runs a task run again if its worker died."""
-    document = store.load(OF_RUN + run) if run else None
-    return None if document is None else document.value["id"]
-
-
-def begin_run(store: Store, letter: DeadLetter, letter_id: str) -> str:
-    """Record the letter of a run. Returns its id, which is another one if another process was faster."""
-    if (run := run_of(letter)) is None or store.swap(OF_RUN + run, 0, {"id": letter_id}):
-        return letter_id
-    return of_run(store, run) or letter_id
-
-
-def run_of(letter: DeadLetter) -> str | None:
-    """The id of the run whose failure a letter records."""
-    return letter.flow_run_id if letter.kind == "flow" else letter.task_run_id
-
-
-def count(store: Store, identity: str) -> int:
-    """The number of letters of one call."""
-    return sum(1 for _ in scan_all(store, same_work_prefix(identity)))
-
-
-def begin(store: Store, letter: DeadLetter, begun: int, now: datetime) -> bool:
-    """Begin a new letter of a call that has so many. False if another process has begun one meanwhile: that
-    one is then among them."""
-    places = _value(run_pass.starts for run_pass in letter.passes)
-    value, key = {"id": letter.id, **places}, f"{BEGUN}{letter.identity}:{begun}"
-    if store.swap(key, 0, value, now.timestamp() + BEGIN_SECONDS):
-        return True
-    if (document := store.load(key)) is not None:
-        store.swap(_key(letter.identity, document.value["id"]), 0, {"passes": document.value["passes"]})
-    return False
-
-
-def of_call(
-    store: Store, identity: str, starts: Starts, *, in_replay: bool = False
-) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """The letters that may belong to this call, the oldest first: ids, each with a function that takes the
-    letter for this pass; it returns False when an equal call of the pass was faster."""
-    for key, document in scan_all(store, same_work_prefix(identity)):
-        if may_be_same(_places(document.value), starts, in_replay=in_replay):
-            yield key.rpartition(":")[2], partial(_take, store, key, starts, in_replay)
-
-
-def _take(store: Store, key: str, starts: Starts, in_replay: bool) -> bool:
-    def add_place(value: Any) -> Any:
-        is_same = value is not None and may_be_same(_places(value), starts, in_replay=in_replay)
-        return _value([*_places(value), starts][-PASSES_KEPT:]) if is_same else None
-
-    return change(store, key, add_place) is not None
+    change(store, CALLS + identity, add_place)
+    return taken
 
 
 def in_batch(store: Store, batch: str) -> set[str]:
     """The identities of the calls of a batch that have letters; `batch` is the batch's digest."""
-    below = scan_all(store, f"{SAME_WORK}{batch}.")
-    return {key.removeprefix(SAME_WORK).rpartition(":")[0] for key, _ in below}
+    return {key.removeprefix(CALLS) for key, _ in scan_all(store, f"{CALLS}{batch}.")}
 
 
-def _value(places: Iterable[Starts]) -> dict[str, Any]:
-    return {"passes": [[[run, count] for run, count in place] for place in places]}
+def forget(store: Store, letter: DeadLetter) -> None:
+    """Remove what is stored beside the entry of a letter that is gone."""
 
+    def remove_letter(letters: dict[str, Any] | None) -> dict[str, Any] | None:
+        return letters and {key: places for key, places in letters.items() if key != letter.id}
 
-def _key(identity: str, letter_id: str) -> str:
-    return f"{same_work_prefix(identity)}{letter_id}"
-
-
-def _places(value: Any) -> list[Starts]:
-    return [tuple((str(run), int(count)) for run, count in place) for place in value["passes"]]
+    call = CALLS + letter.identity
+    change(store, call, remove_letter)
+    for key in (contents_key(letter.id), call):
+        document = store.load(key)
+        if document is not None and (key != call or not document.value):
+            store.delete(key, document.version)

@@ -5,7 +5,8 @@ sets, mappings with keys that are not strings, enumerations, pydantic models, da
 saved Prefect blocks by name (their secrets stay with Prefect).
 
 A value that is secret, too large, recursive, or of an unknown kind is left out and replaced by a
-`LeftOut`. Reading runs no constructor, validator or pickle: objects are built as `copy` builds them.
+`LeftOut`. Reading runs no pickle and no validator of a model. It calls the constructors of dataclasses and
+named tuples, which must give an equal object when the letter is made.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ import dataclasses
 import importlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
@@ -35,7 +35,6 @@ from prefect_resilience.durable.letters.kinds import (
     hides,
     kind_of_class,
     masked,
-    object_of,
     scalar_of,
 )
 from prefect_resilience.errors.classify.shapes import read
@@ -49,8 +48,8 @@ DEEPEST = 60
 HINT = 120
 MOST_BITS = 10_000
 """Python's JSON does not read longer integers."""
-_NODE = 4
 _CONTAINERS: dict[str, type[Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_SIZED = (str, bytes, bytearray, dict, *_CONTAINERS.values())
 
 Why = Literal["secret", "too large", "too deep", "inside itself", "unknown kind"]
 
@@ -77,10 +76,6 @@ class Encoded:
     size: int
 
 
-class _NoRoom(Exception):
-    pass
-
-
 class _Unknown(Exception):
     """There is no JSON for a value."""
 
@@ -95,7 +90,12 @@ def encode_parameters(parameters: Mapping[str, Any], largest: int = LARGEST) -> 
     total = 0
     for name, value in parameters.items():
         encoder = _Encoder(largest - total)
-        written, size = encoder.parameter(str(name), value)
+        written = encoder.value(value, str(name), str(name))
+        size = len(json.dumps(written, separators=(",", ":")))
+        if size > encoder.room:
+            encoder.left_out.clear()
+            written = encoder.leave_out(str(name), "too large", value)
+            size = len(json.dumps(written))
         encoded[str(name)] = written
         left_out += encoder.left_out
         total += size
@@ -110,36 +110,21 @@ class _Encoder:
         self.left_out: list[LeftOut] = []
         self._around: list[int] = []
 
-    def parameter(self, name: str, value: Any) -> tuple[Any, int]:
-        """A parameter as JSON, and the number of its characters."""
-        most = self.room
-        with suppress(_NoRoom):
-            encoded = self.value(value, name, name)
-            size = len(json.dumps(encoded, separators=(",", ":")))
-            if size <= most:
-                return encoded, size
-        self.left_out.clear()
-        mark = self._leave_out(name, "too large", value)
-        return mark, len(json.dumps(mark))
-
     def value(self, value: Any, path: str, name: str | None = None) -> Any:
         """A value as JSON, or its placeholder. `name` may show that the value is a secret."""
-        self._spend(_NODE)
         if len(self._around) >= DEEPEST:
-            return self._leave_out(path, "too deep", value)
+            return self.leave_out(path, "too deep", value)
         if id(value) in self._around:
-            return self._leave_out(path, "inside itself", value)
+            return self.leave_out(path, "inside itself", value)
         missing = len(self.left_out)
         self._around.append(id(value))
         try:
             if name is not None and hides(name, value):
-                return self._leave_out(path, "secret", value)
+                return self.leave_out(path, "secret", value)
             return self._encode(value, path)
-        except _NoRoom:
-            raise
         except Exception:  # noqa: BLE001 - reading a user's object may raise anything
             del self.left_out[missing:]  # entries of its parts: now the whole value is missing
-            return self._leave_out(path, "unknown kind", value)
+            return self.leave_out(path, "unknown kind", value)
         finally:
             self._around.pop()
 
@@ -147,20 +132,20 @@ class _Encoder:
         if value is None or isinstance(value, bool):
             return value
         if callable(read(cast("object", type(value)), "get_secret_value")):  # a SecretStr or the like
-            return self._leave_out(path, "secret", value)
+            return self.leave_out(path, "secret", value)
         if isinstance(value, Enum):
             return _enum(value)
         if isinstance(value, int | float):
             return _number(value)
+        if isinstance(value, _SIZED) and len(value) > self.room:
+            return self.leave_out(path, "too large", cast("object", value))
         is_raw = isinstance(value, bytes | bytearray)
-        if is_raw or isinstance(value, str):
-            self._spend(len(value))
         kind = "text" if isinstance(value, str) else scalar_of(value)
         if kind is None:
             return self._structure(value, path)
         text = value.decode("latin-1") if is_raw else str.__str__(value) if kind == "text" else str(value)
         if (shown := masked(text)) is not None:
-            return self._leave_out(path, "secret", value, "" if is_raw else shown)
+            return self.leave_out(path, "secret", value, "" if is_raw else shown)
         return text if kind == "text" else {KIND: kind, "value": SCALARS[kind].write(value)}
 
     def _structure(self, value: Any, path: str) -> Any:
@@ -170,9 +155,11 @@ class _Encoder:
             return _block(value) or self._model(value, path)
         if isinstance(value, dict):
             return self._mapping(cast("dict[Any, Any]", value), path)
-        if kind is not None:
-            names = cls._fields if kind == "namedtuple" else [part.name for part in dataclasses.fields(cls)]
-            return self._object(kind, value, names, path)
+        if kind == "namedtuple":
+            return self._object(kind, value, value._asdict(), path)
+        if kind == "dataclass":
+            names = [part.name for part in dataclasses.fields(cls) if part.init]
+            return self._object(kind, value, {name: getattr(value, name) for name in names}, path)
         for kind, container in _CONTAINERS.items():
             if isinstance(value, container):
                 # Sets are sorted, so that the same call makes the same letter whatever the hash seed.
@@ -183,20 +170,26 @@ class _Encoder:
         raise _Unknown
 
     def _model(self, value: BaseModel, path: str) -> Any:
-        encoded = self._object("model", value, [], path) | {"set": sorted(value.model_fields_set)}
-        if value.__pydantic_extra__:
-            encoded["extra"] = self._members(value.__pydantic_extra__, path)
-        return encoded
-
-    def _object(self, kind: str, value: Any, names: Iterable[str], path: str) -> dict[str, Any]:
-        """The object's fields and the rest of its `__dict__`, without the values of cached properties."""
-        cls = cast("type[Any]", type(value))
-        members = {name: getattr(value, name) for name in names if hasattr(value, name)}
-        members |= {
+        cls = type(value)
+        members = {
             name: member
-            for name, member in getattr(value, "__dict__", {}).items()
+            for name, member in value.__dict__.items()
             if not isinstance(getattr(cls, name, None), cached_property)
         }
+        fields = self._members(members | (value.__pydantic_extra__ or {}), path)
+        return {
+            KIND: "model",
+            "class": class_path(cls),
+            "fields": fields,
+            "set": sorted(value.model_fields_set),
+        }
+
+    def _object(self, kind: str, value: Any, members: dict[str, Any], path: str) -> dict[str, Any]:
+        """An object that its constructor makes again from these members."""
+        cls = cast("type[Any]", type(value))
+        copy = cls(**members)
+        if [getattr(copy, name) for name in members] != list(members.values()):
+            raise _Unknown
         return {KIND: kind, "class": class_path(cls), "fields": self._members(members, path)}
 
     def _members(self, members: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -211,23 +204,18 @@ class _Encoder:
             if len(self.left_out) > missing:  # a mapping without one of its keys would be a different mapping
                 why = self.left_out[missing].why
                 del self.left_out[before:]
-                return self._leave_out(path, why, value)
+                return self.leave_out(path, why, value)
             pairs.append([written, self.value(item, f"{path}.{key}", str(key))])
         is_plain = KIND not in value and all(type(key) is str for key in value)
         return dict(pairs) if is_plain else {KIND: "dict", "value": pairs}
 
-    def _leave_out(self, path: str, why: Why, value: Any, hint: str = "") -> Any:
+    def leave_out(self, path: str, why: Why, value: Any, hint: str = "") -> Any:
         """The placeholder of a value."""
         cls = cast("type[Any]", type(value))
         name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
         mark = LeftOut(path=path, why=why, type=name, hint=hint[:HINT])
         self.left_out.append(mark)
         return {KIND: LEFT_OUT, **mark.model_dump(exclude={"path"}, exclude_defaults=True)}
-
-    def _spend(self, room: int) -> None:
-        self.room -= room
-        if self.room < 0:
-            raise _NoRoom
 
 
 def _enum(value: Enum) -> Any:
@@ -341,14 +329,13 @@ class Reader:
         cls: Any = find_class(encoded["class"], kind, self.find_module)
         if kind == "enum":
             return cls[encoded["name"]] if "name" in encoded else cls(encoded["value"])
+        missing = len(self.missing)
         members = self._members(encoded["fields"], path)
-        check_fields(cls, kind, members)
-        if kind == "namedtuple":
-            return cast("Any", tuple).__new__(cls, [members[name] for name in cls._fields])
-        if kind == "dataclass":
-            return object_of(cls, members)
-        members |= self._members(encoded.get("extra", {}), path)
-        return cls.model_construct(_fields_set=set(encoded["set"]), **members)
+        if kind == "model":
+            check_fields(cls, members)
+            return cls.model_construct(_fields_set=set(encoded["set"]), **members)
+        # A constructor may refuse the placeholder of a missing value.
+        return cls(**members) if len(self.missing) == missing else members
 
 
 def of_text(value: Any, type_name: str) -> Any:

@@ -1,6 +1,6 @@
 """What a letter keeps: scalars as JSON, classes and tasks by import path; and the names of secrets.
 
-Reading a class may import its module. It never calls the class.
+Reading a class may import its module.
 """
 
 from __future__ import annotations
@@ -123,32 +123,21 @@ def scalar_of(value: Any) -> str | None:
 
 # -- classes that hold data
 
-# Classes that cannot be imported, such as those of a function or a notebook: found in this process only.
-_local: WeakValueDictionary[str, type[Any]] = WeakValueDictionary()
-
 
 def class_path(cls: type[Any]) -> str:
-    """`module:qualname` of a class, by which `find_class` finds it."""
-    path = f"{cls.__module__}:{cls.__qualname__}"
+    """`module:qualname` of a class, by which `find_class` finds it. Raises LookupError if no import does."""
     if attribute_at(sys.modules.get(cls.__module__), cls.__qualname__) is not cls:
-        _local[path] = cls
-    return path
+        raise LookupError(f"{cls.__qualname__} is not at the top of {cls.__module__}")
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def find_class(path: str, kind: str, find_module: FindModule = importlib.import_module) -> type[Any]:
     """The class of this path. Raises DeadLetterError if there is none, or if it is not of this kind."""
     module, _, qualname = path.partition(":")
-    cls: Any = _local.get(path)
-    if cls is None:
-        if "<locals>" in qualname:
-            raise DeadLetterError(
-                f"the class {qualname} of {module} was defined in a function, so other processes cannot "
-                "import it: define it at the top of its module"
-            )
-        try:
-            cls = attribute_at(find_module(module), qualname)
-        except Exception as error:
-            raise DeadLetterError(f"the class {path} cannot be imported here: {error!r}") from error
+    try:
+        cls: Any = attribute_at(find_module(module), qualname)
+    except Exception as error:
+        raise DeadLetterError(f"the class {path} cannot be imported here: {error!r}") from error
     if cls is None:
         raise DeadLetterError(f"the class {qualname} no longer exists in {module}")
     if kind_of_class(cls) != kind:
@@ -170,37 +159,14 @@ def kind_of_class(cls: Any) -> str | None:
     return "namedtuple" if issubclass(cls, tuple) and hasattr(data, "_fields") else None
 
 
-def check_fields(cls: Any, kind: str, members: dict[str, Any]) -> None:
-    """Raise DeadLetterError if the class lost a field, or has a new one without a default."""
-    if kind == "model":
-        fields = {name: field.is_required() for name, field in cls.model_fields.items()}
-    elif kind == "namedtuple":
-        fields = dict.fromkeys(cls._fields, True)
-    else:  # a dataclass, which may have other members
-        declared = {
-            part.name: part.init and part.default is part.default_factory for part in dataclasses.fields(cls)
-        }
-        fields = {**dict.fromkeys(members, False), **declared}
-    if lost := sorted(members.keys() - fields):
-        raise DeadLetterError(f"{cls.__qualname__} no longer has the field {lost[0]!r}")
-    if new := [name for name, is_needed in fields.items() if is_needed and name not in members]:
-        raise DeadLetterError(f"{cls.__qualname__} has a new field {new[0]!r} without a default")
-
-
-def object_of(cls: Any, members: dict[str, Any]) -> Any:
-    """An object of a dataclass with these members, also a frozen one and one with slots."""
-    instance: Any = cls.__new__(cls)
-    for field in dataclasses.fields(cls):
-        if field.default_factory is not dataclasses.MISSING:
-            members.setdefault(field.name, field.default_factory())
-        elif field.default is not dataclasses.MISSING:
-            members.setdefault(field.name, field.default)
-    for name, member in members.items():
-        try:
-            object.__setattr__(instance, name, member)
-        except AttributeError:
-            raise DeadLetterError(f"{cls.__qualname__} no longer has the field {name!r}") from None
-    return instance
+def check_fields(model: type[BaseModel], members: dict[str, Any]) -> None:
+    """Raise DeadLetterError if the model lost a field, or has a new one without a default."""
+    lost = [] if model.model_config.get("extra") == "allow" else sorted(members.keys() - model.model_fields)
+    if lost:
+        raise DeadLetterError(f"{model.__qualname__} no longer has the field {lost[0]!r}")
+    for name, field in model.model_fields.items():
+        if field.is_required() and name not in members:
+            raise DeadLetterError(f"{model.__qualname__} has a new field {name!r} without a default")
 
 
 def attribute_at(module: ModuleType | None, qualname: str) -> Any:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -21,7 +20,7 @@ from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact, redact_data
 
 Status = Literal["waiting", "replaying", "in_doubt", "replayed", "settled"]
-STATUSES: tuple[str, ...] = get_args(Status)
+STATUSES: tuple[Status, ...] = get_args(Status)
 Outcome = Literal["replayed", "failed", "in_doubt"]
 REPLAYS_KEPT = 20
 MESSAGE = 300
@@ -33,9 +32,9 @@ Starts = tuple[tuple[str, int], ...]
 
 
 class Claim(BaseModel, frozen=True):
-    """The current replay of a letter. The claim holds until `until`, unless it is renewed or released.
+    """The current replay of a letter. It holds until `until`, unless it is released or its process has died.
 
-    `token` identifies this claim; `run_id` is the task or flow run of the replay; `process` identifies the
+    `token` identifies this claim; `run_id` is the task run of the replay; `process` identifies the
     owner's process, if the system can.
     """
 
@@ -61,18 +60,13 @@ class Replay(BaseModel, frozen=True):
 class Pass(BaseModel, frozen=True):
     """The outcome of the call in one pass of its flow run: it finally failed, or it succeeded.
 
-    `starts` are the flow runs around it with the number of their start, the root first; `attempts`, `code`,
-    `category` and `message` describe a failure.
+    `starts` are the flow runs around it with the number of their start, the root first.
     """
 
     at: datetime
     outcome: Literal["failed", "succeeded"] = "failed"
     starts: Starts = ()
     task_run_id: str | None = None
-    attempts: int = 1
-    category: str = ""
-    code: str = ""
-    message: str = ""
 
 
 class Contents(BaseModel, frozen=True):
@@ -88,11 +82,10 @@ class DeadLetter(BaseModel):
     status: "waiting" for its replay; "replaying" by the owner of `claim`; "in_doubt" when a replay was cut
         off at an unknown point; "replayed" with success; "settled" when the call succeeded in a later pass of
         its flow run, without a replay.
-    kind: a task or a flow; `name` is its name in the UI, `key` its key in Prefect, `source` where to find its
-        function (None if it is bound to no name).
+    name: the task's name in the UI; `key` is its key in Prefect, `source` where to find its function (None if
+        it is bound to no name).
     batch_id: the batch of the call and of its replay: the root flow run, or the batch that the code named.
         The shared batch prevents a second side effect.
-    deployment_id: the deployment that ran the flow; a replay creates a run of it.
     run_count: the number of starts of the flow run at the latest failure.
     failures: the number of passes of its flow run in which the call failed. A run that is started again and
         fails again creates no second letter of the same call. `passes` has the outcome of each pass, the
@@ -108,11 +101,9 @@ class DeadLetter(BaseModel):
 
     id: str = ""
     status: Status = "waiting"
-    kind: Literal["task", "flow"]
     name: str
     key: str
     source: Source | None = None
-    deployment_id: str | None = None
     batch_id: str | None = None
     flow_run_id: str | None = None
     task_run_id: str | None = None
@@ -171,12 +162,7 @@ class DeadLetter(BaseModel):
         """Every known flow run that may make the call."""
         pass_runs = [run_id for run_pass in self.passes for run_id, _ in run_pass.starts]
         own = [self.flow_run_id] if self.flow_run_id else []
-        return tuple(dict.fromkeys([*pass_runs, *own, *self.replay_runs]))
-
-    @property
-    def replay_runs(self) -> tuple[str, ...]:
-        """The flow runs that replayed the letter of a flow and failed: they may be retried, too."""
-        return tuple(replay.run_id for replay in self.replays if replay.run_id) if self.kind == "flow" else ()
+        return tuple(dict.fromkeys([*pass_runs, *own]))
 
     def summary(self) -> str:
         """One line: `503 unavailable: Service Unavailable`."""
@@ -210,20 +196,7 @@ def check_statuses(status: str | Iterable[str] | None) -> set[str] | None:
     return wanted or None
 
 
-def archive_to(path: Path, letters: Iterable[DeadLetter]) -> None:
-    """Add letters to a file, each as a line of JSON, and sync it to the disk."""
-    with path.open("a", encoding="utf-8") as file:
-        for letter in letters:
-            line = {**letter.model_dump(mode="json"), "contents": letter.contents.model_dump(mode="json")}
-            file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-
-
 # -- the outcomes of a replay
-
-RUN_CREATED = "a run of its deployment was created"
-"""The prefix of the message when a run of a deployment makes the call. That run may end later."""
 
 Result = Literal["replayed", "failed", "skipped", "would_replay"]
 Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
@@ -232,9 +205,9 @@ Reason = Literal["run_goes_on", "settled", "unclear", "api_unavailable"]
 class LetterOutcome(BaseModel, frozen=True):
     """The outcome of one letter.
 
-    result: "replayed" with success (a deployment's run: created); "failed" again, so it keeps waiting;
+    result: "replayed" with success; "failed" again, so it keeps waiting;
         "skipped", nothing was called; "would_replay" in a dry run.
-    message: why, or what would be called. run_id: the task or flow run of the replay.
+    message: why, or what would be called. run_id: the task run of the replay.
     reason: if a letter was skipped because of its flow run: "run_goes_on" (the run may make the call itself,
         or is being recovered), "settled" (it made the call), "unclear" (it ended; it is unknown whether it
         made the call), "api_unavailable" (the Prefect API did not answer).
@@ -309,8 +282,6 @@ def outcome_of(
 
 # -- making a letter of a call that failed, without its secrets
 
-_OF_A_PASS = ("task_run_id", "attempts", "category", "code", "message")
-
 
 def letter_of(
     parameters: Mapping[str, Any],
@@ -337,18 +308,15 @@ def letter_of(
     letter = DeadLetter.model_validate({**attributes, **fields})
     if not starts and letter.flow_run_id is not None:
         starts = ((letter.flow_run_id, letter.run_count),)
-    failed = {name: getattr(letter, name) for name in _OF_A_PASS}
     changes: dict[str, Any] = {
-        "passes": (Pass(at=now, starts=starts, **failed),),
-        "identity": identity_of(
-            letter.batch_id, letter.kind, letter.name, letter.source, letter.key, encoded.parameters
-        ),
+        "passes": (Pass(at=now, starts=starts, task_run_id=letter.task_run_id),),
+        "identity": identity_of(letter.batch_id, letter.name, letter.source, letter.key, encoded.parameters),
     }
     return letter.model_copy(update=changes), Contents(parameters=encoded.parameters, error=error)
 
 
 def identity_of(
-    batch_id: str | None, kind: str, name: str, source: Source | None, key: str, parameters: Mapping[str, Any]
+    batch_id: str | None, name: str, source: Source | None, key: str, parameters: Mapping[str, Any]
 ) -> str:
     """A digest that is the same for the same call in every pass: of the batch, the function's name and
     place, and the parameters as JSON without secrets.
@@ -357,7 +325,7 @@ def identity_of(
     The identity begins with the batch's digest, so that all letters of a batch can be found.
     """
     where = [key.rpartition("-")[0] or key] if source is None else [_place(source), source.qualname]
-    call = json.dumps([kind, name, where, parameters], sort_keys=True)
+    call = json.dumps([name, where, parameters], sort_keys=True)
     return f"{batch_digest(batch_id)}.{_digest(call)}"
 
 
@@ -379,8 +347,8 @@ def _digest(text: str) -> str:
 
 def loss(letter: DeadLetter, error: BaseException) -> str:
     """The log line for a letter that could not be stored, with enough data to find the call."""
-    run = letter.task_run_id or letter.flow_run_id or "no run"
+    run = letter.task_run_id or "no run"
     return redact(
-        f"The dead letter of {letter.kind} {letter.name!r} ({run}) is lost, because it could not be stored: "
-        f"{error!r}. The call failed with {letter.summary()}"
+        f"The dead letter of {letter.name!r} ({run}) is lost, because it could not "
+        f"be stored: {error!r}. The call failed with {letter.summary()}"
     )

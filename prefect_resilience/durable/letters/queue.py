@@ -1,55 +1,47 @@
 """DeadLetterQueue: the letters of one store.
 
 A letter is two documents: a short entry with its status and claim, which a listing reads, and its contents,
-written before the entry and removed after it. With a third, small document a flow run that is started again
-finds the letter of the same call (see `claims.of_call`).
+written before the entry and removed after it. By an index, a flow run that is started again finds the letter
+of the same call (see `claims.take`).
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 from prefect_resilience.durable.effects.owner import this_process
 from prefect_resilience.durable.letters import claims
-from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key, is_elsewhere, run_again
+from prefect_resilience.durable.letters.claims import ENTRY, contents_key, entry_key
 from prefect_resilience.durable.letters.kinds import DeadLetterError
 from prefect_resilience.durable.letters.model import (
-    STATUSES,
     Contents,
     DeadLetter,
     Outcome,
     Pass,
-    Starts,
-    archive_to,
+    Status,
     as_stored,
     check_statuses,
     from_stored,
 )
-from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
+from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.stores import Document, Store
 from prefect_resilience.stores.base import change, scan_all, write
 
-PAGE = 500
-"""Letters that `purge` archives with one sync to the disk."""
-OPEN = frozenset({"waiting", "replaying", "in_doubt"})
+OPEN: tuple[Status, ...] = ("waiting", "replaying", "in_doubt")
 """The statuses of letters that need a replay or a person."""
-REPLAYABLE = ("waiting", "in_doubt")
+REPLAYABLE: tuple[Status, ...] = ("waiting", "in_doubt")
 """The statuses of letters that can be replayed."""
 ROUNDING = 1.0
 """Seconds: more than the time in an id is rounded by."""
 NAMED = 1_000
 """An unknown id is compared with the ids of this many letters, the newest ones."""
-MOST_SWAPS = 100
-SHORTEST_START = 6
 
 
 class DeadLetterQueue:
@@ -71,30 +63,22 @@ class DeadLetterQueue:
         it, that letter is updated instead. `in_replay`: also a letter of another run.
         """
         new = letter if letter.id else with_id(letter, self.now())
-        letter_id = claims.of_run(self.store, claims.run_of(letter)) or self._of_earlier_pass(new, in_replay)
-        letter_id = claims.begin_run(self.store, letter, letter_id or new.id)
-        if letter_id != new.id:
-            return self._add_failure(letter_id, letter, contents)
-        self.store.swap(contents_key(letter_id), 0, contents.model_dump(mode="json"))
-        if letter.identity:
-            claims.note(self.store, new)
-        if write(self.store, entry_key(letter_id), 0, as_stored(new), new.status in OPEN) or letter.id:
-            return new.holding(contents)
-        return self._add_failure(letter_id, letter, contents)  # another pass was faster
+        place = claims.place_of(new)
+        elsewhere = in_replay or claims.is_elsewhere(place[1], new.batch_id)
+        letter_id = claims.take(
+            self.store, new.identity, place, self._status, elsewhere=elsewhere, new_id=new.id
+        )
+        assert letter_id is not None
+        if letter_id == new.id:
+            self.store.swap(contents_key(letter_id), 0, contents.model_dump(mode="json"))
+            if write(self.store, entry_key(letter_id), 0, as_stored(new), True) or letter.id:
+                return new.holding(contents)
+        return self._add_failure(letter_id, letter, contents)
 
-    def _of_earlier_pass(self, new: DeadLetter, in_replay: bool) -> str | None:
-        """The letter that another pass left of the same call, taken for this pass; None if there is none."""
-        starts = claims.latest_starts(new)
-        elsewhere = in_replay or is_elsewhere(starts, new.batch_id)
-        if not new.identity or not (elsewhere or run_again(starts)):
-            return None
-        for _ in range(MOST_SWAPS):
-            begun = claims.count(self.store, new.identity)
-            for letter_id in self._of_call(new.identity, starts, STATUSES, elsewhere):
-                return letter_id
-            if claims.begin(self.store, new, begun, self.now()):
-                return None
-        raise StoreUnavailable(f"too many concurrent failures of the call of {new.name!r}: try again")
+    def _status(self, letter_id: str) -> Status:
+        """The status of a letter. One that another process has begun and not yet written waits."""
+        document = self.store.load(entry_key(letter_id))
+        return "waiting" if document is None else self._read(document).status
 
     def _add_failure(self, letter_id: str, letter: DeadLetter, contents: Contents) -> DeadLetter:
         """The letter with this id after its call failed in another pass."""
@@ -105,33 +89,14 @@ class DeadLetterQueue:
         change(self.store, contents_key(letter_id), lambda _: contents.model_dump(mode="json"))
         return after.holding(contents)
 
-    def _of_call(
-        self, identity: str, starts: Starts, statuses: Collection[str], in_replay: bool = False
-    ) -> Iterator[str]:
-        """The letters of one call, each taken for this pass. Waiting letters come first: of several equal
-        calls, those have not succeeded yet."""
-        for waiting in (True, False):
-            for letter_id, take in claims.of_call(self.store, identity, starts, in_replay=in_replay):
-                document = self.store.load(entry_key(letter_id))
-                status = "waiting" if document is None else self._read(document).status
-                fits = status in statuses and (status == "waiting") is waiting
-                if fits and take():
-                    yield letter_id
-
-    def call_succeeded(self, identity: str, one: Pass, batch_id: str | None = None) -> DeadLetter | None:
-        """Record that a call succeeded in a later pass. Returns its letter if that is settled, else None."""
-        elsewhere = is_elsewhere(one.starts, batch_id)
-        for letter_id in self._of_call(identity, one.starts, ("waiting", "replaying", "in_doubt"), elsewhere):
-            if (changed := self.made_by_run(letter_id, one)) is not None:
-                return changed if changed.status == "settled" else None
-        return None
-
-    def made_by_run(self, letter_id: str, one: Pass) -> DeadLetter | None:
-        """Record that a letter's call succeeded in a later pass.
-
-        Returns None if the letter was replayed or settled before, or is gone.
-        """
-        dated = one.model_copy(update={"at": self.now()})
+    def call_succeeded(self, identity: str, success: Pass, batch_id: str | None = None) -> DeadLetter | None:
+        """Record that a call succeeded in a later pass. Returns its letter; None if none is open."""
+        elsewhere = claims.is_elsewhere(success.starts, batch_id)
+        place = success.task_run_id, success.starts
+        letter_id = claims.take(self.store, identity, place, self._status, among=OPEN, elsewhere=elsewhere)
+        if letter_id is None:
+            return None
+        dated = success.model_copy(update={"at": self.now()})
         return self._change(letter_id, lambda letter: claims.add_success(letter, dated))
 
     # -- reading letters
@@ -165,7 +130,7 @@ class DeadLetterQueue:
         wanted = check_statuses(status)
         if after is not None and not is_id(after):
             raise ConfigurationError(f"after={after!r} must be the id of a dead letter")
-        only_open = wanted is not None and wanted <= OPEN
+        only_open = wanted is not None and wanted.issubset(OPEN)
         for letter in self.letters(self.moment(since), after=after, only_open=only_open):
             if (wanted is None or letter.status in wanted) and (task is None or is_of(letter, task)):
                 yield letter
@@ -179,10 +144,9 @@ class DeadLetterQueue:
 
     def _nearest(self, letter_id: str) -> str:
         ids = [letter.id for letter in islice(self.letters(), NAMED)]
-        begun = [uuid for uuid in ids if len(letter_id) >= SHORTEST_START and uuid.startswith(letter_id)]
-        # Ids of one day are similar: only a typing error gives a match as close as this.
-        for near in (*begun, *difflib.get_close_matches(letter_id, ids, n=1, cutoff=0.9)):
-            return f"; did you mean {near!r}?"
+        near = difflib.get_close_matches(letter_id, ids, n=1, cutoff=0.9)
+        if near:
+            return f"; did you mean {near[0]!r}?"
         return ": see `dead-letters list`" if ids else ": there are no dead letters"
 
     def _read(self, document: Document, now: datetime | None = None) -> DeadLetter:
@@ -219,10 +183,6 @@ class DeadLetterQueue:
         taken = self._change(letter_id, take)
         return (taken, None) if taken is not None else (self.get(letter_id), why)
 
-    def renew(self, letter_id: str, token: str, lease: float) -> DeadLetter | None:
-        """Extend a claim by `lease` seconds; None when it is no longer this owner's."""
-        return self._change_own(letter_id, token, lambda one: claims.renew(one, self.now(), lease))
-
     def settle(self, letter_id: str, token: str, outcome: Outcome, message: str = "") -> DeadLetter | None:
         """Record the end of a replay; None when the claim is no longer this owner's."""
         return self._change_own(
@@ -237,25 +197,6 @@ class DeadLetterQueue:
         self, letter_id: str, token: str, step: Callable[[DeadLetter], DeadLetter]
     ) -> DeadLetter | None:
         return self._change(letter_id, lambda one: step(one) if claims.holds(one, token) else None)
-
-    def failed_again(self, letter_id: str, run_id: str, message: str) -> DeadLetter | None:
-        """Record that a flow run that replayed a letter failed: the letter waits again."""
-
-        def reopen(letter: DeadLetter) -> DeadLetter | None:
-            if letter.status != "replayed" and letter.claim is None:
-                return None
-            return claims.end_replay(letter, "failed", self.now(), f"flow run {run_id}: {message}", run_id)
-
-        return self._change(letter_id, reopen)
-
-    def resolve(self, letter_id: str, outcome: Outcome, message: str) -> DeadLetter | None:
-        """Record the known outcome of a replay that was cut off; None if the letter is not in doubt."""
-
-        def end(letter: DeadLetter) -> DeadLetter | None:
-            is_in_doubt = letter.status == "in_doubt"
-            return claims.end_replay(letter, outcome, self.now(), message) if is_in_doubt else None
-
-        return self._change(letter_id, end)
 
     def _change(
         self,
@@ -276,28 +217,17 @@ class DeadLetterQueue:
     # -- removing letters
 
     def purge(
-        self,
-        older_than: datetime | timedelta,
-        *,
-        include_waiting: bool = False,
-        archive: str | os.PathLike[str] | None = None,
-        dry_run: bool = False,
+        self, older_than: datetime | timedelta, *, include_waiting: bool = False, dry_run: bool = False
     ) -> Iterator[DeadLetter]:
-        """Remove letters that were replayed or settled before a time, page by page: any number of them takes
-        little memory. A letter was removed when the iterator returns it; see `dead_letters.purge`."""
+        """Remove letters that were replayed or settled before a time: any number of them takes little memory.
+        A letter was removed when the iterator returns it; see `dead_letters.purge`."""
         before = self.moment(older_than)
         assert before is not None
         # A letter is at least as old as its end: newer ones need not be read.
-        start = first_id_at(before.timestamp() + ROUNDING)
-        old = (
-            letter for letter in self.letters(after=start) if claims.may_go(letter, before, include_waiting)
-        )
-        while page := [*islice(old, PAGE)]:
-            if archive is not None and not dry_run:
-                archive_to(Path(archive), page)
-            for letter in page:
-                if dry_run or self._remove(letter, before, include_waiting):
-                    yield letter
+        for letter in self.letters(after=first_id_at(before.timestamp() + ROUNDING)):
+            is_old = claims.may_go(letter, before, include_waiting)
+            if is_old and (dry_run or self._remove(letter, before, include_waiting)):
+                yield letter
 
     def _remove(self, letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
         document = self.store.load(entry_key(letter.id))

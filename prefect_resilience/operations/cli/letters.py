@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -171,33 +170,22 @@ def purge(
     *,
     older_than: str,
     include_waiting: Flag = False,
-    archive: Path | None = None,
     how: Planning = PLANNING,
 ) -> int:
     """Purge letters that were replayed or settled that long ago.
 
-    Example: prefect-resilience dead-letters purge --older-than 30d --archive letters.jsonl
+    Example: prefect-resilience dead-letters purge --older-than 30d
 
     Args:
         older_than: A span as in 30d, or a time as in 2026-11-20T18:00.
         include_waiting: Also letters that were never replayed.
-        archive: A file to which each letter is appended as a line of JSON before it is purged.
     """
     before = options.since("--older-than", older_than)
     with how.at_store() as url:
         purge = partial(queue_of(url).purge, before, include_waiting=include_waiting)
-        try:
-            letters, sentence = how.sweep(
-                "purge",
-                "dead letter",
-                "dead letters",
-                rows.COLUMNS,
-                lambda dry_run: purge(dry_run=dry_run, archive=archive),
-            )
-        except OSError as error:
-            raise ConfigurationError(
-                f"--archive {archive} cannot be written, so letters that it does not have were kept: {error}"
-            ) from None
+        letters, sentence = how.sweep(
+            "purge", "dead letter", "dead letters", rows.COLUMNS, lambda dry_run: purge(dry_run=dry_run)
+        )
     return how.answer(letters, sentence)
 
 

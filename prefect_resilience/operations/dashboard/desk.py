@@ -20,7 +20,7 @@ from prefect_resilience.durable.batches.edge.recovery import recover
 from prefect_resilience.durable.batches.edge.settling import Answer, settle
 from prefect_resilience.durable.batches.edge.status import batch_status
 from prefect_resilience.durable.letters.edge import operations as dead_letters
-from prefect_resilience.durable.letters.edge.known import count_ended, queue_of
+from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.model import LetterOutcome
 from prefect_resilience.errors.exceptions import ConfigurationError, ResilienceError
 from prefect_resilience.errors.secrets.redact import redact
@@ -33,8 +33,6 @@ from prefect_resilience.operations.cli.options import store_url
 Parts = dict[str, dict[str, Any]]
 """The rows of the page by part and id."""
 
-ENDED_COUNTED = 1_000
-"""Of so many letters, the newest, those that ended are counted."""
 BATCHES_SHOWN = 50
 
 
@@ -73,7 +71,6 @@ class Desk:
     def read_letters(self) -> Parts:
         queue = queue_of(self.store)
         letters, summary = letter_rows.page_rows(queue.letters(only_open=True))
-        summary["done"], summary["more_done"] = count_ended(queue, ENDED_COUNTED)
         return {"letters": letters, "summary": {"letters": summary}}
 
     def read_batches(self) -> Parts:

@@ -126,9 +126,8 @@ class CircuitFigures(_Figures):
 class LetterFigures(_Figures):
     """Dead letters that were created in the period, by present status, and replays that ended in it.
 
-    replays_succeeded: the call succeeded, a fallback answered it, or a run of the letter's deployment was
-    created, which is counted as a run. replays_not_made: no call was needed, because the effect was already
-    done or the result was cached.
+    replays_succeeded: the call succeeded, or a fallback answered it. replays_not_made: no call was needed,
+    because the effect was already done or the result was cached.
     """
 
     created: int = 0

@@ -92,12 +92,11 @@ class Ending:
     summary: bool = True
     hint: bool = True
     policy: RecoveryPolicy | None = None
-    dead_letter: bool = False
 
     @property
     def leaves(self) -> bool:
         """Whether it leaves anything after a run that ended badly."""
-        return self.summary or self.hint or self.dead_letter
+        return self.summary or self.hint
 
 
 def run_summary(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> Any:
@@ -165,8 +164,6 @@ class EndOfRun:
     def leave(self) -> None:
         run = self.flow_run
         send_totals(ended=run.id)
-        if self.ending.dead_letter:
-            self._letter()
         if not self.ending.summary and not (self.ending.hint and self.badly):
             return
         noted = notes.last_notes(str(run.id))
@@ -176,18 +173,6 @@ class EndOfRun:
         advice = self._write_hint() if self.badly and self.ending.hint else None
         if self.ending.summary:
             self.tell(advice)
-
-    def _letter(self) -> None:
-        """Keep the run as a dead letter. If the run has completed, its earlier letter is settled instead."""
-        # Imported late: it is a large part of the package and imports this module.
-        from prefect_resilience.tasks.edge.run_hooks import capture_for_flow, dead_letter, settle_for_flow
-
-        failed, crashed = self.state.is_failed(), self.state.is_crashed()
-        written = self.flow.on_failure_hooks if failed else self.flow.on_crashed_hooks
-        if self.state.is_completed():
-            settle_for_flow(self.flow, self.flow_run)
-        elif (failed or crashed) and dead_letter not in written:
-            capture_for_flow(self.flow, self.flow_run, self.state)
 
     def _write_hint(self) -> Advice | None:
         """Log how to continue, label the run with its error, and inform the automation that recovers it.

@@ -206,8 +206,7 @@ class ResilientFlow(Flow[P, R]):
         plain: Flow[P, R] = self  # the field is Prefect's own, with Prefect's type
         plain.fn = around(guard, bound_to=self.fn)
         at_the_end, ending = AtTheEnd(guard.ending), guard.ending
-        settles = ending.summary or ending.dead_letter
-        wanted = (settles, ending.leaves, ending.summary or ending.hint, ending.leaves)
+        wanted = (ending.summary, ending.leaves, ending.summary or ending.hint, ending.leaves)
         for name, wants in zip(HOOKS, wanted, strict=True):
             if wants:
                 getattr(self, name).append(at_the_end)
@@ -357,7 +356,6 @@ else:
         recovery: "hint" writes to the summary and the log how to continue after a run that ended badly.
             "auto" or a `RecoveryPolicy` also lets the automation of `prefect-resilience install` do it, as
             often as the policy allows. None writes nothing.
-        dead_letter: True keeps a run that failed or crashed as a dead letter, with its parameters.
         batch: the batch of everything in the run: a template with the flow's parameters, such as
             "invoices-{month}". Default: the root flow run, in all its passes.
 

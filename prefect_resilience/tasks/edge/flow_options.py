@@ -51,7 +51,6 @@ class ResilienceFlowOptions(TypedDict, total=False):
 
     batch: str | None
     recovery: RecoveryOption
-    dead_letter: bool
     summary: bool
 
 
@@ -59,7 +58,7 @@ class ResilientFlowOptions(ResilienceFlowOptions, FlowOptions, total=False):
     """Every option of a resilient flow."""
 
 
-DEFAULTS: ResilienceFlowOptions = {"batch": None, "recovery": "hint", "dead_letter": False, "summary": True}
+DEFAULTS: ResilienceFlowOptions = {"batch": None, "recovery": "hint", "summary": True}
 OPTIONS = tuple(DEFAULTS)
 
 
@@ -91,8 +90,6 @@ def with_changes(guard: FlowGuard, ours: Mapping[str, Any]) -> FlowGuard:
     if "recovery" in ours:
         hint, policy = _recovery(ours["recovery"])
         ending = replace(ending, hint=hint, policy=policy)
-    if "dead_letter" in ours:
-        ending = replace(ending, dead_letter=yes_or_no("dead_letter", ours["dead_letter"]))
     changes: dict[str, Any] = {"ending": ending}
     if "batch" in ours:
         changes["batch"] = ours["batch"]

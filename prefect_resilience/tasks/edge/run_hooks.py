@@ -9,33 +9,35 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 from prefect import Flow, Task
 from prefect.client.schemas.objects import FlowRun, State, TaskRun
 from prefect.context import FlowRunContext, TaskRunContext
-from prefect.logging.loggers import flow_run_logger, task_run_logger
+from prefect.logging.loggers import task_run_logger
 from prefect.utilities.engine import resolve_inputs_sync
 
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.base.plain import is_fixed, snapshot
-from prefect_resilience.durable.batches.batch import explicit_batch
-from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of, named_in
-from prefect_resilience.durable.letters.claims import Starts, latest_starts, run_again
+from prefect_resilience.durable.batches.edge.tags import batch_named_around, batch_of
+from prefect_resilience.durable.letters.claims import run_again
 from prefect_resilience.durable.letters.codec import encode_parameters
 from prefect_resilience.durable.letters.edge.known import (
-    block_starts,
     keep_on_host,
     queue_of,
     settle_call,
-    starts_here,
-    starts_of,
+    starts_around,
 )
-from prefect_resilience.durable.letters.edge.replay import LETTER_TAG, in_replay, is_replay_itself
+from prefect_resilience.durable.letters.edge.replay import in_replay, is_replay_itself
 from prefect_resilience.durable.letters.kinds import source_of
-from prefect_resilience.durable.letters.model import Contents, DeadLetter, identity_of, letter_of, loss
+from prefect_resilience.durable.letters.model import (
+    Contents,
+    DeadLetter,
+    identity_of,
+    letter_of,
+    loss,
+)
 from prefect_resilience.errors.context import ErrorContext, error_context
 from prefect_resilience.errors.exceptions import ConfigurationError, StoreUnavailable
 from prefect_resilience.errors.secrets.redact import learn_secrets
@@ -47,26 +49,17 @@ MOST_GIVEN = 1_000
 Log = logging.LoggerAdapter[Any]
 
 
-def dead_letter(
-    task: Any = None, task_run: Any = None, state: Any = None, *, flow: Any = None, flow_run: Any = None
-) -> None:
+def dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> None:
     """Keep a call that failed for good as a dead letter, to be replayed once its cause is fixed.
 
-    For `@task(on_failure=[dead_letter])`, and `@flow(on_failure=[dead_letter], on_crashed=[dead_letter])`.
-    A task's letter is settled when its flow run runs again and the call succeeds. A flow's letter is settled
-    by `on_completion=[dead_letter]`. Never raises: a letter that cannot be kept is logged.
+    For `@task(on_failure=[dead_letter])`. The letter is settled when the flow run runs again and the call
+    succeeds. A letter that cannot be kept is logged. Raises ConfigurationError as the hook of a flow.
     """
-    # Prefect passes a flow by position while it runs here, and by name when its process has died.
-    subject, run = task if flow is None else flow, task_run if flow_run is None else flow_run
-    if not is_enabled():
-        return
-    completed = state is not None and state.is_completed()
-    if isinstance(subject, Flow):
-        flow = cast("Flow[..., Any]", subject)
-        settle_for_flow(flow, run) if completed else capture_for_flow(flow, run, cast("State[Any]", state))
-    elif not completed:
-        capture_for_task(subject, run, state)
-        _given.pop(run.id, None)
+    if isinstance(task, Flow):
+        raise ConfigurationError("dead_letter is a hook of tasks: put it on the tasks of the flow")
+    if is_enabled() and not state.is_completed():
+        capture_for_task(task, task_run, state)
+        _given.pop(task_run.id, None)
 
 
 def keep_dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> None:
@@ -95,11 +88,10 @@ def capture_for_task(
         arguments = _parameters_of(task_run) if parameters is None else dict(parameters)
         error = context or _error_of(state, arguments)
         flow_run = _flow_run()
-        letter, contents = letter_of(
+        return letter_of(
             arguments,
             error and _with_run(error, task, task_run),
             now=datetime.now(UTC),
-            kind="task",
             name=task.name,
             key=task.task_key,
             source=source_of(task),
@@ -107,10 +99,9 @@ def capture_for_task(
             flow_run_id=str(task_run.flow_run_id) if task_run.flow_run_id else None,
             task_run_id=str(task_run.id),
             run_count=flow_run.run_count if flow_run is not None else 1,
-            starts=starts_of(flow_run) if flow_run is not None else block_starts(),
+            starts=starts_around(flow_run),
             attempts=_attempts_of(error, task_run),
         )
-        return _as_begun(letter, task_run), contents
 
     return _capture(make_letter, task_run_logger(task_run=task_run, task=task))
 
@@ -119,37 +110,6 @@ def _attempts_of(error: ErrorContext | None, task_run: TaskRun) -> int:
     """The attempts that were made, by the error's history or by Prefect's count of starts."""
     starts = max(task_run.run_count, 1)
     return starts if error is None else max(error.attempt, starts) - error.rejected_calls
-
-
-def capture_for_flow(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> DeadLetter | None:
-    """Keep a failed or crashed flow run as a dead letter, like `capture_for_task`."""
-
-    def make_letter() -> tuple[DeadLetter, Contents] | None:
-        replayed = next((t.removeprefix(LETTER_TAG) for t in flow_run.tags if t.startswith(LETTER_TAG)), None)
-        parameters = _parameters_of_flow(flow_run)
-        error = _error_of(state, parameters)
-        if replayed is not None:
-            queue_of().failed_again(replayed, str(flow_run.id), error.summary() if error else str(state.name))
-            return None
-        if is_replay_itself(flow.name):
-            return None
-        return letter_of(
-            parameters,
-            error and error.model_copy(update={"node_id": flow.name, "flow_run_id": str(flow_run.id)}),
-            now=datetime.now(UTC),
-            kind="flow",
-            name=flow.name,
-            key=flow.name,
-            source=source_of(flow),
-            deployment_id=str(flow_run.deployment_id) if flow_run.deployment_id else None,
-            batch_id=_batch_of_flow(flow_run),
-            flow_run_id=str(flow_run.id),
-            run_count=max(flow_run.run_count, 1),
-            starts=starts_of(flow_run),
-            attempts=max(flow_run.run_count, 1),
-        )
-
-    return _capture(make_letter, flow_run_logger(flow_run=flow_run, flow=flow))
 
 
 def _capture(make: Callable[[], tuple[DeadLetter, Contents] | None], log: Log) -> DeadLetter | None:
@@ -197,63 +157,40 @@ def _keep(letter: DeadLetter, contents: Contents, log: Log) -> DeadLetter | None
 def settle_for_task(task_run: TaskRun) -> None:
     """Settle the letter that an earlier pass of the flow run left for a call that has just succeeded.
 
-    It costs nothing in a first pass, except in a batch with a name. Never raises.
+    In a first pass no store is read, except in a batch with a name. Never raises.
     """
-    starts = starts_here() or block_starts()
     context = TaskRunContext.get()
-    named = batch_named_around() is not None
-    # Dask and Ray run a task run again if its worker died.
-    twice = getattr(FlowRunContext.get(), "detached", False)
-    if not (twice or (named and starts) or run_again(starts)) or context is None:
+    if context is None or context.task_run.id != task_run.id or not _leaves_letters(context.task):
         return
-    if context.task_run.id != task_run.id:
+    if not is_enabled() or in_replay():
         return
-    task = context.task
-    if is_enabled() and _leaves_letters(task):
-        log = task_run_logger(task_run=task_run, task=task)
-        arguments = partial(_parameters_of, task_run)
-        _settle(log, starts, task, task.task_key, _batch_of(task_run), arguments, str(task_run.id), twice)
-
-
-def settle_for_flow(flow: Flow[..., Any], flow_run: FlowRun) -> None:
-    """Settle the letter of a flow run that has completed."""
-    if flow_run.run_count <= 1 and flow_run.parent_task_run_id is None:
-        return
-    starts = starts_here() or ((str(flow_run.id), flow_run.run_count),)
-    if run_again(starts):
-        log = flow_run_logger(flow_run=flow_run, flow=flow)
-        arguments = partial(_parameters_of_flow, flow_run)
-        _settle(log, starts, flow, flow.name, _batch_of_flow(flow_run), arguments, None)
-
-
-def _settle(
-    log: Log,
-    starts: tuple[tuple[str, int], ...],
-    called: Task[..., Any] | Flow[..., Any],
-    key: str,
-    batch_id: str | None,
-    given: Callable[[], dict[str, Any]],
-    task_run_id: str | None,
-    twice: bool = False,
-) -> None:
-    if in_replay():
-        return
-
-    def identity() -> str:
-        parameters = given()
-        # The digest in a letter is made after its secrets are known, so this one must be too.
-        learn_secrets(parameters)
-        kind = "flow" if isinstance(called, Flow) else "task"
-        encoded = encode_parameters(parameters).parameters
-        return _identity_as(identity_of(batch_id, kind, called.name, source_of(called), key, encoded), starts)
-
+    log = task_run_logger(task_run=task_run, task=context.task)
     try:
-        letter = settle_call(starts, batch_id, identity, task_run_id, twice)
+        letter = _settle(context.task, task_run)
     except Exception as failure:  # noqa: BLE001 - the call has succeeded, and its run must not fail
         log.warning("Whether this call has a dead letter is unknown: %r", failure)
         return
     if letter is not None:
         log.info("Settled dead letter %s: its call succeeded in this pass of the flow run", letter.id)
+
+
+def _settle(task: Task[..., Any], task_run: TaskRun) -> DeadLetter | None:
+    starts = starts_around(_flow_run())
+    named = bool(starts) and batch_named_around() is not None
+    # Dask and Ray run a task run again if its worker died.
+    twice = getattr(FlowRunContext.get(), "detached", False)
+    if not (twice or named or run_again(starts)):
+        return None
+    batch_id = _batch_of(task_run)
+
+    def identity() -> str:
+        parameters = _parameters_of(task_run)
+        # The digest in a letter is made after its secrets are known, so this one must be too.
+        learn_secrets(parameters)
+        encoded = encode_parameters(parameters).parameters
+        return identity_of(batch_id, task.name, source_of(task), task.task_key, encoded)
+
+    return settle_call(starts, batch_id, identity, str(task_run.id), twice)
 
 
 def _payload_of(letter: DeadLetter) -> dict[str, Any]:
@@ -292,22 +229,6 @@ def _parameters_of(task_run: TaskRun) -> dict[str, Any]:
     return resolve_inputs_sync(context.parameters, return_data=True)
 
 
-def _parameters_of_flow(flow_run: FlowRun) -> dict[str, Any]:
-    """The arguments of the flow. For a deployment those of the API, because a replay passes them to it."""
-    context = FlowRunContext.get()
-    own = context is not None and context.flow_run is not None and context.flow_run.id == flow_run.id
-    if flow_run.deployment_id is None and own and context is not None and context.parameters is not None:
-        begun, now = flow_run.parameters, cast("Any", context.flow).serialize_parameters(context.parameters)
-        changed = {name for name, value in now.items() if _is_changed(value, begun.get(name, value))}
-        return {name: begun[name] if name in changed else it for name, it in context.parameters.items()}
-    return dict(flow_run.parameters)
-
-
-def _is_changed(now: Any, begun: Any) -> bool:
-    """Whether the flow has changed an argument: then the JSON with which its run began counts."""
-    return isinstance(begun, dict | list) and now != begun
-
-
 def _flow_run() -> FlowRun | None:
     context = FlowRunContext.get()
     return context.flow_run if context is not None else None
@@ -320,44 +241,12 @@ def _batch_of(task_run: TaskRun) -> str | None:
         return str(task_run.flow_run_id) if task_run.flow_run_id else None
 
 
-def _batch_of_flow(flow_run: FlowRun) -> str:
-    """The batch of a flow run: the one named around it or by its tags, else that of its root."""
-    named = explicit_batch() or named_in(flow_run.tags)
-    if named is not None:
-        return named
-    stand_in = TaskRun.model_construct(id=flow_run.id, flow_run_id=flow_run.id, task_inputs={})
-    return _batch_of(stand_in) or str(flow_run.id)
-
-
 def _leaves_letters(task: Task[..., Any]) -> bool:
     return any(hook in task.on_failure_hooks for hook in (dead_letter, keep_dead_letter))
 
 
 _given: OrderedDict[UUID, dict[str, Any]] = OrderedDict()
 """The arguments of current task runs that may leave a letter, as they were before the functions began."""
-
-
-_changed: OrderedDict[str, tuple[str, Starts]] = OrderedDict()
-"""Calls that changed their arguments: by their identity afterwards, the one before, and their pass."""
-
-
-def _identity_as(identity: str, starts: Starts) -> str:
-    """The identity of a call. A later pass in this process gets the arguments that an earlier one changed."""
-    before, starts_before = _changed.get(identity, (identity, starts))
-    return before if starts_before != starts else identity
-
-
-def _as_begun(letter: DeadLetter, task_run: TaskRun) -> DeadLetter:
-    """The letter with the identity of its call, which is noted if the call has changed its arguments."""
-    starts, context = latest_starts(letter), TaskRunContext.get()
-    letter = letter.model_copy(update={"identity": _identity_as(letter.identity, starts)})
-    if context is not None and context.task_run.id == task_run.id and task_run.id in _given:
-        now = encode_parameters(resolve_inputs_sync(context.parameters, return_data=True)).parameters
-        call = (letter.batch_id, letter.kind, letter.name, letter.source, letter.key)
-        _changed[identity_of(*call, now)] = letter.identity, starts
-        while len(_changed) > MOST_GIVEN:
-            _changed.popitem(last=False)
-    return letter
 
 
 def _watch_task_run(task_run: TaskRun, state: State[Any]) -> None:

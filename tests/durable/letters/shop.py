@@ -13,7 +13,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 import attrs
 import httpx
-from prefect import flow, task
+from prefect import task
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, RootModel, SecretStr, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -198,11 +198,6 @@ class Mailer:
     @task(on_failure=[dead_letter])
     def mail(self, message: str) -> str:
         return send.fn(f"{self.name}: {message}")
-
-
-@flow(on_failure=[dead_letter], on_crashed=[dead_letter])
-def ship(order: int, when: datetime | None = None) -> str:
-    return send.fn(f"ship {order} {when}")
 
 
 @resilient_task(effect=Effect(one_request=True), retry=None, on_failure=[dead_letter])

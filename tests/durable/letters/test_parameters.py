@@ -7,8 +7,6 @@ import json
 import math
 import pathlib
 import pickle
-import subprocess
-import sys
 from collections import OrderedDict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -444,7 +442,6 @@ SHOP = "tests.durable.letters.shop:"
         ({KIND: "dataclass", "class": "subprocess:Popen", "fields": {"args": "ls"}}, "is not read"),
         ({KIND: "model", "class": "no_such_module:X", "fields": {}, "set": []}, "cannot be imported"),
         ({KIND: "model", "class": SHOP + "Gone", "fields": {}, "set": []}, "the class Gone no longer exists"),
-        ({KIND: "model", "class": "a:f.<locals>.X", "fields": {}, "set": []}, "top of its module"),
         ({KIND: "url", "value": ["SecretStr", "x"]}, "unknown kind of value 'SecretStr'"),
         ({KIND: "datetime", "value": ["x", 0, None]}, "Invalid isoformat"),
         ({KIND: "model", "class": SHOP + "Item", "fields": {"sku": "a"}, "set": []}, "a new field 'price'"),
@@ -454,12 +451,12 @@ SHOP = "tests.durable.letters.shop:"
         ),
         ({KIND: "model", "class": SHOP + "Point", "fields": {}, "set": []}, "is no model, so it is not read"),
         ({KIND: "deque", "value": [1]}, "unknown kind of value 'deque'"),
-        ({KIND: "dataclass", "class": SHOP + "Point", "fields": {}}, "a new field 'x'"),
+        ({KIND: "dataclass", "class": SHOP + "Point", "fields": {}}, "missing 2 required .* 'x' and 'y'"),
         (
             {KIND: "dataclass", "class": SHOP + "Slotted", "fields": {"name": "", "z": 1}},
-            "no longer has the field 'z'",
+            "unexpected keyword argument 'z'",
         ),
-        ({KIND: "namedtuple", "class": SHOP + "Card", "fields": {"a": 1}}, "no longer has the field 'a'"),
+        ({KIND: "namedtuple", "class": SHOP + "Card", "fields": {"a": 1}}, "unexpected keyword argument 'a'"),
     ],
 )
 def test_what_cannot_be_read_says_why(encoded: Any, says: str) -> None:
@@ -484,25 +481,11 @@ def test_reading_runs_no_validator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Reader().parameters(encoded.parameters)["order"] == ORDER
 
 
-@pytest.mark.slow
-def test_a_local_class_is_found_in_its_own_process_only() -> None:
+def test_an_object_of_a_class_that_no_import_finds_is_left_out() -> None:
     class Local(BaseModel):
         n: int
 
-    comes_back(Local(n=1))
-    encoded = json.dumps(encode_parameters({"value": Local(n=1)}).parameters)
-    code = f"""
-import json
-from prefect_resilience.durable.letters.codec import Reader
-try:
-    Reader().parameters(json.loads({encoded!r}))
-except Exception as error:
-    print(error)
-"""
-    told = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert "define it at the top of its module" in told.stdout
+    assert [one.why for one in encode_parameters({"value": Local(n=1)}).left_out] == ["unknown kind"]
 
 
 def test_left_outs_can_travel() -> None:

@@ -27,7 +27,7 @@ FIRST: Starts = (("root", 1), ("sub", 1))
 
 
 def made(starts: Starts = FIRST, **fields: Any) -> DeadLetter:
-    given: dict[str, Any] = {"kind": "task", "name": "send", "key": "send-1", **fields}
+    given: dict[str, Any] = {"name": "send", "key": "send-1", **fields}
     return letter_of({"n": 1}, None, now=NOW, starts=starts, **given)[0]
 
 
@@ -47,15 +47,17 @@ def test_how_two_places_relate(other: Starts, is_another: bool) -> None:
 
 
 def test_a_letter_is_of_one_call_in_each_pass() -> None:
-    second: Starts = (("root", 2), ("new sub", 1))
-    assert claims.may_be_same([FIRST], second)
-    assert not claims.may_be_same([FIRST], FIRST)
-    assert not claims.may_be_same([FIRST, second], (("root", 2), ("its sibling", 1)))
-    assert not claims.may_be_same([FIRST], (("stranger", 2),))
-    assert claims.may_be_same([FIRST], (("replay", 1),), in_replay=True)
-    assert not claims.may_be_same([FIRST, (("replay", 1),)], (("replay", 1),), in_replay=True)
-    assert not claims.may_be_same([()], ())
-    assert claims.run_again(second)
+    first, second = ("t1", FIRST), ("t2", (("root", 2), ("new sub", 1)))
+    replay = ("t3", (("replay", 1),))
+    assert claims.may_be_same([first], second)
+    assert not claims.may_be_same([first], ("another", FIRST))
+    assert claims.may_be_same([first], first)
+    assert not claims.may_be_same([first, second], ("t3", (("root", 2), ("its sibling", 1))))
+    assert not claims.may_be_same([first], ("t3", (("stranger", 2),)))
+    assert claims.may_be_same([first], replay, elsewhere=True)
+    assert not claims.may_be_same([first, replay], ("t4", (("replay", 1),)), elsewhere=True)
+    assert not claims.may_be_same([(None, ())], (None, ()))
+    assert claims.run_again(second[1])
     assert not claims.run_again(FIRST)
     assert not claims.run_again(())
 
@@ -106,7 +108,7 @@ places = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), max_size
 def test_no_place_is_in_another_pass_of_itself(one: Starts, other: Starts) -> None:
     assert not claims.is_another_pass(one, one)
     assert claims.is_another_pass(one, other) == claims.is_another_pass(other, one)
-    assert not claims.may_be_same([one], one)
+    assert not claims.may_be_same([(None, one)], (None, one))
 
 
 # -- what Prefect knows
@@ -135,7 +137,6 @@ def test_runs_that_were_started_again_and_may_have_made_the_call() -> None:
     ended = [run("root", "COMPLETED", 2), late, run("root", "CRASHED", 2), run("sub", "CANCELLED", 2)]
     others = [run("sub", "COMPLETED", 1), run("sub", "FAILED", 2), run("root", "CRASHED", 1)]
     assert claims.later_ends(letter, [*ended, *others]) == ended
-    assert claims.later_ends(made((), kind="flow"), [run("replay", "COMPLETED")])
     assert "'the root' was run again" in claims.unclear(ended[0])
 
 
@@ -143,7 +144,6 @@ def test_what_makes_two_calls_the_same() -> None:
     def identity(**changes: Any) -> str:
         usual: dict[str, Any] = {
             "batch_id": "b",
-            "kind": "task",
             "name": "send",
             "source": Source(module="shop", qualname="send", file="/a/shop.py"),
             "key": "send-1",
@@ -162,7 +162,6 @@ def test_what_makes_two_calls_the_same() -> None:
     assert identity(source=None, key="send") == identity(source=None)
     different = [
         identity(batch_id=None),
-        identity(kind="flow"),
         identity(name="other"),
         identity(source=Source(module="other", qualname="send")),
         identity(source=Source(module="__main__", qualname="send")),

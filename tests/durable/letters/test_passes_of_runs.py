@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -15,7 +14,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import AwaitingRetry
 from prefect.task_engine import run_task
 
-from prefect_resilience import batch, dead_letters, resilient_task
+from prefect_resilience import batch, dead_letters
 from prefect_resilience.durable.batches.edge import tags
 from prefect_resilience.durable.letters.edge import known
 from tests.durable.letters import shop
@@ -54,9 +53,7 @@ def test_retried_twice_one_letter_has_three_passes(broken: Receiver) -> None:
     assert story(letter) == ["failed"] * 3
     assert [one.starts[-1][1] for one in letter.passes] == [1, 2, 3]
     assert len({one.task_run_id for one in letter.passes}) == 3
-    assert [one.attempts for one in letter.passes] == [2, 2, 2]
     assert letter.passes[0].at < letter.passes[1].at < letter.passes[2].at
-    assert letter.passes[0].code == "503"
 
 
 async def test_async_flows_and_tasks(broken: Receiver) -> None:
@@ -249,37 +246,3 @@ def test_a_task_run_that_dask_runs_again_has_one_letter(broken: Receiver, ends: 
     report = dead_letters.replay(letter.id)
     assert report.outcomes[0].result == ("replayed" if ends == "failed" else "skipped")
     assert len(broken.got) == 1
-
-
-@pytest.mark.parametrize("is_fresh", [True, False])
-@pytest.mark.parametrize("way", ["retried", "a named batch"])
-def test_a_call_that_changes_its_arguments_has_one_letter(way: str, is_fresh: bool) -> None:
-    """A later pass of this process gets the arguments as the call left them, or makes them anew."""
-    is_broken = True
-
-    @resilient_task(retry=None, dead_letter=True)
-    def charge(order: dict[str, Any]) -> None:
-        order["tried"] = order.get("tried", 0) + 1
-        if is_broken:
-            raise ValueError("no")
-
-    orders = [{"id": number} for number in range(2)]
-
-    def work() -> None:
-        for order in orders:
-            charge(dict(order) if is_fresh else order, return_state=True)
-        if way == "retried" and is_broken:
-            raise ValueError("a later step")
-
-    def run() -> None:
-        with batch("of one day") if way == "a named batch" else nullcontext():
-            flow(retries=2, name="work")(work)(return_state=True)
-
-    for _ in range(1 if way == "retried" else 3):
-        run()
-    letters = dead_letters.list()
-    assert [story(one) for one in letters] == [["failed"] * 3] * 2
-    if way == "a named batch":
-        is_broken = False
-        run()
-        assert [one.status for one in dead_letters.list()] == ["settled"] * 2

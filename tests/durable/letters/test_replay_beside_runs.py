@@ -15,14 +15,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from prefect_resilience import dead_letters, resilient_flow
+from prefect_resilience import dead_letters
 from prefect_resilience.durable.batches.audit import Audit
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.edge.known import queue_of
 from prefect_resilience.durable.letters.edge.operations import replay_dead_letters
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
 from prefect_resilience.tasks.edge import run_hooks
-from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from tests.durable.letters import shop
 from tests.durable.letters.receiver import Receiver
 from tests.durable.letters.test_passes_of_runs import again, story
@@ -250,32 +249,6 @@ def test_an_effect_is_replayed_although_nobody_knows(receiver: Receiver, monkeyp
     assert dead_letters.replay(dry_run=True).outcomes[0].result == "would_replay"
     assert dead_letters.replay().replayed == 1
     assert receiver.got == ["pay 7"]  # the ledger knew
-
-
-def test_the_letter_of_a_flow_is_settled_by_its_run(receiver: Receiver) -> None:
-    @resilient_flow(dead_letter=True, summary=False, recovery=False)
-    def ours() -> str:
-        return shop.send.fn("a")
-
-    @flow(on_failure=[dead_letter], on_completion=[dead_letter])
-    def plain() -> str:
-        return shop.send.fn("a")
-
-    @flow(on_failure=[dead_letter])
-    def silent() -> str:
-        return shop.send.fn("a")
-
-    for subject in (ours, plain, silent):
-        letter = fail(receiver, subject)
-        assert letter.kind == "flow"
-        again(UUID(letter.flow_run_id), subject)
-        if subject is silent:
-            assert dead_letters.replay(dry_run=True).outcomes[0].reason == "settled"
-            assert dead_letters.get(letter.id).status == "waiting"
-            assert dead_letters.replay().outcomes[0].reason == "settled"
-        after = dead_letters.get(letter.id)
-        assert (after.status, story(after)) == ("settled", ["failed", "succeeded"])
-    assert receiver.got == ["a"] * 3
 
 
 def test_a_failed_call_after_its_replay_waits_again(receiver: Receiver) -> None:

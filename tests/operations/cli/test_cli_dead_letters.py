@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from prefect import flow, task
@@ -87,9 +85,8 @@ def test_list_narrows(letters: Any, cli: Any) -> None:
     assert count("--status", "waiting", "--status", "in_doubt") == 3
     assert count("--status", "replayed") == 0
     assert "The 1 newest of 3 dead letters" in cli("dead-letters", "list", "--limit", "1").out
-    unknown = f"unknown-{uuid4()}"  # the server knows tasks of other tests too
-    said = cli("dead-letters", "list", "--task", unknown).sentence
-    assert f"There is no dead letter of a task or flow '{unknown}'" in said
+    said = cli("dead-letters", "list", "--task", "sned").sentence
+    assert "There is no dead letter of a task 'sned'. Did you mean 'send'?" in said
     assert "--since 'soon' is not a time" in cli("dead-letters", "list", "--since", "soon").sentence
     assert "Must be >= 1" in cli("dead-letters", "list", "--limit", "0").sentence
     assert "memory of one process" in cli("dead-letters", "list", "--store", "memory://").sentence
@@ -183,7 +180,6 @@ def test_passes_and_settled_letters(environment: None, cli: Any) -> None:
     assert "1 dead letter: 1 settled" in cli("dead-letters", "list", "--status", "settled").out
     card = " ".join(cli("dead-letters", "show", letter.id).out.split())
     assert "outcome ✗ failed" in card
-    assert "attempts 1, category network, code NETWORK_ERROR" in card
     assert "outcome ✓ succeeded" in card
     assert "it needs no replay" in card
     shown = cli("dead-letters", "show", letter.id, "--json").json
@@ -193,18 +189,13 @@ def test_passes_and_settled_letters(environment: None, cli: Any) -> None:
     assert len(cli("dead-letters", "purge", "--older-than", "2100-01-01T00:00", "--yes", "--json").json) == 1
 
 
-def test_purge(letters: Any, cli: Any, tmp_path: Path) -> None:
+def test_purge(letters: Any, cli: Any) -> None:
     assert "0 dead letters were purged" in cli("dead-letters", "purge", "--older-than", "1s").out
     cli("dead-letters", "replay", letters[0].id)
-    archive = tmp_path / "letters.jsonl"
-    words = ("dead-letters", "purge", "--older-than", "2100-01-01T00:00", "--archive", str(archive))
+    words = ("dead-letters", "purge", "--older-than", "2100-01-01T00:00")
     assert "1 dead letter would be purged" in cli(*words, "--dry-run").out
     assert "add --yes" in cli(*words).sentence
-    nowhere = cli(*words[:-1], str(tmp_path / "no" / "x"), "--yes").sentence
-    assert "cannot be written, so letters that it does not have were kept" in nowhere
     assert "1 dead letter was purged" in cli(*words, "--yes").out
-    (line,) = archive.read_text().splitlines()
-    assert json.loads(line)["contents"]["parameters"]["message"] == "one"
     assert len(dead_letters.list()) == 2
     assert len(cli(*words, "--yes", "--include-waiting", "--json").json) == 2
     assert dead_letters.list() == []

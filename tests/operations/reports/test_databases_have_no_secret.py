@@ -169,12 +169,12 @@ async def async_tasks() -> None:
         await sent_async(kind, return_state=True)
 
 
-@resilient_flow(dead_letter=True)
+@resilient_flow
 def failing(kind: str) -> None:
     KINDS[kind]()
 
 
-@resilient_flow(dead_letter=True)
+@resilient_flow
 async def failing_async(kind: str) -> None:
     KINDS[kind]()
 

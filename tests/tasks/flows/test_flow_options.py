@@ -53,7 +53,6 @@ def test_it_is_a_flow_with_the_users_own_parameters():
         ({"recovery": {"attempts": -1}}, "RecoveryPolicy(attempts=-1)"),
         ({"batch": "b-{m}"}, "batch 'b-{m}' names 'm', which is not a parameter of 'month'"),
         ({"batch": ""}, "a batch needs a name"),
-        ({"dead_letter": 1}, "dead_letter=1 is not a boolean"),
         ({"summary": "no"}, "summary='no' is not a boolean"),
     ],
 )
@@ -107,19 +106,19 @@ def test_the_users_hooks_come_first():
 
 
 def test_with_options_keeps_what_is_not_written():
-    ours = resilient_flow(batch="b-{n}", recovery="auto", on_failure=[note], dead_letter=True)(month)
+    ours = resilient_flow(batch="b-{n}", recovery="auto", on_failure=[note])(month)
     other = ours.with_options(name="other", retries=2, summary=False)
     assert isinstance(other, ResilientFlow)
     assert (other.name, other.retries, other.guard.batch) == ("other", 2, "b-{n}")
     assert other.guard.ending.policy == RecoveryPolicy()
     assert hooks_of(other) == [
-        ["run_summary"],  # settles its dead letter, where an earlier pass left one
+        [],
         ["note", "run_summary"],
         ["run_summary"],
         ["run_summary"],
     ]
     assert hooks_of(ours)[0] == ["run_summary"]
-    back = other.with_options(recovery=None, dead_letter=False, batch=None, on_failure=[])
+    back = other.with_options(recovery=None, batch=None, on_failure=[])
     assert hooks_of(back) == [[], ["note"], [], []]
     assert back.guard.batch is None
     with pytest.raises(ConfigurationError, match="no option 'retires'"):
@@ -179,6 +178,6 @@ def test_a_resilient_flow_that_is_bound_to_a_pool_keeps_its_guard():
 
 def test_switched_off_it_is_a_plain_flow(monkeypatch):
     monkeypatch.setenv("RESILIENCE_ENABLED", "false")
-    ours = resilient_flow(dead_letter=True, recovery="auto")(month)
+    ours = resilient_flow(recovery="auto")(month)
     assert ours.fn is month
     assert hooks_of(ours) == [[], [], [], []]

@@ -52,7 +52,7 @@ def told() -> bool:
     return any(run.name.startswith("shaky") and run.state and run.state.is_final() for run in runs)
 
 
-@resilient_flow(name="invoices", recovery={"attempts": 2}, dead_letter=True)
+@resilient_flow(name="invoices", recovery={"attempts": 2})
 def invoices(month: str, die: bool = True) -> str:
     """Send the invoices of a month."""
     send(1)
@@ -111,7 +111,6 @@ def test_a_killed_run_has_its_summary_and_its_hint(tmp_path, store, left):
     assert "The automation does this" in text
     assert "1 retried (2 retries)" in text
     assert "NETWORK\\_ERROR network: no line (x2)" in text
-    assert "## Dead letters" in text
     status = batch_status(str(run.id))
     assert status.hint.strategy == "restart_from_last_external"
     assert [effect.state for effect in status.effects] == ["done"]

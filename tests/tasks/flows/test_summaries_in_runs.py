@@ -22,7 +22,6 @@ from prefect_resilience import (
     RecoveryPolicy,
     Retry,
     batch_status,
-    dead_letters,
     register_secret,
     resilient_flow,
     resilient_task,
@@ -32,7 +31,6 @@ from prefect_resilience.durable.batches.strategies import RecoveryHint
 from prefect_resilience.tasks.edge import ending
 from prefect_resilience.tasks.edge import summary_reading as reading
 from prefect_resilience.tasks.edge.ending import recovery_hint, run_summary
-from prefect_resilience.tasks.edge.run_hooks import dead_letter
 from prefect_resilience.tasks.summaries.markdown import commands
 from prefect_resilience.telemetry import notes
 from tests.prefect_runs import until
@@ -258,27 +256,24 @@ def unsteady_elsewhere():
         raise ConnectionError("no line")
 
 
+def lose(n: int):
+    raise ConnectionError("no line")
+
+
 @pytest.mark.requirement("004.01")
 def test_a_failed_run_says_how_to_go_on_and_what_is_kept(mode, left):
     def work(n: int):
         resilient_task(effect="external", task_run_name="sent")(send)(n)
+        resilient_task(retry=None, dead_letter=True, name="lost")(lose)(n, return_state=True)
         raise ConnectionError("no line")
 
-    made = resilient_flow(dead_letter=True, batch="b-{n}")(mode.function(work))
+    made = resilient_flow(batch="b-{n}")(mode.function(work))
     state = ran(mode, made, 3)
     text = left.summary(run_id_of(state))
     assert "**restart\\_from\\_last\\_external**: its run failed with NETWORK\\_ERROR (network)" in text
     assert "with batch('b-3'):" in text
-    assert section(text, "Dead letters")[0][1] == "work"
+    assert section(text, "Dead letters")[0][1] == "lost"
     assert batch_status("b-3").hint.strategy == "restart_from_last_external"
-
-
-def test_a_dead_letter_is_kept_once_beside_the_users_own_hook(left):
-    for hooks in ([dead_letter], []):
-        made = resilient_flow(dead_letter=True, on_failure=hooks, summary=False, recovery=None)(fails)
-        run_id = run_id_of(made(return_state=True))
-        assert [one.flow_run_id for one in dead_letters.list()].count(run_id) == 1
-        assert left.by(run_id) == {}
 
 
 def test_what_will_not_pass_is_left_to_a_person(left):
@@ -366,7 +361,7 @@ def test_no_secret_is_in_a_summary(mode, left):
         tell()
         plain()
 
-    state = ran(mode, resilient_flow(dead_letter=True)(mode.function(work)), planted[0])
+    state = ran(mode, resilient_flow(mode.function(work)), planted[0])
     text = left.summary(run_id_of(state))
     whole = text + picture(text) + str(left.by(run_id_of(state)))
     for secret in [*planted, "hunter2"]:

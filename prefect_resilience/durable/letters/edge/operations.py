@@ -13,14 +13,12 @@ from prefect.blocks.system import Secret
 from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 
-from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.batches.edge.flow_runs import OWN_TAG
 from prefect_resilience.durable.letters.edge.known import StoreReference, queue_of
 from prefect_resilience.durable.letters.edge.replay import Replaying, replay_letters
 from prefect_resilience.durable.letters.edge.selection import Letters, choose
 from prefect_resilience.durable.letters.model import DeadLetter, LetterOutcome, Progress, ReplayReport
 from prefect_resilience.errors.exceptions import ConfigurationError
-from prefect_resilience.errors.taxonomy import ErrorCategory
 
 LETTERS_SHOWN = 100
 """The most ids that are written to a flow run's parameters."""
@@ -104,7 +102,6 @@ def replay_dead_letters(
     dry_run: bool = False,
     force: bool = False,
     secrets: dict[str, str] | None = None,
-    categories: list[str] | None = None,
 ) -> dict[str, Any]:
     """Repeat the calls of dead letters, the oldest first. After an interruption, a new run continues.
 
@@ -120,16 +117,13 @@ def replay_dead_letters(
             happen twice, unless they have an `effect=`.
         secrets: The Secret blocks with the values left out of letters, by the values' paths:
             {"api_key": "my-block"}.
-        categories: Only letters with an error of one of these categories, as in ["unavailable", "timeout"].
     """
     log = get_run_logger()
     if (handed := _handed.get()) is not None:
         how, chosen = handed
     else:
-        _check_categories(categories or ())
         queue = queue_of()
-        chosen = choose(queue, letters, None, task, since)
-        chosen = [letter for letter in chosen if categories is None or letter.category in categories][:limit]
+        chosen = choose(queue, letters, None, task, since, limit)
         values = {path: _secret(name) for path, name in (secrets or {}).items()}
         despite_run = force and letters is not None and len(letters) == 1
         how = Replaying(queue, rate, force, values, despite_run=despite_run)
@@ -149,7 +143,6 @@ def replay_dead_letters(
 def purge_dead_letters(
     older_than_days: float = 30.0,
     include_waiting: bool = False,
-    archive: str | None = None,
     dry_run: bool = False,
 ) -> list[str]:
     """Remove dead letters that were replayed or settled long ago; returns their ids.
@@ -157,23 +150,15 @@ def purge_dead_letters(
     Args:
         older_than_days: The minimum age in days.
         include_waiting: Also letters of this age that were never replayed, or are in doubt.
-        archive: A file on the worker. Each letter is added to it as a line of JSON before it is removed.
         dry_run: Only return the ids; remove nothing.
     """
     if older_than_days < 0:
         raise ConfigurationError(f"older_than_days={older_than_days} must be 0 or more")
     before = datetime.now(UTC) - timedelta(days=older_than_days)
-    gone = queue_of().purge(before, include_waiting=include_waiting, archive=archive, dry_run=dry_run)
+    gone = queue_of().purge(before, include_waiting=include_waiting, dry_run=dry_run)
     ids = [letter.id for letter in gone]
     get_run_logger().info("Dead letters %s: %d", "to be removed" if dry_run else "removed", len(ids))
     return ids
-
-
-def _check_categories(categories: Iterable[str]) -> None:
-    names = [category.value for category in ErrorCategory]
-    for name in categories:
-        if name not in names:
-            raise ConfigurationError(f"unknown error category {name!r}{nearest(name, names)}")
 
 
 def _secret(block: str) -> str:

@@ -2,8 +2,7 @@
 
 A letter is claimed right before its call, under the id of the replay's run. A replay that is cut off leaves
 its letter in doubt. Without `force`, such a letter is replayed only if no side effect can happen twice: the
-task has an `effect=`, and the ledger has the effects of the batch; or Prefect knows how the replay's run
-ended; or the replay is a run of a deployment, which Prefect creates once per idempotency key.
+task has an `effect=`, and the ledger has the effects of the batch.
 
 A letter is left to its flow run while that run is active or being recovered (see `known`). This is checked
 before the letter is claimed, and again right before the call.
@@ -13,40 +12,32 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import UUID, uuid4
 
-from prefect import Flow, Task
+from prefect import Task
 from prefect.blocks.core import Block
-from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import TagsContext
-from prefect.exceptions import ObjectNotFound
-from prefect.flow_engine import run_flow
 from prefect.task_engine import run_task
 from prefect.utilities.asyncutils import run_coro_as_sync
 from prefect.utilities.importtools import load_script_as_module
-from pydantic_core import to_jsonable_python
 
-from prefect_resilience.base.process import start_thread
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.batches.decisions import ApiUnavailable
 from prefect_resilience.durable.batches.edge.status import check_recorded
-from prefect_resilience.durable.batches.edge.tags import TAG, other_tags
+from prefect_resilience.durable.batches.edge.tags import other_tags
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
-from prefect_resilience.durable.letters.edge.known import known_end, left_to_its_run
+from prefect_resilience.durable.letters.edge.known import left_to_its_run
 from prefect_resilience.durable.letters.kinds import DeadLetterError, Finder
 from prefect_resilience.durable.letters.model import (
-    RUN_CREATED,
     DeadLetter,
     LetterOutcome,
     Progress,
@@ -59,11 +50,9 @@ from prefect_resilience.errors.exceptions import ConfigurationError, NotRecorded
 from prefect_resilience.errors.secrets.redact import redact, register_secret
 from prefect_resilience.telemetry.edge.events import emit
 
-LETTER_TAG = "dead-letter:"
-"""The prefix of the tag with the letter's id, on a deployment's run that replays it."""
 SHOWN = 60
-LEASE = 60.0
-"""Seconds without a renewal after which a replay counts as dead; at once if its process here is dead."""
+LEASE = 3_600.0
+"""Seconds after which a replay counts as dead; at once if its process on this machine is dead."""
 
 _replaying: ContextVar[str | None] = ContextVar("prefect_resilience_replaying", default=None)
 
@@ -73,9 +62,9 @@ def in_replay() -> bool:
     return _replaying.get() is not None
 
 
-def is_replay_itself(run: object) -> bool:
-    """Whether this task run (its id) or a run of this flow (its key) is the current replay."""
-    return _replaying.get() == str(run)
+def is_replay_itself(task_run_id: UUID) -> bool:
+    """Whether this task run is the current replay."""
+    return _replaying.get() == str(task_run_id)
 
 
 @dataclass
@@ -130,45 +119,42 @@ def replay_letters(how: Replaying, letters: Iterable[DeadLetter], *, dry_run: bo
 
 @dataclass(frozen=True)
 class _PreparedCall:
-    """A letter's call, ready to be made. `protected`: a second replay repeats no side effect. `effect`: the
-    ledger records whether the call's effect was done in the batch."""
+    """A letter's call, ready to be made. `effect`: the ledger records whether the call's effect was done in
+    the batch, so a second replay repeats no side effect."""
 
-    subject: Any
+    task: Task[..., Any]
     parameters: dict[str, Any]
-    protected: bool
     effect: bool
 
 
 def _look_at(how: Replaying, letter: DeadLetter) -> LetterOutcome:
     """The expected outcome of a replay. Nothing is changed or called. May raise DeadLetterError."""
-    call = _check(how, letter, dry_run=True)
+    call = _check(how, letter)
     if isinstance(call, LetterOutcome):
         return call
-    if letter.status == "in_doubt" and not (how.force or call.protected):
+    if letter.status == "in_doubt" and not (how.force or call.effect):
         return _not_free(how, letter)
     arguments = ", ".join(
         f"{name}={redact(repr(value))[:SHOWN]}"
         for name, value in call.parameters.items()
         if all(name != missing.path.partition(".")[0] for missing in letter.left_out)
     )
-    where = f"deployment {letter.deployment_id}" if letter.deployment_id else str(letter.source)
     return outcome_of(
-        letter, "would_replay", f"{letter.kind} {letter.name} ({where}) with {arguments or 'nothing'}"
+        letter, "would_replay", f"task {letter.name} ({letter.source}) with {arguments or 'nothing'}"
     )
 
 
-def _check(how: Replaying, letter: DeadLetter, *, dry_run: bool = False) -> LetterOutcome | _PreparedCall:
+def _check(how: Replaying, letter: DeadLetter) -> LetterOutcome | _PreparedCall:
     """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
     if letter.status not in REPLAYABLE:
         return _not_free(how, letter)
-    skipped = left_to_its_run(how.queue, letter, despite_run=how.despite_run, dry_run=dry_run)
+    skipped = None if how.despite_run else left_to_its_run(how.queue, letter)
     if skipped is not None and skipped.reason != "unclear":
         return skipped
     call = _prepare(how, letter)
     if skipped is not None and not call.effect:
         return skipped
-    local = letter.deployment_id is None and (call.effect or letter.kind == "flow")
-    if local and letter.batch_id is not None:
+    if call.effect and letter.batch_id is not None:
         try:
             check_recorded(open_ledger(), letter.batch_id)
         except NotRecorded as error:
@@ -184,12 +170,12 @@ def _not_free(how: Replaying, letter: DeadLetter, why: str | None = None) -> Let
 
 
 def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
-    """Find the task or flow, and read the parameters. Raises DeadLetterError if something is missing."""
-    deployed = letter.deployment_id is not None
-    subject = None if deployed else how.finder.subject(letter.source, letter.key)
-    kind: type[Any] = Task if letter.kind == "task" else Flow
-    if not deployed and not isinstance(subject, kind):
-        raise DeadLetterError(f"{letter.source} is no longer a {letter.kind}")
+    """Find the task, and read the parameters. Raises DeadLetterError if something is missing."""
+    task: Any = how.finder.subject(letter.source, letter.key)
+    if not isinstance(cast("object", task), Task):
+        raise DeadLetterError(f"{letter.source} is no longer a task")
+    if task.isgenerator:
+        raise DeadLetterError(f"{letter.source} is a generator, which needs a reader: run its flow again")
     reader = Reader(
         values=how.values, find_module=how.finder.modules_of(letter.source), load_block=load_block
     )
@@ -199,8 +185,8 @@ def _prepare(how: Replaying, letter: DeadLetter) -> _PreparedCall:
     parameters = reader.parameters(contents.parameters)
     if reader.missing:
         raise DeadLetterError(_missing(reader))
-    effect = getattr(getattr(subject, "guard", None), "effect", None) is not None
-    return _PreparedCall(subject, parameters, deployed or effect, effect)
+    effect = getattr(getattr(task, "guard", None), "effect", None) is not None
+    return _PreparedCall(task, parameters, effect)
 
 
 def _missing(reader: Reader) -> str:
@@ -228,15 +214,13 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
     call = _check(how, letter)
     if isinstance(call, LetterOutcome):
         return call
-    if letter.status == "in_doubt" and (outcome := known_end(how.queue, letter)) is not None:
-        return outcome
     run_id = str(uuid4())
     taken, why = how.queue.claim(
         letter.id,
         how.owner,
         LEASE,
-        run_id=run_id if letter.kind == "task" else None,
-        despite_doubt=how.force or call.protected,
+        run_id=run_id,
+        despite_doubt=how.force or call.effect,
     )
     if why is not None or taken.claim is None:
         return _not_free(how, taken, why)
@@ -246,19 +230,15 @@ def _replay_one(how: Replaying, listed: DeadLetter) -> LetterOutcome:
 def _replay_claimed(
     how: Replaying, letter: DeadLetter, call: _PreparedCall, token: str, run_id: str
 ) -> LetterOutcome:
-    """Make the call while a thread renews the claim, and record the outcome."""
+    """Make the call, and record the outcome."""
     _keep_to(how)
     try:
-        with _hold(how, letter.id, token):
-            # Its flow run may have been started again since the first check.
-            skipped = None if how.despite_run else left_to_its_run(how.queue, letter, despite_run=False)
-            if skipped is not None and not (skipped.reason == "unclear" and call.effect):
-                how.queue.release(letter.id, token)
-                return skipped
-            if letter.deployment_id is not None:
-                outcome = _run_deployment(letter, call.parameters)
-            else:
-                outcome = _call(letter, call, run_id)
+        # Its flow run may have been started again since the first check.
+        skipped = None if how.despite_run else left_to_its_run(how.queue, letter)
+        if skipped is not None and not (skipped.reason == "unclear" and call.effect):
+            how.queue.release(letter.id, token)
+            return skipped
+        outcome = _call(letter, call, run_id)
     except BaseException as error:
         # Cut off, for example by Ctrl-C: it is unknown how far the call got.
         with suppress(StoreUnavailable):
@@ -270,7 +250,7 @@ def _replay_claimed(
         "dead-letter.replayed",
         "dead-letter",
         letter.id,
-        {**outcome.model_dump(mode="json"), "batch_id": letter.batch_id, "kind": letter.kind},
+        {**outcome.model_dump(mode="json"), "batch_id": letter.batch_id},
     )
     return outcome
 
@@ -285,96 +265,31 @@ def _keep_to(how: Replaying) -> None:
     how.next_at = max(now, how.next_at) + 1 / how.rate
 
 
-@contextmanager
-def _hold(how: Replaying, letter_id: str, token: str) -> Generator[None, None, None]:
-    """Renew a claim while the call runs."""
-    over = threading.Event()
-
-    def renew() -> None:
-        while not over.wait(LEASE / 3):
-            with suppress(StoreUnavailable):
-                if not how.queue.renew(letter_id, token, LEASE):
-                    return
-
-    thread = start_thread("dead-letter-lease", renew)
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def _call(letter: DeadLetter, call: _PreparedCall, run_id: str) -> LetterOutcome:
-    """Call the task or flow again, in the letter's batch."""
+    """Call the task again, in the letter's batch."""
     own_batch: AbstractContextManager[object] = (
         batch(letter.batch_id) if letter.batch_id is not None else nullcontext()
     )
-    token = _replaying.set(run_id if letter.kind == "task" else letter.key)
+    token = _replaying.set(run_id)
     try:
         with own_batch:
-            if letter.kind == "task":
-                state = _run_task(call, run_id)
-            else:
-                state = _finish(run_flow(call.subject, parameters=call.parameters, return_type="state"))
+            state = _run_task(call, run_id)
     finally:
         _replaying.reset(token)
     return _outcome_of_run(letter, state, run_id)
 
 
-def _run_task(call: _PreparedCall, run_id: str) -> State[Any] | BaseException | None:
-    task = cast("Task[..., Any]", call.subject)
+def _run_task(call: _PreparedCall, run_id: str) -> State[Any]:
     with TagsContext(current_tags=other_tags()):
-        kind = "result" if task.isgenerator else "state"
-        result: Any = run_task(task, task_run_id=UUID(run_id), parameters=call.parameters, return_type=kind)
-        if not task.isgenerator:
-            return _finish(result)
-    try:  # a generator's task run ends when all of it has been read
-        if task.isasync:
-            run_coro_as_sync(_read_to_end(result))
-        else:
-            deque(result, maxlen=0)
-    except Exception as error:  # noqa: BLE001 - any error of the task
-        return error
-    return None
+        state: Any = run_task(
+            call.task, task_run_id=UUID(run_id), parameters=call.parameters, return_type="state"
+        )
+        return run_coro_as_sync(state) if hasattr(state, "__await__") else state
 
 
-async def _read_to_end(stream: Any) -> None:
-    async for _ in stream:
-        pass
-
-
-def _finish(made: Any) -> State[Any] | None:
-    return run_coro_as_sync(made) if hasattr(made, "__await__") else made
-
-
-def _outcome_of_run(
-    letter: DeadLetter, ended: State[Any] | BaseException | None, run_id: str
-) -> LetterOutcome:
-    if isinstance(ended, State):
-        details = ended.state_details
-        run_id = str((details.task_run_id if letter.kind == "task" else details.flow_run_id) or run_id)
-        if ended.is_completed():
-            return outcome_of(letter, "replayed", str(ended.name), run_id)
-    elif ended is None:
-        return outcome_of(letter, "replayed", "Completed", run_id)
+def _outcome_of_run(letter: DeadLetter, ended: State[Any], run_id: str) -> LetterOutcome:
+    run_id = str(ended.state_details.task_run_id or run_id)
+    if ended.is_completed():
+        return outcome_of(letter, "replayed", str(ended.name), run_id)
     error = error_context(ended)
-    message = error.summary() if error else str(getattr(ended, "message", ended))
-    return outcome_of(letter, "failed", redact(message), run_id)
-
-
-def _run_deployment(letter: DeadLetter, parameters: dict[str, Any]) -> LetterOutcome:
-    """Create a run of the letter's deployment: one run per replay, however often this is tried."""
-    definite = [replay.finished_at.isoformat() for replay in letter.replays if replay.outcome != "in_doubt"]
-    key = "-".join(["dead-letter", letter.id, *definite[-1:]])
-    tags = [f"{LETTER_TAG}{letter.id}", *([f"{TAG}{letter.batch_id}"] if letter.batch_id else [])]
-    with get_client(sync_client=True) as client:
-        try:
-            run = client.create_flow_run_from_deployment(
-                UUID(letter.deployment_id),
-                parameters=to_jsonable_python(parameters),
-                tags=tags,
-                idempotency_key=key,
-            )
-        except ObjectNotFound:
-            return outcome_of(letter, "failed", f"deployment {letter.deployment_id} no longer exists")
-    return outcome_of(letter, "replayed", f"{RUN_CREATED}: {run.name}", str(run.id))
+    return outcome_of(letter, "failed", redact(error.summary() if error else str(ended.message)), run_id)

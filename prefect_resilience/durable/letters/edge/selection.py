@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from itertools import islice
@@ -72,7 +71,6 @@ def purge(
     older_than: datetime | timedelta,
     *,
     include_waiting: bool = False,
-    archive: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
     store: StoreReference = None,
 ) -> list[DeadLetter]:
@@ -81,10 +79,6 @@ def purge(
     Args:
         older_than: A time (without an offset: in UTC), or a span before now.
         include_waiting: Also letters made before then that were never replayed, or are in doubt.
-        archive: A file. Each letter is added to it as a line of JSON before it is removed.
         dry_run: Only return the letters; remove nothing.
     """
-    gone = queue_of(store).purge(
-        older_than, include_waiting=include_waiting, archive=archive, dry_run=dry_run
-    )
-    return [*gone]
+    return [*queue_of(store).purge(older_than, include_waiting=include_waiting, dry_run=dry_run)]

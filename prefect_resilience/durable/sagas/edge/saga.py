@@ -135,7 +135,7 @@ class _Rollback:
     named: bool
     """Whether the caller named the batch. Then it is checked that the batch exists."""
     claim: str = field(default_factory=lambda: uuid4().hex)
-    found: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
+    outcomes: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
     def carried_out(self) -> Steps[RollbackReport]:
         ledger = yield Blocking(open_ledger, (self.store,))
@@ -150,7 +150,7 @@ class _Rollback:
             yield from self._settle(compensating, since, until)
             yield from self._undo(compensating, since)
             report = RollbackReport(
-                self.batch_id, self.to, **{how: tuple(effects) for how, effects in self.found.items()}
+                self.batch_id, self.to, **{how: tuple(effects) for how, effects in self.outcomes.items()}
             )
             yield Blocking(log.end, (self.claim, report))
         except BaseException as error:
@@ -213,7 +213,7 @@ class _Rollback:
 
     def _note(self, effect: EffectDocument, how: str, why: str = "") -> None:
         compensation = compensation_entry(effect, why)
-        self.found.setdefault(how, []).append(compensation)
+        self.outcomes.setdefault(how, []).append(compensation)
         _tell(self.batch_id, compensation, how)
 
 

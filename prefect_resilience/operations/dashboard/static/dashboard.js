@@ -103,7 +103,7 @@ function drawLetters(letters) {
   const waiting = atLeast(letters.waiting, letters.more);
   tile("waiting", waiting, letters.in_doubt ? "open" : letters.waiting && "probing");
   const doubts = atLeast(letters.in_doubt, letters.more);
-  const counts = `${waiting} waiting, ${doubts} in doubt, ${atLeast(letters.done, letters.more_done)} done`;
+  const counts = `${waiting} waiting, ${doubts} in doubt`;
   const shown = letters.groups > letters.shown ? `; the first ${letters.shown} of ${number(letters.groups)} groups` : "";
   text($("letters-says"), counts + shown);
 }
