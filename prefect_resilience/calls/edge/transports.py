@@ -19,13 +19,9 @@ from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.bodies import (
     AsyncIdleStream,
-    AsyncPooledStream,
     IdleStream,
-    afree_places,
     as_answer,
-    free_places,
     guard_stream,
-    is_place_lost,
     is_whole,
     judge,
     library_of,
@@ -271,12 +267,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
     def _once(self, request: httpx.Request, is_over: Callable[[], bool] | None = None) -> httpx.Response:
         _attend_effect(request, isasync=False)
         sent = request if is_over is None else stoppable(request, is_over)
-        try:
-            response = self._inner.handle_request(sent)
-        except BaseException as error:
-            if is_place_lost(error):
-                free_places(self._inner, sent)
-            raise
+        response = self._inner.handle_request(sent)
         response.request = request
         return response
 
@@ -336,16 +327,8 @@ class AsyncResilientTransport(
 
     async def _once(self, request: httpx.Request) -> httpx.Response:
         _attend_effect(request, isasync=True)
-        request.extensions = {**request.extensions}  # its own, by which its place in a pool is known
-        try:
-            response = await self._inner.handle_async_request(request)
-        except BaseException as error:
-            if is_place_lost(error):
-                await afree_places(self._inner, request)
-            raise
+        response = await self._inner.handle_async_request(request)
         response.request = request
-        if hasattr(self._inner, "_pool"):
-            response.stream = guard_stream(AsyncPooledStream, response, self._inner)
         return response
 
     def _to(self, base: BaseURL) -> Any:
