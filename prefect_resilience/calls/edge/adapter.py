@@ -85,11 +85,6 @@ class ResilientAdapter(HTTPAdapter):
         self, *, timeout: Any, deadline: float | None, fallback: Any, allowed_methods: Any, **others: Any
     ) -> None:
         bound = Timeout.of(timeout, current_settings().operations)
-        if bound is not None and bound.idle is not None:
-            raise ConfigurationError(
-                "ResilientAdapter does not support idle=: use the timeout of requests, as in "
-                "session.get(..., timeout=5)"
-            )
         steps = elsewhere(fallback, self._to, isasync=False, asked=lambda sending: sending.request)
         options = {**others, "timeout": bound, "deadline": deadline, "fallback": steps}
         self._guard: Guard = guard_of(options, self._once, isasync=False)

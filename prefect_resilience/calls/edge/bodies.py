@@ -1,10 +1,9 @@
-"""Bodies of httpx: reads the start of an error's body, and limits the wait for each chunk."""
+"""Requests and responses of httpx: the start of an error's body, and requests that are not sent too late."""
 
 from __future__ import annotations
 
-import socket
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -13,8 +12,7 @@ import httpx
 
 from prefect_resilience.base.drive import Invoke, Steps
 from prefect_resilience.calls.edge.exchange import READ, is_failure
-from prefect_resilience.errors.exceptions import AttemptTimeout, ConfigurationError, NotSent
-from prefect_resilience.guards.timeouts.stream import aiterate_with_deadline, iterate_with_deadline
+from prefect_resilience.errors.exceptions import ConfigurationError, NotSent
 
 
 def library_of(message: object) -> Any:
@@ -34,15 +32,10 @@ def is_whole(message: Any) -> bool:
     return type(stream) is httpx.ByteStream or isinstance(stream, library_of(message).ByteStream)
 
 
-def guard_stream(cls: type[Any], response: Any, *args: Any) -> Any:
-    """The response's stream as `cls`, a class of this module, made a stream of the response's library."""
-    return _stream_class(cls, library_of(response))(response, *args)
-
-
 @cache
-def _stream_class(cls: type[Any], library: Any) -> type[Any]:
-    kinds = {"__iter__": library.SyncByteStream, "__aiter__": library.AsyncByteStream}
-    return type(cls.__name__, (cls, *(kind for name, kind in kinds.items() if hasattr(cls, name))), {})
+def _rest_class(library: Any) -> type[Any]:
+    """`_Rest` as a stream of this library."""
+    return type("Rest", (_Rest, library.SyncByteStream, library.AsyncByteStream), {})
 
 
 def as_answer(answer: Any, isasync: bool) -> Any:
@@ -72,7 +65,7 @@ def judge(response: Any) -> Steps[Exception | None]:
     if is_whole(response):
         return _unwell(response, None)
     stream = response.stream
-    response.stream = rest = guard_stream(_Rest, response)
+    response.stream = rest = _rest_class(library_of(response))(response)
     if hasattr(stream, "__aiter__") and not hasattr(stream, "__iter__"):
         whole = yield Invoke(rest.aread_some)
     else:
@@ -148,68 +141,6 @@ class _Rest:
 
     async def aclose(self) -> None:
         await self._whole.aclose()
-
-
-# The wait for each chunk.
-
-
-class IdleStream:
-    """A body each of whose chunks must come within `idle` seconds."""
-
-    def __init__(self, response: Any, idle: float) -> None:
-        self._stream: Any = response.stream
-        self._response = response
-        self._idle = idle
-
-    def __iter__(self) -> Iterator[bytes]:
-        def chunks() -> Generator[bytes]:
-            yield from self._stream
-
-        try:
-            yield from iterate_with_deadline(chunks(), None, self._idle)
-        except AttemptTimeout as error:
-            self._wake()
-            if not isinstance(error.__context__, GeneratorExit):  # else nobody reads any more
-                raise _too_late(self._response, error) from error
-
-    def _wake(self) -> None:
-        """End the read that still waits in its thread: to close the connection would not wake it."""
-        network = self._response.extensions.get("network_stream")
-        connection = None if network is None else network.get_extra_info("socket")
-        if isinstance(connection, socket.socket):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-class AsyncIdleStream:
-    """As `IdleStream`, for an async client."""
-
-    def __init__(self, response: Any, idle: float) -> None:
-        self._stream: Any = response.stream
-        self._response = response
-        self._idle = idle
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async def chunks() -> AsyncGenerator[bytes]:
-            async for chunk in self._stream:
-                yield chunk
-
-        try:
-            async for chunk in aiterate_with_deadline(chunks(), None, self._idle):
-                yield chunk
-        except AttemptTimeout as error:
-            raise _too_late(self._response, error) from error
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
-
-
-def _too_late(response: Any, error: AttemptTimeout) -> Exception:
-    request = response.request
-    return library_of(request).ReadTimeout(str(error), request=request)
 
 
 # Requests that are abandoned while they wait for a connection: they are not sent later.

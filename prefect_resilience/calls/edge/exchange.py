@@ -248,6 +248,10 @@ def guard_of(options: Mapping[str, Any], send: Callable[..., Any], isasync: bool
     timeout, retry, deadline = options["timeout"], as_policy(options["retry"]), options["deadline"]
     if timeout is not None and timeout.mode == "process":
         raise ConfigurationError("a transport cannot send in a child process: leave mode= out of its timeout")
+    if timeout is not None and timeout.idle is not None:
+        raise ConfigurationError(
+            "a transport has no idle=: use the read timeout of the client, as in httpx.Timeout(30, read=10)"
+        )
     total = None if timeout is None else timeout.total
     if deadline is not None:
         if isinstance(deadline, bool) or not isinstance(deadline, int | float) or not 0 < deadline <= LONGEST:

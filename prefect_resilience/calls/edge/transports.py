@@ -18,10 +18,7 @@ import httpx
 from prefect_resilience.base.drive import adrive, drive
 from prefect_resilience.base.edge.current_settings import current_settings, is_enabled
 from prefect_resilience.calls.edge.bodies import (
-    AsyncIdleStream,
-    IdleStream,
     as_answer,
-    guard_stream,
     is_whole,
     judge,
     library_of,
@@ -112,7 +109,6 @@ class _HttpxGuards(Generic[Inner]):
         self._methods = as_methods(allowed_methods)
         self._making = Lock()
         bound = Timeout.of(timeout, current_settings().operations)
-        self._idle = None if bound is None else bound.idle
         self._deadline = deadline
         options = {"retry": retry, "circuit": circuit, "limits": limits, "classify": classify}
         options |= {"timeout": bound, "deadline": deadline}
@@ -141,13 +137,6 @@ class _HttpxGuards(Generic[Inner]):
                 library = library_of(request)
                 self._inner = library.AsyncHTTPTransport() if self._isasync else library.HTTPTransport()
             return self._inner
-
-    def _patient(self, response: httpx.Response) -> httpx.Response:
-        """The response; with `idle`, the wait for each chunk of its body is limited."""
-        if self._idle is not None and not is_whole(response):
-            stream = AsyncIdleStream if self._isasync else IdleStream
-            response.stream = guard_stream(stream, response, self._idle)
-        return response
 
     def _run(self, request: httpx.Request, until: float | None = None) -> HttpRun:
         url = request.url
@@ -210,8 +199,8 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
     retry, classify: as in `resilient_task`.
     circuit, limits: as in `resilient_task`. Their names may contain `{host}`, `{method}` and `{prefix}`, the
         first segment of the path. By default there is one circuit for each host and port.
-    timeout: seconds that one attempt may take until the headers of its response arrive, or
-        `Timeout(total, idle=...)`: `idle` limits the wait for each chunk of the response's body.
+    timeout: seconds that one attempt may take until the headers of its response arrive. The wait for each
+        chunk of a body is the read timeout of the client, as in `httpx.Timeout(30, read=10)`.
     deadline: seconds for all attempts and delays together, including those at the URLs of `fallback`.
     fallback: base URLs such as "https://b.example/v1" or `BaseURL`, or functions of the `request`.
     allowed_methods: the methods that may be retried. Default: GET, HEAD, OPTIONS, TRACE, PUT and DELETE. Add
@@ -221,8 +210,8 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
     A response is classified before any code raises: 408, 425, 429 and 5xx are failures. A request is retried
     if its method is allowed, if it has an `Idempotency-Key`, if the status was 425 or 429, or if it never
     left; its body must be one that can be sent a second time. When all attempts are used, the last response
-    is returned unchanged, or the last error is raised. The body of a response is not guarded, except by
-    `idle`. Inside an effect, requests get its `Idempotency-Key`, and each one that leaves is recorded as
+    is returned unchanged, or the last error is raised. The body of a response is not guarded. Inside
+    an effect, requests get its `Idempotency-Key`, and each one that leaves is recorded as
     evidence.
 
     Raises CircuitOpenError, LimitRefused, AttemptTimeout, the errors of the transport, and ConfigurationError
@@ -243,7 +232,7 @@ class ResilientTransport(_HttpxGuards["httpx.BaseTransport | httpx2.BaseTranspor
             answer = self._first.call(run, run.args, {}, send_guarded)
         finally:
             current_call.reset(around)
-        return self._patient(as_answer(answer, isasync=False))
+        return as_answer(answer, isasync=False)
 
     def _begin(self, exchange: Exchange) -> httpx.Response:
         try:
@@ -305,7 +294,7 @@ class AsyncResilientTransport(
             raise
         finally:
             current_call.reset(around)
-        return self._patient(as_answer(answer, isasync=True))
+        return as_answer(answer, isasync=True)
 
     async def _begin(self, exchange: Exchange) -> httpx.Response:
         try:

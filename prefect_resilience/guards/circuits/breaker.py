@@ -344,9 +344,6 @@ def remake(
     return breaker._prepare(name, policy, store, literal, apart)  # pyright: ignore[reportPrivateUsage]
 
 
-_remake = remake  # the name in older pickles
-
-
 @cache
 def _defaults() -> dict[str, Any]:
     parameters = signature(CircuitBreaker.__init__).parameters

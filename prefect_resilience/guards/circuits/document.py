@@ -178,7 +178,7 @@ _FIELDS: dict[str, tuple[types.CoreSchema, Any]] = {
 
 
 @cache
-def _stored_circuit() -> SchemaValidator:
+def _validator() -> SchemaValidator:
     return SchemaValidator(fields({name: schema for name, (schema, _) in _FIELDS.items()}))
 
 
@@ -214,7 +214,7 @@ def read(value: object) -> CircuitDocument:
     written = cast("CircuitDocument", value) if isinstance(value, dict) else {}
     document = {**new(), **written}
     try:
-        _stored_circuit().validate_python(document)
+        _validator().validate_python(document)
     except ValidationError as error:
         wrong = {str(problem["loc"][0]) for problem in error.errors()}
         if wrong == {"history"}:

@@ -6,11 +6,10 @@ import asyncio
 import threading
 import time
 
-import httpx
 import pytest
 from anyio import move_on_after
 
-from prefect_resilience import Bulkhead, CircuitBreaker, Timeout
+from prefect_resilience import Bulkhead, CircuitBreaker
 from prefect_resilience.errors.exceptions import AttemptTimeout, CircuitOpenError
 from prefect_resilience.guards.limits.guarding import LimitRefused
 from prefect_resilience.guards.retries.backoff import Backoff
@@ -130,17 +129,6 @@ def test_an_answer_that_comes_too_late_is_closed(make_web, server, way):
     assert web.calm()
     server.says(200)
     assert web.get(server.url).status_code == 200
-
-
-@pytest.mark.parametrize("way", ["sync"])  # an async read is cancelled
-def test_a_stream_that_was_given_up_leaves_no_thread(make_web, server):
-    web = make_web(timeout=Timeout(idle=0.15), client={"timeout": None})
-    server.says(Act(chunks=(b"one", b"two"), gap=30.0))
-    streamed = web.open("GET", server.url)
-    with pytest.raises(httpx.ReadTimeout):
-        web.chunks(streamed, [])
-    assert until(lambda: overdue_calls() == 0), "the thread that reads was woken"
-    assert web.calm()
 
 
 @pytest.mark.parametrize("way", ["async"])  # a thread cannot be cancelled

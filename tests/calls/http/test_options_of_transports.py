@@ -40,12 +40,16 @@ def test_a_mistake_is_told_in_one_sentence(kind, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "said", [{"timeout": Timeout(idle=3)}, {"timeout": Timeout(3, idle=1)}, {"max_retries": 3}]
-)
-def test_mistakes_of_the_adapter(said):
-    with pytest.raises(ConfigurationError):
-        ResilientAdapter(**said)
+@pytest.mark.parametrize("kind", [ResilientTransport, AsyncResilientTransport, ResilientAdapter])
+@pytest.mark.parametrize("idle", [Timeout(idle=3), Timeout(3, idle=1)])
+def test_the_wait_for_a_chunk_is_the_clients(kind, idle):
+    with pytest.raises(ConfigurationError, match=re.escape("httpx.Timeout(30, read=10)")):
+        kind(timeout=idle)
+
+
+def test_the_adapter_has_one_option_for_retries():
+    with pytest.raises(ConfigurationError, match="use retry="):
+        ResilientAdapter(max_retries=3)
 
 
 def test_a_password_in_a_url_is_not_shown():
@@ -57,7 +61,7 @@ def test_a_password_in_a_url_is_not_shown():
 @each_client
 def test_it_can_be_turned_off(make_web, server, other, way, monkeypatch):
     monkeypatch.setenv("PREFECT_RESILIENCE_ENABLED", "false")
-    web = make_web(fallback=other.url, timeout=5 if way == "requests" else Timeout(idle=0.1))
+    web = make_web(fallback=other.url, timeout=5)
     server.says(503, Act(chunks=(b"one", b"two"), gap=0.2))
     assert web.get(server.url).status_code == 503
     assert web.get(server.url).content == b"onetwo"
