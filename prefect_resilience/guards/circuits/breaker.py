@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import cache
 from inspect import signature
@@ -23,10 +23,10 @@ from prefect_resilience.guards.circuits import machine, registry
 from prefect_resilience.guards.circuits.circuit import Circuit, PendingAdmission
 from prefect_resilience.guards.circuits.link import PREFIX
 from prefect_resilience.guards.circuits.model import (
-    DEFAULT_POLICY,
     CircuitPolicy,
     CircuitSnapshot,
     CircuitState,
+    circuit_policy,
     moment_of,
 )
 from prefect_resilience.guards.circuits.view import Permit, snapshot_of
@@ -350,15 +350,6 @@ def _defaults() -> dict[str, Any]:
     return {name: parameters[name].default for name in CircuitPolicy.model_fields}
 
 
-def circuit_policy(name: object, options: dict[str, Any]) -> CircuitPolicy:
-    """The policy with these options. Raises ConfigurationError, in one sentence, for an invalid option."""
-    try:
-        return CircuitPolicy(**options) if options else DEFAULT_POLICY
-    except ConfigurationError as error:
-        message = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
-        raise ConfigurationError(message.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
-
-
 # -- the circuits of a whole fleet, as their store knows them
 
 
@@ -368,7 +359,7 @@ def get_circuit(name: str, store: registry.StoreReference = None) -> CircuitBrea
     `name` is taken literally, as in a snapshot: it is not a template.
     """
     circuit = registry.circuit_in_use(name, store)
-    policy = circuit.policy if circuit is not None else DEFAULT_POLICY
+    policy = circuit.policy if circuit is not None else circuit_policy(name, {})
     return remake(name, policy, store)
 
 
@@ -400,10 +391,7 @@ def reset_all_circuits(store: registry.StoreReference = None) -> int:
 
 def _read_all(store: Store) -> list[CircuitSnapshot]:
     now = store.now()
-    return [snapshot_of(name, machine.read(value), now) for name, value in read_values(store)]
-
-
-def read_values(store: Store) -> Iterator[tuple[str, Any]]:
-    """The name and the stored value of each circuit; `machine.read` turns the value into a document."""
-    for key, document in scan_all(store, PREFIX):
-        yield key.removeprefix(PREFIX), document.value
+    return [
+        snapshot_of(key.removeprefix(PREFIX), machine.read(document.value), now)
+        for key, document in scan_all(store, PREFIX)
+    ]

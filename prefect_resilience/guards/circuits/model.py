@@ -173,6 +173,16 @@ class CircuitPolicy(Policy):
 DEFAULT_POLICY = CircuitPolicy.model_construct()
 """Not validated, since pydantic takes 20 ms for the validators of a process's first model."""
 
+
+def circuit_policy(name: object, options: dict[str, Any]) -> CircuitPolicy:
+    """The policy with these options. Raises ConfigurationError, in one sentence, for an invalid option."""
+    try:
+        return CircuitPolicy(**options) if options else DEFAULT_POLICY
+    except ConfigurationError as error:
+        message = str(error).replace("CircuitPolicy(", f"CircuitBreaker({name!r}, ", 1)
+        raise ConfigurationError(message.replace("CircuitPolicy:", f"CircuitBreaker({name!r}):", 1)) from None
+
+
 CountsAs = Literal["success", "failure", "neither"]
 
 ANSWERED = frozenset({"auth", "invalid", "not_found", "conflict", "overflow", "validation"})
