@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prefect_resilience.errors.exceptions import ConfigurationError
-
 OVER = 20
 """An overlap of at most this many characters counts as a coincidence."""
 COMPARED = 100
@@ -29,23 +27,20 @@ class AppendResult:
     skipped: int
 
 
-def append_once(text: str, addition: str, *, shortest: int | None = None) -> AppendResult:
+def append_once(text: str, addition: str) -> AppendResult:
     """`text` with `addition` at its end, once.
 
     "already_present": the text ends with the addition and is unchanged; white space after it does not count.
     "resumed": an earlier append was cut off, so the text ends with a beginning of the addition; the rest is
     added. "appended": all of the addition is added.
 
-    Args:
-        shortest: An overlap of this many characters is not a coincidence. None: an overlap of over 20
-            characters that does not repeat itself, if its first 100 and its last 21 characters occur nowhere
-            else in the text or in the addition.
-
-    A text may also end with a beginning of the addition by chance. If the two cases cannot be distinguished,
-    all of the addition is added: part of it may then be there twice, and nothing is lost. With the default,
-    text is lost only if the text already ended, before any attempt, in over 20 characters that begin the
-    addition and occur nowhere else. An addition that may correctly follow itself, such as "10" after "110",
-    needs a unique start, such as a line break and a date: otherwise it counts as already present.
+    An overlap counts if it has over 20 characters, does not repeat itself, and its first 100 and its last 21
+    characters occur nowhere else in the text or in the addition. Otherwise the text may end with a beginning
+    of the addition by chance, and all of the addition is added: part of it may then be there twice, and
+    nothing is lost. Text is lost only if the text already ended, before any attempt, in over 20 characters
+    that begin the addition and occur nowhere else. An addition that may correctly follow itself, such as "10"
+    after "110", needs a unique start, such as a line break and a date: otherwise it counts as already
+    present.
 
     Example:
         >>> append_once("Met Ada.", " Sent it.").text
@@ -55,12 +50,10 @@ def append_once(text: str, addition: str, *, shortest: int | None = None) -> App
         >>> append_once("Total: 1", "10 items").text
         'Total: 110 items'
     """
-    if shortest is not None and shortest < 1:
-        raise ConfigurationError(f"append_once(shortest={shortest!r}): write a number of characters above 0")
     if text.endswith(addition):
         return AppendResult(text, "already_present", len(addition))
     begun = overlap(addition, text[-len(addition) :])
-    if begun and (_tells(text, addition, begun) if shortest is None else begun >= shortest):
+    if begun and _tells(text, addition, begun):
         return AppendResult(text + addition[begun:], "resumed", begun)
     if addition.strip() and text.rstrip().endswith(addition.rstrip()):
         if begun >= len(addition.rstrip()):

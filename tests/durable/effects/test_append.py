@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from prefect_resilience import ConfigurationError
 from prefect_resilience.durable.effects.append import OVER
 from prefect_resilience.effects import append_once
 
@@ -17,40 +16,17 @@ FEW = st.text(alphabet="ab\n", max_size=12)
 """Few letters, so that beginnings and ends meet by chance all the time."""
 
 
-@pytest.mark.parametrize(
-    ("text", "addition", "outcome", "after", "skipped"),
-    [
-        ("one\n", "two\n", "appended", "one\ntwo\n", 0),
-        ("one\ntwo\n", "two\n", "already_present", "one\ntwo\n", 4),
-        ("one\ntwo", "two\n", "resumed", "one\ntwo\n", 3),
-        ("one\ntwo\n\n", "two", "already_present", "one\ntwo\n\n", 3),
-        ("one\r\ntwo\r\n", "two\n", "already_present", "one\r\ntwo\r\n", 4),
-        ("x\r\n- a\r", "- a\r\n- b", "resumed", "x\r\n- a\r\n- b", 4),
-        ("héllo 👩‍👩", "👩‍👩‍👧 wave", "resumed", "héllo 👩‍👩‍👧 wave", 3),
-        ("anything", "", "already_present", "anything", 0),
-        ("cat", "table", "resumed", "catable", 1),
-    ],
-)
-def test_with_one_character_every_overlap_counts(text, addition, outcome, after, skipped):
-    result = append_once(text, addition, shortest=1)
-    assert (result.outcome, result.text, result.skipped) == (outcome, after, skipped)
-
-
-@pytest.mark.requirement("004.12")
-def test_how_much_of_a_beginning_is_no_chance():
-    assert append_once("cat", "table", shortest=2).text == "cattable"
-    assert append_once("a tab", "table", shortest=2).text == "a table"
-    with pytest.raises(ConfigurationError, match="shortest=0"):
-        append_once("a", "b", shortest=0)
-
-
 LINE = "2026-11-22 nothing happened\n"
 SENTENCE = "On Monday we sent her the contract, and she signed it."
 
 
+@pytest.mark.requirement("004.12")
 @pytest.mark.parametrize(
     ("text", "addition", "outcome", "after"),
     [
+        ("one\n", "two\n", "appended", "one\ntwo\n"),
+        ("anything", "", "already_present", "anything"),
+        ("one\ntwo\n\n", "two", "already_present", "one\ntwo\n\n"),
         ("Total: 1", "10 items", "appended", "Total: 110 items"),
         ("Met Ada. " + SENTENCE[:20], SENTENCE, "appended", "Met Ada. " + SENTENCE[:20] + SENTENCE),
         ("Met Ada. " + SENTENCE[:21], SENTENCE, "resumed", "Met Ada. " + SENTENCE),
@@ -66,7 +42,7 @@ SENTENCE = "On Monday we sent her the contract, and she signed it."
         ("-" * 40, "-" * 60 + "total", "appended", "-" * 100 + "total"),
     ],
 )
-def test_without_a_length_only_what_is_no_coincidence_counts(text, addition, outcome, after):
+def test_only_what_is_no_coincidence_counts(text, addition, outcome, after):
     result = append_once(text, addition)
     assert (result.outcome, result.text) == (outcome, after)
 
@@ -100,12 +76,11 @@ def test_what_was_cut_off_is_gone_on_with(text, addition, data):
 
 
 @pytest.mark.requirement("004.11")
-@pytest.mark.parametrize("shortest", [None, 1])
 @settings(deadline=None)
 @given(text=TEXTS | FEW, addition=TEXTS | FEW)
-def test_twice_is_once(shortest, text, addition):
-    once = append_once(text, addition, shortest=shortest)
-    again = append_once(once.text, addition, shortest=shortest)
+def test_twice_is_once(text, addition):
+    once = append_once(text, addition)
+    again = append_once(once.text, addition)
     assert again.text == once.text
     assert again.outcome == "already_present"
 
@@ -114,6 +89,5 @@ def test_the_text_it_was_taken_from_is_kept():
     text = "line\n" * 100_000
     addition = "a" * 50_000 + "b"
     begun = time.monotonic()
-    assert append_once(text + "a" * 49_999, addition, shortest=1).skipped == 49_999
     assert append_once(text + "a" * 49_999, addition).outcome == "appended"
     assert time.monotonic() - begun < 20, "in the square of the length it would take minutes"
