@@ -69,8 +69,7 @@ def run_cancelled(call: Callable[[], Coroutine[Any, Any, Any]], at: int, when: s
     return bool(met)
 
 
-@pytest.mark.parametrize("outcome", ["returns", "fails"])
-@pytest.mark.parametrize("when", ["waiting", "done"])
+@pytest.mark.parametrize(("when", "outcome"), [("waiting", "returns"), ("done", "fails")])
 def test_cancelled_at_each_step_of_its_task(shared, when, outcome):
     for step in range(1, STEPS + 1):
         world = World(shared, f"{when}-{outcome}-{step}", outcome)

@@ -7,6 +7,7 @@ import contextvars
 import gc
 import threading
 import weakref
+from collections.abc import Iterator
 
 import pytest
 
@@ -20,6 +21,15 @@ from prefect_resilience.durable.effects.current import (
     when_gone,
 )
 from prefect_resilience.errors.exceptions import NotSent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_to_collect() -> Iterator[None]:
+    """Leave all that was there before out of each collection."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 class Late:
