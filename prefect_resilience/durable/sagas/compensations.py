@@ -2,9 +2,9 @@
 
 A record has the function and its arguments, so that any process can call it later.
 
-{"call": {"module", "qualname", "file"}, "verify": the same or None, "parameters": {name: JSON}}
+{"call": {"module", "qualname", "file"}, "parameters": {name: JSON}}
 
-Only the parameters that the two functions name are recorded. They are recorded before the call: an effect
+Only the parameters that the function names are recorded. They are recorded before the call: an effect
 that could not be compensated is not sent.
 """
 
@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pydantic import TypeAdapter
-
-from prefect_resilience.base.naming import MAIN
 from prefect_resilience.base.policy import nearest
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
@@ -28,7 +24,6 @@ from prefect_resilience.errors.secrets.redact import redact
 if TYPE_CHECKING:
     from prefect_resilience.durable.effects.policy import Effect
     from prefect_resilience.durable.letters.codec import Reader
-    from prefect_resilience.durable.letters.kinds import Finder
 
 RECALLED = ("result", "external_id")
 """What a compensation gets from the effect itself, in addition to the parameters."""
@@ -41,9 +36,13 @@ _VARIADIC = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
 
 
 def check_compensation(compensate: Callable[..., Any], primary: Callable[..., Any]) -> None:
-    """Raise ConfigurationError if another process could not find or call the compensation."""
-    _source_of(compensate, being_loaded=True)
+    """Raise ConfigurationError if a rollback could not call the compensation."""
     wanted = list(inspect.signature(compensate).parameters.values())
+    for param in wanted:
+        if param.kind is param.POSITIONAL_ONLY:
+            raise ConfigurationError(
+                f"compensate={name_of(compensate)} must take {param.name!r} by name: remove the `/`"
+            )
     check_parameters(f"compensate={name_of(compensate)}", wanted, primary, RECALLED)
 
 
@@ -78,34 +77,17 @@ def named_by(
     }
 
 
-def _source_of(function: Callable[..., Any], *, being_loaded: bool = False) -> dict[str, Any]:
-    """Where the function is imported from. `being_loaded`: its module may not be complete yet."""
-    from prefect_resilience.durable.letters.kinds import bound_name
+def _source_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Where the function is imported from. Raises ConfigurationError if another process could not find it."""
+    from prefect_resilience.durable.letters.kinds import attribute_at, source_of
 
-    name = name_of(function)
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    qualname = getattr(function, "__qualname__", None)
-    if module is None or not isinstance(qualname, str):
-        raise _not_found(name, "it has no name of its own")
-    if "<" in qualname:
-        raise _not_found(name, f"{qualname} cannot be imported")
-    bound = bound_name(module, function, qualname, _is)
-    if bound is None and not (being_loaded and _is_being_loaded(module)):
-        raise _not_found(name, f"{module.__name__}:{qualname} is another object")
-    file = getattr(module, "__file__", None)
-    return {"module": module.__name__, "qualname": bound or qualname, "file": file}
-
-
-def _not_found(name: str, why: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"compensate={name} cannot be found by another process: {why}; write a function, or a task, at the "
-        f"top of a module"
-    )
-
-
-def _is_being_loaded(module: Any) -> bool:
-    # A script that runs as __main__ has no such mark; its compensation is checked again before the call.
-    return module.__name__ in MAIN or bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    source = source_of(function)
+    if source is None or not _is(attribute_at(sys.modules[source.module], source.qualname), function):
+        raise ConfigurationError(
+            f"nothing was sent: compensate={name_of(function)} cannot be found by another process: write a "
+            f"function, or a task, at the top of a module"
+        )
+    return source.model_dump()
 
 
 def _is(found: Any, function: Any) -> bool:
@@ -128,8 +110,7 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
     from prefect_resilience.durable.letters.codec import encode_parameters
 
     named = inspect.signature(effect.compensate).parameters
-    verify_parameters = {} if effect.verify is None else named_by(effect.verify, parameters)
-    encoded = encode_parameters({**named_by(effect.compensate, parameters), **verify_parameters})
+    encoded = encode_parameters(named_by(effect.compensate, parameters))
     missing = {left_out.path.split(".")[0].split("[")[0]: left_out for left_out in encoded.left_out}
     for name, left_out in missing.items():
         if name in named:
@@ -137,23 +118,8 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
                 f"nothing was sent: compensate={name_of(effect.compensate)} needs {name!r}, which cannot be "
                 f"recorded ({left_out.path}: {left_out.why}); let the compensation look it up"
             )
-    verify = effect.verify
-    if verify is not None and missing.keys() & inspect.signature(verify).parameters.keys():
-        verify = None
-    compensation = {
-        "call": _source_of(effect.compensate),
-        "verify": _source_of_verify(verify),
-        "parameters": {name: value for name, value in encoded.parameters.items() if name not in missing},
-    }
-    return {"compensation": compensation}
-
-
-def _source_of_verify(verify: Callable[..., Any] | None) -> dict[str, Any] | None:
-    """Where `verify` is imported from; None if no import finds it: only the task's own runs can call it."""
-    try:
-        return None if verify is None else _source_of(verify)
-    except ConfigurationError:
-        return None
+    recorded = {name: value for name, value in encoded.parameters.items() if name not in missing}
+    return {"compensation": {"call": _source_of(effect.compensate), "parameters": recorded}}
 
 
 def with_result(packed: Record, value: Any) -> Record:
@@ -174,22 +140,6 @@ def compensation_of(document: Mapping[str, Any]) -> str | None:
     return None if recorded is None else f"{recorded['call']['module']}:{recorded['call']['qualname']}"
 
 
-def find(source: Mapping[str, Any], finder: Finder) -> Callable[..., Any]:
-    """The recorded function. Raises DeadLetterError, or any error of its module."""
-    from prefect_resilience.durable.letters.kinds import Source
-
-    return finder.subject(Source(**source), "")
-
-
-def reader_of(document: Mapping[str, Any], finder: Finder, load_block: Callable[[str], Any]) -> Reader:
-    """A reader of an effect's recorded values; it finds their classes where the compensation is."""
-    from prefect_resilience.durable.letters.codec import Reader
-    from prefect_resilience.durable.letters.kinds import Source
-
-    call = Source(**document["compensation"]["call"])
-    return Reader(find_module=finder.modules_of(call), load_block=load_block)
-
-
 def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: Reader) -> dict[str, Any]:
     """The arguments that a compensation names: recorded parameters, `result` and `external_id`.
 
@@ -200,49 +150,19 @@ def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: 
     if "external_id" in named:
         arguments["external_id"] = document["external_id"]
     if "result" in named:
-        arguments["result"] = _result_of(document["result"], reader, function)
+        arguments["result"] = _result_of(document["result"], reader)
     return arguments
 
 
-def verify_arguments(
-    document: Mapping[str, Any], verify: Callable[..., Any], reader: Reader
-) -> dict[str, Any]:
-    """The recorded parameters that a `verify` names after the key."""
-    parameters = document["compensation"]["parameters"]
-    return reader.parameters(named_by(verify, parameters, beside_first=True))
-
-
-def _result_of(packed: Record, reader: Reader, function: Callable[..., Any]) -> Any:
-    if packed["as"] == "json":
+def _result_of(packed: Record, reader: Reader) -> Any:
+    if packed["as"] in ("json", "told"):
         return packed["value"]
-    if packed["as"] == "told":
-        return _as_annotated(packed["value"], function)
     if "recalled" not in packed:
         raise LookupError("its result was recorded in a form that cannot be read here")
     value = reader.value(packed["recalled"], "result")
     if reader.missing:
         raise LookupError(f"its result was not recorded completely ({reader.missing[0].why})")
     return value
-
-
-def _as_annotated(value: Any, function: Callable[..., Any]) -> Any:
-    """JSON that a person gave as the result, converted to the compensation's annotation."""
-    try:
-        wanted = typing.get_type_hints(getattr(function, "fn", function), include_extras=True).get("result")
-        return value if wanted is None or value is None else TypeAdapter(wanted).validate_python(value)
-    except Exception:  # noqa: BLE001 - the user's types may raise anything; then JSON is passed
-        return value
-
-
-def positional(function: Callable[..., Any], arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """Named arguments, split into positional-only and keyword arguments."""
-    named = inspect.signature(function).parameters
-    first: Iterable[str] = [
-        name for name, param in named.items() if param.kind is param.POSITIONAL_ONLY and name in arguments
-    ]
-    return [arguments[name] for name in first], {
-        name: value for name, value in arguments.items() if name not in first
-    }
 
 
 # -- the report of a rollback
@@ -285,7 +205,7 @@ class RollbackReport:
     @property
     def counts(self) -> dict[str, int]:
         """The number of effects in each list."""
-        return {how: len(getattr(self, how)) for how in _SAID}
+        return {how: len(getattr(self, how)) for how in _OUTCOMES}
 
     @property
     def complete(self) -> bool:
@@ -293,18 +213,11 @@ class RollbackReport:
         return not self.failed and not self.in_doubt
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{count} {_SAID[how]}" for how, count in self.counts.items() if count)
         where = "" if self.to is None else f" to {self.to!r}"
-        return f"batch {self.batch_id!r} rolled back{where}: {counts or 'nothing to compensate'}"
+        return f"batch {self.batch_id!r} rolled back{where}: {in_words(self)}"
 
 
-_SAID = {
-    "compensated": "compensated",
-    "already": "already compensated",
-    "failed": "failed",
-    "in_doubt": "in doubt",
-    "skipped": "without a compensation",
-}
+_OUTCOMES = ("compensated", "already", "failed", "in_doubt", "skipped")
 
 
 def compensation_entry(effect: Mapping[str, Any], why: str = "") -> Compensation:
@@ -357,6 +270,13 @@ def why_it_stays(effect: Mapping[str, Any]) -> str:
     """Why no rollback compensates an effect that is done."""
     held: dict[str, Any] | None = effect.get("compensation")
     return "it has no compensation" if held is None else f"its compensation was given up ({held['given_up']})"
+
+
+def why_in_doubt(effect: Mapping[str, Any]) -> str:
+    """Why a rollback leaves an effect with an unknown outcome to a person."""
+    cause = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
+    asks = "the next run of the batch calls verify" if effect.get("verify") else "there is no verify to ask"
+    return f"its outcome is unknown ({cause['code']}: {cause['message']}); {asks}"
 
 
 def named_some(items: Sequence[str]) -> str:

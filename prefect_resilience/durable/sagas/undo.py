@@ -19,7 +19,12 @@ from prefect_resilience.base.policy import nearest
 from prefect_resilience.durable.effects.current import sent_key
 from prefect_resilience.durable.effects.ledger import PREFIX, Ledger, is_open, place_of
 from prefect_resilience.durable.effects.model import EffectDocument, generation_of
-from prefect_resilience.durable.sagas.compensations import RollbackReport, compensation_entry, why_it_stays
+from prefect_resilience.durable.sagas.compensations import (
+    RollbackReport,
+    compensation_entry,
+    why_in_doubt,
+    why_it_stays,
+)
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 from prefect_resilience.stores.base import change
 
@@ -305,12 +310,6 @@ def plan_rollback(batch_id: str, to: str | None, todo: ToUndo) -> RollbackReport
         batch_id,
         to,
         compensated=tuple(compensation_entry(effect) for effect in todo.effects),
-        in_doubt=tuple(compensation_entry(effect, _doubt(effect)) for effect in todo.unsettled),
+        in_doubt=tuple(compensation_entry(effect, why_in_doubt(effect)) for effect in todo.unsettled),
         skipped=tuple(compensation_entry(effect, why_it_stays(effect)) for effect in todo.skipped),
     )
-
-
-def _doubt(effect: EffectDocument) -> str:
-    held: dict[str, Any] = effect.get("compensation") or {}
-    question = "verify is asked first" if held.get("verify") else "there is no verify to ask"
-    return f"its outcome is unknown: {question}"

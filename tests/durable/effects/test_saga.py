@@ -12,6 +12,7 @@ from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger
+from prefect_resilience.durable.sagas.compensations import recorded_compensation
 from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.effects import (
     Done,
@@ -78,7 +79,7 @@ def test_a_failing_flow_undoes_what_it_did_in_reverse_order(receiver, shared):
         trip()
     assert keys(reports[0].compensated) == ["order:3", "order:2", "order:1"]
     assert reports[0].complete
-    assert str(reports[0]).endswith("3 compensated")
+    assert str(reports[0]).endswith("rolled back: compensated: 'order:3', 'order:2', 'order:1'")
     assert parts.calls[3:] == [("undo", n, f"m-order:{n}", f"id-{n}") for n in (3, 2, 1)]
     assert all(receiver.taken[f"compensate:order:{n}"] == 1 for n in (1, 2, 3))
     assert set(parts.states(reports[0].batch_id).values()) == {"compensated"}
@@ -281,13 +282,7 @@ def test_a_compensation_that_is_gone(shared, monkeypatch):
 # -- effects in doubt, and effects under way
 
 
-def test_an_effect_in_doubt_is_asked_about(receiver, shared):
-    @resilient_task(
-        retry=None, effect=Effect(key="order:{order}", compensate=parts.undo_send, verify=parts.ask)
-    )
-    def send(order: int) -> str:
-        return parts.post()
-
+def test_an_effect_in_doubt_is_left_to_a_person(receiver, shared):
     @resilient_task(retry=None, effect=Effect(key="blind", compensate=parts.undo_send))
     def blind(order: int) -> str:
         return parts.post()
@@ -295,16 +290,13 @@ def test_an_effect_in_doubt_is_asked_about(receiver, shared):
     @flow
     def run() -> Any:
         receiver.says("cut")
-        for task in (send, blind):
-            task(1, return_state=True)
-        receiver.says(200)
+        blind(1, return_state=True)
         return rollback()
 
     report = run()
-    assert keys(report.compensated) == ["order:1"], report
     assert keys(report.in_doubt) == ["blind"]
     assert "there is no verify" in report.in_doubt[0].why
-    assert parts.states(report.batch_id) == {"order:1": "compensated", "blind": "unknown"}
+    assert parts.states(report.batch_id) == {"blind": "unknown"}
 
 
 class Slow:
@@ -392,21 +384,22 @@ def test_an_effect_does_not_roll_back_its_own_batch(shared):
         run()
 
 
-# -- at decoration
-
-
 def local(order: int) -> None:
     return None
 
 
 @pytest.mark.parametrize(
-    ("undo", "message"),
-    [
-        (lambda order: None, "cannot be imported"),
-        (parts.Api().undo_here, "is another object"),
-        (functools.partial(local, 1), "it has no name of its own"),
-    ],
+    "undo", [lambda order: None, parts.Api().undo_here, functools.partial(local, 1)], ids=str
 )
-def test_what_another_process_could_not_find_is_refused(undo, message):
-    with pytest.raises(ConfigurationError, match=message):
-        sending(undo)
+def test_a_compensation_that_no_import_finds_is_refused_before_anything_is_sent(undo):
+    with pytest.raises(ConfigurationError, match="cannot be found by another process"):
+        recorded_compensation(Effect(key="a", compensate=undo), {"order": 1})
+
+
+def by_position(order: int, /) -> None:
+    return None
+
+
+def test_a_parameter_that_has_no_name_is_refused_at_decoration():
+    with pytest.raises(ConfigurationError, match="must take 'order' by name"):
+        sending(by_position)

@@ -26,7 +26,7 @@ from prefect_resilience.durable.sagas.compensations import (
 from prefect_resilience.durable.sagas.undo import plan_rollback
 from prefect_resilience.errors.exceptions import ConfigurationError, EffectBusy, InDoubt
 
-COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "verify": None, "parameters": {}}
+COMPENSATION = {"call": {"module": "m", "qualname": "f", "file": None}, "parameters": {}}
 ERROR = {"code": "HTTP", "message": "503"}
 
 
@@ -80,7 +80,7 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
         effect("plain", at=3.0, undoable=False),
         effect("given-up", "done", 4.0, compensation={**COMPENSATION, "given_up": "person: ada"}),
         effect("doubt", "unknown", 5.0, undoable=False),
-        effect("asked", "unknown", 6.0, compensation={**COMPENSATION, "verify": "y"}),
+        effect("asked", "unknown", 6.0, verify=True, error=ERROR),
     ]
     plan = plan_rollback("b", None, undo.to_undo(effects, None))
     assert [(one.key, one.function) for one in plan.compensated] == [("b", "m:f"), ("a", "m:f")]
@@ -88,8 +88,15 @@ def test_what_is_to_be_undone_the_last_first_and_what_stays() -> None:
     assert {one.key: (one.how, one.why) for one in not_undone(plan)} == {
         "plain": ("skipped", "it has no compensation"),
         "given-up": ("skipped", "its compensation was given up (person: ada)"),
-        "doubt": ("in_doubt", "its outcome is unknown: there is no verify to ask"),
-        "asked": ("in_doubt", "its outcome is unknown: verify is asked first"),
+        "doubt": (
+            "in_doubt",
+            "its outcome is unknown (INTERRUPTED: nothing is known about the call); "
+            "there is no verify to ask",
+        ),
+        "asked": (
+            "in_doubt",
+            "its outcome is unknown (HTTP: 503); the next run of the batch calls verify",
+        ),
     }
     assert [one.key for one in plan_rollback("b", None, undo.to_undo(effects, 1.0)).compensated] == ["b"]
     assert plan_rollback("b", "to", undo.to_undo(effects, 6.0)) == RollbackReport("b", "to")

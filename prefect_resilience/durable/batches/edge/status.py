@@ -159,7 +159,7 @@ def _effect_seen(document: EffectDocument, alive: bool) -> SeenEffect:
         key=document["key"],
         kind=document["kind"],
         state=state_of(document, alive),
-        verify=bool(document.get("verify") or undo.get("verify")),
+        verify=bool(document.get("verify")),
         compensate=bool(undo) and not undo.get("given_up"),
         stuck=document["state"] == "compensating" and undo.get("error") is not None,
     )

@@ -15,22 +15,14 @@ from typing import TYPE_CHECKING, Any
 from prefect_resilience.base.drive import Blocking, Command, Invoke, Steps
 from prefect_resilience.base.edge.current_settings import is_enabled
 from prefect_resilience.durable.effects.claim import EffectClaim
-from prefect_resilience.durable.effects.current import OutsideRuns, Replayed, sent_key
+from prefect_resilience.durable.effects.current import OutsideRuns, Replayed
 from prefect_resilience.durable.effects.keys import effect_key
 from prefect_resilience.durable.effects.ledger import Ledger
-from prefect_resilience.durable.effects.model import EffectDocument, Verified, generation_of
-from prefect_resilience.durable.effects.policy import Done, Effect, NotDone, pack_told
+from prefect_resilience.durable.effects.model import EffectDocument
+from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.durable.effects.recipes import CodeSource
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.compensations import (
-    compensation_of,
-    find,
-    positional,
-    reader_of,
-    recalled,
-    verify_arguments,
-    with_result,
-)
+from prefect_resilience.durable.sagas.compensations import recalled
 from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
@@ -38,7 +30,6 @@ from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.errors.taxonomy import bounded
 
 if TYPE_CHECKING:
-    from prefect_resilience.durable.letters.codec import Reader
     from prefect_resilience.durable.letters.kinds import Finder
 
 
@@ -75,65 +66,41 @@ class Compensating:
         step = partial(undo.ended, state=state, error=error)
         return Blocking(self.log.change_effect, (effect, step))
 
-    def resolved(self, effect: EffectDocument) -> Steps[str]:
-        """Ask the receiver about an effect in doubt; "" if its outcome is known now, else the reason."""
-        cause = effect["error"] or {"code": "INTERRUPTED", "message": "nothing is known about the call"}
-        why = f"{cause['code']}: {cause['message']}"
-        recorded: dict[str, Any] = effect.get("compensation") or {}
-        source = recorded.get("verify")
-        if source is None:
-            return f"{why}; there is no verify to ask"
-        try:
-            verify = find(source, self.finder)
-            arguments = verify_arguments(effect, verify, self._reader(effect))
-            key = sent_key(effect["key"], generation_of(effect))
-            answer: Any = yield self._command(verify, (key,), arguments)
-        except Exception as error:  # noqa: BLE001 - the outcome then stays unknown
-            return f"{why}; verify failed: {_brief(error)}"
-        if isinstance(answer, Done):
-            answer = Done(_pack(answer.result), answer.external_id)
-        elif not isinstance(answer, NotDone):
-            return f"{why}; verify cannot tell"
-        place = self.log.place_of(effect)
-        yield Blocking(self.log.ledger.verified, (place, Verified(effect["claim"], answer)))
-        return ""
-
     # -- the call
 
     def _call(self, effect: EffectDocument) -> Steps[Any]:
-        function = find(effect["compensation"]["call"], self.finder)
-        args, kwargs = positional(function, recalled(effect, function, self._reader(effect)))
+        from prefect_resilience.durable.letters.codec import Reader
+        from prefect_resilience.durable.letters.edge.replay import load_block
+        from prefect_resilience.durable.letters.kinds import Source
+
+        source = Source(**effect["compensation"]["call"])
+        function: Callable[..., Any] = self.finder.subject(source, "")
+        reader = Reader(find_module=self.finder.modules_of(source), load_block=load_block)
+        arguments = recalled(effect, function, reader)
         guard = getattr(function, "guard", None)
         if guard is not None and is_enabled():
             recorded: Any = function
             task = recorded.with_options(effect=_effect_for(effect, guard.effect), cache_policy=_no_cache())
-            return (yield self._command(task, tuple(args), kwargs))
+            return (yield self._command(task, arguments))
         if hasattr(function, "task_key") and hasattr(function, "with_options"):
             # A plain Prefect task: its retries would repeat the call even if its outcome is unknown.
             plain: Any = function
             function = plain.with_options(retries=0, cache_policy=_no_cache())
-        name = compensation_of(effect) or ""
+        name = str(source)
         surroundings = _Here(self.log.ledger, self.log.batch_id, {"node_id": name})
         own = _effect_for(effect, None)
         claim = EffectClaim(own, function, self.asynchronous, CodeSource(name), surroundings, watchable=False)
-        make = partial(self._command, function, tuple(args), kwargs)
+        make = partial(self._command, function, arguments)
         outcome = yield from claim.once(lambda: claim.called(lambda _: make(), _classify))
         return outcome.value if isinstance(outcome, Replayed) else outcome
 
-    def _reader(self, effect: EffectDocument) -> Reader:
-        from prefect_resilience.durable.letters.edge.replay import load_block
-
-        return reader_of(effect, self.finder, load_block)
-
-    def _command(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Command:
+    def _command(self, function: Callable[..., Any], arguments: dict[str, Any]) -> Command:
         """The command of a call: it does not block an event loop, and runs coroutines also without a loop."""
         if not _is_async(function):
-            return (Blocking if self.asynchronous else Invoke)(function, args, kwargs)
+            return (Blocking if self.asynchronous else Invoke)(function, (), arguments)
         if self.asynchronous:
-            return Invoke(function, args, kwargs)
-        return Invoke(_run_to_its_end, (function, args, kwargs))
+            return Invoke(function, (), arguments)
+        return Invoke(_run_to_its_end, (function, arguments))
 
     def _record_failure(self, effect: EffectDocument, key: str, error: Exception) -> Steps[Outcome]:
         own: EffectDocument | None = yield Blocking(self.log.effect, (key,))
@@ -172,12 +139,6 @@ def _brief(error: BaseException) -> str:
     return f"{type(error).__name__}: {bounded(lines[0], 200)}" if lines else type(error).__name__
 
 
-def _pack(value: Any) -> dict[str, Any]:
-    """The result that `verify` returned, packed for the compensation."""
-    packed = pack_told(value) or {"as": "lost", "why": "verify returned it to a rollback, and it is not JSON"}
-    return with_result(packed, value)
-
-
 @dataclass(frozen=True, slots=True)
 class _Here(OutsideRuns):
     """A compensation's surroundings (see `EffectSurroundings`): the rollback reports its outcome."""
@@ -205,10 +166,10 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) if mark is None else bool(mark)
 
 
-def _run_to_its_end(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_to_its_end(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     from prefect.utilities.asyncutils import run_coro_as_sync
 
-    return run_coro_as_sync(function(*args, **kwargs))
+    return run_coro_as_sync(function(**arguments))
 
 
 def _no_cache() -> Any:

@@ -29,6 +29,7 @@ from prefect_resilience.durable.sagas.compensations import (
     Compensation,
     RollbackReport,
     compensation_entry,
+    why_in_doubt,
     why_it_stays,
 )
 from prefect_resilience.durable.sagas.edge.compensating import Compensating
@@ -146,9 +147,8 @@ class _Rollback:
         try:
             since = yield from self._begin(log, until)
             begun = True
-            compensating = Compensating(log, self.asynchronous)
-            yield from self._settle(compensating, since, until)
-            yield from self._undo(compensating, since)
+            yield from self._wait(log, since, until)
+            yield from self._undo(log, since)
             report = RollbackReport(
                 self.batch_id, self.to, **{how: tuple(effects) for how, effects in self.outcomes.items()}
             )
@@ -171,31 +171,23 @@ class _Rollback:
             yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
 
-    def _settle(self, compensating: Compensating, since: float | None, until: float) -> Steps[None]:
-        """Wait for effects in progress, and ask about those in doubt."""
-        log = compensating.log
-        pause, answers = SHORTEST_PAUSE, dict[str, str]()
+    def _wait(self, log: SagaLog, since: float | None, until: float) -> Steps[None]:
+        """Wait for effects in progress, and note the effects with an unknown outcome."""
+        pause = SHORTEST_PAUSE
         while True:
             listed = yield Blocking(log.ledger.effects, (self.batch_id,))
-            busy = {
-                document["key"] for document, alive in listed if alive and document["state"] == "intended"
-            }
+            busy = {document["key"] for document, alive in listed if alive}
             unsettled = undo.to_undo((document for document, _ in listed), since).unsettled
-            for effect in unsettled:
-                if effect["key"] not in busy and effect["claim"] not in answers:
-                    yield Blocking(log.ledger.look, (log.place_of(effect),))
-                    answers[effect["claim"]] = yield from compensating.resolved(effect)
             if monotonic() >= until or not any(effect["key"] in busy for effect in unsettled):
                 break
             yield from sleep_for(pause)
             pause = min(1.5 * pause, LONGEST_PAUSE)
         for effect in unsettled:
-            why = answers.get(effect["claim"], "it is still in progress")
-            if why:
-                self._note(effect, "in_doubt", why)
+            is_busy = effect["key"] in busy
+            self._note(effect, "in_doubt", "it is still in progress" if is_busy else why_in_doubt(effect))
 
-    def _undo(self, compensating: Compensating, since: float | None) -> Steps[None]:
-        log = compensating.log
+    def _undo(self, log: SagaLog, since: float | None) -> Steps[None]:
+        compensating = Compensating(log, self.asynchronous)
         listed = yield Blocking(log.ledger.effects, (self.batch_id,))
         todo = undo.to_undo((document for document, _ in listed), since)
         for effect in todo.already:
