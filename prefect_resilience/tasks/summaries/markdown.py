@@ -232,22 +232,26 @@ def describe_end(part: PassSeen) -> str:
 
 def _tables(story: Story, calls: Iterable[CallRow]) -> list[str]:
     """The calls with anything of note, the functions inside them, the circuits and stores, the letters."""
-    columns = ("call", "pass", "ended", "attempts", "rejected", "what happened")
+    several, shown = len(story.passes) > 1, [call for call in calls if call.rank != WELL]
+    columns = ("call", "pass", "ended", "attempts", "rejected")
     rows = [
         (
             call.name,
-            str(call.number) if len(story.passes) > 1 else "",
+            str(call.number) if several else "",
             call.ended,
             str(call.attempts),
             str(call.rejected or ""),
-            call.description,
         )
-        for call in calls
-        if call.rank != WELL
+        for call in shown
     ]
     # Also those without a row.
     notable = sum(part.facts.total - part.facts.outcomes["ok"] for part in story.passes)
     lines = table("Calls", columns, rows, notable)
+    # Sentences are no column: neither of the UIs wraps them in a table on a phone.
+    for call in (call for call in shown[:MOST_ROWS] if call.description):
+        name = f"{code(call.name)} in pass {call.number}" if several else code(call.name)
+        lines.append(f"- {name}: {text(bounded(call.description, LONGEST_CELL))}")
+    lines.append("")
     facts = story.last
     rows = [
         (

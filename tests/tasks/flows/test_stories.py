@@ -315,7 +315,9 @@ def test_a_rejected_call_is_no_attempt():
     assert (found.attempts, found.rejected) == (1, 1)
     assert "1 failed, 1 rejected call" in headline(story(whole))
     assert [span.look for span in found.spans] == ["failed", "wait", "rejected"]
-    assert cells(markdown(story(whole)), "Calls") == [["`ask`", "Failed", "1", "1", found.description]]
+    written = markdown(story(whole))
+    assert cells(written, "Calls") == [["`ask`", "Failed", "1", "1"]]
+    assert f"- `ask`: {found.description}\n" in written
 
 
 def test_failures_fallbacks_and_effects_say_what_happened():
