@@ -64,6 +64,8 @@ def of_postgres(facts: PostgresFacts, where: str, *, ledger: bool) -> Iterator[D
 
 PACKAGE = "prefect-resilience"
 EXTRAS = {"postgresql": "postgres", "redis": "redis"}
+CLASHES = {"jsonpath-python": "python-jsonpath"}
+"""Distributions that install a module of the same name as one of ours."""
 MOST_SKEW = 2.0
 """Seconds by which clocks may differ: leases and circuits use the store's time."""
 
@@ -78,6 +80,9 @@ def versions() -> Iterator[DiagnosisFinding]:
             has = "is not installed" if there is None else f"is {there}"
             wanted = f"{needed.name}{needed.specifier}"
             yield finding("versions.needed", needed.name, has=has, wanted=wanted)
+    for name, ours in CLASHES.items():
+        if _version(name) is not None:
+            yield finding("versions.clash", name, ours=ours)
 
 
 def _extras() -> set[str]:

@@ -20,6 +20,7 @@ def test_here_everything_fits():
         ("prefect", "3.7.9", "it is 3.7.9, and prefect-resilience needs prefect<4,>=3.8"),
         ("redis", None, "it is not installed, and prefect-resilience needs redis>=5"),
         ("redis", "4.6.0", "it is 4.6.0"),
+        ("jsonpath-python", "1.1.6", "it overwrites files of python-jsonpath"),
     ],
 )
 def test_versions_that_clash(monkeypatch: pytest.MonkeyPatch, package: str, version: str | None, says: str):
