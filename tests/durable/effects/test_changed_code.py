@@ -85,7 +85,6 @@ KEYED = change(('effect="external"', 'effect=Effect(key="pay:{order}")'))
             r"'billing_of_ours.pay'.*no longer in the code.*was=\"billing_of_ours.pay\"",
         ),
         (BEFORE, "moved.billing_of_ours", r"no longer in the code.*was=\"billing_of_ours.pay\""),
-        (BEFORE, "payments_of_ours", r"no longer in the code"),
         (TYPED, "billing_of_ours", r"order was int and is str"),
         (NEEDED, "billing_of_ours", r"new parameter 'currency'"),
         (KEYED, "billing_of_ours", r"its key was a digest and is pay:\{order\}"),

@@ -121,7 +121,6 @@ def nothing(why: str) -> Decided:
 
 IN_THE_WAY = [
     ("somebody is busy", seen(run("Crashed"), busy=("x", "y")), "its effect 'x' is in progress", None),
-    ("busy without a run", seen(busy=("x",)), "its effect 'x' is in progress", None),
     ("scheduled", seen(run("Late", "SCHEDULED", next_at=NEXT)), WAITS, NEXT),
     (
         "a retry in the process",
@@ -130,9 +129,7 @@ IN_THE_WAY = [
         NEXT,
     ),
     ("paused", seen(run("Suspended", "PAUSED", next_at=NEXT)), PAUSED, None),
-    ("pending", seen(run("Pending", next_at=NEXT)), GOES_ON.format("Pending"), None),
     ("running", seen(run("Running")), GOES_ON.format("Running"), None),
-    ("cancelling", seen(run("Cancelling")), GOES_ON.format("Cancelling"), None),
 ]
 
 

@@ -79,16 +79,6 @@ class NamelessZone(tzinfo): ...
 class Items(list): ...
 
 
-class Headers(dict): ...
-
-
-class Group(frozenset): ...
-
-
-class Slotted(bytes):
-    pass
-
-
 class Order(BaseModel):
     id: int
     _region: str = PrivateAttr(default="eu")
@@ -180,19 +170,13 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
     [
         (datetime(2026, 10, 25, 2, 30), datetime(2026, 10, 25, 2, 30, fold=1)),
         (datetime(2026, 10, 25, 2, 30, tzinfo=BERLIN), datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN)),
-        (time(2, 30), time(2, 30, fold=1)),
         (time(2, 30, tzinfo=BERLIN), time(2, 30, tzinfo=TOKYO)),
         (Items([1]), with_state(Items([1]), owner="ann")),
-        (with_state(Items([1]), owner="ann"), with_state(Items([1]), owner="bob")),
-        (with_state(Headers(a=1), sent=1), with_state(Headers(a=1), sent=2)),
-        (with_state(Group({1}), of=1), with_state(Group({1}), of=2)),
         (with_state(Name("a"), lang="en"), with_state(Name("a"), lang="de")),
         (with_state(Count(1), unit="kg"), with_state(Count(1), unit="g")),
-        (with_state(Slotted(b"a"), of=1), with_state(Slotted(b"a"), of=2)),
         (Shouted("a"), Shouted("b")),
         (Order.of("eu"), Order.of("us")),
         (Parcel(1.0, "a"), Parcel(1.0, "b")),
-        (Parcel(1.0), with_state(Parcel(1.0), _carrier="dhl")),
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
         ([{"deep": OrderedDict(b=2, a=1)}], [{"deep": OrderedDict(a=1, b=2)}]),
         (10**5000, 10**5000 + 1),
@@ -241,9 +225,7 @@ def test_encodings_of_version_0_2_stay(value, text):
     [
         (17, "17"),
         (17, 17.0),
-        (Decimal("10.00"), "10.00"),
         (-0.0, 0),
-        (1e-7, Decimal("0.0000001")),
         (Decimal("1.234567890123456789012345678901234567890"), "1.23456789012345678901234567890123456789"),
         (Pair(1, 2), [1, 2]),
         (Address(street="x", tags={"b", "a"}), {"tags": ["a", "b"], "street": "x"}),
@@ -251,13 +233,11 @@ def test_encodings_of_version_0_2_stay(value, text):
         (Point(1.0), MappingProxyType({"x": "1", "where": None})),
         ({1: "a"}, {"1": "a"}),
         (Colour.RED, "red"),
-        (bytearray(b"red"), b"red"),
         # As in 0.2, so that an effect of the other version is found and not sent again.
         (datetime(2026, 10, 25, 2, 30), datetime(2026, 10, 25, 2, 30, fold=1)),
         (Items([1]), with_state(Items([1]), owner="ann")),
         (Order.of("eu"), Order.of("us")),
         (OrderedDict(a=1, b=2), OrderedDict(b=2, a=1)),
-        (10**5000, Count(10**5000)),
     ],
     ids=short,
 )

@@ -84,12 +84,10 @@ def test_a_run_that_was_killed_recovered_and_retried_has_three_passes():
     ("origin", "before", "start"),
     [
         (RunOrigin("SCHEDULE", "0 5 * * *", deployed=True), "", ("schedule", "0 5 * * *", "")),
-        (RunOrigin(scheduled=True, deployed=True), "", ("schedule", "", "")),
         (RunOrigin("AUTOMATION", "on a file", deployed=True), "", ("automation", "on a file", "")),
         (RunOrigin("USER", "ada", deployed=True), "please", ("person", "ada", "please")),
         (RunOrigin(deployed=True), "Run from the Prefect UI", ("person", "", "in the Prefect UI")),
         (RunOrigin(deployed=True), "", ("unknown", "", "")),
-        (RunOrigin(deployed=True), "by hand", ("unknown", "", "by hand")),
         (RunOrigin(), "", ("program", "", "")),
         (RunOrigin(inner=True, deployed=True), "", ("parent", "", "")),
     ],
@@ -103,9 +101,7 @@ def test_who_started_a_run(origin, before, start):
     [
         ([BUTTON, "Pending"], ("retry button", "", "")),
         ([("Scheduled", "Retried via CLI"), "Pending"], ("retry command", "", "")),
-        ([("Scheduled", "Retried via CLI (local execution)")], ("retry command", "", "")),
         ([("Scheduled", "somebody's script"), "Pending"], ("unknown", "", "somebody's script")),
-        (["Pending"], ("unknown", "", "")),
         ([], ("unknown", "", "")),
         ([("AwaitingRetry", "Recovered by root@box: now"), "Pending"], ("recovery", "root@box", "now")),
     ],

@@ -71,7 +71,6 @@ CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "dict": (lambda: {"id": 1}, lambda it: it.update(status="charged")),
     "list": (lambda: [1, 2, 3, 4, 5, 6], list.pop),
     "set": (lambda: {1, 2, 3}, set.pop),
-    "bytearray": (lambda: bytearray(b"ab"), lambda it: it.append(1)),
     "model": (Order, lambda it: it.lines.append(2)),
     "private": (Order, lambda it: setattr(it, "_seen", it._seen + 1)),
     "dataclass": (Parcel, lambda it: setattr(it, "weight", it.weight + 1)),
@@ -166,7 +165,6 @@ def test_a_compensation_gets_the_arguments_as_they_were():
 @pytest.mark.parametrize(
     ("key", "make", "change"),
     [
-        ("charge:{it.id}", Account, lambda it: setattr(it, "id", it.id + "!")),
         ("charge:{it.id}", Order, lambda it: setattr(it, "id", it.id + 1)),
         ("charge:{it[n]}:{it[at]}", lambda: {"n": 1, "at": 2}, lambda it: it.update(at=it["at"] + 1)),
         ("charge:{it[0]}", lambda: [1, 2, 3], lambda it: it.pop(0)),

@@ -201,10 +201,6 @@ def gen(order):
     yield 1
 
 
-async def agen(order):
-    yield 1
-
-
 def verify(key, order): ...
 async def averify(key): ...
 def verify_more(key, region): ...
@@ -214,13 +210,11 @@ def verify_nothing(): ...
 
 MISTAKES: dict[str, tuple[Any, Any, str]] = {
     "kind": (work, "externl", "unknown value 'externl'; did you mean 'external'"),
-    "number": (work, 3, "effect=3 is not an effect"),
     "option": (work, {"kind": "external", "keys": "x"}, "did you mean 'key'"),
     "field": (work, Effect(key="invoice:{ordr}"), "did you mean 'order'"),
     "braces": (work, {"key": "invoice:{order"}, "braces in the effect key"),
     "no key": (work, {"key": ""}, "write a template such as"),
     "generator": (gen, "external", "needs a function with one result, but 'gen' is a generator"),
-    "async generator": (agen, "idempotent", "'agen' is a generator"),
     "async verify": (work, Effect(verify=averify), "verify=averify is async but 'work' is not"),
     "verify that needs more": (work, Effect(verify=verify_more), "needs 'region'"),
     "verify without a key": (
@@ -228,7 +222,6 @@ MISTAKES: dict[str, tuple[Any, Any, str]] = {
         Effect(verify=verify_nothing),
         r"takes no arguments: write def verify_nothing\(key",
     ),
-    "wait": (work, {"max_wait": -1}, "max_wait"),
 }
 
 
