@@ -119,7 +119,9 @@ def test_a_flow_that_is_retried_and_run_again_by_hand(receiver, post):
 
 
 @pytest.mark.requirement("004.05")
-@pytest.mark.parametrize("line", ["cut", 500, 503])
+@pytest.mark.parametrize(
+    ("mode", "line"), [("sync", "cut"), ("async", "cut"), ("sync", 503)], indirect=["mode"]
+)
 def test_an_outcome_that_is_unknown_is_left_for_a_person(mode, sender, receiver, seen, line):
     receiver.says(line)
     send = sender(retry=Retry(attempts=3, backoff=Backoff.none(), retry_on=Exception))
@@ -166,12 +168,13 @@ def test_verify_is_asked_before_the_next_attempt(mode, sender, receiver):
 
 
 @pytest.mark.parametrize(
-    ("answer", "raises", "says"),
+    ("mode", "answer", "raises", "says"),
     [
-        (Unknown(), InDoubt, "verify cannot tell"),
-        ("yes", Exception, r"returned 'yes': write Done\(result\), NotDone\(\) or Unknown\(\)"),
-        (KeyError("in verify"), KeyError, "in verify"),
+        ("async", Unknown(), InDoubt, "verify cannot tell"),
+        ("sync", "yes", Exception, r"returned 'yes': write Done\(result\), NotDone\(\) or Unknown\(\)"),
+        ("async", KeyError("in verify"), KeyError, "in verify"),
     ],
+    indirect=["mode"],
 )
 def test_verify_that_is_no_help(mode, sender, receiver, answer, raises, says):
     receiver.says("cut")
@@ -196,7 +199,9 @@ def test_an_intention_whose_owner_died(mode, sender, receiver):
 
 
 @pytest.mark.requirement("004.04")
-@pytest.mark.parametrize("kind", ["conditional", "idempotent"])
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("sync", "conditional"), ("async", "idempotent")], indirect=["mode"]
+)
 def test_what_may_be_done_again(mode, sender, receiver, kind):
     receiver.says("cut", 500, 200)
     send = sender(Effect(kind=kind, key="page:{order}"))

@@ -154,8 +154,9 @@ def test_the_operation_crashes_stranded_runs(client: SyncPrefectClient, run_in: 
 # -- the worker's slot
 
 
-@pytest.mark.parametrize("state", [Crashed(), Failed(message="ConnectionError: reset")])
-@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize(
+    ("state", "force"), [(Crashed(), False), (Failed(message="ConnectionError: reset"), True)]
+)
 def test_a_recovery_waits_until_the_worker_has_released_the_run(
     client: SyncPrefectClient,
     run_in: Any,

@@ -158,9 +158,15 @@ def test_down_to_the_end_of_another_batch(shared):
 
 
 @pytest.mark.parametrize(
-    "undo", [parts.undo_send_async, parts.undo_send_task, parts.undo_send_asked, parts.undo_send_resilient]
+    ("undo", "asynchronous"),
+    [
+        (parts.undo_send_async, False),
+        (parts.undo_send_async, True),
+        (parts.undo_send_task, True),
+        (parts.undo_send_asked, False),
+        (parts.undo_send_resilient, True),
+    ],
 )
-@pytest.mark.parametrize("asynchronous", [False, True])
 def test_every_kind_of_compensation_sync_and_async(shared, undo, asynchronous):
     in_batch("b", sending(undo), 1, 2)
 
