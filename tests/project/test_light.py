@@ -335,7 +335,6 @@ def test_our_own_variables_are_read_from_the_same_places(tmp_path: Path):
 DAMAGED = {
     "a number": {"prefect.toml": "home = 5"},
     "profiles": {HOME: "active = "},
-    "prefect.toml": {"prefect.toml": "home = "},
     "pyproject.toml": {"pyproject.toml": "[tool.prefect]\nhome = "},
 }
 

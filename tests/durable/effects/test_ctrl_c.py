@@ -28,7 +28,6 @@ def test_ctrl_c_at_some_lines(kind):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
-@pytest.mark.parametrize("outcome", ["returns", "fails"])
-@pytest.mark.parametrize("kind", ["World", "WithoutVerify"])
+@pytest.mark.parametrize(("kind", "outcome"), [("World", "returns"), ("WithoutVerify", "fails")])
 def test_ctrl_c_at_each_line(kind, outcome, part):
     assert struck(kind, outcome, 1 + part, PARTS) > 100
