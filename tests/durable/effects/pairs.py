@@ -166,6 +166,12 @@ def functions_of_one_name() -> list[Call]:
     return [(first, ("ada",)), (send_it, ("ada",))]
 
 
+def lambdas() -> list[Call]:
+    decorate = resilient_task(effect="external", retry=None)
+    pair = decorate(lambda to: SENT.append(("a", to))), decorate(lambda to: SENT.append(("b", to)))
+    return [(task, ("ada",)) for task in pair]
+
+
 def copies_of_other_names() -> list[Call]:
     return [(send.with_options(name=name), ("ada",)) for name in ("welcome", "goodbye")]
 
@@ -236,6 +242,7 @@ TASKS: dict[str, Callable[[], list[Call]]] = {
     "a literal key and a template": a_literal_and_a_template,
     "closures of a factory": closures_of_a_factory,
     "two functions of one name": functions_of_one_name,
+    "lambdas": lambdas,
 }
 
 IN_RUNS: dict[str, Callable[[], list[Call]]] = {

@@ -73,6 +73,9 @@ class Name(str): ...
 class Count(int): ...
 
 
+class Ratio(float): ...
+
+
 class NamelessZone(tzinfo): ...
 
 
@@ -174,6 +177,9 @@ BERLIN, TOKYO = ZoneInfo("Europe/Berlin"), ZoneInfo("Asia/Tokyo")
         (Items([1]), with_state(Items([1]), owner="ann")),
         (with_state(Name("a"), lang="en"), with_state(Name("a"), lang="de")),
         (with_state(Count(1), unit="kg"), with_state(Count(1), unit="g")),
+        (with_state(Ratio(1.5), unit="kg"), with_state(Ratio(1.5), unit="g")),
+        (hasher, short),
+        (Colour, Level),
         (Shouted("a"), Shouted("b")),
         (Order.of("eu"), Order.of("us")),
         (Parcel(1.0, "a"), Parcel(1.0, "b")),

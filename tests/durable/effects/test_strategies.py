@@ -73,6 +73,7 @@ TABLE = [
     ("dpu", CRASHED, "manual_only", False, "the outcome of 'c' is unknown"),
     ("zh", PASSING, "compensate", True, "its run failed with "),
     ("d", PERMANENT, "manual_only", False, "its run failed with 401 (auth), which is a permanent error"),
+    ("df", IN_DOUBT, "restart_from_last_external", True, "failed with InDoubt"),
     ("du", IN_DOUBT, "manual_only", False, "the outcome of 'b' is unknown"),
     ("d", TOO_BIG, "manual_only", False, "overflow"),
     ("dc", PERMANENT, "manual_only", False, "or compensate: 1 of 2 done effects can be compensated"),

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from prefect_resilience.effects import Done, NotDone, Unknown
 from tests.durable.effects.ways.steps import FINE, Hold, Refused, Step
 
-PATIENCE = 10.0
+PATIENCE = 20.0
 """The longest that anything waits for anything here, in seconds; only what is broken gets so far."""
 
 

@@ -33,7 +33,7 @@ HELD_AT_MOST = 1.0
 """Seconds for which a call is held that nobody asks about."""
 A_LOOK, A_LATER_LOOK = 0.15, 2.0
 """Seconds in which a second attempt, or a pass after a cancellation, does whatever it does too early."""
-AT_A_TIME = 12
+AT_A_TIME = 8
 """How many runs go on at once: they mostly wait."""
 
 Cell = tuple[Way, Combination]
