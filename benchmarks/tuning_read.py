@@ -34,7 +34,7 @@ PROGRAM = """
 import json, resource, sys, time
 began = time.monotonic()
 from prefect_resilience.operations.tuning.service_calls import is_plain
-from prefect_resilience.operations.tuning.reading import read_evidence
+from prefect_resilience.operations.tuning.record import read_evidence
 period = read_evidence()
 runs = [run for task in period.tasks for run in task.runs]
 seconds = time.monotonic() - began

@@ -144,9 +144,5 @@ def origin_of(node: ast.expr, names: dict[str, str]) -> str:
     return ""
 
 
-def is_relative(origin: str) -> bool:
-    return origin.startswith(".")
-
-
 def is_constant(node: ast.AST | None, value: object) -> bool:
     return isinstance(node, ast.Constant) and node.value is value

@@ -214,7 +214,8 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
     """Import the new name where the old one is imported, and the old one no longer if nothing uses it."""
     new = "" if names.get(NAME, "").startswith("prefect_resilience") else IMPORT
     names_in_use = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in done}
-    names_in_use |= {name for node in tree.body if isinstance(node, ast.Assign) for name in _exports(node)}
+    # A text may be a name in `__all__`.
+    names_in_use |= {str(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     at_top = False
     for node in _importing(tree):
         inside = node.col_offset > 0
@@ -229,14 +230,6 @@ def _imports(source: Text, tree: ast.Module, names: dict[str, str], done: set[in
         if wanted:
             place = source.end(node)
             yield Edit(place, place, f"{source.newline}{source.indent(node)}{wanted}")
-
-
-def _exports(node: ast.Assign) -> Iterator[str]:
-    """The names in `__all__ = [...]`."""
-    if any(isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets):
-        for name in ast.walk(node.value):
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield name.value
 
 
 def _importing(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:

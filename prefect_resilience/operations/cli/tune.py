@@ -16,7 +16,7 @@ from prefect_resilience.operations.cli.look import printable
 from prefect_resilience.operations.cli.options import Flag, Json, Yes
 from prefect_resilience.operations.tuning import applying
 from prefect_resilience.operations.tuning import report as texts
-from prefect_resilience.operations.tuning.applying import NotApplied
+from prefect_resilience.operations.tuning.applying import OptionNote
 from prefect_resilience.operations.tuning.report import TuningReport, value_text
 
 ADVICE: look.Columns = {
@@ -27,6 +27,7 @@ CHANGES: look.Columns = {
     **{"block": "block", "task": "task", "option": "option"},
     **{"now": lambda change: value_text(change.now), "after": lambda change: value_text(change.after)},
 }
+NEVER_TRIED = "What was never tried is not in the record, such as longer timeouts and further attempts."
 VERDICTS: dict[bool | None, Any] = {
     None: "",
     True: look.state("done", "better"),
@@ -98,7 +99,7 @@ def _apply(report: TuningReport, *, yes: bool, json: bool) -> int:
     return look.answer({"applied": entry, "left": plan.left}, table, *notes, done, json=json)
 
 
-def _notes(left: Iterable[NotApplied], what: str) -> Iterator[RenderableType]:
+def _notes(left: Iterable[OptionNote], what: str) -> Iterator[RenderableType]:
     return (look.finding("note", f"{note.task}, {note.option}", what, note.why) for note in left)
 
 
@@ -148,5 +149,4 @@ def what_if_command(
         "": lambda figure: VERDICTS[figure.better],
     }
     replayed = f"{comparison.runs:,.0f} runs of {printable(comparison.task)} were replayed."
-    parts = [look.table(columns, comparison.figures), replayed, look.card({"doubts": comparison.doubts})]
-    return look.answer(comparison, *parts, json=json)
+    return look.answer(comparison, look.table(columns, comparison.figures), replayed, NEVER_TRIED, json=json)

@@ -117,16 +117,16 @@ class Api:
         """The number of events that match."""
         return sum(row["count"] for row in self.count_by("event", filters))
 
-    def events(self, filters: Filter, most: int) -> tuple[list[dict[str, Any]], int]:
-        """Up to `most` events, the oldest first, and the total number."""
+    def events(self, filters: Filter) -> list[dict[str, Any]]:
+        """The events that match, the oldest first."""
         body = {"filter": {**filters, "order": "ASC"}, "limit": 50}
         page = self.post("/events/filter", body)
-        events, total = page["events"], page["total"]
-        while page["next_page"] and len(events) < most:
+        events = page["events"]
+        while page["next_page"]:
             # The link has the host that the server knows, which may not exist here: use its parameters only.
             page = self.get("/events/filter/next", httpx.URL(page["next_page"]).params)
             events += page["events"]
-        return events, total
+        return events
 
     def latest_event(self, filters: Filter) -> dict[str, Any] | None:
         """The newest event that matches."""

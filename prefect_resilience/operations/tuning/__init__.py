@@ -61,7 +61,7 @@ def _read(since: Since, task: str | None) -> RecordedPeriod:
     """The period, only with this task and the tasks behind the same service if a task is given."""
     if not has_numpy():
         raise ConfigurationError(NEEDS_NUMPY)
-    from prefect_resilience.operations.tuning.reading import read_evidence
+    from prefect_resilience.operations.tuning.record import read_evidence
 
     try:
         moment = timedelta(seconds=seconds("since", since)) if isinstance(since, str) else since

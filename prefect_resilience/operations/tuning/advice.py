@@ -25,7 +25,7 @@ from prefect_resilience.operations.tuning.report import (
     EVERY_TASK,
     ComparedFigure,
     Comparison,
-    NotJudged,
+    OptionNote,
     TuningAdvice,
     TuningReport,
 )
@@ -60,7 +60,7 @@ TIMES = (2.0, 3.0, 5.0, 10.0)
 UNKNOWN_OPTIONS = "the options with which it ran are not known, so there is nothing to compare with"
 OTHER_END = "a replay of what ran ends otherwise than the record: options changed, or a limit held it up"
 OTHERS = "only timeouts, attempts, their delays, and openings that come too late or last too long are judged"
-EVERYTHING_ELSE = NotJudged(task=EVERY_TASK, option="all other options", why=OTHERS)
+EVERYTHING_ELSE = OptionNote(task=EVERY_TASK, option="all other options", why=OTHERS)
 ROWS = (
     ("runs that failed", "runs", Figure.FAILED, True),
     ("runs answered by a fallback", "runs", Figure.FALLBACK, True),
@@ -149,14 +149,14 @@ def advise(period: RecordedPeriod) -> TuningReport:
         ()
     """
     advice: list[TuningAdvice] = []
-    refused: list[NotJudged] = []
+    refused: list[OptionNote] = []
     for service in services_of(period):
         judge = _Judge(service, period)
         now = judge.replay(judge.options)
         unknown = any(task.options is None for task in service.tasks)
         if unknown or judge.differs(now):
             why = UNKNOWN_OPTIONS if unknown else OTHER_END
-            refused += [NotJudged(task=task.name, option="all options", why=why) for task in service.tasks]
+            refused += [OptionNote(task=task.name, option="all options", why=why) for task in service.tasks]
             continue
         for number in range(len(service.tasks)):
             for option, values in _to_try(judge, number, refused):
@@ -176,12 +176,12 @@ def advise(period: RecordedPeriod) -> TuningReport:
     )
 
 
-def _to_try(judge: _Judge, task: int, refused: list[NotJudged]) -> Iterator[tuple[str, list[Any]]]:
+def _to_try(judge: _Judge, task: int, refused: list[OptionNote]) -> Iterator[tuple[str, list[Any]]]:
     """The options of a task that its record can judge, each with the values to try."""
     service, policy = judge.service, policy_of(judge.options[task])
 
     def refuse(option: str, why: str) -> None:
-        refused.append(NotJudged(task=service.tasks[task].name, option=option, why=why))
+        refused.append(OptionNote(task=service.tasks[task].name, option=option, why=why))
 
     endings = sum(outage.ended for outage in service.outages)
     if policy.circuit is None:
@@ -281,16 +281,15 @@ def what_if(period: RecordedPeriod, task: str, options: Mapping[str, object]) ->
         for place, record in enumerate(service.tasks):
             if record.name == task and record.options is not None:
                 judge = _Judge(service, period)
-                documents, changes = [*judge.options], dict[str, Any]()
+                documents = [*judge.options]
                 for path, value in options.items():
                     documents[place] = with_value(documents[place], path, value)
-                    changes = with_value(changes, path, value)
                 now, then = judge.replay(judge.options), judge.replay(documents)
-                return _comparison(judge, place, changes, now, then)
+                return _comparison(judge, place, now, then)
     raise ConfigurationError(f"task {task!r} has no runs with known options in this period")
 
 
-def _comparison(judge: _Judge, task: int, options: dict[str, Any], now: Floats, then: Floats) -> Comparison:
+def _comparison(judge: _Judge, task: int, now: Floats, then: Floats) -> Comparison:
     rows: list[ComparedFigure] = []
     for name, unit, figure, less in ROWS:
         before, after = now[task, :, figure], then[task, :, figure]
@@ -299,18 +298,4 @@ def _comparison(judge: _Judge, task: int, options: dict[str, Any], now: Floats, 
         both = {"now": float(before.sum()), "then": float(after.sum()), "low": low, "high": high}
         rows.append(ComparedFigure(name=name, unit=unit, better=better, **both))
     name, runs = judge.service.tasks[task].name, float(now[task, :, Figure.RUNS].sum())
-    doubts = tuple(_doubts(judge, task, now, options))
-    return Comparison(task=name, runs=runs, options=options, figures=tuple(rows), doubts=doubts)
-
-
-def _doubts(judge: _Judge, task: int, now: Floats, options: Mapping[str, Any]) -> Iterator[str]:
-    service, attempts = judge.service, value_at(options, "retry.attempts")
-    if judge.differs(now):
-        yield "the replay of what ran does not end like the record"
-    hidden = sum(outage.high - outage.low > max(1.0, outage.low - outage.start) for outage in service.outages)
-    if hidden:
-        yield f"the end of {hidden} of {len(service.outages)} outages was not seen: nothing called then"
-    if (value_at(options, "timeout") or 0.0) > (policy_of(judge.options[task]).timeout or np.inf):
-        yield "how long the calls that were cut would have taken is not in the record"
-    if attempts is not None and attempts > 1 + max(service.retries, default=0):
-        yield "so many attempts were never made while the service was up: more are not assumed to help there"
+    return Comparison(task=name, runs=runs, figures=tuple(rows))

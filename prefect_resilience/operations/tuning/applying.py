@@ -5,33 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from prefect_resilience.base.edge.current_settings import current_settings
 from prefect_resilience.durable.batches.edge.recovery import who
 from prefect_resilience.errors.exceptions import ConfigurationError
 from prefect_resilience.errors.secrets.redact import redact
 from prefect_resilience.operations.reports.api import Period, ReportError, opened
-from prefect_resilience.operations.tuning.reading import options_of
-from prefect_resilience.operations.tuning.record import value_at, with_value
-from prefect_resilience.operations.tuning.report import Reported, TuningAdvice, TuningReport
+from prefect_resilience.operations.tuning.record import options_of, value_at, with_value
+from prefect_resilience.operations.tuning.report import OptionNote, TuningAdvice, TuningReport
 from prefect_resilience.stores import Store, open_store
 from prefect_resilience.stores.base import change
 from prefect_resilience.tasks.edge.blocks.live import read_policy
 from prefect_resilience.tasks.edge.blocks.policy import SLUG
 
-PLACE = "tuning/applied"
-KEPT = 30
-"""The number of applications that are kept, the newest."""
+PLACE = "tuning/latest"
 
 Document = dict[str, Any]
 
 
-class TuningChange(Reported):
+class TuningChange(BaseModel, frozen=True):
     """One option that is written to a block.
 
     before: the block's own value; None: the block left it to the code. now: the value with which the task
@@ -44,22 +40,13 @@ class TuningChange(Reported):
     before: JsonValue
     now: JsonValue
     after: JsonValue
-    why: str = ""
 
 
-class NotApplied(Reported):
-    """Advice that was not written, or a change that was not restored, and the reason in one sentence."""
-
-    task: str
-    option: str
-    why: str
-
-
-class ChangePlan(Reported):
+class ChangePlan(BaseModel, frozen=True):
     """The changes of blocks, and the advice that no block can take."""
 
     changes: tuple[TuningChange, ...] = ()
-    left: tuple[NotApplied, ...] = ()
+    left: tuple[OptionNote, ...] = ()
 
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -67,20 +54,17 @@ class ChangePlan(Reported):
         return tuple(sorted({edit.block for edit in self.changes}))
 
 
-class AppliedTuning(Reported):
-    """One application of advice, as the store keeps it.
+class AppliedTuning(BaseModel, frozen=True):
+    """The latest application of advice, as the store keeps it until it is restored.
 
     at: when, in seconds since the epoch by the store's clock. since, until: the period of the evidence.
     """
 
-    id: str
     at: float
     by: str
     since: float
     until: float
     changes: tuple[TuningChange, ...]
-    restored_at: float | None = None
-    restored_by: str | None = None
 
 
 # -- which advice goes to which block
@@ -90,22 +74,16 @@ def plan_of(report: TuningReport) -> ChangePlan:
     """What applying the report would change. Reads the tasks' blocks from the Prefect API."""
     now = datetime.now(UTC)
     with opened() as api:
-        blocks = {row.task: row.block for row in options_of(api, Period(now - timedelta(days=8), now), {})}
+        blocks = {row.task: row.block for row in options_of(api, Period(now - timedelta(days=8), now))}
     documents = _documents(block for block in blocks.values() if block is not None)
     plan = plan_changes(report.advice, blocks, documents)
-    changes: list[TuningChange] = []
-    not_applied = [*plan.left]
-    for name, document in written(plan.changes, documents).items():
-        mine = [edit for edit in plan.changes if edit.block == name]
-        try:
-            stored = read_policy(document).as_options()
-        except ConfigurationError as error:
-            why = f"the block would be invalid: {error}"
-            not_applied += [NotApplied(task=edit.task, option=edit.option, why=why) for edit in mine]
-        else:
-            # Each value in the form in which the block will have it.
-            changes += [edit.model_copy(update={"after": own_value(stored, edit.option)}) for edit in mine]
-    return ChangePlan(changes=tuple(changes), left=tuple(not_applied))
+    blocks_after = written(plan.changes, documents)
+    stored = {name: read_policy(document).as_options() for name, document in blocks_after.items()}
+    # Each value in the form in which the block will have it.
+    changes = [
+        edit.model_copy(update={"after": own_value(stored[edit.block], edit.option)}) for edit in plan.changes
+    ]
+    return plan.model_copy(update={"changes": tuple(changes)})
 
 
 def plan_changes(
@@ -113,15 +91,15 @@ def plan_changes(
 ) -> ChangePlan:
     """What to write. `blocks`: the block of each task; `documents`: the data of each block that exists."""
     changes: list[TuningChange] = []
-    not_applied: list[NotApplied] = []
+    not_applied: list[OptionNote] = []
     for tip in advice:
         block = blocks.get(tip.task)
         own = own_value(documents.get(block or "", {}), tip.option)
         why, place = _obstacle(tip, advice, blocks, own), {"task": tip.task, "option": tip.option}
         if why is not None:
-            not_applied.append(NotApplied(**place, why=why))
+            not_applied.append(OptionNote(**place, why=why))
         else:
-            values = {"block": block, "before": own, "now": tip.now, "after": tip.better, "why": tip.why}
+            values = {"block": block, "before": own, "now": tip.now, "after": tip.better}
             changes.append(TuningChange.model_validate({**place, **values}))
     return ChangePlan(changes=tuple(changes), left=tuple(not_applied))
 
@@ -132,8 +110,8 @@ def _obstacle(
     """Why the advice cannot be written; None if it can. own: what the block says now."""
     block = blocks.get(one.task)
     if block is None:
-        code = in_code(one.option, one.better)
-        return f'the task reads no block: {code} in the code, or policy="{one.task}" there and apply again'
+        value = f"{one.option}={one.better!r}"
+        return f'the task reads no block: set {value} in its code, or policy="{one.task}" and apply again'
     agreeing = {other.task for other in advice if (other.option, other.better) == (one.option, one.better)}
     different = sorted(task for task, name in blocks.items() if name == block and task not in agreeing)
     if different:
@@ -143,13 +121,6 @@ def _obstacle(
     if own is not None and own != one.now and not part:
         return f"the block {block!r} has changed since: it now says {own!r}"
     return None
-
-
-def in_code(option: str, value: JsonValue) -> str:
-    """How the option is written in the code."""
-    part, _, name = option.partition(".")
-    policy = "Retry" if part == "retry" else "CircuitBreaker"
-    return f"write {policy}({name}={value!r})" if name else f"write {part}={value!r}"
 
 
 def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) -> dict[str, Document]:
@@ -163,19 +134,20 @@ def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) 
 
 def before_changes(
     changes: Iterable[TuningChange], documents: Mapping[str, Document]
-) -> tuple[dict[str, Document], tuple[NotApplied, ...]]:
-    """The blocks with the values before the changes, and the changes that stay: someone has changed them."""
-    before = dict(documents)
-    not_applied: list[NotApplied] = []
+) -> tuple[dict[str, Document], tuple[TuningChange, ...], tuple[OptionNote, ...]]:
+    """The blocks with the values before the changes, the changes that are taken back, and those that stay,
+    because their values were changed since."""
+    before, restored, stay = dict(documents), list[TuningChange](), list[OptionNote]()
     for edit in changes:
         document = before.get(edit.block)
         if document is not None and own_value(document, edit.option) == edit.after:
             before[edit.block] = with_value(document, edit.option, edit.before)
+            restored.append(edit)
         else:
             state = "is gone" if document is None else f"now says {own_value(document, edit.option)!r}"
             why = f"the block {edit.block!r} {state}, not {edit.after!r}"
-            not_applied.append(NotApplied(task=edit.task, option=edit.option, why=why))
-    return before, tuple(not_applied)
+            stay.append(OptionNote(task=edit.task, option=edit.option, why=why))
+    return before, tuple(restored), tuple(stay)
 
 
 def own_value(document: Mapping[str, Any], option: str) -> Any:
@@ -195,48 +167,31 @@ def apply_changes(report: TuningReport, plan: ChangePlan) -> AppliedTuning | Non
     """
     if not plan.changes:
         return None
-    how = {"id": uuid4().hex[:12], "at": _store().now(), "by": redact(who()), "changes": plan.changes}
-    entry = AppliedTuning.model_validate({**how, "since": report.since, "until": report.until})
-    _keep(entry)
+    how = {"at": _store().now(), "by": redact(who()), "since": report.since, "until": report.until}
+    entry = AppliedTuning.model_validate({**how, "changes": plan.changes})
+    change(_store(), PLACE, lambda _: entry.model_dump(mode="json"), 365 * 86_400.0)
     for name, document in written(plan.changes, _documents(plan.blocks)).items():
         _save(name, document)
     return entry
 
 
-def restore() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[NotApplied, ...]]:
+def restore() -> tuple[AppliedTuning, tuple[TuningChange, ...], tuple[OptionNote, ...]]:
     """Give the blocks the values from before the latest application, unless they were changed since.
 
     Returns the application, the changes that were restored, and those that stay. Raises ConfigurationError
     if there is none.
     """
-    entry = next((tuning for tuning in reversed(applications()) if tuning.restored_at is None), None)
-    if entry is None:
+    stored = _store().load(PLACE)
+    if stored is None:
         raise ConfigurationError("there is nothing to restore: no advice was applied with this store")
+    entry = AppliedTuning.model_validate(stored.value)
     documents = _documents({edit.block for edit in entry.changes})
-    before, not_restored = before_changes(entry.changes, documents)
+    before, restored, stay = before_changes(entry.changes, documents)
     for name, document in before.items():
         if document != documents[name]:
             _save(name, document)
-    _keep(entry.model_copy(update={"restored_at": _store().now(), "restored_by": redact(who())}))
-    stay = {(note.task, note.option) for note in not_restored}
-    return entry, tuple(edit for edit in entry.changes if (edit.task, edit.option) not in stay), not_restored
-
-
-def applications() -> tuple[AppliedTuning, ...]:
-    """The applications in the store, the newest last. Raises StoreUnavailable."""
-    document = _store().load(PLACE)
-    return () if document is None else tuple(map(AppliedTuning.model_validate, document.value["entries"]))
-
-
-def with_entry(document: Any, entry: AppliedTuning) -> dict[str, Any]:
-    """The stored document with this application as its newest entry."""
-    entries: list[Any] = [] if document is None else document["entries"]
-    older = [earlier for earlier in entries if earlier["id"] != entry.id]
-    return {"entries": [*older, entry.model_dump(mode="json")][-KEPT:]}
-
-
-def _keep(entry: AppliedTuning) -> None:
-    change(_store(), PLACE, lambda document: with_entry(document, entry), 365 * 86_400.0)
+    _store().delete(PLACE, stored.version)
+    return entry, restored, stay
 
 
 def _store() -> Store:

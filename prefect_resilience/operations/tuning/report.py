@@ -5,28 +5,22 @@ Durations are seconds. Intervals hold nine times in ten, by a bootstrap over the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
-from prefect_resilience.base.text import code_cell, one_line, plural, utc_text
+from prefect_resilience.base.text import one_line, plural, utc_text
+from prefect_resilience.tasks.summaries.markdown import table, text
 from prefect_resilience.telemetry.payloads import fit_text
 
 if TYPE_CHECKING:
     from prefect_resilience.operations.tuning.applying import AppliedTuning
 
-MOST_LISTED = 40
 LONGEST = 600
 EVERY_TASK = "every task"
 
 
-class Reported(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
-
-
-class ComparedFigure(Reported):
+class ComparedFigure(BaseModel, frozen=True):
     """One figure under two policies. `low` and `high` bound the difference `then - now`.
 
     better: whether `then` is clearly better; None if the interval includes 0, or neither way is better.
@@ -41,21 +35,15 @@ class ComparedFigure(Reported):
     better: bool | None = None
 
 
-class Comparison(Reported):
-    """A period with the options of now and with others, side by side.
-
-    options: the options that differ, in the form of a `ResiliencePolicy` block. doubts: what the record does
-    not bear, in sentences.
-    """
+class Comparison(BaseModel, frozen=True):
+    """A period with the options of now and with others, side by side."""
 
     task: str
     runs: float
-    options: dict[str, JsonValue]
     figures: tuple[ComparedFigure, ...]
-    doubts: tuple[str, ...] = ()
 
 
-class TuningAdvice(Reported):
+class TuningAdvice(BaseModel, frozen=True):
     """One option to change.
 
     option: its place in a `ResiliencePolicy` block, as in "retry.attempts" or "circuit.failure_threshold".
@@ -73,15 +61,15 @@ class TuningAdvice(Reported):
     evidence: dict[str, float] = Field(default_factory=dict)
 
 
-class NotJudged(Reported):
-    """An option that the record cannot judge, and the reason in one sentence."""
+class OptionNote(BaseModel, frozen=True):
+    """An option that was not judged, not written or not restored, and the reason in one sentence."""
 
     task: str
     option: str
     why: str
 
 
-class TuningReport(Reported):
+class TuningReport(BaseModel, frozen=True):
     """The advice of a period.
 
     runs: the number of runs in the record. unknown: what the record itself lacks.
@@ -91,7 +79,7 @@ class TuningReport(Reported):
     until: float
     runs: int
     advice: tuple[TuningAdvice, ...] = ()
-    not_judged: tuple[NotJudged, ...] = ()
+    not_judged: tuple[OptionNote, ...] = ()
     unknown: dict[str, str] = Field(default_factory=dict)
 
     def apply(self) -> AppliedTuning | None:
@@ -156,32 +144,18 @@ def not_judged_of(report: TuningReport) -> list[str]:
 
 def page_of(report: TuningReport) -> str:
     """The advice as a page of markdown."""
-    return "\n".join(_lines(report)) + "\n"
-
-
-def _lines(report: TuningReport) -> Iterator[str]:
-    yield "# Advice for policies\n"
-    yield f"{headline_of(report)}, from {utc_text(report.since)} to {utc_text(report.until)}."
+    period = f"from {utc_text(report.since)} to {utc_text(report.until)}"
+    lines = ["# Advice for policies", "", f"{headline_of(report)}, {period}.", ""]
     if report.advice:
-        yield "\n`prefect-resilience tune --apply` writes it to the policy blocks, `--undo` the old values.\n"
-        yield "| task | option | now | better | why |\n|---|---|---|---|---|"
-    for tip in report.advice:
-        texts = (tip.task, tip.option, value_text(tip.now), value_text(tip.better))
-        cells = [*(code_cell(fit_text(text, LONGEST)) for text in texts), _text(tip.why)]
-        yield "| " + " | ".join(cells) + " |"
-    yield from _list("Not judged", not_judged_of(report))
-    yield from _list("Unknown", list(report.unknown.values()))
-
-
-def _list(title: str, sentences: list[str]) -> Iterable[str]:
-    if sentences:
-        yield f"\n## {title}\n"
-    yield from (f"- {_text(sentence)}" for sentence in sentences[:MOST_LISTED])
-    if len(sentences) > MOST_LISTED:
-        yield f"- and {len(sentences) - MOST_LISTED} more"
-
-
-def _text(text: str) -> str:
-    """Text that is neither markdown nor HTML."""
-    safe = fit_text(one_line(text), LONGEST)
-    return re.sub(r"([\\`*_\[\]<>#!])", r"\\\1", safe).replace("|", "&#124;")
+        lines += [
+            "`tune --apply` writes it to the policy blocks, `tune --undo` the old values.",
+            "",
+        ]
+    rows = [
+        (tip.task, tip.option, value_text(tip.now), value_text(tip.better), tip.why) for tip in report.advice
+    ]
+    lines += table("Changes", ("task", "option", "now", "better", "why"), rows)
+    for title, sentences in (("Not judged", not_judged_of(report)), ("Unknown", report.unknown.values())):
+        if sentences:
+            lines += [f"## {title}", "", *(f"- {text(sentence)}" for sentence in sentences), ""]
+    return "\n".join(lines)

@@ -89,15 +89,10 @@ def test_tasks_behind_one_circuit_are_one_service() -> None:
 def test_what_if_is_side_by_side() -> None:
     period, _ = live(TOO_LONG, 1)
     one = what_if(period, "ask", {"timeout": 3, "retry.attempts": 1})
-    assert one.options == {"timeout": 3, "retry": {"attempts": 1}}
     rows = {row.name: row for row in one.figures}
     assert rows["runs that failed"].then > rows["runs that failed"].now
     assert rows["runs that failed"].better is False
     assert rows["seconds in runs"].then < rows["seconds in runs"].now
-    assert one.doubts == ()
-    more = what_if(period, "ask", {"timeout": 300, "retry.attempts": 9}).doubts
-    assert any("calls that were cut" in doubt for doubt in more)
-    assert any("so many attempts were never made" in doubt for doubt in more)
 
 
 def test_what_if_says_what_is_wrong() -> None:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.operations.tuning.applying import (
-    KEPT,
-    AppliedTuning,
     TuningChange,
     before_changes,
-    in_code,
     own_value,
     plan_changes,
-    with_entry,
     written,
 )
 from prefect_resilience.operations.tuning.record import with_value
@@ -32,11 +27,6 @@ def change(**changes: Any) -> TuningChange:
     return TuningChange.model_validate({**told, **changes})
 
 
-def entry(number: int = 0, **changes: Any) -> AppliedTuning:
-    told = {"id": f"e{number}", "at": 1.0, "by": "me", "since": 0, "until": 1, "changes": [change()]}
-    return AppliedTuning.model_validate({**told, **changes})
-
-
 def reason(*told: TuningAdvice, blocks: dict[str, str | None], documents: Any = None) -> str:
     plan = plan_changes(told, blocks, documents or {})
     assert not plan.changes
@@ -47,7 +37,7 @@ class TestPlan:
     def test_advice_goes_to_the_block_of_its_task(self) -> None:
         plan = plan_changes([advice()], {"ask": "llm", "other": "else"}, {"llm": {"timeout": 9}})
         (one,) = plan.changes
-        assert (one.block, one.before, one.now, one.after, one.why) == ("llm", None, 3, 5, "it is better")
+        assert (one.block, one.before, one.now, one.after) == ("llm", None, 3, 5)
         assert plan.blocks == ("llm",)
         assert written(plan.changes, {"llm": {"timeout": 9}}) == {
             "llm": {"timeout": 9, "retry": {"attempts": 5}}
@@ -64,8 +54,7 @@ class TestPlan:
 
     def test_a_task_without_a_block_changes_its_code(self) -> None:
         assert reason(advice(), blocks={"ask": None}) == (
-            "the task reads no block: write Retry(attempts=5) in the code, "
-            'or policy="ask" there and apply again'
+            'the task reads no block: set retry.attempts=5 in its code, or policy="ask" and apply again'
         )
 
     def test_a_shared_block_changes_only_if_all_its_tasks_agree(self) -> None:
@@ -80,41 +69,22 @@ class TestPlan:
             advice(), blocks={"ask": "llm"}, documents=documents
         )
 
-    @pytest.mark.parametrize(
-        ("option", "value", "said"),
-        [
-            ("timeout", 3.0, "write timeout=3.0"),
-            ("circuit.open_for", 10, "write CircuitBreaker(open_for=10)"),
-        ],
-    )
-    def test_how_it_is_written_in_the_code(self, option: str, value: Any, said: str) -> None:
-        assert in_code(option, value) == said
-
 
 class TestUndo:
     def test_values_are_as_they_were(self) -> None:
         before = {"llm": {"retry": {"attempts": 3, "max_elapsed": 60}}, "db": {}}
         changes = [change(before=3), change(task="b", block="db", option="timeout", after=3.0)]
-        made, left = before_changes(changes, written(changes, before))
-        assert made == before
-        assert left == ()
+        assert before_changes(changes, written(changes, before)) == (before, tuple(changes), ())
 
     def test_what_a_person_changed_stays(self) -> None:
-        made, left = before_changes([change()], {"llm": {"retry": {"attempts": 7}}})
-        assert made == {"llm": {"retry": {"attempts": 7}}}
+        made, restored, left = before_changes([change()], {"llm": {"retry": {"attempts": 7}}})
+        assert (made, restored) == ({"llm": {"retry": {"attempts": 7}}}, ())
         assert left[0].why == "the block 'llm' now says 7, not 5"
 
     def test_a_block_that_is_gone_stays_gone(self) -> None:
-        made, left = before_changes([change()], {})
-        assert made == {}
+        made, restored, left = before_changes([change()], {})
+        assert (made, restored) == ({}, ())
         assert "is gone" in left[0].why
-
-    def test_the_log_keeps_the_newest(self) -> None:
-        document: Any = None
-        for number in range(KEPT + 5):
-            document = with_entry(document, entry(number))
-        assert len(document["entries"]) == KEPT
-        assert document["entries"][-1]["id"] == f"e{KEPT + 4}"
 
 
 PATHS = st.sampled_from(["timeout", "retry.attempts", "retry.backoff.initial", "circuit.open_for"])

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
-from random import Random
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
 from prefect_resilience.operations.reports.api import PAGE, Api, Period
-from prefect_resilience.operations.tuning import reading
-from prefect_resilience.operations.tuning.reading import run_of_event
-from prefect_resilience.operations.tuning.record import RecordedRun, RecordedTask
+from prefect_resilience.operations.tuning import record as reading
+from prefect_resilience.operations.tuning.record import RecordedRun, RecordedTask, run_of_event
 
 FAILED = {"at": 100.0, "seconds": 0.5, "delay": 2.0, "category": "unavailable", "code": "503"}
 REFUSED = {"at": 102.5, "seconds": 0.0, "category": "circuit_open", "code": "CIRCUIT_OPEN", "by": "circuit"}
@@ -72,15 +70,15 @@ def read(
     unknown: dict[str, str] = {}
     tasks = reading._tasks_of_rows([options()] if known is None else known, {})
     api = cast(Api, FakeApi(list(rows)))
-    return reading._plain(api, DAY, tasks, Random(1), unknown, dict(troubled or {})), unknown
+    return reading._plain(api, DAY, tasks, unknown, dict(troubled or {})), unknown
 
 
 class TestEvents:
     def test_a_recovered_run_has_the_attempt_that_succeeded(self) -> None:
-        told = run_of_event(event(FAILED, name="run.recovered", after=3.0, circuit="llm"), 2.0)
+        told = run_of_event(event(FAILED, name="run.recovered", after=3.0, circuit="llm"))
         assert told is not None
         task, run = told
-        assert (task, run.run_id, run.ended, run.weight) == ("ask", "run-1", "succeeded", 2.0)
+        assert (task, run.run_id, run.ended) == ("ask", "run-1", "succeeded")
         assert (run.start, run.end) == (100.0, 103.0)
         first, last = run.attempts
         assert (first.succeeded, first.seconds, first.category) == (False, 0.5, "unavailable")
@@ -175,15 +173,6 @@ class TestRows:
         assert len(runs) == 3 * PAGE
         assert sum(run.weight for _, run in runs.values()) == pytest.approx(len(rows))
         assert f"a random sample of {3 * PAGE} was read" in unknown["successes"]
-
-
-def test_a_part_of_a_stretch_is_inside_it_and_as_long_as_its_share() -> None:
-    random = Random(3)
-    for share in (0.1, 0.5):
-        part = reading._random_part(DAY, share, random)
-        assert DAY.since <= part.since < part.until <= DAY.until
-        assert part.until - part.since == pytest.approx(share * timedelta(days=1), abs=timedelta(seconds=1))
-    assert reading._random_part(DAY, 1.0, random) == DAY
 
 
 def test_the_service_of_a_task_is_its_circuit() -> None:

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prefect_resilience.operations.tuning.report import (
-    MOST_LISTED,
     ComparedFigure,
-    NotJudged,
+    OptionNote,
     TuningAdvice,
     TuningReport,
     figure_text,
@@ -50,8 +49,8 @@ def report(*advice: TuningAdvice, **changes: Any) -> TuningReport:
 def test_the_page_has_the_advice() -> None:
     page = page_of(report(advice(), advice(option="retry.attempts", now=3, better=5)))
     assert "2 changes advised for 1 task, by 1,200 recorded runs, from 1970-01-01" in page
-    assert "| `ask` | `timeout` | `30` | `3` | p99.9 is 1.2 s |" in page
-    assert "| `ask` | `retry.attempts` | `3` | `5` |" in page
+    assert "| `ask` | timeout | 30 | 3 | p99.9 is 1.2 s |" in page
+    assert "| `ask` | retry.attempts | 3 | 5 |" in page
 
 
 def test_no_advice_is_a_sentence() -> None:
@@ -63,16 +62,14 @@ def test_what_is_not_known_is_listed() -> None:
     page = page_of(
         report(
             not_judged=[
-                NotJudged(task="ask", option="timeout", why="too few"),
-                *(NotJudged(task=f"t{n}", option="retry", why="unknown") for n in range(9)),
-                *(NotJudged(task="t", option="timeout", why=f"{n}") for n in range(MOST_LISTED)),
+                OptionNote(task="ask", option="timeout", why="too few"),
+                *(OptionNote(task=f"t{n}", option="retry", why="unknown") for n in range(9)),
             ],
             unknown={"attempts": "some are missing"},
         )
     )
     assert "- ask: timeout: too few" in page
     assert "- t0, t1, t2 and 6 more tasks: retry: unknown" in page
-    assert "- and 2 more" in page
     assert "- some are missing" in page
 
 
@@ -105,8 +102,8 @@ def test_numbers_as_text() -> None:
 @given(NAMES, NAMES)
 def test_whatever_the_names_a_row_is_a_row(task: str, why: str) -> None:
     page = page_of(report(advice(task=task, why=why, now=task)))
-    (row,) = [line for line in page.splitlines() if line.startswith(("| `", "| ``"))]
-    assert row.replace("\\|", "").count("|") == 6
+    (head, row) = [line for line in page.splitlines() if line.startswith("| ")]
+    assert row.replace("\\|", "").count("|") == head.count("|")
 
 
 def test_no_secret_is_written() -> None:

@@ -17,9 +17,8 @@ from prefect_resilience.blocks import ResiliencePolicy
 from prefect_resilience.guards.budgets import policy
 from prefect_resilience.guards.circuits.registry import forget_circuits
 from prefect_resilience.operations.reports import api
-from prefect_resilience.operations.tuning import reading
-from prefect_resilience.operations.tuning.reading import read_evidence
-from prefect_resilience.operations.tuning.record import RecordedPeriod, RecordedTask
+from prefect_resilience.operations.tuning import record as reading
+from prefect_resilience.operations.tuning.record import RecordedPeriod, RecordedTask, read_evidence
 from prefect_resilience.tasks.edge.task_options import forget_options_told
 from tests.operations.reports.scripted_day import QUICK, Day, play
 from tests.prefect_runs import until
@@ -105,7 +104,6 @@ def test_times_are_those_of_the_runs(at_the_day: Day) -> None:
 
 def test_pages_of_a_sample_stand_for_all(at_the_day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MOST_PLAIN", 40)
-    monkeypatch.setattr(reading, "SLICE", 60)
     monkeypatch.setattr(reading, "PAGE", 10)
     monkeypatch.setattr(api, "PAGE", 10)
     period = read_evidence(at_the_day.since)
@@ -117,14 +115,6 @@ def test_pages_of_a_sample_stand_for_all(at_the_day: Day, monkeypatch: pytest.Mo
     assert len(troubled) >= at_the_day.runs["retried"]
     everything = sum(run.weight for task in period.tasks for run in task.runs)
     assert everything == pytest.approx(at_the_day.runs["runs"], rel=0.35)
-
-
-def test_too_many_failures_are_a_sample(at_the_day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MOST_TROUBLED", 10)
-    period = read_evidence(at_the_day.since)
-    assert "failures" in period.unknown
-    weights = {run.weight for task in period.tasks for run in task.runs if len(run.attempts) > 1}
-    assert all(weight > 1 for weight in weights)
 
 
 def test_options_are_told_once_and_when_they_change(own_store: Any) -> None:
