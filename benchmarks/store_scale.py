@@ -38,6 +38,7 @@ from benchmarks.store_scale_places import place_of_store, server_of
 from prefect_resilience import batch_status, dead_letters, open_store
 from prefect_resilience.durable.batches.decisions import RecoveryRequest, hint_for
 from prefect_resilience.durable.batches.edge.known import pruning
+from prefect_resilience.durable.batches.edge.listing import list_batches
 from prefect_resilience.durable.batches.edge.status import snapshot_of
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
@@ -48,7 +49,6 @@ from prefect_resilience.operations.cli import batches as batches_commands
 from prefect_resilience.operations.cli import letters as letters_commands
 from prefect_resilience.operations.cli.options import Answering
 from prefect_resilience.operations.dashboard.desk import Desk
-from prefect_resilience.operations.diagnosis.environment import leases
 from prefect_resilience.operations.reports.api import Period
 
 ROOT = Path(__file__).parents[1]
@@ -192,7 +192,10 @@ MANY: dict[str, tuple[float, Operation]] = {
         lambda url, _: _command(lambda: batches_commands.list_all(open=True, how=Answering(url))),
     ),
     "batches: counted for the dashboard": (CONSTANT, lambda url, _: _glance(url)),
-    "batches: in doubt, for the doctor": (CONSTANT, lambda url, _: [*leases()]),
+    "batches: in doubt": (
+        CONSTANT,
+        lambda url, _: [batch for batch in list_batches(only_open=True, store=url) if batch.unknown],
+    ),
     "batches: what `prune` would remove, a tenth": (
         LINEAR,
         lambda url, _: deque(

@@ -43,7 +43,7 @@ scales](store_scale.png)
 - **A page of letters, one letter, one batch, the claim of an effect**: independent of everything else in
   the store.
 - **What is open**: every store lists open effects and letters without the others. So `batches list --open`
-  without a Prefect API, `dead-letters list --status waiting` and the doctor cost as much as is open. Letters
+  without a Prefect API and `dead-letters list --status waiting` cost as much as is open. Letters
   in doubt are found among those that are open. A SQL store has a partial index; Redis has a sorted set, which
   the script that changes a document keeps.
 - **Screens**: the dashboard counts what is open, and stops at 10,000 letters or effects: then it shows

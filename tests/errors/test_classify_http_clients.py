@@ -110,16 +110,6 @@ def test_a_cut_connection_is_the_network(client, cutting_port) -> None:
     assert (info.category, info.code) == (C.NETWORK, "NETWORK_ERROR")
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_a_cut_tls_handshake_is_the_network(client, cutting_port) -> None:
-    assert caught(client(f"https://{cutting_port}")).category is C.NETWORK
-
-
-@pytest.mark.parametrize("client", CLIENTS)
-def test_an_unknown_host_is_the_network(client) -> None:
-    assert caught(client("http://nowhere.invalid")).category is C.NETWORK
-
-
 def test_what_is_no_json_failed_validation(service, reply) -> None:
     service.says(reply(body="<html>", headers={"Content-Type": "text/html"}))
     for call in (

@@ -8,7 +8,6 @@ import pickle
 import subprocess
 from datetime import UTC, datetime
 
-import anthropic
 import httpx
 import openai
 import pytest
@@ -115,32 +114,6 @@ def test_usage_and_limit_of_an_overflow(text, usage, limit):
     details = classify(text).details
     assert details["resource"] == "context"
     assert (details.get("usage"), details.get("limit")) == (usage, limit)
-
-
-def status_error(cls, status, body):
-    response = httpx.Response(status, json=body, request=httpx.Request("POST", "http://127.0.0.1/v1"))
-    return cls(f"Error code: {status} - {body}", response=response, body=body)
-
-
-def test_errors_of_the_sdks():
-    overflow = {
-        "error": {"message": OPENAI, "code": "context_length_exceeded", "type": "invalid_request_error"}
-    }
-    info = classify(status_error(openai.BadRequestError, 400, overflow))
-    assert (info.category, info.code) == ("overflow", "context_length_exceeded")
-    assert (info.details["usage"], info.details["limit"]) == (150_000, 128_000)
-    long = {
-        "type": "error",
-        "error": {"type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8"},
-    }
-    info = classify(status_error(anthropic.BadRequestError, 400, long))
-    assert (info.details["resource"], info.details["usage"], info.details["limit"]) == ("context", 9, 8)
-    minute = {"error": {"message": "Request too large for gpt: Limit 30000, Requested 33000."}}
-    info = classify(status_error(openai.RateLimitError, 429, minute))
-    assert (info.category, info.details["usage"], info.details["limit"]) == ("overflow", 33_000, 30_000)
-    quota = {"error": {"message": "no money", "code": "insufficient_quota"}}
-    assert classify(status_error(openai.RateLimitError, 429, quota)).details["resource"] == "quota"
-    assert classify(status_error(anthropic.APIStatusError, 413, {})).details["resource"] == "context"
 
 
 def test_a_completion_that_was_cut_at_max_tokens():
@@ -408,14 +381,6 @@ def test_an_error_of_each_category_has_its_reason(category):
 
 
 # The shape that agent task systems hand around.
-
-
-def test_a_structure_without_a_request():
-    outer = with_inner(context(task_run_id="o"), context(task_run_id="i", node_id="inner"))
-    record = outer.to_task_error()
-    assert record["details"]["subtaskError"]["reason"] == "execution_halted"
-    assert "subtaskRequest" not in record["details"]
-    assert record["details"]["nestingDepth"] == 1
 
 
 def test_the_structure_of_an_exhausted_resource():

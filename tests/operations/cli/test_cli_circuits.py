@@ -70,6 +70,7 @@ def test_an_empty_store_is_no_mistake(url: str, cli: Any) -> None:
     assert done.code == 0
     assert done.out.startswith(f"There are no circuits in {url} yet")
     assert cli("circuits", "list", "--json").json == []
+    assert "the store has none yet" in cli("circuits", "show", "kg").sentence
     assert cli("circuits", "reset", "--all", "--yes", "--json").json == []
 
 

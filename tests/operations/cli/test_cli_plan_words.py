@@ -92,14 +92,11 @@ def test_a_file_sees_its_neighbours_and_is_loaded_once(folder: Path) -> None:
     [
         ("no_such_steps", None, "--actions no_such_steps: there is no module 'no_such_steps', installed"),
         ("no_such_steps.py", None, "--actions no_such_steps.py: there is no such file"),
-        ("steps/", None, "--actions steps/: there is no such file"),
         ("prefect_resilience.graphs.plans.actoins", None, "has no module 'actoins'; did you mean 'actions'?"),
         ("odd_a", "import a_thing_not_there\n", "No module named 'a_thing_not_there' (line 1 of "),
         ("odd_b.py", "\nfrom json import nonsense\n", "cannot import name 'nonsense' from 'json'"),
-        ("odd_b.py", "\nfrom json import nonsense\n", "(line 2 of "),
         ("odd_c", "1 / 0\n", "it cannot be imported: ZeroDivisionError: division by zero (line 1 of "),
         ("odd_d", "def broken(:\n", "it is not valid Python: "),
-        ("odd_e", "import sys\nsys.exit(3)\n", "it cannot be imported: SystemExit: 3 (line 2 of "),
         ("odd_f.txt/x", "", "there is no such file"),
         ("json.py", "SEEN = 1\n", "a module 'json' is already loaded: rename the file"),
     ],
@@ -183,13 +180,6 @@ def test_the_table_has_a_row_for_every_node() -> None:
     assert "it failed: to" in text
     assert "35 ms" in text
     assert "10 min" in text
-
-
-@pytest.mark.parametrize("width", [60, 80])
-def test_nothing_is_cut_where_there_is_little_room(width: int) -> None:
-    text = printed(look.table(commands.NODES, RESULT.nodes.items()), width)
-    assert max(len(line) for line in text.splitlines()) <= width
-    assert "…" not in text
 
 
 def test_a_secret_in_an_error_is_masked() -> None:

@@ -60,14 +60,13 @@ def shop(prefect_api: None, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(autouse=True)
 def folder(shop: str, environment: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with a plan, its result and its actions, and the store of the shop."""
+    """A project with a plan and its actions, and the store of the shop."""
     monkeypatch.setenv("PREFECT_RESILIENCE_STORE_URL", shop)
     monkeypatch.setattr(book.fn, "__module__", __name__)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "research.json").write_text(
         json.dumps({"tasks": [{"id": "a", "type": "look"}], "inputs": {"drug": 1}})
     )
-    (tmp_path / "went.json").write_text("{}")
     (tmp_path / "looking.py").write_text(
         "from prefect_resilience import action\n\n@action('look')\ndef look(): ...\n"
     )
@@ -91,7 +90,6 @@ WRONG: list[tuple[str, str]] = [
     ("batches status invoice", NOBODY),
     ("batches batch-status invoice", NOBODY),
     ("batches recover invoice", NOBODY),
-    ("batches recover invoice --dry-run", NOBODY),
     ("batches recover invoices --strategy restrat", 'Did you mean "restart"?'),
     ("batches settle invoice invoice:7 done", NOBODY),
     ("batches settle invoices invoice:8 done", "did you mean 'invoice:7'?"),
@@ -107,14 +105,10 @@ WRONG: list[tuple[str, str]] = [
     ("dead-letters list --status wating", 'Did you mean "waiting"?'),
     ("plan run reserch.json", "did you mean 'research.json'?"),
     ("plan run research.json --actions lookin", "did you mean 'looking'?"),
-    ("plan run research.json --actions lookin.py", "did you mean 'looking.py'?"),
     ("plan run research.json --actions looking --input durg=1", "did you mean 'drug'?"),
     ("plan validate reserch.json --actions looking", "did you mean 'research.json'?"),
     ("plan graph reserch.json", "did you mean 'research.json'?"),
-    ("plan graph research.json --result wnt.json", "did you mean 'went.json'?"),
-    ("plan actions --actions lookin", "did you mean 'looking'?"),
     ("doctor lookin.py", "did you mean 'looking.py'?"),
-    ("doctor ./lookin.py", "did you mean 'looking.py'?"),
     ("install --notification-block slack-webhok/nobody", "There is no block 'slack-webhok/nobody'"),
     ("adopt nowhere.py", "There is no nowhere.py"),
     ("circuts list", 'Did you mean "circuits"?'),

@@ -15,7 +15,7 @@ from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Doubted
 from prefect_resilience.effects import batch_status
 from prefect_resilience.operations.dashboard import Gate, desk, make_app
-from tests.operations.dashboard.conftest import HOST, Page, browsing, call
+from tests.operations.dashboard.conftest import Page, browsing, call
 from tests.stores_servers import RedisServer
 
 FILES = ("/", "/dashboard.css", "/dashboard.js", "/ask.js", "/nodes.js", "/rows.js")
@@ -174,11 +174,6 @@ async def test_another_name_reads_neither_page_nor_stream(browser: httpx.AsyncCl
         assert "right" not in answer.text
 
 
-async def test_orders_are_not_sent_with_get(browser: httpx.AsyncClient) -> None:
-    for path in ("/circuits", "/batches/settle", "/batches/recover", "/letters/replay", "/batches/doubts"):
-        assert (await browser.get(path)).status_code in (404, 405)
-
-
 @pytest.mark.usefixtures("circuits")
 async def test_read_only_means_no_orders(url: str) -> None:
     async with browsing(make_app(Gate("right", read_only=True), url, url)) as browser:
@@ -231,7 +226,3 @@ async def test_which_letters_must_be_said(browser: httpx.AsyncClient) -> None:
     for order in ({}, {"letter": "x", "task": "y"}):
         answer = await browser.post("/letters/replay", json=order)
         assert (answer.status_code, answer.json()["error"][:18]) == (409, "Choose the letters")
-
-
-def test_hosts_of_the_tests_are_those_of_the_gate() -> None:
-    assert Gate("t").refusal("GET", {"host": HOST}) is None

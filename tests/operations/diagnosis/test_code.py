@@ -18,8 +18,6 @@ WRONG = [
         3,
     ),
     ("from prefect.concurrency.sync import rate_limit\nrate_limit('api', strict=False)", "concurrency", 2),
-    ("import prefect.concurrency.sync as s\ns.rate_limit('api')", "concurrency", 2),
-    ("from prefect.concurrency import sync\nsync.concurrency('db')", "concurrency", 2),
     ("import prefect.concurrency.sync\nprefect.concurrency.sync.concurrency('db')", "concurrency", 2),
     ("from prefect import task\n@task(timeout_seconds=3)\ndef slow(): ...", "timeouts", 2),
     ("import prefect\n@prefect.task(name='x', timeout_seconds=3)\ndef slow(): ...", "timeouts", 2),
@@ -33,13 +31,9 @@ WRONG = [
 RIGHT = [
     "from prefect.concurrency.sync import concurrency\nwith concurrency('db', strict=True): ...",
     "from prefect.concurrency.sync import concurrency\nconcurrency('db', **options)",
-    "from prefect.concurrency.sync import concurrency\nconcurrency('db', strict=STRICT)",
     "from mine import concurrency\nconcurrency('db')",
     "def concurrency(name): ...\nconcurrency('db')",
     "from prefect import task\n@task(timeout_seconds=3)\nasync def slow(): ...",
-    "from prefect import task\n@task(timeout_seconds=None)\ndef slow(): ...",
-    "from prefect import flow\n@flow(timeout_seconds=3)\ndef slow(): ...",
-    "from prefect import task\n@task\ndef slow(): ...",
     "from mine import task\n@task(timeout_seconds=3)\ndef slow(): ...",
     "from prefect_resilience import resilient_task\n@resilient_task(timeout=3)\ndef slow(): ...",
 ]
