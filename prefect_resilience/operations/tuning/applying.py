@@ -135,7 +135,7 @@ def written(changes: Iterable[TuningChange], documents: Mapping[str, Document]) 
 def before_changes(
     changes: Iterable[TuningChange], documents: Mapping[str, Document]
 ) -> tuple[dict[str, Document], tuple[TuningChange, ...], tuple[OptionNote, ...]]:
-    """The blocks with the values before the changes, the changes that are taken back, and those that stay,
+    """The blocks with the values before the changes, the changes that are restored, and those that stay,
     because their values were changed since."""
     before, restored, stay = dict(documents), list[TuningChange](), list[OptionNote]()
     for edit in changes:
