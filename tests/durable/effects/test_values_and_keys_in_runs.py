@@ -209,6 +209,7 @@ def verify_nothing(): ...
 
 
 MISTAKES: dict[str, tuple[Any, Any, str]] = {
+    "number": (work, 3, "effect=3 is not an effect"),
     "kind": (work, "externl", "unknown value 'externl'; did you mean 'external'"),
     "option": (work, {"kind": "external", "keys": "x"}, "did you mean 'key'"),
     "field": (work, Effect(key="invoice:{ordr}"), "did you mean 'order'"),
