@@ -232,12 +232,14 @@ class DeadLetterQueue:
     def _remove(self, letter: DeadLetter, before: datetime, include_waiting: bool) -> bool:
         document = self.store.load(entry_key(letter.id))
         # The letter may have been claimed since it was chosen.
-        if document is None or not claims.may_go(self._read(document), before, include_waiting):
-            return False
-        if not self.store.delete(entry_key(letter.id), document.version):
-            return False
-        claims.forget(self.store, letter)
-        return True
+        is_removed = (
+            document is not None
+            and claims.may_go(self._read(document), before, include_waiting)
+            and self.store.delete(entry_key(letter.id), document.version)
+        )
+        if is_removed:
+            claims.forget(self.store, letter)
+        return is_removed
 
 
 def _is_open(value: Any) -> bool:

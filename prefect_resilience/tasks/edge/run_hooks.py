@@ -57,7 +57,7 @@ def dead_letter(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> N
     """
     if isinstance(task, Flow):
         raise ConfigurationError("dead_letter is a hook of tasks: put it on the tasks of the flow")
-    if is_enabled() and not state.is_completed():
+    if is_enabled():
         capture_for_task(task, task_run, state)
         _given.pop(task_run.id, None)
 

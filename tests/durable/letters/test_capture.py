@@ -13,7 +13,15 @@ import pytest
 from prefect import flow, task
 from pydantic import SecretStr
 
-from prefect_resilience import ErrorCategory, NotSent, Retry, batch_status, dead_letters, resilient_task
+from prefect_resilience import (
+    ConfigurationError,
+    ErrorCategory,
+    NotSent,
+    Retry,
+    batch_status,
+    dead_letters,
+    resilient_task,
+)
 from prefect_resilience.durable.batches.batch import batch
 from prefect_resilience.durable.letters.edge.known import queue_of, spool_of
 from prefect_resilience.guards.retries.backoff import Backoff
@@ -150,6 +158,11 @@ def test_events_tell_of_a_letter_without_its_parameters(receiver: Receiver, seen
     )
     assert event["payload"]["code"] == "503"
     assert "a-message-of-its-own" not in json.dumps(event["payload"])
+
+
+def test_the_hook_of_a_flow_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="dead_letter is a hook of tasks"):
+        dead_letter(campaign, None, None)  # type: ignore[arg-type]
 
 
 # -- trouble

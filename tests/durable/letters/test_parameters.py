@@ -8,6 +8,7 @@ import math
 import pathlib
 import pickle
 from collections import OrderedDict, deque
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -375,6 +376,14 @@ class Raises(timedelta):
     __hash__ = timedelta.__hash__
 
 
+@dataclass
+class Taxed:
+    price: float
+
+    def __post_init__(self) -> None:
+        self.price *= 1.19
+
+
 class Lookalike(dict[str, Any]):
     def items(self) -> Any:
         raise RuntimeError("no")
@@ -390,6 +399,7 @@ def test_what_would_come_back_unequal_is_left_out() -> None:
         Nanoseconds(2026, 1, 1),
         Raises(1),
         Lookalike(a=1),
+        Taxed(10.0),
         memoryview(b"x"),
         ("a", {object(): 1}),
         Fraction(1, 3),

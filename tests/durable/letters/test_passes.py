@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prefect.client.schemas.objects import FlowRun
 
 from prefect_resilience.durable.batches.decisions import BatchRun
+from prefect_resilience.durable.batches.edge import tags
 from prefect_resilience.durable.batches.strategies import RunEnd
 from prefect_resilience.durable.letters import claims
+from prefect_resilience.durable.letters.edge.known import starts_around
 from prefect_resilience.durable.letters.model import (
     PASSES_KEPT,
     DeadLetter,
@@ -112,6 +116,15 @@ def test_no_place_is_in_another_pass_of_itself(one: Starts, other: Starts) -> No
 
 
 # -- what Prefect knows
+
+
+def test_while_the_api_does_not_answer_a_letter_names_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: FlowRun) -> Starts:
+        raise ConnectionError("no API")
+
+    monkeypatch.setattr(tags, "passes_of_runs", fails)
+    flow_run = FlowRun(flow_id=uuid4(), run_count=2)
+    assert starts_around(flow_run) == ((str(flow_run.id), 2),)
 
 
 def run(run_id: str, kind: str, count: int = 1, state: str = "") -> BatchRun:

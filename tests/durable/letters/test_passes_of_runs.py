@@ -109,19 +109,6 @@ def test_equal_calls_of_one_pass_are_different_ones(broken: Receiver) -> None:
     assert broken.got == ["same", "same"]
 
 
-def test_submitted_calls_and_other_parameters(broken: Receiver) -> None:
-    @flow(retries=2)
-    def retried() -> None:
-        futures = [shop.send.submit(name) for name in ("a", "b")]
-        for future in futures:
-            future.wait()
-        futures[0].result()
-
-    retried(return_state=True)
-    found = {letter.parameters["message"]: story(letter) for letter in dead_letters.list()}
-    assert found == {"a": ["failed"] * 3, "b": ["failed"] * 3}
-
-
 def test_subflows_whose_runs_are_new_in_each_pass(broken: Receiver) -> None:
     passes: list[int] = []
 

@@ -22,6 +22,7 @@ from prefect_resilience.durable.letters.model import (
     Contents,
     DeadLetter,
     LetterOutcome,
+    Pass,
     ReplayReport,
     Source,
     as_stored,
@@ -135,6 +136,33 @@ def test_purging(queue: DeadLetterQueue) -> None:
     assert len(queue.store.scan("dead-letter", limit=100)) == 3
 
 
+def test_a_letter_that_changes_during_a_purge_stays(opened: Callable[[], DeadLetterQueue]) -> None:
+    queue = opened()
+    letters = bury(queue, "a", "b", "c", batch_id="x")
+    for letter in letters:
+        taken, _ = queue.claim(letter.id, "me", 60, run_id=None, despite_doubt=False)
+        queue.settle(letter.id, taken.claim.token, "replayed")
+    going = queue.purge(datetime.now(UTC) + timedelta(days=1))
+    assert next(going).name == "c"
+    assert [*opened().purge(datetime.now(UTC) + timedelta(days=1), dry_run=True)] == [
+        queue.get(letters[1].id),
+        queue.get(letters[0].id),
+    ]
+    document = queue.store.load(entry_key(letters[1].id))
+    assert document is not None
+    queue.store.delete(entry_key(letters[1].id), document.version)
+    queue._change(letters[0].id, lambda old: old.model_copy(update={"status": "waiting"}))
+    assert [*going] == []
+    assert [letter.name for letter in queue.letters()] == ["a"]
+
+
+def test_a_success_in_the_same_pass_is_of_another_call(opened: Callable[[], DeadLetterQueue]) -> None:
+    (letter,) = bury(opened(), "a", batch_id="f", flow_run_id="f", task_run_id="t")
+    success = Pass(at=NOW, outcome="succeeded", starts=(("f", 1),), task_run_id="t2")
+    assert opened().call_succeeded(letter.identity, success, "f") is None
+    assert opened().get(letter.id).status == "waiting"
+
+
 def story(letter: DeadLetter) -> list[tuple[str, str]]:
     return [(one.starts[-1][0], one.outcome) for one in letter.passes]
 
@@ -225,12 +253,6 @@ def test_the_same_call_of_a_retried_run_makes_no_second_letter(queue: DeadLetter
     (reopened,) = letters_in(queue, status="waiting")
     assert (reopened.run_count, reopened.settled_at) == (3, None)
     assert [one.outcome for one in reopened.replays] == ["replayed"]
-
-
-def test_pages(opened: Callable[[], DeadLetterQueue], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prefect_resilience.stores.base.PAGE", 3)
-    buried = bury(opened(), *"abcdefg")
-    assert letters_in(opened()) == buried[::-1]
 
 
 def test_what_cannot_be_meant(opened: Callable[[], DeadLetterQueue]) -> None:

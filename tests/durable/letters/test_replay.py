@@ -163,20 +163,6 @@ def test_async_variadic_and_method_tasks(receiver: Receiver) -> None:
     assert receiver.got == ["('a', (1, 2), {'extra': (3,)})", "ada: hello"]
 
 
-async def test_called_from_async_code(receiver: Receiver) -> None:
-    await asyncio.to_thread(fail, receiver, "a")
-    receiver.broken = True
-
-    @flow
-    async def outer() -> None:
-        await shop.send_async("b", return_state=True)
-
-    await outer()
-    receiver.broken = False
-    assert dead_letters.replay().replayed == 2
-    assert receiver.got == ["a", "('b', (), {})"]
-
-
 def test_a_replay_is_in_the_batch_of_its_letter(receiver: Receiver) -> None:
     batches: list[str | None] = []
 

@@ -176,19 +176,6 @@ def test_a_run_that_starts_again_between_the_look_and_the_call(receiver: Receive
     assert (after.status, after.claim, after.replays, receiver.got) == ("waiting", None, (), [])
 
 
-def test_prefect_cannot_be_asked_after_the_claim(receiver: Receiver) -> None:
-    letter = fail(receiver)
-    away = temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"})
-    how = Replaying(queue_of(), rate=1, sleep=lambda _: away.__enter__(), clock=lambda: 0.0)
-    how.next_at = 1.0
-    try:
-        report = replay_letters(how, [letter])
-    finally:
-        away.__exit__(None, None, None)
-    assert report.outcomes[0].reason == "api_unavailable"
-    assert (receiver.got, dead_letters.get(letter.id).status) == ([], "waiting")
-
-
 # -- what the run did in the meantime
 
 
