@@ -27,8 +27,8 @@ from prefect_resilience.durable.batches.strategies import (
 from prefect_resilience.durable.sagas.compensations import (
     NotUndone,
     RollbackReport,
+    first_names,
     in_words,
-    named_some,
     not_undone,
 )
 from prefect_resilience.errors.exceptions import ResilienceError
@@ -206,7 +206,7 @@ def _doubts_in_run(seen: BatchSnapshot, run: BatchRun) -> RecoveryHint | None:
         return None
     why = (
         f"its flow run {run.name!r} is {run.state}, but the process that began "
-        f"{named_some([*map(repr, doubts)])} is gone: if the run's process is gone too, settle each with "
+        f"{first_names([*map(repr, doubts)])} is gone: if the run's process is gone too, settle each with "
         f"`prefect-resilience batches settle`, then recover with force; else wait for its end"
     )
     return RecoveryHint(strategy="manual_only", why=why, waiting=doubts, resume_from=doubts[0])

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.effects.model import EffectState
 from prefect_resilience.durable.effects.policy import EffectKind
-from prefect_resilience.durable.sagas.compensations import named_some
+from prefect_resilience.durable.sagas.compensations import first_names
 from prefect_resilience.errors.exceptions import InDoubt
 from prefect_resilience.errors.taxonomy import ErrorCategory, ErrorInfo, ErrorKind
 from prefect_resilience.guards.retries.backoff import Backoff
@@ -142,7 +142,7 @@ def recovery_hint(
     if trail.abandoned_at is not None and (waiting or ended is None or ended.state != "COMPLETED"):
         return _with_keys("abandon", _why_abandoned(trail.abandoned_at), effects, waiting=waiting)
     if waiting:
-        keys = named_some([*map(repr, waiting)])
+        keys = first_names([*map(repr, waiting)])
         why = f"the outcome of {keys} is unknown, and there is no verify to ask: settle it"
         return _with_keys("manual_only", f"{_stands(ended)}{why}", effects, waiting=waiting)
     if any(effect.state == "compensating" for effect in effects):
@@ -200,7 +200,7 @@ def _restart(effects: Sequence[SeenEffect], because: str, **more: Any) -> Recove
     else:
         meets = f"{len(done)} of {len(external)} external effects are done and will not be repeated"
     verify = tuple(effect.key for effect in effects if effect.state == "unknown" and effect.verify)
-    question = f"; verify asks the receiver about {named_some([*map(repr, verify)])}" if verify else ""
+    question = f"; verify asks the receiver about {first_names([*map(repr, verify)])}" if verify else ""
     last = done[-1] if strategy == "restart_from_last_external" else None
     why = f"{because}; {meets}{question}"
     return _with_keys(strategy, why, effects, verify=verify, skip_until=last, **more)

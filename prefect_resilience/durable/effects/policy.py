@@ -18,10 +18,10 @@ from pydantic import Field, TypeAdapter, field_validator
 from prefect_resilience.base.naming import template_fields
 from prefect_resilience.base.policy import Policy
 from prefect_resilience.durable.sagas.compensations import (
+    arguments_of,
     check_compensation,
     check_parameters,
     name_of,
-    named_by,
 )
 from prefect_resilience.errors.exceptions import ConfigurationError
 
@@ -141,7 +141,7 @@ class Effect(Policy):
     def verify_arguments(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters that `verify` names after the key, or all if it has `**kwargs`."""
         assert self.verify is not None
-        return named_by(self.verify, parameters, beside_first=True)
+        return arguments_of(self.verify, parameters, beside_first=True)
 
     def check_for(self, fn: Callable[..., Any], *, isasync: bool) -> None:
         """Check at decoration that key, `verify` and `compensate` can work. Raises ConfigurationError."""

@@ -46,7 +46,7 @@ from prefect_resilience.durable.effects.policy import (
     rebuilt,
 )
 from prefect_resilience.durable.effects.recipes import CodeSource, Continues, describe_suspects
-from prefect_resilience.durable.sagas.compensations import recorded_compensation, with_result
+from prefect_resilience.durable.sagas.compensations import record_compensation, with_result
 from prefect_resilience.errors.exceptions import (
     ConfigurationError,
     InDoubt,
@@ -165,7 +165,7 @@ class LedgerSequences:
         if start.key is None:
             values = self.here.parameters
             if self.effect.compensate or self.effect.compensates:
-                start.undo = recorded_compensation(self.effect, values)
+                start.undo = record_compensation(self.effect, values)
             start.fixed = SCALARS.issuperset(map(type, values.values())) or all(
                 map(is_fixed, values.values())
             )

@@ -34,7 +34,7 @@ from prefect_resilience.durable.letters.kinds import (
     find_class,
     hides,
     kind_of_class,
-    masked,
+    mask_secrets,
     scalar_of,
 )
 from prefect_resilience.errors.classify.shapes import read
@@ -144,7 +144,7 @@ class _Encoder:
         if kind is None:
             return self._structure(value, path)
         text = value.decode("latin-1") if is_raw else str.__str__(value) if kind == "text" else str(value)
-        if (shown := masked(text)) is not None:
+        if (shown := mask_secrets(text)) is not None:
             return self.leave_out(path, "secret", value, "" if is_raw else shown)
         return text if kind == "text" else {KIND: kind, "value": SCALARS[kind].write(value)}
 

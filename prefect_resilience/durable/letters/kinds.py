@@ -213,7 +213,7 @@ def _last_word(name: str) -> str:
     return words[-1].casefold() if words else ""
 
 
-def masked(text: str) -> str | None:
+def mask_secrets(text: str) -> str | None:
     """The text with its secrets masked; None if it has none."""
     shown = redact(text)
     return None if shown == text else shown

@@ -62,7 +62,7 @@ def check_parameters(
             )
 
 
-def named_by(
+def arguments_of(
     function: Callable[..., Any], given: Mapping[str, Any], *, beside_first: bool = False
 ) -> dict[str, Any]:
     """The given arguments that a function names, or all if it has `**kwargs`.
@@ -102,7 +102,7 @@ def name_of(function: Any) -> str:
 # -- before the call
 
 
-def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Record:
+def record_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Record:
     """The part of an intent for its compensation. Raises ConfigurationError: then nothing may be sent."""
     if effect.compensates is not None:
         return {"compensates": effect.compensates}
@@ -110,7 +110,7 @@ def recorded_compensation(effect: Effect, parameters: Mapping[str, Any]) -> Reco
     from prefect_resilience.durable.letters.codec import encode_parameters
 
     named = inspect.signature(effect.compensate).parameters
-    encoded = encode_parameters(named_by(effect.compensate, parameters))
+    encoded = encode_parameters(arguments_of(effect.compensate, parameters))
     missing = {left_out.path.split(".")[0].split("[")[0]: left_out for left_out in encoded.left_out}
     for name, left_out in missing.items():
         if name in named:
@@ -140,13 +140,15 @@ def compensation_of(document: Mapping[str, Any]) -> str | None:
     return None if recorded is None else f"{recorded['call']['module']}:{recorded['call']['qualname']}"
 
 
-def recalled(document: Mapping[str, Any], function: Callable[..., Any], reader: Reader) -> dict[str, Any]:
+def compensation_arguments(
+    document: Mapping[str, Any], function: Callable[..., Any], reader: Reader
+) -> dict[str, Any]:
     """The arguments that a compensation names: recorded parameters, `result` and `external_id`.
 
     Raises DeadLetterError for a value that cannot be read, LookupError for a result that was not kept.
     """
     named = inspect.signature(function).parameters
-    arguments = reader.parameters(named_by(function, document["compensation"]["parameters"]))
+    arguments = reader.parameters(arguments_of(function, document["compensation"]["parameters"]))
     if "external_id" in named:
         arguments["external_id"] = document["external_id"]
     if "result" in named:
@@ -262,8 +264,8 @@ def in_words(report: RollbackReport, *, planned: bool = False) -> str:
     stays = [f"{effect.key!r} ({effect.why})" for effect in not_undone(report)]
     if not undone and not stays:
         return "there is nothing to compensate"
-    rest = f"; {no}: {named_some(stays)}" if stays else ""
-    return f"{yes}: {named_some(undone) or 'nothing'}{rest}"
+    rest = f"; {no}: {first_names(stays)}" if stays else ""
+    return f"{yes}: {first_names(undone) or 'nothing'}{rest}"
 
 
 def why_it_stays(effect: Mapping[str, Any]) -> str:
@@ -279,6 +281,6 @@ def why_in_doubt(effect: Mapping[str, Any]) -> str:
     return f"its outcome is unknown ({cause['code']}: {cause['message']}); {asks}"
 
 
-def named_some(items: Sequence[str]) -> str:
+def first_names(items: Sequence[str]) -> str:
     more = len(items) - KEYS_SHOWN
     return ", ".join(items[:KEYS_SHOWN]) + (f" and {more} more" if more > 0 else "")

@@ -36,7 +36,7 @@ SagaDocument = dict[str, Any]
 # -- one effect
 
 
-def fenced(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
+def fence_effect(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
     """The effect, claimed by this rollback, even if an interrupted rollback had claimed it."""
     held = {**document["compensation"], "claim": claim, "owner": owner}
     if document["state"] == "done":
@@ -44,7 +44,7 @@ def fenced(document: EffectDocument, claim: str, owner: str) -> EffectDocument:
     return {**document, "state": "compensating", "compensation": held}
 
 
-def ended(
+def end_compensation(
     document: EffectDocument,
     now: float,
     state: str,
@@ -280,7 +280,7 @@ class SagaLog:
     def fence(self, effect: EffectDocument, claim: str) -> EffectDocument | None:
         """Fence the effect for this rollback; None if it has changed since it was listed."""
         owner = self.ledger.owner.hold(claim)
-        return self.change_effect(effect, lambda document, _: fenced(document, claim, owner))
+        return self.change_effect(effect, lambda document, _: fence_effect(document, claim, owner))
 
     def change_effect(
         self, effect: EffectDocument, step: Callable[[EffectDocument, float], EffectDocument]

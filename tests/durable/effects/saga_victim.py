@@ -19,7 +19,7 @@ from prefect.settings import (
 
 from prefect_resilience.durable.effects.ledger import open_ledger, place_of
 from prefect_resilience.durable.effects.model import Succeeded
-from prefect_resilience.durable.sagas.compensations import recorded_compensation
+from prefect_resilience.durable.sagas.compensations import record_compensation
 from prefect_resilience.effects import Effect, RollbackReport, batch_status, rollback
 from tests.durable.effects import saga_parts
 from tests.durable.effects.receiver import Receiver
@@ -61,7 +61,7 @@ def done(saga: Saga) -> None:
         undo = saga_parts.undo_send_asked if saga.can_be_asked(order) else saga_parts.undo_send
         key = f"{saga.batch_id}.{order}"
         effect = Effect(key="{batch_id}.{order}", compensate=undo)
-        about = {"key": key, "batch": saga.batch_id, **recorded_compensation(effect, {"order": order})}
+        about = {"key": key, "batch": saga.batch_id, **record_compensation(effect, {"order": order})}
         place = place_of(saga.batch_id, key)
         ledger.intend(place, key, "external", about)
         ledger.report(place, Succeeded(key, {"as": "json", "value": f"m-{key}"}, f"id-{order}"))

@@ -90,7 +90,7 @@ def test_kept_is_refused_where_the_compensation_took_place(shared: str, monkeypa
 
     orders(1)
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(compensating.undo, "ended", lambda document, now, **_: document)
+        cut_off.setattr(compensating.undo, "end_compensation", lambda document, now, **_: document)
         rollback("b")
     assert saga_parts.states("b") == {"order:1": "compensating"}
     with pytest.raises(ConfigurationError, match=r"took place: call rollback"):

@@ -12,7 +12,7 @@ from prefect import flow
 
 from prefect_resilience import ConfigurationError, InDoubt, NotSent, StoreUnavailable, resilient_task
 from prefect_resilience.durable.effects.ledger import open_ledger
-from prefect_resilience.durable.sagas.compensations import recorded_compensation
+from prefect_resilience.durable.sagas.compensations import record_compensation
 from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.effects import (
     Done,
@@ -399,7 +399,7 @@ def local(order: int) -> None:
 )
 def test_a_compensation_that_no_import_finds_is_refused_before_anything_is_sent(undo):
     with pytest.raises(ConfigurationError, match="cannot be found by another process"):
-        recorded_compensation(Effect(key="a", compensate=undo), {"order": 1})
+        record_compensation(Effect(key="a", compensate=undo), {"order": 1})
 
 
 def by_position(order: int, /) -> None:

@@ -52,9 +52,9 @@ def keys(documents) -> list[str]:
 
 
 def test_what_a_person_says_of_one_that_could_not_be_undone():
-    held = undo.fenced(effect("a"), "r", "o")
-    doubted = undo.ended(held, 5.0, "compensating", ERROR)
-    kept = undo.ended(doubted, 6.0, "done", ERROR, by="person: ada")
+    held = undo.fence_effect(effect("a"), "r", "o")
+    doubted = undo.end_compensation(held, 5.0, "compensating", ERROR)
+    kept = undo.end_compensation(doubted, 6.0, "done", ERROR, by="person: ada")
     assert (kept["state"], kept["verified_by"], kept["compensation"]["owner"]) == (
         "done",
         "person: ada",
@@ -64,7 +64,7 @@ def test_what_a_person_says_of_one_that_could_not_be_undone():
     assert not undo.can_be_undone(kept)
     found = undo.to_undo([kept, effect("b"), effect("c", undoable=False)], None)
     assert (keys(found.effects), keys(found.skipped)) == (["b"], ["c", "a"])
-    undone = undo.ended(doubted, 6.0, "compensated", by="person: ada")
+    undone = undo.end_compensation(doubted, 6.0, "compensated", by="person: ada")
     assert (undone["state"], undone["verified_by"]) == ("compensated", "person: ada")
     assert decide(kept, LookUp(False), 7.0)[1] == AlreadyDone(kept["result"], None)
     assert decide(undone, LookUp(False), 7.0)[1] == Send(2)
@@ -235,10 +235,10 @@ class Real:
                 return False
             cut -= 1
             if step == "fence":
-                self.effects[key] = undo.fenced(self.effects[key], "r", "me")
+                self.effects[key] = undo.fence_effect(self.effects[key], "r", "me")
             else:
                 self.undone.append(f"{key}{self.effects[key]['generation']}")
-                self.effects[key] = undo.ended(self.effects[key], self.tick(), "compensated")
+                self.effects[key] = undo.end_compensation(self.effects[key], self.tick(), "compensated")
         return True
 
 

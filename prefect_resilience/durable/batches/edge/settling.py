@@ -174,7 +174,7 @@ def _end_undoing(log: SagaLog, effect: EffectDocument, answer: str, person: str,
     state, error = "compensated", None
     if answer == "kept":
         state, error = "done", effect["compensation"].get("error")
-    _change(log, effect, partial(undo.ended, state=state, error=error, by=PERSON + person))
+    _change(log, effect, partial(undo.end_compensation, state=state, error=error, by=PERSON + person))
 
 
 def _settle_compensation(log: SagaLog, own: EffectDocument, answer: str, person: str, force: bool) -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # Prefect is imported where a run is asked for or around the code: a list of the letters needs none.
 
 
-def left_to_its_run(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | None:
+def skip_for_its_run(queue: DeadLetterQueue, letter: DeadLetter) -> LetterOutcome | None:
     """The outcome of a letter if its flow run may make or have made the call; None if it may be replayed."""
     from prefect_resilience.durable.batches.edge.flow_runs import find_runs
 

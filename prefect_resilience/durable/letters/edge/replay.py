@@ -35,7 +35,7 @@ from prefect_resilience.durable.batches.edge.tags import other_tags
 from prefect_resilience.durable.effects.ledger import open_ledger
 from prefect_resilience.durable.letters.claims import refusal
 from prefect_resilience.durable.letters.codec import Reader
-from prefect_resilience.durable.letters.edge.known import left_to_its_run
+from prefect_resilience.durable.letters.edge.known import skip_for_its_run
 from prefect_resilience.durable.letters.kinds import DeadLetterError, Finder
 from prefect_resilience.durable.letters.model import (
     DeadLetter,
@@ -148,7 +148,7 @@ def _check(how: Replaying, letter: DeadLetter) -> LetterOutcome | _PreparedCall:
     """The call of a letter, or the outcome of a letter that is not replayed. May raise DeadLetterError."""
     if letter.status not in REPLAYABLE:
         return _not_free(how, letter)
-    skipped = None if how.despite_run else left_to_its_run(how.queue, letter)
+    skipped = None if how.despite_run else skip_for_its_run(how.queue, letter)
     if skipped is not None and skipped.reason != "unclear":
         return skipped
     call = _prepare(how, letter)
@@ -234,7 +234,7 @@ def _replay_claimed(
     _keep_to(how)
     try:
         # Its flow run may have been started again since the first check.
-        skipped = None if how.despite_run else left_to_its_run(how.queue, letter)
+        skipped = None if how.despite_run else skip_for_its_run(how.queue, letter)
         if skipped is not None and not (skipped.reason == "unclear" and call.effect):
             how.queue.release(letter.id, token)
             return skipped

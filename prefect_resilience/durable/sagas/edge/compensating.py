@@ -22,7 +22,7 @@ from prefect_resilience.durable.effects.model import EffectDocument
 from prefect_resilience.durable.effects.policy import Effect
 from prefect_resilience.durable.effects.recipes import CodeSource
 from prefect_resilience.durable.sagas import undo
-from prefect_resilience.durable.sagas.compensations import recalled
+from prefect_resilience.durable.sagas.compensations import compensation_arguments
 from prefect_resilience.durable.sagas.undo import SagaLog
 from prefect_resilience.errors.classify.classify import ErrorInfo, classify
 from prefect_resilience.errors.exceptions import InDoubt, StoreUnavailable
@@ -63,7 +63,7 @@ class Compensating:
 
     def _end(self, effect: EffectDocument, state: str, error: dict[str, Any] | None = None) -> Command:
         """The command that records the end of a compensation."""
-        step = partial(undo.ended, state=state, error=error)
+        step = partial(undo.end_compensation, state=state, error=error)
         return Blocking(self.log.change_effect, (effect, step))
 
     # -- the call
@@ -76,7 +76,7 @@ class Compensating:
         source = Source(**effect["compensation"]["call"])
         function: Callable[..., Any] = self.finder.subject(source, "")
         reader = Reader(find_module=self.finder.modules_of(source), load_block=load_block)
-        arguments = recalled(effect, function, reader)
+        arguments = compensation_arguments(effect, function, reader)
         guard = getattr(function, "guard", None)
         if guard is not None and is_enabled():
             recorded: Any = function

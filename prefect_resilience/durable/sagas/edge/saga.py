@@ -68,7 +68,7 @@ def rollback(
     """
     work = _rollback(batch_id, to, store, max_wait, asynchronous=False)
     with batch(work.batch_id):
-        return drive(work.carried_out())
+        return drive(work.run_steps())
 
 
 async def arollback(
@@ -81,7 +81,7 @@ async def arollback(
     """`rollback` for async code: it does not block the event loop."""
     work = _rollback(batch_id, to, store, max_wait, asynchronous=True)
     with batch(work.batch_id):
-        return await adrive(work.carried_out())
+        return await adrive(work.run_steps())
 
 
 def savepoint(name: str, *, batch_id: str | None = None, store: Store | str | None = None) -> float:
@@ -138,7 +138,7 @@ class _Rollback:
     claim: str = field(default_factory=lambda: uuid4().hex)
     outcomes: dict[str, list[Compensation]] = field(default_factory=dict[str, list[Compensation]])
 
-    def carried_out(self) -> Steps[RollbackReport]:
+    def run_steps(self) -> Steps[RollbackReport]:
         ledger = yield Blocking(open_ledger, (self.store,))
         if self.named:
             yield Blocking(check_here, (ledger, self.batch_id))
